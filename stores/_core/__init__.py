@@ -1,0 +1,1 @@
+"""The pure half of `stores`: no I/O, no clock, no Kafka."""

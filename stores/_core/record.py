@@ -1,0 +1,87 @@
+"""The stamp that every write carries, and the position that a store's content belongs to.
+
+See `docs/design/0001-formats.md`: these bytes are in the changelog's header `fa-stamp`, in front of each value in RocksDB,
+and in the columns of an export.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict, dataclass
+
+STAMP_HEADER = "fa-stamp"
+STAMP_VERSION = 1
+STAMP_BYTES = 25
+NEVER = 0
+"""`expires_at_ms` of a key that doesn't expire."""
+
+_STAMP = struct.Struct(">BQqq")
+_NEVER_BYTES = bytes(8)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Who wrote a value, from which input, and until when it is there."""
+
+    epoch: int
+    source_offset: int
+    expires_at_ms: int = NEVER
+
+
+def encode_stamp(epoch: int, source_offset: int, expires_at_ms: int = NEVER) -> bytes:
+    """Give the stamp's `STAMP_BYTES` bytes."""
+    return _STAMP.pack(STAMP_VERSION, epoch, source_offset, expires_at_ms)
+
+
+def decode_stamp(raw: bytes) -> Stamp:
+    """Read the stamp at the front of `raw`.
+
+    Raises:
+        ValueError: `raw` is too short or of a version this release doesn't know.
+    """
+    if len(raw) < STAMP_BYTES:
+        raise ValueError(f"a stamp has {STAMP_BYTES} bytes, here are {len(raw)}")
+    version, epoch, source_offset, expires_at_ms = _STAMP.unpack_from(raw)
+    if version != STAMP_VERSION:
+        raise ValueError(f"stamp of version {version}, this release reads version {STAMP_VERSION}")
+    return Stamp(epoch, source_offset, expires_at_ms)
+
+
+def is_expired(stamped: bytes, now_ms: int) -> bool:
+    """Tell whether the stamped value stopped being there at `now_ms`."""
+    raw = stamped[17:25]
+    return raw != _NEVER_BYTES and int.from_bytes(raw, "big", signed=True) <= now_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The point in the input and in the changelog that a store's content stands for.
+
+    `source_offset` is the next input offset to process, `changelog_offset` the next changelog offset to read,
+    `wall_time_ms` when both were last known to be the truth, `epoch` the owner that wrote them and `changelog_id` the
+    changelog topic's id.
+    """
+
+    source_offset: int
+    changelog_offset: int
+    wall_time_ms: int
+    epoch: int
+    changelog_id: str
+
+
+def encode_position(position: Position) -> bytes:
+    """Give the position as JSON."""
+    return json.dumps(asdict(position), separators=(",", ":")).encode()
+
+
+def decode_position(raw: bytes) -> Position:
+    """Read what `encode_position` wrote.
+
+    Raises:
+        ValueError: it isn't a position.
+    """
+    try:
+        return Position(**json.loads(raw))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"not a position: {raw[:200]!r}") from error

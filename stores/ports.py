@@ -1,0 +1,45 @@
+"""What a store of one partition must do, whoever keeps it: `stores.memory` is the reference, `stores.rocks` the product."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from stores._core.record import Position
+
+
+class PartitionReader(Protocol):
+    """Reads the committed state of one partition of one store. Values are stamped: 25 bytes of stamp, then the value."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Give the stamped value of `key`, or None. An expired one is still given: the overlay decides."""
+
+    def scan(
+        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Give (key, stamped value) in byte order of the keys, `start` included, `end` not.
+
+        The iterator sees the state as of the call, whatever is written while it runs.
+        """
+
+    def position(self) -> Position | None:
+        """Give the position that the content belongs to, None for a store that never held anything."""
+
+
+class PartitionStore(PartitionReader, Protocol):
+    """A `PartitionReader` that its single owner writes to."""
+
+    def apply(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
+        """Write all (key, stamped value or None to delete) and the position, or none of it if the process dies.
+
+        Later writes of one key win. Blocks: call it off the event loop when it is long.
+        """
+
+    def load(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
+        """Do what `apply` does for a chunk of a restore, in whatever way is fastest for many writes in any order."""
+
+    def wipe(self) -> None:
+        """Forget everything, the position too."""
+
+    def close(self) -> None:
+        """Let go of files and locks. May be called twice."""
