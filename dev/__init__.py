@@ -1,0 +1,1 @@
+"""What developing this project needs and a user's app does not."""

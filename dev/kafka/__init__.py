@@ -1,0 +1,44 @@
+"""A Kafka cluster on this machine, for tests and for trying things out: `python -m dev.kafka up`."""
+
+from dev.kafka.cluster import BrokerStatus, Cluster
+from dev.kafka.errors import BrokerNotReadyError, ClusterStateError, LocalKafkaError, ToolMissingError
+from dev.kafka.jars import (
+    CONFIG_COMMAND,
+    CONSOLE_CONSUMER,
+    CONSOLE_PRODUCER,
+    CONSUMER_GROUP_COMMAND,
+    DUMP_LOG_SEGMENTS,
+    GET_OFFSET_SHELL,
+    KAFKA_VERSION,
+    METADATA_QUORUM_COMMAND,
+    TOPIC_COMMAND,
+    TRANSACTIONS_COMMAND,
+    ensure_jars,
+    run_tool,
+    tool_command,
+)
+from dev.kafka.probe import Endpoint, alive_brokers
+
+__all__ = [
+    "CONFIG_COMMAND",
+    "CONSOLE_CONSUMER",
+    "CONSOLE_PRODUCER",
+    "CONSUMER_GROUP_COMMAND",
+    "DUMP_LOG_SEGMENTS",
+    "GET_OFFSET_SHELL",
+    "KAFKA_VERSION",
+    "METADATA_QUORUM_COMMAND",
+    "TOPIC_COMMAND",
+    "TRANSACTIONS_COMMAND",
+    "BrokerNotReadyError",
+    "BrokerStatus",
+    "Cluster",
+    "ClusterStateError",
+    "Endpoint",
+    "LocalKafkaError",
+    "ToolMissingError",
+    "alive_brokers",
+    "ensure_jars",
+    "run_tool",
+    "tool_command",
+]

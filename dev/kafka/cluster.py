@@ -1,0 +1,392 @@
+"""A Kafka cluster on this machine: brokers that can be killed, stopped, paused and started again.
+
+Everything about a cluster is in its folder: the state file, and for each broker its properties, data and log.
+Each broker is a controller too, so a cluster of three goes on with any two of them.
+"""
+
+import base64
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from dev.kafka import jars, settings
+from dev.kafka.errors import BrokerNotReadyError, ClusterStateError, LocalKafkaError
+from dev.kafka.files import locked
+from dev.kafka.probe import alive_brokers
+from dev.kafka.processes import Process, spawn
+from dev.kafka.settings import HOST, STATE_FILE, Broker, State
+
+_READY_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 30.0
+# the last brokers of a quorum wait for a controller that is gone too: no reason to wait with them
+_DOWN_TIMEOUT_S = 5.0
+_DOWN_AND_DELETE_TIMEOUT_S = 1.0
+_KILL_TIMEOUT_S = 10.0
+_POLL_S = 0.05
+_LOCK_FILE = "lock"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """One broker as `Cluster.status` found it.
+
+    Attributes:
+        id: The broker.
+        port: Its port on 127.0.0.1.
+        pid: Its process, or None if it does not run.
+        state: `running`, `starting` (it does not answer yet, or is fenced), `paused` or `down`.
+    """
+
+    id: int
+    port: int
+    pid: int | None
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster in a folder. Calls block: in a running event loop, make them by `asyncio.to_thread`.
+
+    The state file is read at each call, so several objects, or a test and the command line, may hold one
+    cluster. As a context manager it takes the cluster down at the end and deletes its data.
+
+    Attributes:
+        folder: Where everything about the cluster is.
+        bootstrap: The brokers' addresses, `127.0.0.1:port,...`; the ports stay when brokers start again.
+    """
+
+    folder: Path
+    bootstrap: str
+
+    @classmethod
+    def up(cls, folder: Path, *, brokers: int = 1, overrides: Mapping[str, str] | None = None) -> Self:
+        """Starts the cluster in `folder`, or those brokers of it that do not run; waits until all are ready.
+
+        Args:
+            folder: Created if there is none. A cluster that was taken down there goes on with its data.
+            brokers: How many: 1, or 3 and more for replication.
+            overrides: Broker settings that replace this module's; they stay for later starts. None keeps
+                those of the last time.
+
+        Raises:
+            ToolMissingError: There is no JDK or no Maven.
+            ClusterStateError: The folder holds a cluster with another number of brokers.
+            BrokerNotReadyError: A broker ended or was not ready in a minute; those started here are killed.
+        """
+        jars.ensure_jars()
+        folder = folder.absolute()
+        with locked(folder / _LOCK_FILE):
+            state = _prepare(folder, brokers, overrides)
+            missing = [broker for broker in state.brokers if not broker.running()]
+            _format(folder, state, missing)
+            state = _start(folder, state, missing, awaited=[broker.id for broker in state.brokers])
+        return cls(folder, state.bootstrap)
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Returns the cluster in `folder`, whether it runs or not; starts nothing.
+
+        Raises:
+            ClusterStateError: There is none.
+        """
+        folder = folder.absolute()
+        return cls(folder, _load(folder).bootstrap)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down(delete=True)
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        """The brokers' ids, from 1."""
+        return tuple(broker.id for broker in _load(self.folder).brokers)
+
+    def pid(self, broker_id: int) -> int | None:
+        """Returns a broker's process id, or None if it does not run."""
+        broker = _load(self.folder).broker(broker_id)
+        return broker.process.pid if broker.process is not None and broker.running() else None
+
+    def address(self, broker_id: int) -> str:
+        """Returns one broker's `127.0.0.1:port`."""
+        return f"{HOST}:{_load(self.folder).broker(broker_id).port}"
+
+    def log_file(self, broker_id: int) -> Path:
+        """Returns the path of a broker's log."""
+        return _home(self.folder, broker_id) / "broker.log"
+
+    def data_dir(self, broker_id: int) -> Path:
+        """Returns the folder with a broker's partitions, for `DumpLogSegments` and the like."""
+        return _home(self.folder, broker_id) / "data"
+
+    def kill(self, broker_id: int) -> None:
+        """Kills a broker (SIGKILL) and waits until it is gone. Nothing to do if it does not run."""
+        _kill(_processes(_load(self.folder), [broker_id]))
+
+    def stop(self, broker_id: int, *, timeout_s: float = _STOP_TIMEOUT_S) -> None:
+        """Stops a broker in good order (SIGTERM) and waits until it is gone.
+
+        Raises:
+            LocalKafkaError: It still runs after `timeout_s` seconds, as it does without a quorum.
+        """
+        if not _terminate(_processes(_load(self.folder), [broker_id]), timeout_s):
+            raise LocalKafkaError(
+                f"broker {broker_id} still runs {timeout_s:g} s after SIGTERM: is there a quorum?"
+            )
+
+    def start(self, broker_id: int) -> None:
+        """Starts a broker on its old port and data, if it does not run; waits until it is unfenced.
+
+        Raises:
+            BrokerNotReadyError: It ended or was not ready in a minute, as happens without a quorum.
+        """
+        with locked(self.folder / _LOCK_FILE):
+            state = _load(self.folder)
+            broker = state.broker(broker_id)
+            _start(self.folder, state, [] if broker.running() else [broker], awaited=[broker_id])
+
+    def pause(self, broker_id: int) -> None:
+        """Freezes a broker (SIGSTOP): its connections stay open and nothing answers."""
+        self._signal(broker_id, signal.SIGSTOP)
+        self._await_paused(broker_id, paused=True)
+
+    def resume(self, broker_id: int) -> None:
+        """Lets a paused broker go on (SIGCONT). It may be fenced at first: `start` waits until it is not."""
+        self._signal(broker_id, signal.SIGCONT)
+        self._await_paused(broker_id, paused=False)
+
+    def status(self) -> tuple[BrokerStatus, ...]:
+        """Returns how each broker does."""
+        return tuple(_status(broker) for broker in _load(self.folder).brokers)
+
+    def down(self, *, delete: bool = False) -> None:
+        """Ends all brokers: SIGTERM, then SIGKILL for those that still run after 5 s, or 1 s with `delete`.
+
+        May be called twice.
+
+        Args:
+            delete: Whether to delete the cluster's data, and its folder if nothing else is in it.
+        """
+        if not (self.folder / STATE_FILE).exists():
+            return
+        with locked(self.folder / _LOCK_FILE):
+            state = settings.load(self.folder)
+            if state is None:
+                return
+            processes = _processes(state, [broker.id for broker in state.brokers])
+            if not _terminate(processes, _DOWN_AND_DELETE_TIMEOUT_S if delete else _DOWN_TIMEOUT_S):
+                _kill(processes)
+            if delete:
+                _delete(self.folder, state)
+
+    def _signal(self, broker_id: int, signum: signal.Signals) -> None:
+        sent = [process.send(signum) for process in _processes(_load(self.folder), [broker_id])]
+        if sent != [True]:
+            raise ClusterStateError(f"broker {broker_id} does not run: start it first")
+
+    def _await_paused(self, broker_id: int, *, paused: bool) -> None:
+        process = _load(self.folder).broker(broker_id).process
+        # the signal is delivered by the kernel a moment after the call that sends it
+        if process is not None and not _poll(lambda: process.paused() == paused, _KILL_TIMEOUT_S):
+            raise LocalKafkaError(f"broker {broker_id} did not {'pause' if paused else 'resume'}")
+
+
+def _load(folder: Path) -> State:
+    state = settings.load(folder)
+    if state is None:
+        raise ClusterStateError(f"no cluster in {folder}: start one with up")
+    return state
+
+
+def _home(folder: Path, broker_id: int) -> Path:
+    return folder / f"broker-{broker_id}"
+
+
+def _prepare(folder: Path, brokers: int, overrides: Mapping[str, str] | None) -> State:
+    if brokers < 1:
+        raise ClusterStateError("a cluster has one broker at least")
+    state = settings.load(folder)
+    if state is None:
+        ports = _free_ports(2 * brokers)
+        nodes = tuple(Broker(i + 1, ports[2 * i], ports[2 * i + 1]) for i in range(brokers))
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        # a leading dash would be taken for an option
+        state = State("k" + cluster_id[1:], nodes, dict(overrides or {}))
+    elif len(state.brokers) != brokers:
+        have = len(state.brokers)
+        raise ClusterStateError(
+            f"{folder} holds a cluster with brokers={have}, not {brokers}: down --delete first"
+        )
+    elif overrides is not None:
+        state = State(state.cluster_id, state.brokers, dict(overrides))
+    settings.save(folder, state)
+    return state
+
+
+def _free_ports(count: int) -> list[int]:
+    # below the range from which the kernel takes a client's ports: there, while a broker is down, some
+    # connection could take the broker's port
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    candidates = range(max(1024, low - 12_000), low) if low > 2048 else range(1024, 32_768)
+    found: list[int] = []
+    for port in random.sample(candidates, len(candidates)):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((HOST, port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise LocalKafkaError(f"fewer than {count} free ports on {HOST}")
+
+
+def _format(folder: Path, state: State, brokers: Iterable[Broker]) -> None:
+    running: list[tuple[Broker, subprocess.Popen[str]]] = []
+    for broker in brokers:
+        properties = _write_properties(folder, state, broker)
+        if (_home(folder, broker.id) / "data" / "meta.properties").exists():
+            continue
+        args = ("format", "--cluster-id", state.cluster_id, "--config", str(properties), "--ignore-formatted")
+        command = jars.tool_command(jars.STORAGE_TOOL, *args)
+        tool = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        running.append((broker, tool))
+    # all of them first: each is a second of JVM, and they do not depend on each other
+    results = [(broker, tool.communicate()[0], tool.returncode) for broker, tool in running]
+    for broker, output, code in results:
+        if code != 0:
+            why = _telling(output, last=False) or output.strip()[-300:]
+            raise LocalKafkaError(f"the storage of broker {broker.id} could not be formatted: {why}")
+
+
+def _write_properties(folder: Path, state: State, broker: Broker) -> Path:
+    home = _home(folder, broker.id)
+    home.mkdir(parents=True, exist_ok=True)
+    path = home / "server.properties"
+    path.write_text(settings.server_properties(state, broker, log_dir=home / "data"), encoding="ascii")
+    return path
+
+
+def _start(folder: Path, state: State, brokers: Iterable[Broker], *, awaited: Iterable[int]) -> State:
+    started: list[Process] = []
+    try:
+        for broker in brokers:
+            home = _home(folder, broker.id)
+            properties = _write_properties(folder, state, broker)
+            command = jars.broker_command(properties, log_file=home / "broker.log", heap=state.heap)
+            started.append(spawn(command, home / "stdout.log"))
+            # saved one by one: whatever happens next, `down` knows of it
+            state = state.with_process(broker.id, started[-1])
+            settings.save(folder, state)
+        _await_ready(folder, state, frozenset(awaited))
+    except BaseException:
+        _kill(started)
+        raise
+    return state
+
+
+def _await_ready(folder: Path, state: State, awaited: frozenset[int]) -> None:
+    brokers = [state.broker(broker_id) for broker_id in sorted(awaited)]
+    waiting = list(brokers)
+
+    def ready() -> bool:
+        for broker in brokers:
+            if not broker.running():
+                raise BrokerNotReadyError(
+                    f"broker {broker.id} ended while starting: {_why(folder, broker.id)}"
+                )
+        waiting[:] = [broker for broker in waiting if not awaited <= _seen_by(broker)]
+        return not waiting
+
+    if not _poll(ready, _READY_TIMEOUT_S):
+        late = ", ".join(str(broker.id) for broker in waiting)
+        why = _why(folder, waiting[0].id)
+        raise BrokerNotReadyError(f"not ready after {_READY_TIMEOUT_S:g} s: broker {late}: {why}")
+
+
+def _seen_by(broker: Broker) -> frozenset[int]:
+    # each broker is asked for its own view, because another's may still hold the one from before a restart
+    try:
+        return frozenset(endpoint.id for endpoint in alive_brokers(HOST, broker.port))
+    except OSError:
+        return frozenset()
+
+
+def _why(folder: Path, broker_id: int) -> str:
+    home = _home(folder, broker_id)
+    for path in (home / "broker.log", home / "stdout.log"):
+        with suppress(OSError):
+            telling = _telling(path.read_text(errors="replace"), last=True)
+            if telling:
+                return f"{telling} ({path})"
+    return f"see {home}"
+
+
+def _telling(output: str, *, last: bool) -> str:
+    lines = [line.strip() for line in output.splitlines() if "Exception" in line or "error" in line.lower()]
+    return lines[-1 if last else 0][:300] if lines else ""
+
+
+def _status(broker: Broker) -> BrokerStatus:
+    if broker.process is None or not broker.running():
+        return BrokerStatus(broker.id, broker.port, None, "down")
+    if broker.process.paused():
+        state = "paused"
+    else:
+        state = "running" if broker.id in _seen_by(broker) else "starting"
+    return BrokerStatus(broker.id, broker.port, broker.process.pid, state)
+
+
+def _processes(state: State, broker_ids: Iterable[int]) -> list[Process]:
+    brokers = (state.broker(broker_id) for broker_id in broker_ids)
+    return [broker.process for broker in brokers if broker.process is not None]
+
+
+def _terminate(processes: Iterable[Process], timeout_s: float) -> bool:
+    processes = list(processes)
+    deadline = time.monotonic() + timeout_s
+    for process in processes:
+        process.send(signal.SIGTERM)
+        process.send(signal.SIGCONT)  # a paused process acts on no other signal
+    ended = [process.wait(deadline - time.monotonic()) for process in processes]
+    return all(ended)
+
+
+def _kill(processes: Iterable[Process]) -> None:
+    processes = list(processes)
+    for process in processes:
+        process.send(signal.SIGKILL)
+    for process in processes:
+        if not process.wait(_KILL_TIMEOUT_S):
+            raise LocalKafkaError(f"process {process.pid} still runs {_KILL_TIMEOUT_S:g} s after SIGKILL")
+
+
+def _delete(folder: Path, state: State) -> None:
+    # only what is ours: the folder may be one that a person named by mistake
+    for broker in state.brokers:
+        shutil.rmtree(_home(folder, broker.id), ignore_errors=True)
+    (folder / STATE_FILE).unlink()
+    (folder / _LOCK_FILE).unlink()
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _poll(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True

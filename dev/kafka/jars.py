@@ -1,0 +1,149 @@
+"""Apache Kafka's jars, fetched once by Maven, and the Java commands that run from them."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from dev.kafka.errors import LocalKafkaError, ToolMissingError
+from dev.kafka.files import locked
+
+KAFKA_VERSION = "4.1.0"
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+BROKER = "kafka.Kafka"
+STORAGE_TOOL = "kafka.tools.StorageTool"
+DUMP_LOG_SEGMENTS = "kafka.tools.DumpLogSegments"
+CONFIG_COMMAND = "kafka.admin.ConfigCommand"
+TOPIC_COMMAND = "org.apache.kafka.tools.TopicCommand"
+CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
+CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+GET_OFFSET_SHELL = "org.apache.kafka.tools.GetOffsetShell"
+CONSUMER_GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+TRANSACTIONS_COMMAND = "org.apache.kafka.tools.TransactionsCommand"
+METADATA_QUORUM_COMMAND = "org.apache.kafka.tools.MetadataQuorumCommand"
+
+_HERE = Path(__file__).resolve().parent
+_INSTALL = "apt-get install openjdk-17-jdk-headless maven"
+# the first seconds of a JVM are compiling: the quick compiler alone halves them
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xshare:auto")
+
+
+def java() -> str:
+    """Returns the path of `java`, from JAVA_HOME or PATH.
+
+    Raises:
+        ToolMissingError: There is none; the text says what to install.
+    """
+    home = os.environ.get("JAVA_HOME")
+    search = str(Path(home) / "bin") if home else None
+    found = (search and shutil.which("java", path=search)) or shutil.which("java")
+    if not found:
+        raise ToolMissingError(f"no Java here: {_INSTALL}")
+    return found
+
+
+def ensure_jars() -> Path:
+    """Returns the folder with Kafka's jars, `.local/jars/kafka-<version>`, fetching them if need be.
+
+    Raises:
+        ToolMissingError: There is no JDK, or the jars are to be fetched and there is no Maven.
+        LocalKafkaError: Maven failed.
+    """
+    java()
+    folder = REPOSITORY / ".local" / "jars" / f"kafka-{KAFKA_VERSION}"
+    if not folder.is_dir():
+        with locked(folder.with_name(f"{folder.name}.lock")):
+            if not folder.is_dir():
+                _fetch(folder)
+    return folder
+
+
+def tool_command(main_class: str, *args: str) -> list[str]:
+    """Returns the command that runs one of Kafka's Java tools; its log goes to standard error."""
+    return java_command(
+        main_class, *args, flags=("-Xmx256m", f"-Dlog4j2.configurationFile={_HERE}/log4j2-tools.xml")
+    )
+
+
+def run_tool(
+    main_class: str, *args: str, stdin: str | None = None, timeout_s: float = 60.0, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Runs one of Kafka's Java tools to its end.
+
+    Args:
+        main_class: The class to run, one of this module's constants.
+        *args: Its arguments.
+        stdin: Its standard input; empty if None.
+        timeout_s: After so many seconds it is killed.
+        check: Whether an exit code other than 0 raises.
+
+    Raises:
+        LocalKafkaError: It failed and `check` is set, or took too long.
+    """
+    name = main_class.rpartition(".")[2]
+    try:
+        result = subprocess.run(
+            tool_command(main_class, *args),
+            input=stdin or "",
+            text=True,
+            capture_output=True,
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LocalKafkaError(f"{name} was not done after {timeout_s:g} s: {' '.join(args)}") from error
+    if check and result.returncode != 0:
+        raise LocalKafkaError(
+            f"{name} failed ({result.returncode}): {_last_line(result.stdout + result.stderr)}"
+        )
+    return result
+
+
+def broker_command(properties: Path, *, log_file: Path, heap: str) -> list[str]:
+    """Returns the command that runs a broker with this properties file."""
+    flags = (
+        f"-Xms{heap}",
+        f"-Xmx{heap}",
+        "-Djava.net.preferIPv4Stack=true",
+        f"-Dlog4j2.configurationFile={_HERE}/log4j2.xml",
+        f"-Dkafka.log.file={log_file}",
+    )
+    return java_command(BROKER, str(properties), flags=flags)
+
+
+def java_command(main_class: str, *args: str, flags: Sequence[str]) -> list[str]:
+    """Returns the command that runs a class of Kafka's jars with these JVM flags."""
+    return [java(), *QUICK_START, *flags, "-cp", f"{ensure_jars()}/*", main_class, *args]
+
+
+def _fetch(folder: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise ToolMissingError(f"no Maven here to fetch Kafka with: {_INSTALL}")
+    # renamed when complete, so that a fetch cut off never looks like a full one
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
+    try:
+        command = [maven, "-q", "-B", "-f", str(_HERE / "pom.xml"), "dependency:copy-dependencies"]
+        command += ["-DincludeScope=runtime", f"-DoutputDirectory={temporary}"]
+        result = subprocess.run(command, stdin=subprocess.DEVNULL, text=True, capture_output=True)
+        if result.returncode != 0:
+            raise LocalKafkaError(
+                f"Maven could not fetch Kafka {KAFKA_VERSION}: {_first_error(result.stdout)}"
+            )
+        temporary.chmod(0o755)
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _first_error(output: str) -> str:
+    errors = (line for line in output.splitlines() if "ERROR" in line)
+    return next(errors, "it says nothing more").strip()
+
+
+def _last_line(output: str) -> str:
+    return next(
+        (line.strip() for line in reversed(output.splitlines()) if line.strip()), "it says nothing more"
+    )
