@@ -1,4 +1,4 @@
-"""What a store of one partition must do, whoever keeps it: `stores.memory` is the reference, `stores.rocks` the product."""
+"""What a store of one partition must do: `stores.memory` is the reference, `stores.rocks` the product."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stores._core.record import Position
 
 
 class PartitionReader(Protocol):
-    """Reads the committed state of one partition of one store. Values are stamped: 25 bytes of stamp, then the value."""
+    """Reads the committed state of a store's partition. Values are stamped: 25 bytes, then the value."""
 
     def get(self, key: bytes) -> bytes | None:
         """Give the stamped value of `key`, or None. An expired one is still given: the overlay decides."""
@@ -30,13 +30,13 @@ class PartitionStore(PartitionReader, Protocol):
     """A `PartitionReader` that its single owner writes to."""
 
     def apply(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
-        """Write all (key, stamped value or None to delete) and the position, or none of it if the process dies.
+        """Write all (key, stamped value or None to delete) and the position, or nothing if the process dies.
 
         Later writes of one key win. Blocks: call it off the event loop when it is long.
         """
 
     def load(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
-        """Do what `apply` does for a chunk of a restore, in whatever way is fastest for many writes in any order."""
+        """Do what `apply` does for a chunk of a restore, the fastest way for many writes in any order."""
 
     def wipe(self) -> None:
         """Forget everything, the position too."""

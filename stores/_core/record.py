@@ -1,7 +1,7 @@
 """The stamp that every write carries, and the position that a store's content belongs to.
 
-See `docs/design/0001-formats.md`: these bytes are in the changelog's header `fa-stamp`, in front of each value in RocksDB,
-and in the columns of an export.
+See `docs/design/0001-formats.md`: these bytes are in the changelog's header `fa-stamp`, in front of each
+value in RocksDB, and in the columns of an export.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Position:
     """The point in the input and in the changelog that a store's content stands for.
 
     `source_offset` is the next input offset to process, `changelog_offset` the next changelog offset to read,
-    `wall_time_ms` when both were last known to be the truth, `epoch` the owner that wrote them and `changelog_id` the
-    changelog topic's id.
+    `wall_time_ms` when both were last known to be the truth, `epoch` the owner that wrote them and
+    `changelog_id` the changelog topic's id.
     """
 
     source_offset: int

@@ -1,0 +1,37 @@
+# Everything sets itself up: `make demo` and `make test` work in a fresh clone with Python 3.11+, a JDK 17 and Maven.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check bench crash format clean install
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark]'
+	touch $(READY)
+
+install: $(READY)
+
+demo: $(READY)  ## the main job, end to end
+	$(BIN)/python -m dev.demo
+
+check: $(READY)  ## lint, types, dependencies between packages, tidiness
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m dev.tidy
+
+test: check  ## all tests, on a real broker and a real Spark
+	$(BIN)/python -m pytest
+
+bench: $(READY)  ## records/s of the main job on one worker
+	$(BIN)/python -m benchmarks.run_commands
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .local .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,40 @@
+"""Actors on Kafka: per-key state in RocksDB, backed by a compacted changelog topic, exactly once."""
+
+from actors._faust.app import App
+from actors._faust.options import ActorOptions
+from actors.errors import (
+    ActorsError,
+    ConfigurationError,
+    DataFolderError,
+    ForeignKeyError,
+    HandlerFailedError,
+    RecordError,
+    RecordTooLargeError,
+    StoreOutsideHandlerError,
+    TakeoverRefusedError,
+    UndecodableRecordError,
+    UnknownStoreError,
+    UnknownTopicError,
+    UsageError,
+)
+from actors.runtime.context import Context, Store
+
+__all__ = [
+    "ActorOptions",
+    "ActorsError",
+    "App",
+    "ConfigurationError",
+    "Context",
+    "DataFolderError",
+    "ForeignKeyError",
+    "HandlerFailedError",
+    "RecordError",
+    "RecordTooLargeError",
+    "Store",
+    "StoreOutsideHandlerError",
+    "TakeoverRefusedError",
+    "UndecodableRecordError",
+    "UnknownStoreError",
+    "UnknownTopicError",
+    "UsageError",
+]

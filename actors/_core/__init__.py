@@ -1,0 +1,1 @@
+"""The decisions of `actors`: pure, without I/O, clocks or Kafka."""

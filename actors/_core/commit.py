@@ -1,0 +1,58 @@
+"""What a commit says about itself, and when one is due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CommitMark:
+    """The committed offset's metadata, `epoch;transaction;nonce`: which owner committed it, and which of its commits it was.
+
+    An offset alone says nothing after a commit whose outcome is unknown: another owner may have committed the same
+    offset with other state.
+    """
+
+    epoch: int
+    transaction: int
+    nonce: str
+
+    def encode(self) -> str:
+        """Give the mark as offset metadata."""
+        return f"{self.epoch};{self.transaction};{self.nonce}"
+
+
+def parse_mark(metadata: str | None) -> CommitMark | None:
+    """Read an offset's metadata; None when it isn't ours, as after an operator's reset."""
+    parts = (metadata or "").split(";")
+    if len(parts) != 3 or not (parts[0].isdecimal() and parts[1].isdecimal()):
+        return None
+    return CommitMark(int(parts[0]), int(parts[1]), parts[2])
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPolicy:
+    """Adaptive group commit: at once when the input runs dry, otherwise by age or by size.
+
+    A lone record is committed as soon as it is handled, so latency is one transaction's; under load transactions
+    cost the same but carry an interval's worth of records.
+    """
+
+    interval_s: float
+    max_bytes: int
+
+    def is_due(self, *, now_s: float, oldest_s: float, held_bytes: int) -> bool:
+        """Tell whether work that began at `oldest_s` and holds `held_bytes` has to be committed under load."""
+        return now_s - oldest_s >= self.interval_s or held_bytes >= self.max_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Waits between takeovers that fail one after the other: exponential up to a cap."""
+
+    first_s: float = 0.05
+    cap_s: float = 5.0
+
+    def delay_s(self, failures: int) -> float:
+        """Give the wait before try number `failures` + 1, counted from 1."""
+        return float(min(self.cap_s, self.first_s * 2 ** min(failures - 1, 20)))

@@ -1,0 +1,165 @@
+"""What a takeover decides from the facts it gathered.
+
+The facts are read after the task's transactional id was fenced, so no commit of an earlier owner can change them
+any more. Three questions are answered here, each from facts alone:
+
+1. May the store on disk be caught up, or must it be built anew? (`plan_restore`, `missed_tombstones`)
+2. From which input offset does the task go on, or does the offset contradict the state? (`decide_start`)
+3. Which ownership epoch is new? (`next_epoch`)
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stores._core.record import Position
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """A partition's first offset, and the offset after its last record (the high watermark)."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Read the changelog from `start` to `end`, into an emptied store if `wipe` says why, else on top of it."""
+
+    start: int
+    end: int
+    wipe: str | None
+
+
+def plan_restore(position: Position | None, bounds: LogBounds, changelog_id: str) -> Restore:
+    """Decide how a store gets to the end of its changelog."""
+    if position is None:
+        return Restore(bounds.start, bounds.end, None)
+    if position.changelog_id != changelog_id:
+        why = "the changelog topic was made anew"
+    elif position.changelog_offset < bounds.start:
+        why = f"the changelog starts at {bounds.start}, after the checkpoint at {position.changelog_offset}"
+    elif position.changelog_offset > bounds.end:
+        why = f"the changelog ends at {bounds.end}, before the checkpoint at {position.changelog_offset}"
+    else:
+        return Restore(position.changelog_offset, bounds.end, None)
+    return Restore(bounds.start, bounds.end, why)
+
+
+def missed_tombstones(
+    plan: Restore, *, since_ms: int, now_ms: int, delete_retention_ms: int, margin_ms: int
+) -> bool:
+    """Tell, at the end of a restore, whether deletes may have escaped it.
+
+    `since_ms` is the checkpoint's wall time, or when the restore began if there was none. Compaction removes a tombstone
+    `delete.retention.ms` after it was cleaned: a reader that needs longer from there to the end of its read may
+    never see the delete, and its old copy of the key would come back. One offset between checkpoint and end is the
+    transaction marker of the checkpoint's own commit: no delete fits in.
+    """
+    if plan.end - plan.start <= 1:
+        return False
+    return now_ms - since_ms >= delete_retention_ms - margin_ms
+
+
+@dataclass(frozen=True, slots=True)
+class InputFacts:
+    """What is known of the input partition: the committed offset (None where the group has none), its log, and the state.
+
+    `state_source_offset` is the next input offset as the state has it: one more than the highest source offset found in
+    the stores' positions and in the changelog's stamps, or None when there is no state.
+    """
+
+    committed: int | None
+    bounds: LogBounds
+    state_source_offset: int | None
+
+
+class ResetPolicy(enum.Enum):
+    """Where a task begins when the group never committed an offset."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class StartRules:
+    """The settings that bear on where a task begins.
+
+    `exactly_once` says whether offset and state were committed together, so that they can contradict each other.
+    """
+
+    reset: ResetPolicy
+    exactly_once: bool
+    allow_reprocessing: bool
+    allow_lost_input: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Go on at `offset`."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Don't go on: `reason` says which facts disagree, `remedy` what an operator can do."""
+
+    reason: str
+    remedy: str
+
+
+_REPROCESS = (
+    "If the input is to be processed again on top of the state, set allow_reprocessing=True; "
+    "if the state is to be given up too, delete the changelog topic while no worker runs; "
+    "otherwise set the group's offset back to {offset}"
+)
+
+
+def decide_start(facts: InputFacts, rules: StartRules) -> Start | Contradiction:
+    """Decide from which input offset the task goes on."""
+    contradiction = _reset_by_operator(facts, rules)
+    if contradiction is not None:
+        return contradiction
+    if facts.committed is None:
+        return Start(facts.bounds.start if rules.reset is ResetPolicy.EARLIEST else facts.bounds.end)
+    return _committed_start(facts.committed, facts.bounds, rules)
+
+
+def _reset_by_operator(facts: InputFacts, rules: StartRules) -> Contradiction | None:
+    state = facts.state_source_offset
+    if state is None or rules.allow_reprocessing or not rules.exactly_once:
+        return None
+    remedy = _REPROCESS.format(offset=state)
+    if facts.committed is None:
+        return Contradiction(f"there is state up to input offset {state}, and no committed offset", remedy)
+    if facts.committed < state:
+        return Contradiction(
+            f"the committed offset {facts.committed} is below the state's input offset {state}", remedy
+        )
+    return None
+
+
+def _committed_start(committed: int, bounds: LogBounds, rules: StartRules) -> Start | Contradiction:
+    if committed > bounds.end:
+        return Contradiction(
+            f"the committed offset {committed} is beyond the input's end {bounds.end}: "
+            "the topic was made anew or lost records",
+            "Reset the group's offset (and the state with it, if it belongs to the old topic)",
+        )
+    if committed >= bounds.start:
+        return Start(committed)
+    if rules.allow_lost_input:
+        return Start(bounds.start)
+    return Contradiction(
+        f"the input's records {committed} to {bounds.start - 1} were deleted before they were processed",
+        "Set allow_lost_input=True to go on at the first record that is left",
+    )
+
+
+def next_epoch(known: Iterable[int]) -> int:
+    """Give an ownership epoch above every one that is known of."""
+    return 1 + max(known, default=0)

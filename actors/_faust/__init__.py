@@ -1,0 +1,1 @@
+"""How `actors` lives inside a Faust app: the only part of it that imports Faust."""

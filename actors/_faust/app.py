@@ -1,0 +1,251 @@
+"""`App`: a `faust.App` that has actors and stores beside agents and tables."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import click
+import faust
+from faust.app.base import BootStrategy
+from mode import Service
+
+from actors._faust.codecs import ActorSchema, resolve
+from actors._faust.options import milliseconds, split_options
+from actors._faust.service import ActorService
+from actors.errors import ConfigurationError
+from actors.runtime.context import Context, Placement, Store
+
+Handler = Callable[[Context, Any], Awaitable[None] | None]
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+
+@dataclass(frozen=True, slots=True)
+class ActorDefinition:
+    """An actor as it was declared."""
+
+    name: str
+    topic: Any
+    stores: tuple[Store[Any, Any], ...]
+    handler: Callable[[Context, Any], Awaitable[None]]
+
+    @property
+    def topic_name(self) -> str:
+        """The input topic's name."""
+        return str(self.topic.get_topic_name())
+
+
+class Boot(BootStrategy):  # type: ignore[misc]
+    """Starts Faust's consumer only when something of Faust's consumes, and our service last."""
+
+    def _should_enable_kafka_consumer(self) -> bool:
+        return bool(self.app.agents or self.app.tables)
+
+    def server(self) -> Sequence[Service]:
+        """Give the services of a worker in the order of their start."""
+        services = list(super().server())
+        if self.app.actors:
+            services.append(self.app.actor_service)
+        return services
+
+
+class App(faust.App):  # type: ignore[misc]
+    """A Faust app with actors.
+
+    Takes Faust's settings and those of `ActorOptions`. `processing_guarantee` is "exactly_once" unless set otherwise.
+    """
+
+    BootStrategy = Boot
+
+    def __init__(self, id: str, **options: Any) -> None:  # noqa: A002  Faust's name for it
+        self.actor_options, faust_options = split_options(options)
+        self.actors: dict[str, ActorDefinition] = {}
+        self.stores: dict[str, Store[Any, Any]] = {}
+        self.declared_topics: list[Any] = []
+        self._actor_service: ActorService | None = None
+        super().__init__(id, **faust_options)
+
+    # --- what users call -------------------------------------------------------------------------------------------
+
+    def store(
+        self,
+        name: str,
+        *,
+        key_type: Any = str,
+        value_type: Any = None,
+        key_serializer: str | None = None,
+        value_serializer: str | None = None,
+        ttl: timedelta | None = None,
+        placement: Placement = "key",
+    ) -> Store[Any, Any]:
+        """Declare per-key state, kept in RocksDB and in the compacted topic `{app id}-{name}-changelog`.
+
+        Args:
+            name: letters, digits, `.`, `_` and `-`; unique in the app, among its tables too.
+            key_type: what keys are; normally the input's `key_type`, so that the bytes are the same.
+            value_type: `faust.Record`, `msgspec.Struct`, dataclass, `bytes`, `str`; None means any JSON.
+            key_serializer: a codec of Faust's; follows from the type when left out.
+            value_serializer: likewise.
+            ttl: a value is there that long after it was written.
+            placement: "key" keeps each key in the partition that murmur2 gives it, "task" lets a handler use any key.
+
+        Raises:
+            ConfigurationError: the name can't be used.
+        """
+        _check_name("store", name)
+        if name in self.stores or name in self.tables:
+            kind = "store" if name in self.stores else "table"
+            raise ConfigurationError(
+                f"store {name}: the app has a {kind} of that name, and both would use the topic …-{name}-changelog: rename one"
+            )
+        if ttl is not None and ttl <= timedelta(0):
+            raise ConfigurationError(
+                f"store {name}: ttl={ttl} isn't a time to live: it has to be more than nothing"
+            )
+        key, value = resolve(key_type, key_serializer), resolve(value_type, value_serializer)
+        self.stores[name] = Store(
+            name,
+            encode_key=key.encode,
+            decode_key=key.decode,
+            encode_value=value.encode,
+            decode_value=value.decode,
+            ttl_ms=None if ttl is None else milliseconds(ttl),
+            placement=placement,
+        )
+        return self.stores[name]
+
+    def actor(
+        self, topic: Any, *, stores: Sequence[Store[Any, Any]] = (), name: str | None = None
+    ) -> Callable[[Handler], Handler]:
+        """Make a function the actor of a topic: it is called with `(ctx, value)` for each record, in order per partition.
+
+        Args:
+            topic: a topic of `app.topic(...)`, the input of no other actor.
+            stores: the stores that this actor owns.
+            name: the actor's name in logs, commands and the leader registry; the function's by default.
+
+        Raises:
+            ConfigurationError: name, topic or a store is taken, or isn't this app's.
+        """
+
+        def decorate(function: Handler) -> Handler:
+            self._add_actor(name or function.__name__, topic, tuple(stores), function)
+            return function
+
+        return decorate
+
+    def topic(self, *topics: str, **options: Any) -> Any:
+        """Describe a topic, as Faust does; `msgspec.Struct` and dataclasses work as types, bytes and str are raw.
+
+        Faust would read JSON where `value_type` is `bytes` or `str` and no `value_serializer` is given.
+        """
+        for part in ("key", "value"):
+            if options.get(f"{part}_type") in (bytes, str) and options.get(f"{part}_serializer") is None:
+                options[f"{part}_serializer"] = "raw"
+        if options.get("schema") is None:
+            options["schema"] = ActorSchema(
+                **{
+                    name: options.get(name)
+                    for name in ("key_type", "value_type", "key_serializer", "value_serializer")
+                }
+            )
+        topic = super().topic(*topics, **options)
+        self.declared_topics.append(topic)
+        return topic
+
+    def Table(self, name: str, **options: Any) -> Any:  # noqa: N802  Faust's name
+        """Declare a Faust table. Its changelog's name must not be a store's."""
+        if name in self.stores:
+            raise ConfigurationError(
+                f"table {name}: the app has a store of that name, and both would use the topic …-{name}-changelog: rename one"
+            )
+        return super().Table(name, **options)
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    @property
+    def actor_service(self) -> ActorService:
+        """The service that runs the actors in a worker."""
+        if self._actor_service is None:
+            self._actor_service = ActorService(self, loop=self.loop, beacon=self.beacon)
+        return self._actor_service
+
+    @functools.cached_property
+    def in_transaction(self) -> bool:
+        """Tell whether Faust's own producer is a transactional one: only if Faust's consumer runs."""
+        return bool(super().in_transaction) and self.boot_strategy._should_enable_kafka_consumer()
+
+    async def on_start(self) -> None:
+        """Start as Faust does, without a consumer where nothing of Faust's consumes."""
+        if self.boot_strategy._should_enable_kafka_consumer():
+            await super().on_start()
+        else:
+            self.finalize()
+
+    def worker_init(self) -> None:
+        """Apply `--datadir`: Faust builds its settings before it reads the option."""
+        context = click.get_current_context(silent=True)
+        datadir = getattr(context.find_root().obj, "datadir", None) if context is not None else None
+        if datadir:
+            self.conf.datadir = datadir
+        super().worker_init()
+
+    def _add_actor(
+        self, name: str, topic: Any, stores: tuple[Store[Any, Any], ...], function: Handler
+    ) -> None:
+        _check_name("actor", name)
+        if name in self.actors:
+            raise ConfigurationError(
+                f"actor {name}: the app has an actor of that name: give one of them name=…"
+            )
+        if not hasattr(topic, "get_topic_name"):
+            raise ConfigurationError(
+                f"actor {name}: its input has to be a topic of app.topic(...), not {topic!r}"
+            )
+        definition = ActorDefinition(name, topic, stores, _as_coroutine(function))
+        for other in self.actors.values():
+            _check_disjoint(definition, other)
+        for store in stores:
+            if self.stores.get(store.name) is not store:
+                raise ConfigurationError(
+                    f"actor {name}: {store!r} isn't a store of app {self._default_options[0]}"
+                )
+        self.actors[name] = definition
+
+
+def _check_name(kind: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"{kind} {name!r}: names have up to 100 letters, digits, dots, underscores and dashes"
+        )
+
+
+def _check_disjoint(new: ActorDefinition, other: ActorDefinition) -> None:
+    if new.topic_name == other.topic_name:
+        raise ConfigurationError(
+            f"actor {new.name}: topic {new.topic_name} is the input of actor {other.name}, and a partition has one owner: "
+            "call both functions from one actor"
+        )
+    for store in new.stores:
+        if store in other.stores:
+            raise ConfigurationError(
+                f"actor {new.name}: store {store.name} belongs to actor {other.name}, and a store has one owner"
+            )
+
+
+def _as_coroutine(function: Handler) -> Callable[[Context, Any], Awaitable[None]]:
+    if inspect.iscoroutinefunction(function):
+        return function
+
+    @functools.wraps(function)
+    async def handle(ctx: Context, value: Any) -> None:
+        result = function(ctx, value)
+        if result is not None:
+            await result
+
+    return handle

@@ -1,0 +1,360 @@
+"""Bytes to values and back, resolved once for each topic and store.
+
+A codec has two layers. The serializer (`json`, `raw`, or any of Faust's registry) makes a payload of bytes;
+the type makes a value of the payload. Where msgspec can do both in one step it does. What Faust can decode
+itself is written in the bytes that Faust writes, so agents and actors share topics.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Annotated, Any, NoReturn, Union
+from uuid import UUID
+
+import faust
+import msgspec
+import orjson
+from faust.exceptions import KeyDecodeError, ValueDecodeError
+from faust.models.base import Model
+from faust.serializers import codecs as registry
+from faust.utils.json import on_default
+
+from actors.errors import ActorsError, ConfigurationError, show_bytes
+
+_FAUST_SCALARS = (str, bytes, int, float, Decimal)
+_SCALARS = (int, float, bool, Decimal, UUID)
+_UNTYPED = (None, Any, object)
+# The options of Faust's own JSON codec.
+_JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
+
+_Decode = Callable[[bytes], Any]
+_Encode = Callable[[Any], bytes]
+
+
+class CodecError(ActorsError, ValueError):
+    """Bytes that aren't what the topic or store declares, or a value that isn't."""
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How a key or value is kept in bytes.
+
+    `decode` and `encode` raise `CodecError`. A null (a tombstone) is for the caller to see to: neither takes
+    None.
+    """
+
+    decode: Callable[[bytes], Any]
+    encode: Callable[[Any], bytes]
+    name: str
+
+
+def resolve(type_: Any, serializer: Any = None) -> Codec:
+    """Give the codec of `type_`.
+
+    Args:
+        type_: a `faust.Record`, `msgspec.Struct`, dataclass, `bytes`, `str`, or any type that msgspec knows;
+            None for whatever the JSON says; `X | None` is X, save that a JSON `null` decodes to None.
+        serializer: a name or codec of Faust's registry. By default the Record's own, `raw` for `bytes` and
+            `str`, and `json` for the rest.
+
+    Raises:
+        ConfigurationError: the serializer is unknown, or can't carry the type.
+    """
+    plain, optional = _strip_optional(type_)
+    faust_codec = _find_serializer(serializer or _default_serializer(plain))
+    label = getattr(plain, "__name__", None) or str(plain)
+    if type(faust_codec) is registry.raw and not faust_codec.children:
+        decode, encode = _raw(plain)
+    elif type(faust_codec) is registry.json and not faust_codec.children:
+        decode, encode = _json(plain)
+        decode = _null_as_none(decode) if optional else decode
+    else:
+        decode, encode = _layered(plain, faust_codec, optional)
+    name = serializer if isinstance(serializer, str) else repr(faust_codec)
+    return Codec(_guard_decode(decode, label), _guard_encode(encode, plain, label), f"{label} as {name}")
+
+
+def key_codec(app: Any, schema: Any) -> Codec:
+    """Give the codec that reads and writes a topic's keys as a Faust agent on the topic does."""
+    default = app.serializers.key_serializer
+    if default == "raw" and not _fits_raw(_strip_optional(schema.key_type)[0]):
+        # Faust's default for keys can't carry structured ones.
+        default = None
+    return resolve(schema.key_type, schema.key_serializer or default)
+
+
+def value_codec(app: Any, schema: Any) -> Codec:
+    """Give the codec that reads and writes a topic's values as a Faust agent on the topic does.
+
+    So `value_type=str` is a JSON string, unless the topic or the app says `value_serializer="raw"`.
+    """
+    return resolve(schema.value_type, schema.value_serializer or app.serializers.value_serializer)
+
+
+def _strip_optional(type_: Any) -> tuple[Any, bool]:
+    if typing.get_origin(type_) not in (Union, types.UnionType):
+        return type_, False
+    arms = [arm for arm in typing.get_args(type_) if arm is not types.NoneType]
+    # Subscripting Union keeps the arms' order and gives a lone arm back as it is.
+    return Union[tuple(arms)], len(arms) < len(typing.get_args(type_))  # noqa: UP007
+
+
+def _is_record(type_: Any) -> bool:
+    return isinstance(type_, type) and issubclass(type_, Model)
+
+
+def _default_serializer(type_: Any) -> Any:
+    own = type_._options.serializer if _is_record(type_) else None
+    return own or ("raw" if type_ in (str, bytes) else "json")
+
+
+def _find_serializer(serializer: Any) -> Any:
+    try:
+        found = registry.get_codec(serializer)
+    except (KeyError, TypeError) as error:
+        raise ConfigurationError(_unknown(serializer)) from error
+    if isinstance(found, str):
+        raise ConfigurationError(_unknown(serializer))
+    return found
+
+
+def _unknown(serializer: Any) -> str:
+    known = ", ".join(sorted(registry.codecs))
+    return f"there is no serializer {serializer!r} in Faust's registry, which has {known}; register it first"
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+def _fits_raw(type_: Any) -> bool:
+    return type_ in _UNTYPED or type_ in (bytes, str, *_SCALARS)
+
+
+def _raw(type_: Any) -> tuple[_Decode, _Encode]:
+    if type_ is bytes:
+        return _identity, _identity
+    if type_ is str:
+        return bytes.decode, str.encode
+    if type_ is bool:
+        return _json(bool)
+    if type_ in _SCALARS:
+        return lambda raw: type_(raw.decode()), lambda value: str(value).encode()
+    if type_ in _UNTYPED:
+        return _identity, _text_or_bytes
+    raise ConfigurationError(f'the serializer "raw" can\'t carry {type_}: use "json", or the type bytes')
+
+
+def _text_or_bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes):
+        return value
+    raise TypeError(f"expected bytes or str, got {type(value).__name__}")
+
+
+def _json(type_: Any) -> tuple[_Decode, _Encode]:
+    if type_ is bytes:
+        # Faust writes bytes as they are, whatever the serializer.
+        return _identity, _identity
+    if _is_record(type_):
+        return lambda raw: type_.from_data(orjson.loads(raw), preferred_type=type_), _dump_record
+    if type_ is None:
+        return lambda raw: Model._maybe_reconstruct(orjson.loads(raw)), _dump_json
+    if type_ in _UNTYPED:
+        return orjson.loads, _dump_json
+    decoder = _decoder(type_)
+    if type_ in (dict, list):
+        return decoder.decode, _dump_json
+    return decoder.decode, msgspec.json.Encoder(enc_hook=on_default).encode
+
+
+def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
+    try:
+        known = not isinstance(msgspec.inspect.type_info(type_), msgspec.inspect.CustomType)
+        decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+            type_, strict=type_ not in _SCALARS, dec_hook=_revive_record
+        )
+    except (TypeError, NameError) as error:
+        raise ConfigurationError(f"{type_} can't be decoded: {error}") from error
+    if not known:
+        _refuse_type(type_)
+    return decoder
+
+
+def _refuse_type(type_: Any) -> NoReturn:
+    raise ConfigurationError(
+        f"{type_} can't be decoded: make it a faust.Record, a msgspec.Struct or a dataclass, or declare bytes"
+    )
+
+
+def _revive_record(type_: Any, data: Any) -> Any:
+    """Decode a Record inside a Struct or dataclass."""
+    if _is_record(type_):
+        return type_.from_data(data, preferred_type=type_)
+    raise NotImplementedError(f"{type_} can't be decoded")
+
+
+def _dump_json(value: Any) -> bytes:
+    return orjson.dumps(value, default=on_default, option=_JSON_OPTIONS)
+
+
+def _dump_record(record: Any) -> bytes:
+    return orjson.dumps(record.to_representation(), default=on_default, option=_JSON_OPTIONS)
+
+
+def _null_as_none(decode: _Decode) -> _Decode:
+    return lambda raw: None if raw == b"null" else decode(raw)
+
+
+def _layered(type_: Any, faust_codec: Any, optional: bool) -> tuple[_Decode, _Encode]:
+    """Put the type's conversion on top of a codec of Faust's registry."""
+    from_payload, to_payload = _conversion(type_)
+    loads, dumps = faust_codec.loads, faust_codec.dumps
+
+    def decode(raw: bytes) -> Any:
+        payload = loads(raw)
+        return None if payload is None and optional else from_payload(payload)
+
+    return decode, lambda value: dumps(to_payload(value))
+
+
+def _conversion(type_: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    if _is_record(type_):
+        return lambda data: type_.from_data(data, preferred_type=type_), type_.to_representation
+    if type_ is None:
+        return Model._maybe_reconstruct, _identity
+    if type_ in _UNTYPED:
+        return _identity, _identity
+    if type_ is bytes:
+        return lambda payload: payload.encode() if isinstance(payload, str) else payload, _identity
+    _decoder(type_)
+
+    def convert(payload: Any) -> Any:
+        text = payload.decode() if isinstance(payload, bytes) else payload
+        return msgspec.convert(text, type_, strict=False, dec_hook=_revive_record)
+
+    return convert, _to_builtins
+
+
+def _to_builtins(value: Any) -> Any:
+    return msgspec.to_builtins(value, enc_hook=on_default)
+
+
+def _guard_decode(decode: _Decode, label: str) -> _Decode:
+    def guarded(raw: bytes) -> Any:
+        try:
+            return decode(raw)
+        except MemoryError:
+            raise
+        except Exception as error:
+            reason = str(error) or type(error).__name__
+            raise CodecError(f"not a valid {label}: {reason}: {show_bytes(raw)}") from error
+
+    return guarded
+
+
+def _guard_encode(encode: _Encode, type_: Any, label: str) -> _Encode:
+    expected = _classes(type_)
+    # JSON's true is no number: a record that says so couldn't be read back.
+    refused = (types.NoneType, bool) if type_ in (int, float) else types.NoneType
+
+    def guarded(value: Any) -> bytes:
+        if not isinstance(value, expected) or isinstance(value, refused):
+            raise CodecError(f"expected {label}, got {type(value).__name__}")
+        try:
+            return encode(value)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise CodecError(f"can't encode {label}: {error or type(error).__name__}") from error
+
+    return guarded
+
+
+def _classes(type_: Any) -> tuple[type, ...]:
+    """Give the classes of which a value of `type_` is; `object` where that can't be told."""
+    if type_ is float:
+        return (float, int)
+    origin = typing.get_origin(type_)
+    if origin in (Union, types.UnionType):
+        return tuple(found for arm in typing.get_args(type_) for found in _classes(arm))
+    # A class up to Python 3.12, a special form after it.
+    is_class = isinstance(origin or type_, type) and origin is not Annotated
+    return (origin or type_,) if is_class else (object,)
+
+
+class ActorSchema(faust.Schema):  # type: ignore[misc]
+    """Faust's schema, for which a Struct, a dataclass and typed JSON (`dict[str, int]`) are types too.
+
+    What Faust knows (models, `str`, `bytes`, numbers, None) is left to Faust.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._resolved: dict[Any, Codec] = {}
+        super().__init__(**options)
+
+    def loads_key(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:
+        """Decode the message's key."""
+        if _faust_knows(self.key_type):
+            return super().loads_key(app, message, loads=loads, serializer=serializer)
+        return self._load(self._key_codec(app, serializer), message.key, self.key_type, KeyDecodeError)
+
+    def loads_value(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:
+        """Decode the message's value."""
+        if _faust_knows(self.value_type):
+            return super().loads_value(app, message, loads=loads, serializer=serializer)
+        return self._load(
+            self._value_codec(app, serializer), message.value, self.value_type, ValueDecodeError
+        )
+
+    def dumps_key(self, app: Any, key: Any, *, serializer: Any = None, headers: Any) -> tuple[Any, Any]:
+        """Encode a key; bytes pass as they are, as in Faust."""
+        if _faust_knows(self.key_type):
+            encoded: tuple[Any, Any] = super().dumps_key(app, key, serializer=serializer, headers=headers)
+            return encoded
+        passes = key is None or isinstance(key, bytes)
+        payload = key if passes else self._key_codec(app, serializer).encode(key)
+        return payload, self.on_dumps_key_prepare_headers(key, headers)
+
+    def dumps_value(self, app: Any, value: Any, *, serializer: Any = None, headers: Any) -> tuple[Any, Any]:
+        """Encode a value; bytes pass as they are, as in Faust, and None is a tombstone."""
+        if _faust_knows(self.value_type):
+            encoded: tuple[Any, Any] = super().dumps_value(app, value, serializer=serializer, headers=headers)
+            return encoded
+        passes = value is None or isinstance(value, bytes)
+        payload = value if passes else self._value_codec(app, serializer).encode(value)
+        return payload, self.on_dumps_value_prepare_headers(value, headers)
+
+    def _key_codec(self, app: Any, serializer: Any) -> Codec:
+        found = self._resolved.get(("key", self.key_type, serializer))
+        if found is None:
+            found = resolve(self.key_type, serializer) if serializer else key_codec(app, self)
+            self._resolved["key", self.key_type, serializer] = found
+        return found
+
+    def _value_codec(self, app: Any, serializer: Any) -> Codec:
+        found = self._resolved.get(("value", self.value_type, serializer))
+        if found is None:
+            found = resolve(self.value_type, serializer) if serializer else value_codec(app, self)
+            self._resolved["value", self.value_type, serializer] = found
+        return found
+
+    @staticmethod
+    def _load(codec: Codec, raw: bytes | None, type_: Any, error_class: type[Exception]) -> Any:
+        if raw is None:
+            if _strip_optional(type_)[1]:
+                return None
+            raise error_class(f"Expected {type_!r}, received None!")
+        try:
+            return codec.decode(raw)
+        except CodecError as error:
+            raise error_class(str(error)) from error
+
+
+def _faust_knows(type_: Any) -> bool:
+    return type_ is None or type_ in _FAUST_SCALARS or hasattr(type_, "from_data")

@@ -1,0 +1,122 @@
+"""Carries our assignment (`actors._core.assign`) through the group protocol.
+
+Each member's user data says what it owned, in which generation, and what its disk holds; the leader's assignment comes
+back with the routing table of all tasks. Members of a rolling upgrade may subscribe to different topics: a topic's tasks
+go to its subscribers only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
+
+from actors._core.assign import (
+    Member,
+    assign,
+    decode_member_data,
+    decode_routing,
+    encode_member_data,
+    encode_routing,
+)
+from actors._core.assign import Task as TaskId
+
+logger = logging.getLogger(__name__)
+
+PROTOCOL_VERSION = 0
+
+
+class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
+    """Made once per worker.
+
+    `on_disk` gives the changelog positions that the worker's disk holds, by task; `actors` the actor of each topic.
+    """
+
+    name = "faust-actors"
+
+    def __init__(
+        self,
+        *,
+        instance_id: str,
+        address: str,
+        actors: Mapping[str, str],
+        on_disk: Callable[[], Mapping[TaskId, int]],
+        generation: Callable[[], int],
+    ) -> None:
+        self._instance_id = instance_id
+        self._address = address
+        self._actors = actors
+        self._on_disk = on_disk
+        self._generation = generation
+        self._owned: frozenset[TaskId] = frozenset()
+        self._owned_generation = -1
+        self.routing: dict[TaskId, str] = {}
+
+    def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
+        """Give what this member tells the leader."""
+        member = Member(
+            member_id="",
+            instance_id=self._instance_id,
+            address=self._address,
+            generation=self._owned_generation,
+            owned=self._owned,
+            on_disk=self._on_disk(),
+        )
+        return ConsumerProtocolMemberMetadata(PROTOCOL_VERSION, sorted(topics), encode_member_data(member))
+
+    def assign(
+        self, cluster: Any, members: Mapping[str, ConsumerProtocolMemberMetadata]
+    ) -> dict[str, ConsumerProtocolMemberAssignment]:
+        """Assign all partitions; runs on the group's leader."""
+        decoded = {member_id: decode_member_data(member_id, data.user_data) for member_id, data in members.items()}
+        owners: dict[TaskId, Member] = {}
+        for topics, subscribers in _by_subscribers(members).items():
+            tasks = [
+                TaskId(self._task_name(topic), partition)
+                for topic in topics
+                for partition in cluster.partitions_for_topic(topic) or ()
+            ]
+            for member_id, owned in assign([decoded[member_id] for member_id in subscribers], tasks).items():
+                owners.update(dict.fromkeys(owned, decoded[member_id]))
+        return self._encode(members, owners)
+
+    def _encode(
+        self, members: Iterable[str], owners: Mapping[TaskId, Member]
+    ) -> dict[str, ConsumerProtocolMemberAssignment]:
+        routing = encode_routing({task: member.address for task, member in owners.items()})
+        topics = {actor: topic for topic, actor in self._actors.items()}
+        partitions: dict[str, dict[str, list[int]]] = {member_id: defaultdict(list) for member_id in members}
+        for task, member in sorted(owners.items()):
+            partitions[member.member_id][topics.get(task.actor, task.actor)].append(task.partition)
+        return {
+            member_id: ConsumerProtocolMemberAssignment(PROTOCOL_VERSION, list(found.items()), routing)
+            for member_id, found in partitions.items()
+        }
+
+    def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
+        """Remember what this member owns now, for the next rebalance."""
+        self._owned = frozenset(
+            TaskId(self._task_name(topic), partition) for topic, partition in assignment.partitions()
+        )
+        self._owned_generation = self._generation()
+        self.routing = decode_routing(assignment.user_data)
+
+    def _task_name(self, topic: str) -> str:
+        """Give the topic's actor; of an actor that only newer workers have, the topic's own name."""
+        return self._actors.get(topic, topic)
+
+
+def _by_subscribers(members: Mapping[str, ConsumerProtocolMemberMetadata]) -> dict[tuple[str, ...], list[str]]:
+    """Group topics that have the same subscribers: {topics: member ids}."""
+    subscribers: dict[str, list[str]] = defaultdict(list)
+    for member_id in sorted(members):
+        for topic in members[member_id].subscription:
+            subscribers[topic].append(member_id)
+    groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for topic, member_ids in sorted(subscribers.items()):
+        groups[tuple(member_ids)].append(topic)
+    return {tuple(topics): list(member_ids) for member_ids, topics in groups.items()}

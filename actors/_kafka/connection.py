@@ -1,0 +1,40 @@
+"""What every client of the worker is made with."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiokafka.errors import KafkaError
+
+from actors.errors import BrokerUnavailableError
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where the brokers are (`host:port`, …) and how to get in (aiokafka's own arguments)."""
+
+    bootstrap: tuple[str, ...]
+    security: Mapping[str, Any] = field(default_factory=dict)
+    client_id: str = "faust-actors"
+    request_timeout_ms: int = 20_000
+
+    def arguments(self, role: str) -> dict[str, Any]:
+        """Give the arguments that all of aiokafka's classes take; `role` tells clients apart in the broker's log."""
+        return {
+            "bootstrap_servers": list(self.bootstrap),
+            "client_id": f"{self.client_id}-{role}",
+            "request_timeout_ms": self.request_timeout_ms,
+            **self.security,
+        }
+
+
+@contextlib.contextmanager
+def broker_errors(what: str) -> Iterator[None]:
+    """Turn the client's errors into `BrokerUnavailableError`, naming what was being done."""
+    try:
+        yield
+    except (KafkaError, OSError, TimeoutError) as error:
+        raise BrokerUnavailableError(f"{what}: {type(error).__name__}: {error}") from error

@@ -1,0 +1,245 @@
+"""The worker's one consumer: fetches for all tasks, and tells the worker of rebalances.
+
+Traps of aiokafka that shape this module:
+
+- `getmany` gives records from stale positions while the assigned callback runs, so the callback's first statement
+  pauses everything; tasks seek and resume when their takeover is done.
+- A callback that raises is only logged, and consumption goes on: everything is caught here, and ends the worker.
+- A `getmany` that is cancelled disables the poll interval's check for good: none is ever cancelled, and that check is off;
+  it would give up partitions whose tasks are merely slow, which the group doesn't need to hear of.
+- Heartbeats begin after the assigned callback returns; during the revoked one they go on. Both do no I/O of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
+from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from aiokafka.structs import TopicPartition as KafkaPartition
+
+from actors._kafka.connection import Connection, broker_errors
+from actors.errors import ActorsError, BrokerUnavailableError, ConfigurationError
+from actors.ports import Identity, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+STOP_S = 5.0
+"""How long leaving the group may take: a pending join would hold it for a rebalance timeout."""
+RETRY_S = 0.2
+
+
+class LostMembershipError(ActorsError):
+    """The group doesn't know this worker's static identity any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """Where and how the worker joins. Timeouts in milliseconds; `instance_id` None means dynamic membership."""
+
+    group: str
+    instance_id: str | None
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    rebalance_timeout_ms: int
+    isolation_level: str
+    fetch_bytes: int
+    max_poll_records: int | None
+
+
+class KafkaSource:
+    """`actors.ports.Source` over a broker; made by `open`, closed by `close`."""
+
+    def __init__(
+        self,
+        consumer: AIOKafkaConsumer,
+        *,
+        assigned: Callable[[Identity, list[TopicPartition]], None],
+        revoked: Callable[[], Awaitable[None]],
+        room: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._consumer = consumer
+        self._assigned = assigned
+        self._revoked = revoked
+        self._room = room
+        self._failed = failed
+        self._is_closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        connection: Connection,
+        settings: GroupSettings,
+        topics: Iterable[str],
+        assignor: AbstractPartitionAssignor,
+        *,
+        assigned: Callable[[Identity, list[TopicPartition]], None],
+        revoked: Callable[[], Awaitable[None]],
+        room: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ) -> KafkaSource:
+        """Join the group.
+
+        Raises:
+            BrokerUnavailableError: no broker answers.
+        """
+        consumer = AIOKafkaConsumer(
+            **connection.arguments("actors"),
+            group_id=settings.group,
+            group_instance_id=settings.instance_id,
+            auto_offset_reset="none",
+            enable_auto_commit=False,
+            isolation_level=settings.isolation_level,
+            session_timeout_ms=settings.session_timeout_ms,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            rebalance_timeout_ms=settings.rebalance_timeout_ms,
+            max_poll_interval_ms=2**31 - 1,
+            max_partition_fetch_bytes=settings.fetch_bytes,
+            max_poll_records=settings.max_poll_records,
+            partition_assignment_strategy=(assignor,),
+        )
+        source = cls(consumer, assigned=assigned, revoked=revoked, room=room, failed=failed)
+        try:
+            consumer.subscribe(topics=sorted(topics), listener=_Listener(source))
+            with broker_errors("joining the group"):
+                await consumer.start()
+        except BaseException:
+            await source.close()
+            raise
+        if settings.instance_id is not None:
+            source._watch_static_membership(settings.instance_id)
+        return source
+
+    def identity(self) -> Identity:
+        """Give the member id and generation of now."""
+        coordinator = self._consumer._coordinator
+        return Identity(coordinator.member_id, coordinator.generation)
+
+    async def poll(
+        self, wanted: Iterable[TopicPartition], timeout_s: float
+    ) -> Mapping[KafkaPartition, Sequence[Any]]:
+        """Give records of the wanted partitions, after `timeout_s` at the latest, longer while a rebalance runs."""
+        try:
+            batches: Mapping[KafkaPartition, Sequence[Any]] = await self._consumer.getmany(
+                *(KafkaPartition(*source) for source in wanted), timeout_ms=int(timeout_s * 1000)
+            )
+        except NoOffsetForPartitionError:
+            # A partition whose task hasn't sought yet: its takeover will.
+            return {}
+        except OffsetOutOfRangeError as error:
+            for partition in error.args[0]:
+                logger.error("%s: the broker doesn't have the next record any more", partition)
+            raise BrokerUnavailableError(
+                f"input records were deleted before they were processed: {error.args[0]} (partition: offset); "
+                "restart the worker: it says what can be done"
+            ) from error
+        except KafkaError as error:
+            if not error.retriable:
+                raise BrokerUnavailableError(f"consuming: {type(error).__name__}: {error}") from error
+            await asyncio.sleep(RETRY_S)
+            return {}
+        return batches
+
+    def start_from(self, source: TopicPartition, offset: int) -> None:
+        """Deliver records from `offset` on."""
+        partition = KafkaPartition(*source)
+        if partition in self._consumer.assignment():
+            self._consumer.seek(partition, offset)
+            self._consumer.resume(partition)
+            self._room()
+
+    def stop_delivery(self, source: TopicPartition) -> None:
+        """Deliver nothing until `start_from`."""
+        partition = KafkaPartition(*source)
+        if partition in self._consumer.assignment():
+            self._consumer.pause(partition)
+
+    def has_room(self) -> None:
+        """Say that a queue which was full has room again."""
+        self._room()
+
+    async def close(self) -> None:
+        """Leave the group. May be called twice."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with contextlib.suppress(KafkaError, TimeoutError, OSError):
+            async with asyncio.timeout(STOP_S):
+                await self._consumer.stop()
+        self._consumer._closed = True
+        await self._consumer._client.close()
+
+    def _watch_static_membership(self, instance_id: str) -> None:
+        """End the worker when the group forgets it.
+
+        Two processes with one static id take the membership from each other every few seconds, and their heartbeats
+        don't carry the id: an unknown member id after a successful join is the only sign.
+        """
+        coordinator = self._consumer._coordinator
+        reset = coordinator.reset_generation
+
+        def lost() -> None:
+            joined = coordinator.generation > 0 and not self._is_closed
+            reset()
+            if joined:
+                self._failed(
+                    LostMembershipError(
+                        f"the group doesn't know consumer_group_instance_id={instance_id!r} any more: either another process "
+                        "uses the same id, or this one didn't answer for a session. Give each worker an id of its own, "
+                        "and restart this one"
+                    )
+                )
+
+        coordinator.reset_generation = lost
+
+    # --- rebalances ------------------------------------------------------------------------------------------------
+
+    async def _on_revoked(self) -> None:
+        try:
+            await self._revoked()
+        except Exception as error:
+            self._failed(error)
+
+    def _on_assigned(self, partitions: Iterable[KafkaPartition]) -> None:
+        self._consumer.pause(*partitions)
+        try:
+            self._assigned(self.identity(), sorted(TopicPartition(*partition) for partition in partitions))
+        except Exception as error:
+            self._failed(error)
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    """Carries aiokafka's callbacks to the source."""
+
+    def __init__(self, source: KafkaSource) -> None:
+        self._source = source
+
+    async def on_partitions_revoked(self, revoked: Iterable[KafkaPartition]) -> None:
+        await self._source._on_revoked()
+
+    async def on_partitions_assigned(self, assigned: Iterable[KafkaPartition]) -> None:
+        self._source._on_assigned(assigned)
+
+
+def check_timeouts(settings: GroupSettings, revoke_s: float) -> None:
+    """Refuse timeouts that contradict each other.
+
+    Raises:
+        ConfigurationError: naming both settings.
+    """
+    if settings.heartbeat_interval_ms * 3 > settings.session_timeout_ms:
+        raise ConfigurationError(
+            f"broker_heartbeat_interval={settings.heartbeat_interval_ms / 1000:g} s is more than a third of "
+            f"broker_session_timeout={settings.session_timeout_ms / 1000:g} s: a late heartbeat would cost the partitions"
+        )
+    if revoke_s * 1000 >= settings.rebalance_timeout_ms:
+        raise ConfigurationError(
+            f"a rebalance waits {revoke_s:g} s for handlers, longer than the group's {settings.rebalance_timeout_ms} ms"
+        )

@@ -1,0 +1,205 @@
+"""Questions to coordinators and partition leaders, asked over a connection of their own.
+
+aiokafka's own calls look at less than is answered: `committed()` gives None while a coordinator moves, heartbeats are
+folded into the consumer's state. A takeover decides from these answers, so every error code is looked at here and a
+missing answer is an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
+from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    IllegalGenerationError,
+    KafkaError,
+    NoError,
+    NotCoordinatorForGroupError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+from aiokafka.protocol.commit import OffsetFetchRequest
+from aiokafka.protocol.group import HeartbeatRequest
+from aiokafka.protocol.offset import OffsetRequest
+
+from actors._core.takeover import LogBounds
+from actors._kafka.connection import Connection, broker_errors
+from actors._kafka.protocol import TopicIdsRequest
+from actors.errors import BrokerUnavailableError
+from actors.ports import Committed, Identity, TopicPartition
+
+T = TypeVar("T")
+
+ANSWER_S = 30.0
+"""How long one question is asked again, over moving coordinators and leaders, before the caller is told."""
+RETRY_S = 0.05
+_EARLIEST, _LATEST = -2, -1
+_READ_UNCOMMITTED = 0
+_FENCED_INSTANCE_ID = 82
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic as the broker has it."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: int
+
+
+class ControlPlane:
+    """Asks the cluster. One per worker; made by `open`."""
+
+    def __init__(self, client: AIOKafkaClient, group: str) -> None:
+        self._client = client
+        self._group = group
+        self._coordinator: int | None = None
+
+    @classmethod
+    async def open(cls, connection: Connection, group: str) -> ControlPlane:
+        """Connect.
+
+        Raises:
+            BrokerUnavailableError: no broker of the list answers.
+        """
+        client = AIOKafkaClient(**connection.arguments("control"))
+        try:
+            with broker_errors(f"no broker answers at {', '.join(connection.bootstrap)}"):
+                await client.bootstrap()
+        except BaseException:
+            await client.close()
+            raise
+        return cls(client, group)
+
+    async def close(self) -> None:
+        """Disconnect. May be called twice."""
+        await self._client.close()
+
+    async def is_member(self, identity: Identity) -> bool:
+        """Tell whether the group still knows this member in this generation; a rebalance to come doesn't end that."""
+
+        async def ask() -> bool:
+            response = await self.ask_coordinator(
+                HeartbeatRequest(self._group, identity.generation, identity.member_id)
+            )
+            if response.error_code == _FENCED_INSTANCE_ID:
+                return False
+            error = for_code(response.error_code)
+            if error in (NoError, RebalanceInProgressError):
+                return True
+            if error in (IllegalGenerationError, UnknownMemberIdError):
+                return False
+            raise self._moved(error)
+
+        return await self._answered(f"is {identity.member_id} in group {self._group}", ask)
+
+    async def committed(self, source: TopicPartition) -> Committed | None:
+        """Give the group's committed offset, None only where the coordinator says that there is none."""
+
+        async def ask() -> Committed | None:
+            request = OffsetFetchRequest(self._group, [(source.topic, [source.partition])])
+            response = await self.ask_coordinator(request)
+            self._check(response.error_code)
+            for topic, partitions in response.topics:
+                for partition, offset, metadata, code in partitions:
+                    if (topic, partition) == source:
+                        self._check(code)
+                        return None if offset == -1 else Committed(offset, metadata or "")
+            raise UnknownTopicOrPartitionError(f"{source} is missing from the answer")
+
+        return await self._answered(f"committed offset of {source} in group {self._group}", ask)
+
+    async def bounds(self, partition: TopicPartition) -> LogBounds:
+        """Give the partition's start and its high watermark (not the last stable offset), as its leader says."""
+        start = await self._offset(partition, _EARLIEST)
+        return LogBounds(start, await self._offset(partition, _LATEST))
+
+    async def topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+        """Give those of the topics that exist."""
+        wanted = sorted(set(names))
+        if not wanted:
+            return {}
+
+        async def ask() -> dict[str, TopicInfo]:
+            response = await self._client.send(self._any_node(), TopicIdsRequest(wanted))
+            found = {}
+            for code, name, topic_id, _, partitions, _, _ in response.topics:
+                error = for_code(code)
+                if error is UnknownTopicOrPartitionError:
+                    continue
+                if error is not NoError:
+                    raise error(name)
+                found[name] = TopicInfo(name, topic_id, len(partitions))
+            return found
+
+        return await self._answered(f"topics {', '.join(wanted)}", ask)
+
+    async def _offset(self, partition: TopicPartition, timestamp: int) -> int:
+        async def ask() -> int:
+            await self._client._wait_on_metadata(partition.topic)
+            leader = self._client.cluster.leader_for_partition(partition)
+            if leader is None or leader == -1:
+                raise await self._stale(f"{partition} has no leader")
+            request = OffsetRequest(-1, _READ_UNCOMMITTED, [(partition.topic, [(partition.partition, timestamp)])])
+            response = await self._client.send(leader, request)
+            for _, answers in response.topics:
+                for _, code, _, offset in answers:
+                    if for_code(code) is not NoError:
+                        raise await self._stale(f"{partition}: {for_code(code).__name__}")
+                    return int(offset)
+            raise UnknownTopicOrPartitionError(f"{partition} is missing from the answer")
+
+        return await self._answered(f"offsets of {partition}", ask)
+
+    async def _stale(self, why: str) -> KafkaError:
+        await self._client.force_metadata_update()
+        return UnknownTopicOrPartitionError(why)
+
+    async def ask_coordinator(self, request: Any) -> Any:
+        """Send a request to the group's coordinator, once; a transport error makes the next call look it up again."""
+        if self._coordinator is None:
+            self._coordinator = await self._client.coordinator_lookup(CoordinationType.GROUP, self._group)
+        try:
+            return await self._client.send(self._coordinator, request, group=ConnectionGroup.COORDINATION)
+        except KafkaError:
+            self._coordinator = None
+            raise
+
+    def _check(self, code: int) -> None:
+        error = for_code(code)
+        if error is not NoError:
+            raise self._moved(error)
+
+    def _moved(self, error: type[KafkaError]) -> KafkaError:
+        if error in (NotCoordinatorForGroupError, GroupCoordinatorNotAvailableError, GroupLoadInProgressError):
+            self._coordinator = None
+        return error()
+
+    def _any_node(self) -> int:
+        node = self._client.get_random_node()
+        if node is None:
+            raise GroupCoordinatorNotAvailableError("no broker is known")
+        return int(node)
+
+    async def _answered(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask until there is an answer or `ANSWER_S` is over."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + ANSWER_S
+        while True:
+            try:
+                return await ask()
+            except (KafkaError, OSError, TimeoutError) as error:
+                retriable = getattr(error, "retriable", True) or isinstance(error, UnknownTopicOrPartitionError)
+                if not retriable or loop.time() >= deadline_s:
+                    raise BrokerUnavailableError(f"{what}: {type(error).__name__}: {error}") from error
+                if getattr(error, "invalid_metadata", False) or not isinstance(error, KafkaError):
+                    await self._client.force_metadata_update()
+            await asyncio.sleep(RETRY_S)

@@ -1,0 +1,100 @@
+"""Reads committed records of a partition, from an offset up to a high watermark."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from aiokafka.structs import TopicPartition as KafkaPartition
+
+from actors._core.takeover import LogBounds
+from actors._kafka.connection import Connection, broker_errors
+from actors._kafka.control import ControlPlane
+from actors.errors import BrokerUnavailableError, RestoreError
+from actors.ports import ChangelogRecord, TopicPartition
+from stores._core.record import STAMP_HEADER
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.2
+REMIND_S = 10.0
+"""How often it is said that an open transaction holds a restore back."""
+GIVE_UP_S = 60.0
+"""After so long without any progress the task looks again: the broker may have forgotten the fetch."""
+FETCH_BYTES = 4 * 1024 * 1024
+
+
+class KafkaLogs:
+    """`actors.ports.Logs` over a broker."""
+
+    def __init__(self, connection: Connection, control: ControlPlane) -> None:
+        self._connection = connection
+        self._control = control
+
+    async def bounds(self, partition: TopicPartition) -> LogBounds:
+        """Give the partition's start and its high watermark."""
+        return await self._control.bounds(partition)
+
+    async def read(
+        self, partition: TopicPartition, start: int, end: int
+    ) -> AsyncIterator[tuple[list[ChangelogRecord], int]]:
+        """Give chunks of committed records with the next offset to read, until that reaches `end`.
+
+        Raises:
+            RestoreError: the log doesn't have `start` any more.
+            BrokerUnavailableError: there was no progress for `GIVE_UP_S`.
+        """
+        if start >= end:
+            return
+        consumer = AIOKafkaConsumer(
+            **self._connection.arguments("restore"),
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            max_partition_fetch_bytes=FETCH_BYTES,
+        )
+        try:
+            with broker_errors(f"reading {partition}"):
+                await consumer.start()
+            consumer.assign([KafkaPartition(*partition)])
+            consumer.seek(KafkaPartition(*partition), start)
+            async for chunk in _follow(consumer, partition, start, end):
+                yield chunk
+        finally:
+            await consumer.stop()
+
+
+async def _follow(
+    consumer: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int
+) -> AsyncIterator[tuple[list[ChangelogRecord], int]]:
+    loop = asyncio.get_running_loop()
+    source = KafkaPartition(*partition)
+    position, moved_s, said_s = start, loop.time(), loop.time()
+    while position < end:
+        try:
+            fetched = await consumer.getmany(source, timeout_ms=int(POLL_S * 1000))
+            reached = await consumer.position(source)
+        except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
+            raise RestoreError(f"{partition} doesn't have offset {position} any more: {error}") from error
+        except KafkaError as error:
+            raise BrokerUnavailableError(f"reading {partition}: {type(error).__name__}: {error}") from error
+        now_s = loop.time()
+        if reached > position:
+            position, moved_s = reached, now_s
+            yield [_record(raw) for raw in fetched.get(source, ()) if raw.offset < end], min(position, end)
+        elif now_s - moved_s > GIVE_UP_S:
+            raise BrokerUnavailableError(f"reading {partition}: nothing came behind offset {position} of {end}")
+        elif now_s - said_s > REMIND_S:
+            said_s = now_s
+            logger.info("%s: waiting at offset %d of %d for an open transaction to end", partition, position, end)
+
+
+def _record(raw: object) -> ChangelogRecord:
+    stamp = None
+    for name, value in raw.headers:  # type: ignore[attr-defined]
+        if name == STAMP_HEADER:
+            stamp = value
+    return ChangelogRecord(raw.offset, raw.key, raw.value, stamp)  # type: ignore[attr-defined]

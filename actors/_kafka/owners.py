@@ -1,0 +1,62 @@
+"""The leader registry: which worker owns which task, in which epoch.
+
+A compacted topic with one partition, written by each takeover in the same transaction as the offset's mark. One reader
+serves all tasks of the worker, and reads on from where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+
+import msgspec
+
+from actors._kafka.logs import KafkaLogs
+from actors.ports import Output, OwnerRecord, TopicPartition
+
+
+def encode_owner(topic: str, record: OwnerRecord) -> Output:
+    """Give the registry's record as an output."""
+    key = f"{record.actor}/{record.partition}".encode()
+    return Output(topic, 0, key, msgspec.json.encode(asdict(record)), [], None)
+
+
+class KafkaOwners:
+    """`actors.ports.Owners` over a broker."""
+
+    def __init__(self, topic: str, logs: KafkaLogs) -> None:
+        self.topic = topic
+        self._logs = logs
+        self._source = TopicPartition(topic, 0)
+        self._records: dict[bytes, OwnerRecord] = {}
+        self._next_offset = 0
+        self._lock = asyncio.Lock()
+        self._asked = 0
+        self._covered = 0
+
+    async def latest(self, actor: str, partition: int) -> OwnerRecord | None:
+        """Give the newest committed record of a task."""
+        await self.refresh()
+        return self._records.get(f"{actor}/{partition}".encode())
+
+    async def all(self) -> list[OwnerRecord]:
+        """Give the newest committed record of every task."""
+        await self.refresh()
+        return sorted(self._records.values(), key=lambda record: (record.actor, record.partition))
+
+    async def refresh(self) -> None:
+        """Read to the end as it is now. Tasks that ask at the same time share one read."""
+        self._asked += 1
+        ticket = self._asked
+        async with self._lock:
+            if ticket <= self._covered:
+                return
+            covered = self._asked
+            bounds = await self._logs.bounds(self._source)
+            start = max(self._next_offset, bounds.start)
+            async for records, next_offset in self._logs.read(self._source, start, bounds.end):
+                for _, key, value, _ in records:
+                    if key is not None and value is not None:
+                        self._records[key] = msgspec.json.decode(value, type=OwnerRecord)
+                self._next_offset = next_offset
+            self._covered = covered

@@ -1,0 +1,329 @@
+"""A task's writes to Kafka: one transaction per commit, or the same writes in a safe order.
+
+What aiokafka does by itself and must not do here:
+
+- It commits a transaction although a produce in it failed. So every produce's future is looked at before the end.
+- It sends a transactional request again after a transport error, with the same epoch, for as long as it takes. An
+  EndTxn that arrives late ends whatever transaction is open by then, which commits half of the next one. So the first
+  transport error of a transactional request is fatal to the producer (`_guard`), and so is a commit that
+  takes longer than its deadline. The next `fence` raises the producer's epoch, and late requests are refused.
+- It waits 20 ms when the previous transaction's markers are still being written and a partition is added, but only its
+  own back-off when the group is. So offsets go first, with a small back-off that grows while coordinators move.
+
+A producer is never used again after anything but a clean commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.client import ConnectionGroup
+from aiokafka.errors import KafkaError, NoError, ProducerFenced, for_code
+from aiokafka.protocol.commit import OffsetCommitRequest
+from aiokafka.protocol.transaction import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    TxnOffsetCommitRequest,
+)
+from aiokafka.structs import OffsetAndMetadata
+from aiokafka.structs import TopicPartition as KafkaPartition
+
+from actors._core.partitioner import partition_for
+from actors._kafka.connection import Connection, broker_errors
+from actors.errors import OutcomeUnknownError
+from actors.ports import ChangelogWrites, CommitBatch, CommitReceipt, Output
+from stores._core.record import STAMP_HEADER
+
+logger = logging.getLogger(__name__)
+
+QUICK_BACKOFF_S = 0.002
+SLOW_BACKOFF_S = 0.1
+CLOSE_S = 5.0
+_TRANSACTIONAL = (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, TxnOffsetCommitRequest, EndTxnRequest)
+
+
+class TransportFaultError(Exception):
+    """A transactional request got no answer. Not one of the client's errors, so that the client doesn't send it again."""
+
+
+class _QuietSender(logging.Filter):
+    """Drops the client's report of a fault that we made fatal on purpose; the commit's error says it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        return not isinstance(error, TransportFaultError)
+
+
+logging.getLogger("aiokafka.producer.sender").addFilter(_QuietSender())
+
+
+class TransactionLog:
+    """`actors.ports.TaskLog` with one transaction per commit."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        transactional_id: str,
+        group: str,
+        max_batch_bytes: int,
+        compression: str | None,
+        transaction_timeout_ms: int,
+        commit_deadline_s: float,
+    ) -> None:
+        self._connection = connection
+        self._transactional_id = transactional_id
+        self._group = group
+        self._max_batch_bytes = max_batch_bytes
+        self._compression = compression
+        self._transaction_timeout_ms = transaction_timeout_ms
+        self._commit_deadline_s = commit_deadline_s
+        self._producer: AIOKafkaProducer | None = None
+
+    async def fence(self) -> None:
+        """Start a new producer with the task's id, after stopping the last one."""
+        await self.close()
+        producer = AIOKafkaProducer(
+            **self._connection.arguments(self._transactional_id),
+            transactional_id=self._transactional_id,
+            transaction_timeout_ms=self._transaction_timeout_ms,
+            max_batch_size=self._max_batch_bytes,
+            max_request_size=self._max_batch_bytes,
+            compression_type=self._compression,
+            retry_backoff_ms=20,
+        )
+        _guard(producer)
+        self._producer = producer
+        with broker_errors(f"starting the producer {self._transactional_id}"):
+            await producer.start()
+        producer._sender._retry_backoff = QUICK_BACKOFF_S
+
+    async def commit(self, batch: CommitBatch) -> CommitReceipt:
+        """Make `batch` durable in one transaction.
+
+        Raises:
+            OutcomeUnknownError: it failed, or may have.
+        """
+        producer = self._producer
+        if producer is None:
+            raise OutcomeUnknownError(f"{self._transactional_id} has no producer")
+        try:
+            async with asyncio.timeout(self._commit_deadline_s):
+                return await self._transaction(producer, batch)
+        except (KafkaError, TransportFaultError, OSError, TimeoutError, AssertionError) as error:
+            _retrieve(producer)
+            kind = "fenced" if isinstance(error, ProducerFenced) else f"{type(error).__name__}: {error}"
+            raise OutcomeUnknownError(f"commit of {self._transactional_id} at {batch.next_offset}: {kind}") from error
+
+    async def _transaction(self, producer: AIOKafkaProducer, batch: CommitBatch) -> CommitReceipt:
+        offsets = {KafkaPartition(*batch.source): OffsetAndMetadata(batch.next_offset, batch.metadata)}
+        await producer.begin_transaction()
+        await producer.send_offsets_to_transaction(offsets, self._group)
+        receipt = await send_all(producer, batch)
+        await producer.commit_transaction()
+        producer._sender._retry_backoff = QUICK_BACKOFF_S
+        return receipt
+
+    async def close(self) -> None:
+        """Let the producer go. What it left open is settled by whoever fences the id next."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await discard_producer(producer)
+
+
+class OrderedLog:
+    """`actors.ports.TaskLog` for at-least-once: outputs, then changelog, then the offset, each acknowledged before the next.
+
+    A crash in between repeats outputs and writes, and loses none. Nothing is fenced: while a zombie runs, both write.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        name: str,
+        group: str,
+        member: Any,
+        control: Any,
+        max_batch_bytes: int,
+        compression: str | None,
+        commit_deadline_s: float,
+    ) -> None:
+        self._connection = connection
+        self._name = name
+        self._group = group
+        self._member = member
+        self._control = control
+        self._max_batch_bytes = max_batch_bytes
+        self._compression = compression
+        self._commit_deadline_s = commit_deadline_s
+        self._producer: AIOKafkaProducer | None = None
+
+    async def fence(self) -> None:
+        """Start a new idempotent producer; this fences nobody."""
+        await self.close()
+        self._producer = AIOKafkaProducer(
+            **self._connection.arguments(self._name),
+            enable_idempotence=True,
+            max_batch_size=self._max_batch_bytes,
+            max_request_size=self._max_batch_bytes,
+            compression_type=self._compression,
+            retry_backoff_ms=20,
+        )
+        with broker_errors(f"starting the producer {self._name}"):
+            await self._producer.start()
+
+    async def commit(self, batch: CommitBatch) -> CommitReceipt:
+        """Make `batch` durable in order.
+
+        Raises:
+            OutcomeUnknownError: some of it may be missing.
+        """
+        producer = self._producer
+        if producer is None:
+            raise OutcomeUnknownError(f"{self._name} has no producer")
+        try:
+            async with asyncio.timeout(self._commit_deadline_s):
+                await send_all(producer, CommitBatch(batch.source, batch.next_offset, "", outputs=batch.outputs))
+                receipt = await send_all(
+                    producer, CommitBatch(batch.source, batch.next_offset, "", changelogs=batch.changelogs)
+                )
+                await self._commit_offset(batch)
+                return receipt
+        except (KafkaError, OSError, TimeoutError) as error:
+            raise OutcomeUnknownError(
+                f"commit of {self._name} at {batch.next_offset}: {type(error).__name__}: {error}"
+            ) from error
+
+    async def _commit_offset(self, batch: CommitBatch) -> None:
+        identity = self._member()
+        request = OffsetCommitRequest(
+            self._group,
+            identity.generation,
+            identity.member_id,
+            -1,
+            [(batch.source.topic, [(batch.source.partition, batch.next_offset, batch.metadata)])],
+        )
+        response = await self._control.ask_coordinator(request)
+        for _, partitions in response.topics:
+            for _, code in partitions:
+                if for_code(code) is not NoError:
+                    raise for_code(code)(f"offset of {batch.source}")
+
+    async def close(self) -> None:
+        """Let the producer go."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await discard_producer(producer)
+
+
+def _guard(producer: AIOKafkaProducer) -> None:
+    """Make the first transport error of a transactional request fatal, and back off while coordinators move."""
+    send = producer.client.send
+
+    async def guarded(node_id: Any, request: Any, *, group: Any = ConnectionGroup.DEFAULT) -> Any:
+        if not isinstance(request, _TRANSACTIONAL):
+            return await send(node_id, request, group=group)
+        try:
+            response = await send(node_id, request, group=group)
+        except (KafkaError, OSError, TimeoutError) as error:
+            raise TransportFaultError(f"{type(request).__name__}: {type(error).__name__}: {error}") from error
+        if getattr(response, "error_code", 0):
+            sender = producer._sender
+            sender._retry_backoff = min(sender._retry_backoff * 1.5, SLOW_BACKOFF_S)
+        return response
+
+    producer.client.send = guarded
+
+
+async def send_all(producer: AIOKafkaProducer, batch: CommitBatch) -> CommitReceipt:
+    """Send changelogs and outputs, wait for every acknowledgement, and give the changelogs' next offsets.
+
+    Raises:
+        KafkaError: a produce failed; nothing may be committed then.
+    """
+    sends: list[Any] = [
+        _send_changelog(producer, topic, batch.source.partition, writes) for topic, writes in batch.changelogs.items()
+    ]
+    changelogs = len(sends)
+    partitioned = await _by_partition(producer, batch.outputs)
+    sends += [_send_outputs(producer, partition, outputs) for partition, outputs in partitioned.items()]
+    results = await asyncio.gather(*sends, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return CommitReceipt(dict(zip(batch.changelogs, results[:changelogs], strict=True)))
+
+
+async def _by_partition(
+    producer: AIOKafkaProducer, outputs: Iterable[Output]
+) -> Mapping[KafkaPartition, list[Output]]:
+    counts: dict[str, int] = {}
+    found: dict[KafkaPartition, list[Output]] = defaultdict(list)
+    for output in outputs:
+        partition = output.partition
+        if partition is None:
+            count = counts.get(output.topic)
+            if count is None:
+                count = counts[output.topic] = len(await producer.client._wait_on_metadata(output.topic))
+            partition = partition_for(output.key, count) if output.key is not None else hash(output.value) % count
+        found[KafkaPartition(output.topic, partition)].append(output)
+    return found
+
+
+async def _send_changelog(producer: AIOKafkaProducer, topic: str, partition: int, writes: ChangelogWrites) -> int:
+    """Append the writes of one store, and give the changelog's next offset."""
+    sent = []
+    builder = producer.create_batch()
+    for key, (stamp, value) in writes.items():
+        headers = [(STAMP_HEADER, stamp)]
+        if builder.append(key=key, value=value, timestamp=None, headers=headers) is None:
+            sent.append(await producer.send_batch(builder, topic, partition=partition))
+            builder = producer.create_batch()
+            builder.append(key=key, value=value, timestamp=None, headers=headers)
+    sent.append(await producer.send_batch(builder, topic, partition=partition))
+    await asyncio.gather(*sent)
+    return int(sent[-1].result().offset) + int(builder.record_count())
+
+
+async def _send_outputs(producer: AIOKafkaProducer, partition: KafkaPartition, outputs: Iterable[Output]) -> None:
+    sent = []
+    builder = producer.create_batch()
+    for _, _, key, value, headers, timestamp_ms in outputs:
+        if builder.append(key=key, value=value, timestamp=timestamp_ms, headers=headers) is None:
+            sent.append(await producer.send_batch(builder, partition.topic, partition=partition.partition))
+            builder = producer.create_batch()
+            builder.append(key=key, value=value, timestamp=timestamp_ms, headers=headers)
+    sent.append(await producer.send_batch(builder, partition.topic, partition=partition.partition))
+    await asyncio.gather(*sent)
+
+
+def _retrieve(producer: AIOKafkaProducer) -> None:
+    """Take the error out of the futures that nobody else waits for."""
+    waiter = producer._txn_manager._transaction_waiter
+    if waiter is not None and waiter.done() and not waiter.cancelled():
+        waiter.exception()
+
+
+async def discard_producer(producer: AIOKafkaProducer) -> None:
+    """Stop a producer, whatever state it is in, without sending what it holds."""
+    sender = producer._sender.sender_task
+    if sender is not None and not sender.done():
+        sender.cancel()
+    producer._message_accumulator.fail_all(KafkaError("the producer was discarded"))
+    with contextlib.suppress(KafkaError, TransportFaultError, OSError, TimeoutError, asyncio.CancelledError):
+        async with asyncio.timeout(CLOSE_S):
+            await producer.stop()
+    producer._closed = True
+    await producer.client.close()
+    if sender is not None and sender.done() and not sender.cancelled():
+        sender.exception()
+    if producer._txn_manager is not None:
+        _retrieve(producer)

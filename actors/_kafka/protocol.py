@@ -1,0 +1,114 @@
+"""Requests of Kafka's protocol that aiokafka lacks."""
+
+from __future__ import annotations
+
+import uuid
+from io import BytesIO
+from typing import Any
+
+from aiokafka.protocol.abstract import AbstractType
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import (
+    Boolean,
+    CompactArray,
+    CompactString,
+    Int16,
+    Int32,
+    Schema,
+    TaggedFields,
+)
+
+
+class Uuid(AbstractType):  # type: ignore[misc]
+    """Sixteen raw bytes."""
+
+    @classmethod
+    def encode(cls, value: uuid.UUID) -> bytes:
+        """Give the bytes of `value`."""
+        return value.bytes
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> uuid.UUID:
+        """Read sixteen bytes."""
+        return uuid.UUID(bytes=data.read(16))
+
+
+NO_TOPIC_ID = uuid.UUID(int=0)
+
+
+class TopicIdsResponse_v12(Response):  # type: ignore[misc]  # noqa: N801
+    """Metadata v12: the first versions with topic ids are 10 to 12 (KIP-516)."""
+
+    API_KEY = 3
+    API_VERSION = 12
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "brokers",
+            CompactArray(
+                ("node_id", Int32),
+                ("host", CompactString("utf-8")),
+                ("port", Int32),
+                ("rack", CompactString("utf-8")),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("cluster_id", CompactString("utf-8")),
+        ("controller_id", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("error_code", Int16),
+                ("name", CompactString("utf-8")),
+                ("topic_id", Uuid),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("error_code", Int16),
+                        ("partition", Int32),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("replicas", CompactArray(Int32)),
+                        ("isr", CompactArray(Int32)),
+                        ("offline_replicas", CompactArray(Int32)),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("authorized_operations", Int32),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class TopicIdsRequest_v12(RequestStruct):  # type: ignore[misc]  # noqa: N801
+    """Metadata v12."""
+
+    API_KEY = 3
+    API_VERSION = 12
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = TopicIdsResponse_v12
+    SCHEMA = Schema(
+        (
+            "topics",
+            CompactArray(("topic_id", Uuid), ("name", CompactString("utf-8")), ("tags", TaggedFields)),
+        ),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+        ("tags", TaggedFields),
+    )
+
+
+class TopicIdsRequest(Request[TopicIdsRequest_v12]):  # type: ignore[misc]
+    """Asks for topics by name, never creating one; the answer has their ids and partitions."""
+
+    API_KEY = 3
+
+    def __init__(self, topics: list[str]) -> None:
+        self._topics = topics
+
+    def build(self, request_struct_class: Any) -> Any:
+        """Give the request for the negotiated version."""
+        return request_struct_class([(NO_TOPIC_ID, name, {}) for name in self._topics], False, False, {})

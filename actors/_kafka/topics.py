@@ -1,0 +1,142 @@
+"""Makes the topics that are ours, and checks all that the app uses, before the worker joins the group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import TopicAlreadyExistsError, for_code
+
+from actors._kafka.connection import Connection, broker_errors
+from actors._kafka.control import ControlPlane, TopicInfo
+from actors.errors import BrokerUnavailableError, ConfigurationError
+
+VISIBLE_S = 30.0
+DEFAULT_MAX_RECORD_BYTES = 1_048_588
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogSettings:
+    """How changelogs are made. `replication_factor` -1 is the broker's default; `min_insync_replicas` None likewise."""
+
+    replication_factor: int
+    min_insync_replicas: int | None
+    delete_retention_ms: int
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    segment_ms: int
+    compression: str | None
+
+    def topic_config(self) -> dict[str, str]:
+        """Give the topic's settings."""
+        config = {
+            "cleanup.policy": "compact",
+            "delete.retention.ms": str(self.delete_retention_ms),
+            "min.compaction.lag.ms": str(self.min_compaction_lag_ms),
+            "max.compaction.lag.ms": str(self.max_compaction_lag_ms),
+            "segment.ms": str(self.segment_ms),
+        }
+        if self.min_insync_replicas is not None:
+            config["min.insync.replicas"] = str(self.min_insync_replicas)
+        return config
+
+
+class Topics:
+    """Asks for and makes topics. Admin calls of aiokafka give error codes instead of raising: each is looked at."""
+
+    def __init__(self, connection: Connection, control: ControlPlane) -> None:
+        self._connection = connection
+        self._control = control
+
+    async def existing(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+        """Give those of the topics that exist."""
+        return await self._control.topics(names)
+
+    async def ensure_compacted(
+        self, wanted: Mapping[str, int], settings: ChangelogSettings
+    ) -> dict[str, TopicInfo]:
+        """Make the missing ones of `wanted`, {name: partitions}, and check the others.
+
+        Raises:
+            ConfigurationError: one exists with another cleanup policy or partition count.
+        """
+        found = await self.existing(wanted)
+        missing = {name: count for name, count in wanted.items() if name not in found}
+        if missing:
+            await self._create(missing, settings)
+            found = await self._visible(wanted)
+        configs = await self.configs(wanted)
+        for name, partitions in wanted.items():
+            _check_compacted(found[name], partitions, configs[name].get("cleanup.policy", ""))
+        return found
+
+    async def configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Give the effective settings of existing topics."""
+        wanted = sorted(set(names))
+        if not wanted:
+            return {}
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in wanted]
+        with broker_errors("asking for topic settings"):
+            admin = AIOKafkaAdminClient(**self._connection.arguments("admin"))
+            try:
+                await admin.start()
+                responses = await admin.describe_configs(resources)
+            finally:
+                await admin.close()
+        found: dict[str, dict[str, str]] = {}
+        for response in responses:
+            for code, message, _, name, entries in response.resources:
+                if code:
+                    raise BrokerUnavailableError(f"settings of topic {name}: {for_code(code).__name__}: {message}")
+                found[name] = {entry[0]: entry[1] for entry in entries}
+        return found
+
+    async def max_record_bytes(self, names: Iterable[str]) -> dict[str, int]:
+        """Give each existing topic's `max.message.bytes`."""
+        configs = await self.configs(names)
+        return {name: int(config.get("max.message.bytes", DEFAULT_MAX_RECORD_BYTES)) for name, config in configs.items()}
+
+    async def _create(self, missing: Mapping[str, int], settings: ChangelogSettings) -> None:
+        topics = [NewTopic(name, count, 1, topic_configs=settings.topic_config()) for name, count in missing.items()]
+        for topic in topics:
+            # Its constructor refuses -1, the broker's default.
+            topic.replication_factor = settings.replication_factor
+        with broker_errors(f"making topics {', '.join(missing)}"):
+            admin = AIOKafkaAdminClient(**self._connection.arguments("admin"))
+            try:
+                await admin.start()
+                response = await admin.create_topics(topics)
+            finally:
+                await admin.close()
+        for name, code, *message in response.topic_errors:
+            error = for_code(code)
+            if code and error is not TopicAlreadyExistsError:
+                raise ConfigurationError(f"topic {name} can't be made: {error.__name__}: {' '.join(map(str, message))}")
+
+    async def _visible(self, wanted: Mapping[str, int]) -> dict[str, TopicInfo]:
+        """Wait until new topics have reached the broker that is asked."""
+        deadline_s = asyncio.get_running_loop().time() + VISIBLE_S
+        while True:
+            found = await self.existing(wanted)
+            if len(found) == len(wanted) and all(info.partitions for info in found.values()):
+                return found
+            if asyncio.get_running_loop().time() > deadline_s:
+                raise BrokerUnavailableError(f"topics {sorted(set(wanted) - set(found))} were made and don't show up")
+            await asyncio.sleep(0.05)
+
+
+def _check_compacted(info: TopicInfo, partitions: int, policy: str) -> None:
+    if policy != "compact":
+        raise ConfigurationError(
+            f"topic {info.name} has cleanup.policy={policy}: state would be deleted. Mend it with: "
+            f"kafka-configs.sh --bootstrap-server BROKER --alter --topic {info.name} --add-config cleanup.policy=compact"
+        )
+    if info.partitions != partitions:
+        raise ConfigurationError(
+            f"topic {info.name} has {info.partitions} partitions, its actor's input has {partitions}: keys would be looked for "
+            f"in the wrong partition. Stop all workers, then either give the input {info.partitions} partitions, or delete "
+            f"{info.name} (its state is lost) with: kafka-topics.sh --bootstrap-server BROKER --delete --topic {info.name}"
+        )

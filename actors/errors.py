@@ -1,0 +1,103 @@
+"""Everything that `actors` raises. Each error says what happened, where, and what to do.
+
+The errors below `TaskError` are named after the recovery they need, and stay inside the runtime.
+"""
+
+from __future__ import annotations
+
+
+class ActorsError(Exception):
+    """The root of this package's errors."""
+
+
+class ConfigurationError(ActorsError):
+    """The app, its settings or its topics don't fit together: the worker doesn't start."""
+
+
+class DataFolderError(ConfigurationError):
+    """The worker's data folder can't be used: locked, of another app, or of a newer format."""
+
+
+class UsageError(ActorsError):
+    """The user's code called the framework in a way that can't work."""
+
+
+class StoreOutsideHandlerError(UsageError):
+    """A store was used where no message is being handled."""
+
+
+class UnknownStoreError(UsageError):
+    """A handler used a store that its actor doesn't list in `stores=`."""
+
+
+class ForeignKeyError(UsageError):
+    """A handler used a key that lives in another partition: another task owns it."""
+
+
+class UnknownTopicError(UsageError):
+    """A handler sent to a topic that the broker doesn't have."""
+
+
+class RecordTooLargeError(UsageError):
+    """A handler wrote or sent a record that its topic's `max.message.bytes` refuses."""
+
+
+class RecordError(ActorsError):
+    """An input record can't be handled. It isn't skipped: its partition stops in front of it.
+
+    The record is named by `topic`, `partition`, `offset` and `key` (its bytes, or None).
+    """
+
+    def __init__(self, reason: str, *, topic: str, partition: int, offset: int, key: bytes | None) -> None:
+        self.reason = reason
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.key = key
+        super().__init__(
+            f"{topic}[{partition}] offset {offset} key {show_bytes(key)}: {reason}. "
+            "The partition is stopped in front of this record and nothing of it was written or sent. Mend the handler or "
+            f"the record's schema and restart the worker; to give the record up, stop the workers and move the "
+            f"group's committed offset of {topic}[{partition}] to {offset + 1}."
+        )
+
+
+class UndecodableRecordError(RecordError):
+    """The record's key or value isn't what the topic declares."""
+
+
+class HandlerFailedError(RecordError):
+    """The handler raised; the exception is this one's cause."""
+
+
+class TakeoverRefusedError(ActorsError):
+    """What the broker holds for a task contradicts its state: an operator has to choose."""
+
+
+class TaskError(ActorsError):
+    """A task can't go on as it is."""
+
+
+class MigratedError(TaskError):
+    """This worker isn't the task's owner any more: discard and close, emit nothing."""
+
+
+class OutcomeUnknownError(TaskError):
+    """A commit may or may not have happened: discard, and let the takeover look."""
+
+
+class BrokerUnavailableError(TaskError):
+    """The broker didn't answer, or not in a way that says anything: ask again later."""
+
+
+class RestoreError(TaskError):
+    """The changelog couldn't be read as it was expected to be: look again."""
+
+
+def show_bytes(raw: bytes | None, limit: int = 80) -> str:
+    """Give `raw` for a person: as text where it is text, cut to `limit` bytes."""
+    if raw is None:
+        return "(null)"
+    cut = raw[:limit]
+    text = cut.decode("utf-8", errors="backslashreplace")
+    return repr(text) + ("…" if len(raw) > limit else "")

@@ -1,0 +1,209 @@
+"""What the runtime needs from the world: `actors._kafka` gives it from a broker, `actors.testing` from memory.
+
+All offsets are "next" offsets: the one after the last record. All times are Unix milliseconds unless the name says `_s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from actors._core.takeover import LogBounds
+from stores.ports import PartitionStore
+
+Headers = Sequence[tuple[str, bytes]]
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]"
+
+
+class InputRecord(Protocol):
+    """A record as the source gives it (aiokafka's own, so that nothing is copied)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]]
+
+
+class Output(NamedTuple):
+    """A record that a handler sent. `partition` None means: where murmur2 puts the key."""
+
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes]]
+    timestamp_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A member of the group in one generation; what makes a claim to a partition checkable."""
+
+    member_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A group's committed offset with its metadata."""
+
+    offset: int
+    metadata: str
+
+
+ChangelogWrites = Mapping[bytes, tuple[bytes, bytes | None]]
+"""key → (stamp, value or None for a delete): the last write of each key."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitBatch:
+    """All that one commit makes durable: offset and metadata of the input, changelog writes by topic, outputs in order."""
+
+    source: TopicPartition
+    next_offset: int
+    metadata: str
+    changelogs: Mapping[str, ChangelogWrites] = field(default_factory=dict)
+    outputs: Sequence[Output] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReceipt:
+    """The next offset of each changelog that the commit wrote to, by topic."""
+
+    changelog_offsets: Mapping[str, int]
+
+
+class TaskLog(Protocol):
+    """The writing side of one task. At most one call runs at a time."""
+
+    async def fence(self) -> None:
+        """Settle what the task's id left open, on every partition, and shut out whoever held the id before.
+
+        Stops the producer of an earlier call first. Waits as long as the broker needs; cancelling it leaves the task
+        without a producer.
+        """
+
+    async def commit(self, batch: CommitBatch) -> CommitReceipt:
+        """Make `batch` durable as a whole.
+
+        Raises:
+            OutcomeUnknownError: it failed, or may have: no further call but `fence` or `close` works.
+        """
+
+    async def close(self) -> None:
+        """Let the producer go without a word. May be called twice."""
+
+
+class GroupView(Protocol):
+    """What the group's coordinator says."""
+
+    async def is_member(self, identity: Identity) -> bool:
+        """Tell whether the group still knows this member in this generation."""
+
+    async def committed(self, source: TopicPartition) -> Committed | None:
+        """Give the group's committed offset, None only where there provably is none."""
+
+
+class ChangelogRecord(NamedTuple):
+    """A committed record of a changelog; `stamp` is None where another program wrote it."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    stamp: bytes | None
+
+
+class Logs(Protocol):
+    """Committed records and bounds of any topic."""
+
+    async def bounds(self, partition: TopicPartition) -> LogBounds:
+        """Give the partition's start and its high watermark, as its leader says."""
+
+    def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[tuple[list[ChangelogRecord], int]]:
+        """Give chunks of committed records with the next offset to read, until that reaches `end`.
+
+        Waits while an open transaction holds back the last stable offset.
+
+        Raises:
+            RestoreError: the log doesn't have `start` any more.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRecord:
+    """An entry of the leader registry: which worker took a task over, in which epoch."""
+
+    actor: str
+    partition: int
+    epoch: int
+    worker: str
+    address: str
+    at_ms: int
+
+
+class Owners(Protocol):
+    """The leader registry, a compacted topic."""
+
+    topic: str
+
+    async def latest(self, actor: str, partition: int) -> OwnerRecord | None:
+        """Give the newest committed record of a task."""
+
+
+class Clock(Protocol):
+    """Time and waiting."""
+
+    def monotonic(self) -> float:
+        """Give seconds that never go back."""
+
+    def wall_ms(self) -> int:
+        """Give Unix milliseconds."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+
+class TaskSink(Protocol):
+    """How a task drives its input partition."""
+
+    def start_from(self, source: TopicPartition, offset: int) -> None:
+        """Deliver records from `offset` on."""
+
+    def stop_delivery(self, source: TopicPartition) -> None:
+        """Deliver nothing until `start_from`."""
+
+    def has_room(self) -> None:
+        """Say that a queue which was full has room again."""
+
+
+class Source(TaskSink, Protocol):
+    """The worker's one consumer."""
+
+    async def poll(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Mapping[Any, Sequence[Any]]:
+        """Give records of the wanted partitions as {partition: records}, after `timeout_s` at the latest."""
+
+
+class StoreProvider(Protocol):
+    """The worker's stores on disk."""
+
+    async def open(self, store: str, partition: int) -> PartitionStore:
+        """Give the store of a partition, opened once and kept open."""
+
+    async def discard(self, store: str, partition: int) -> None:
+        """Close a store and delete its files: it is damaged, and the changelog has all of it."""
+
+    async def reopen(self, store: str, partition: int) -> None:
+        """Close a store whose last write failed, so that the next `open` starts from what the disk holds."""

@@ -1,0 +1,295 @@
+"""What a handler sees: the message's `Context`, and the `Store` handles that reach the state of the message's task.
+
+A handle is made once, at import, and holds no data. Which task's state it reaches follows from a context variable that
+is set per message, so that a task started by a handler reaches the same state, and one that outlives its message is
+refused: its writes would belong to no commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from actors._core.partitioner import partition_for
+from actors.errors import (
+    ForeignKeyError,
+    RecordTooLargeError,
+    StoreOutsideHandlerError,
+    UnknownStoreError,
+    show_bytes,
+)
+from actors.ports import Headers, InputRecord, Output
+from stores._core.overlay import MessageScope, Overlay
+from stores._core.record import NEVER
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Placement = Literal["key", "task"]
+RECORD_OVERHEAD_BYTES = 256
+"""What a record takes in a batch beside key, value and headers, generously: batch header, framing, stamp."""
+_NO_HEADERS: list[tuple[str, bytes]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTopic:
+    """A topic that handlers send to, resolved once: how its keys and values become bytes, and how many fit."""
+
+    name: str
+    encode_key: Callable[[Any], bytes]
+    encode_value: Callable[[Any], bytes]
+    max_record_bytes: int
+
+
+@dataclass(slots=True)
+class TaskState:
+    """What all messages of one task share. `max_record_bytes` is by store; `outputs` grows until the commit."""
+
+    actor: str
+    partition: int
+    partition_count: int
+    scope: MessageScope
+    overlays: dict[Store[Any, Any], Overlay]
+    max_record_bytes: Mapping[str, int]
+    resolve_output: Callable[[Any], OutputTopic]
+    outputs: list[Output]
+    output_bytes: int = 0
+
+
+class Context:
+    """One message being handled.
+
+    Attributes:
+        key: the message's key, decoded.
+        topic, partition, offset: where it came from.
+        timestamp_ms: its timestamp, Unix milliseconds.
+        headers: its headers, (name, bytes) in order.
+    """
+
+    __slots__ = ("_raw_key", "_record", "_state", "key")
+
+    def __init__(self, state: TaskState, record: InputRecord, key: Any, raw_key: bytes) -> None:
+        self._state: TaskState | None = state
+        self._record = record
+        self._raw_key = raw_key
+        self.key = key
+
+    @property
+    def topic(self) -> str:
+        """The input topic."""
+        return self._record.topic
+
+    @property
+    def partition(self) -> int:
+        """The input partition."""
+        return self._record.partition
+
+    @property
+    def offset(self) -> int:
+        """The message's offset."""
+        return self._record.offset
+
+    @property
+    def timestamp_ms(self) -> int:
+        """The message's timestamp in Unix milliseconds."""
+        return self._record.timestamp
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]:
+        """The message's headers in order."""
+        return self._record.headers
+
+    def send(
+        self,
+        topic: Any,
+        *,
+        key: Any = None,
+        value: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | Mapping[str, bytes] = (),
+    ) -> None:
+        """Send a record as a part of this message's commit: it is there if, and only if, the message's writes are.
+
+        Args:
+            topic: a topic of `app.topic(...)`, or the name of one; by name, key and value are encoded by their own type.
+            key: encoded as the topic says. The record goes where murmur2 puts it, like the Java client's.
+            value: None sends a tombstone.
+            partition: overrides the key's partition.
+            timestamp_ms: Unix milliseconds; the time of the commit when left out.
+            headers: (name, bytes) pairs, or a mapping.
+
+        Raises:
+            RecordTooLargeError: the record is larger than the topic's `max.message.bytes` allows.
+            UnknownTopicError: the broker doesn't have the topic.
+            StoreOutsideHandlerError: the message was handled already.
+        """
+        state = self._state
+        if state is None:
+            raise StoreOutsideHandlerError("ctx.send() after the message was handled: send before the handler returns")
+        target = state.resolve_output(topic)
+        raw_key = None if key is None else target.encode_key(key)
+        raw_value = None if value is None else target.encode_value(value)
+        size = (len(raw_key) if raw_key else 0) + (len(raw_value) if raw_value else 0)
+        pairs = _NO_HEADERS
+        if headers:
+            pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+            size += sum(len(name) + len(data) for name, data in pairs)
+        if size + RECORD_OVERHEAD_BYTES > target.max_record_bytes:
+            raise _too_large(target.name, raw_key, size, target.max_record_bytes)
+        state.outputs.append(Output(target.name, partition, raw_key, raw_value, pairs, timestamp_ms))
+        state.output_bytes += size + 64
+
+
+def _too_large(topic: str, key: bytes | None, size: int, limit: int) -> RecordTooLargeError:
+    return RecordTooLargeError(
+        f"{topic}: a record of {size} bytes for key {show_bytes(key)} doesn't fit into the topic's max.message.bytes={limit}: "
+        "write less, or raise the topic's setting and restart the worker"
+    )
+
+
+_current: ContextVar[Context] = ContextVar("actors_message")
+enter_message = _current.set
+
+
+class Store(Generic[K, V]):
+    """A handle to per-key state, made by `app.store(...)` and used inside handlers of the actor that lists it.
+
+    Reads see the handler's own writes and everything before it; all of a message's writes are committed together with
+    its sends and its offset, or not at all. With `placement="key"` only keys of the message's own partition are
+    reachable, in practice the message's key: to touch another key's state, send it a message.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        encode_key: Callable[[Any], bytes],
+        decode_key: Callable[[bytes], Any],
+        encode_value: Callable[[Any], bytes],
+        decode_value: Callable[[bytes], Any],
+        ttl_ms: int | None = None,
+        placement: Placement = "key",
+    ) -> None:
+        self.name = name
+        self.ttl_ms = ttl_ms
+        self.placement: Placement = placement
+        self.encode_key = encode_key
+        self.decode_key = decode_key
+        self.encode_value = encode_value
+        self.decode_value = decode_value
+
+    def __repr__(self) -> str:
+        return f"<Store {self.name}>"
+
+    def get(self, key: K, default: V | None = None) -> V | None:
+        """Give the value of `key`, or `default` when it is absent or expired."""
+        raw = self._overlay()[0].get(self._address(key))
+        return default if raw is None else self.decode_value(raw)
+
+    def __contains__(self, key: K) -> bool:
+        return self._overlay()[0].get(self._address(key)) is not None
+
+    def set(self, key: K, value: V) -> None:
+        """Write `value`; with the store's `ttl` it expires that long after now."""
+        overlay, state = self._overlay()
+        self._write(overlay, state, self._address(key), self.encode_value(value))
+
+    def delete(self, key: K) -> bool:
+        """Remove `key`, with a tombstone in the changelog; tell whether it was there."""
+        return self._overlay()[0].delete(self._address(key))
+
+    def put_if_absent(self, key: K, value: V) -> V | None:
+        """Give the value that is there, or write `value` and give None."""
+        ctx = _current.get(None)
+        state = ctx._state if ctx is not None else None
+        if ctx is None or state is None:
+            raise self._unreachable(ctx)
+        overlay = state.overlays.get(self)
+        if overlay is None:
+            raise self._unreachable(ctx)
+        raw_key = self.encode_key(key)
+        if raw_key != ctx._raw_key:
+            self._check_placement(raw_key, state)
+        held = overlay.get(raw_key)
+        if held is not None:
+            found: V = self.decode_value(held)
+            return found
+        self._write(overlay, state, raw_key, self.encode_value(value))
+        return None
+
+    def compare_and_set(self, key: K, expected: V | None, value: V | None) -> bool:
+        """Write `value` (None deletes) if the encoded `expected` (None: absent) is there; tell whether it was."""
+        overlay, state = self._overlay()
+        raw_key = self._address(key)
+        wanted = None if expected is None else self.encode_value(expected)
+        if overlay.get(raw_key) != wanted:
+            return False
+        if value is None:
+            overlay.delete(raw_key)
+        else:
+            self._write(overlay, state, raw_key, self.encode_value(value))
+        return True
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """Give all (key, value) of this partition in byte order of the keys, as of the call."""
+        return self._decoded(self._overlay()[0].items())
+
+    def range(self, start: K | None = None, end: K | None = None, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
+        """Give (key, value) from `start`, included, to `end`, not included, in byte order of the encoded keys."""
+        first = None if start is None else self.encode_key(start)
+        last = None if end is None else self.encode_key(end)
+        return self._decoded(self._overlay()[0].items(first, last, reverse=reverse))
+
+    def prefix(self, prefix: K) -> Iterator[tuple[K, V]]:
+        """Give (key, value) of the keys whose bytes begin with those of `prefix`."""
+        return self._decoded(self._overlay()[0].prefix(self.encode_key(prefix)))
+
+    def _decoded(self, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[K, V]]:
+        return ((self.decode_key(key), self.decode_value(value)) for key, value in pairs)
+
+    def _overlay(self) -> tuple[Overlay, TaskState]:
+        ctx = _current.get(None)
+        state = ctx._state if ctx is not None else None
+        if ctx is not None and state is not None:
+            overlay = state.overlays.get(self)
+            if overlay is not None:
+                return overlay, state
+        raise self._unreachable(ctx)
+
+    def _address(self, key: K) -> bytes:
+        raw_key = self.encode_key(key)
+        ctx = _current.get()
+        if raw_key != ctx._raw_key and ctx._state is not None:
+            self._check_placement(raw_key, ctx._state)
+        return raw_key
+
+    def _check_placement(self, raw_key: bytes, state: TaskState) -> None:
+        if self.placement == "task":
+            return
+        home = partition_for(raw_key, state.partition_count)
+        if home != state.partition:
+            raise ForeignKeyError(
+                f"store {self.name}: key {show_bytes(raw_key)} lives in partition {home}, this is partition "
+                f"{state.partition} of actor {state.actor}: send its own actor a message, or declare the store with "
+                'placement="task" to keep any key with the partition that wrote it'
+            )
+
+    def _write(self, overlay: Overlay, state: TaskState, raw_key: bytes, raw_value: bytes) -> None:
+        limit = state.max_record_bytes[self.name]
+        if len(raw_key) + len(raw_value) + RECORD_OVERHEAD_BYTES > limit:
+            raise _too_large(f"changelog of store {self.name}", raw_key, len(raw_key) + len(raw_value), limit)
+        overlay.set(raw_key, raw_value, NEVER if self.ttl_ms is None else state.scope.now_ms + self.ttl_ms)
+
+    def _unreachable(self, ctx: Context | None) -> Exception:
+        if ctx is None or ctx._state is None:
+            return StoreOutsideHandlerError(
+                f"store {self.name} was used outside a handler: state belongs to the task that handles a message. "
+                "Read it inside an actor, or from outside with `state get`"
+            )
+        return UnknownStoreError(
+            f"store {self.name} doesn't belong to actor {ctx._state.actor}: list it in @app.actor(..., stores=[...]); "
+            "a store belongs to exactly one actor"
+        )

@@ -1,0 +1,163 @@
+"""Brings a store to the end of its changelog.
+
+The end is the high watermark as it is after the task's transactional id was fenced: whatever an earlier owner
+committed lies before it, and nobody but this task writes behind it. Reading is read-committed, so what lies before it
+and isn't given belongs to an aborted transaction, or is a marker.
+
+If the process dies in here, the store holds a prefix of the log's effects with the position of that prefix, and
+keeps the wall time of the checkpoint that the restore began from: the age that matters for missed deletes is the age of
+the oldest content.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+
+from actors._core.takeover import Restore, missed_tombstones, plan_restore
+from actors.ports import ChangelogRecord, Clock, Logs, TopicPartition
+from actors.runtime.threads import finish_in_thread
+from stores._core.record import STAMP_BYTES, Position, encode_stamp
+from stores.ports import PartitionStore
+
+logger = logging.getLogger(__name__)
+
+LOAD_RECORDS = 50_000
+"""How many records are handed to the store at once: enough for a sorted file, little enough for memory."""
+REPORT_EVERY_S = 5.0
+_NO_STAMP = encode_stamp(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Changelog:
+    """A store's changelog topic as the broker has it."""
+
+    store: str
+    topic: str
+    topic_id: str
+    delete_retention_ms: int
+    max_record_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A store at the end of its changelog; `position.source_offset` is what the state itself knows of the input."""
+
+    store: PartitionStore
+    position: Position
+    is_empty: bool
+
+
+class Restorer:
+    """Restores the stores of one worker."""
+
+    def __init__(self, logs: Logs, clock: Clock, *, clock_skew_margin_ms: int) -> None:
+        self._logs = logs
+        self._clock = clock
+        self._margin_ms = clock_skew_margin_ms
+
+    async def restore(self, store: PartitionStore, changelog: Changelog, partition: int) -> Restored:
+        """Read what the store lacks.
+
+        Raises:
+            RestoreError: the log changed under the read; the next takeover plans anew.
+        """
+        source = TopicPartition(changelog.topic, partition)
+        asked_ms = self._clock.wall_ms()
+        position = store.position()
+        plan = plan_restore(position, await self._logs.bounds(source), changelog.topic_id)
+        if plan.wipe is not None:
+            logger.warning("%s: building the store anew: %s", source, plan.wipe)
+            await finish_in_thread(store.wipe)
+            position = None
+        since_ms = asked_ms if position is None else position.wall_time_ms
+        restored = await self._read(store, source, plan, _begin(position, plan, since_ms, changelog))
+        if missed_tombstones(
+            plan,
+            since_ms=since_ms,
+            now_ms=self._clock.wall_ms(),
+            delete_retention_ms=changelog.delete_retention_ms,
+            margin_ms=self._margin_ms,
+        ):
+            logger.warning(
+                "%s: building the store anew: its checkpoint is older than delete.retention.ms=%d, deletes may have "
+                "escaped it",
+                source,
+                changelog.delete_retention_ms,
+            )
+            await finish_in_thread(store.wipe)
+            return await self.restore(store, changelog, partition)
+        return replace(restored, position=replace(restored.position, wall_time_ms=asked_ms))
+
+    async def _read(self, store: PartitionStore, source: TopicPartition, plan: Restore, begin: Position) -> Restored:
+        position, loading, count = begin, None, 0
+        pending: list[ChangelogRecord] = []
+        started_s = reported_s = self._clock.monotonic()
+        try:
+            async for records, next_offset in self._logs.read(source, plan.start, plan.end):
+                pending += records
+                count += len(records)
+                position = _after(position, records, next_offset)
+                if len(pending) >= LOAD_RECORDS:
+                    if loading is not None:
+                        await loading
+                    loading = asyncio.create_task(finish_in_thread(_load, store, pending, position))
+                    pending = []
+                now_s = self._clock.monotonic()
+                if now_s - reported_s >= REPORT_EVERY_S:
+                    reported_s = now_s
+                    logger.info("%s: restored to %d of %d", source, next_offset, plan.end)
+        finally:
+            if loading is not None:
+                await loading
+        position = replace(position, changelog_offset=plan.end)
+        await finish_in_thread(_load, store, pending, position)
+        if count:
+            seconds = max(self._clock.monotonic() - started_s, 1e-6)
+            logger.info("%s: restored %d records in %.2f s", source, count, seconds)
+        return Restored(store, position, is_empty=position.epoch == 0 and count == 0)
+
+
+def _begin(position: Position | None, plan: Restore, since_ms: int, changelog: Changelog) -> Position:
+    if position is not None:
+        return position
+    return Position(
+        source_offset=0,
+        changelog_offset=plan.start,
+        wall_time_ms=since_ms,
+        epoch=0,
+        changelog_id=changelog.topic_id,
+    )
+
+
+def _after(position: Position, records: list[ChangelogRecord], next_offset: int) -> Position:
+    """Move the position past `records`. Stamps compare as bytes: big-endian, not negative."""
+    stamps = [record.stamp for record in records if record.stamp is not None and len(record.stamp) == STAMP_BYTES]
+    if not stamps:
+        return replace(position, changelog_offset=next_offset)
+    newest_epoch = max(stamp[1:9] for stamp in stamps)
+    newest_source = max(stamp[9:17] for stamp in stamps)
+    return replace(
+        position,
+        changelog_offset=next_offset,
+        epoch=max(position.epoch, int.from_bytes(newest_epoch, "big")),
+        source_offset=max(position.source_offset, int.from_bytes(newest_source, "big") + 1),
+    )
+
+
+def _load(store: PartitionStore, records: list[ChangelogRecord], position: Position) -> None:
+    store.load(_stamped(records), position)
+
+
+def _stamped(records: list[ChangelogRecord]) -> list[tuple[bytes, bytes | None]]:
+    """Give what the store keeps. A record that another program wrote gets an empty stamp; one without key is no state."""
+    return [
+        (record.key, None if record.value is None else (_usable(record.stamp) + record.value))
+        for record in records
+        if record.key is not None
+    ]
+
+
+def _usable(stamp: bytes | None) -> bytes:
+    return stamp if stamp is not None and len(stamp) == STAMP_BYTES else _NO_STAMP

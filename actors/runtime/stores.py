@@ -1,0 +1,60 @@
+"""The worker's open stores.
+
+A store stays open when its partition goes elsewhere: rebalances are eager, most partitions come back at once, and all
+that a kept store saves is reading the disk. It takes part in the takeover like one that was just opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+
+from stores.errors import StoreCorruptedError, StoreError
+from stores.ports import PartitionStore
+
+
+class StoreCache:
+    """Opens each store once. `open_store` and `delete_store` block; they run off the event loop."""
+
+    def __init__(
+        self, open_store: Callable[[str, int], PartitionStore], delete_store: Callable[[str, int], None]
+    ) -> None:
+        self._open_store = open_store
+        self._delete_store = delete_store
+        self._stores: dict[tuple[str, int], PartitionStore] = {}
+
+    async def open(self, store: str, partition: int) -> PartitionStore:
+        """Give the store of a partition, opened once and kept open. A damaged one is deleted and begun anew."""
+        held = self._stores.get((store, partition))
+        if held is not None:
+            return held
+        try:
+            opened = await asyncio.to_thread(self._open_store, store, partition)
+        except StoreCorruptedError:
+            await self.discard(store, partition)
+            opened = await asyncio.to_thread(self._open_store, store, partition)
+        self._stores[store, partition] = opened
+        return opened
+
+    async def reopen(self, store: str, partition: int) -> None:
+        """Close a store, so that the next `open` starts from what the disk holds."""
+        held = self._stores.pop((store, partition), None)
+        if held is not None:
+            with contextlib.suppress(StoreError):
+                await asyncio.to_thread(held.close)
+
+    async def discard(self, store: str, partition: int) -> None:
+        """Close a store and delete its files."""
+        await self.reopen(store, partition)
+        await asyncio.to_thread(self._delete_store, store, partition)
+
+    def opened(self) -> Iterator[tuple[str, int, PartitionStore]]:
+        """Give (store, partition, open store) of all that are open."""
+        return ((store, partition, held) for (store, partition), held in list(self._stores.items()))
+
+    def close(self) -> None:
+        """Close all. May be called twice."""
+        while self._stores:
+            _, held = self._stores.popitem()
+            held.close()

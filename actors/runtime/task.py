@@ -1,0 +1,579 @@
+"""One partition of one actor: its takeover, its messages, its commits.
+
+What happens when the process dies, step by step:
+
+    fence .. restore     nothing was emitted; the next owner takes over by the same steps. The store holds a prefix of the
+                         committed changelog with its own position
+    claim                a transaction of its own: either the new epoch is in the offset's metadata and in the owners'
+                         registry, or in neither
+    handling             writes and outputs are in memory only: the committed offset is before them
+    commit, before or    the transaction isn't complete: the next fence aborts it, the inputs are handled again
+    inside it
+    commit, after it     Kafka has everything, the store lacks the last batch: the restore reads it from the changelog
+    store write          one atomic batch with its position: it is there or it isn't
+
+The store is never ahead of Kafka because it is written after the transaction's end was acknowledged, and by nobody but
+the run loop of the task, which waits for the end of its predecessor on the same partition first.
+
+A commit that fails in whatever way has an unknown outcome. The overlay is dropped and the takeover looks: it never
+matters here whether the broker went through with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from actors._core.commit import Backoff, CommitMark, CommitPolicy, parse_mark
+from actors._core.lifecycle import Event, State, advance
+from actors._core.takeover import (
+    Contradiction,
+    InputFacts,
+    StartRules,
+    decide_start,
+    next_epoch,
+)
+from actors.errors import (
+    ActorsError,
+    HandlerFailedError,
+    MigratedError,
+    OutcomeUnknownError,
+    RecordError,
+    TakeoverRefusedError,
+    TaskError,
+    UndecodableRecordError,
+)
+from actors.ports import (
+    Clock,
+    CommitBatch,
+    Committed,
+    GroupView,
+    Identity,
+    InputRecord,
+    Logs,
+    OwnerRecord,
+    Owners,
+    StoreProvider,
+    TaskLog,
+    TaskSink,
+    TopicPartition,
+)
+from actors.runtime.context import Context, OutputTopic, Store, TaskState, enter_message
+from actors.runtime.restore import Changelog, Restored, Restorer
+from actors.runtime.threads import finish_in_thread
+from stores._core.overlay import MessageScope, Overlay, stamped
+from stores._core.record import Position
+from stores.errors import StoreCorruptedError, StoreError
+
+logger = logging.getLogger(__name__)
+
+YIELD_EVERY_S = 0.005
+"""How long a task handles records before other tasks and the heartbeat get their turn."""
+INLINE_WRITES = 200
+"""How many writes go to the store on the event loop: fewer than a hop to a thread costs."""
+HALT_REMINDER_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ActorSpec:
+    """An actor as the runtime needs it. `changelogs` is by store name."""
+
+    name: str
+    topic: str
+    partition_count: int
+    handler: Callable[[Context, Any], Awaitable[None]]
+    decode_key: Callable[[bytes], Any]
+    decode_value: Callable[[bytes], Any]
+    stores: tuple[Store[Any, Any], ...]
+    changelogs: Mapping[str, Changelog]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """What is the same for all tasks of a worker. `queue_records` bounds what is fetched ahead of the handler."""
+
+    worker: str
+    address: str
+    policy: CommitPolicy
+    rules: StartRules
+    backoff: Backoff
+    queue_records: int
+    checkpoint_refresh_s: float
+    exactly_once: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TaskServices:
+    """The world as a task sees it."""
+
+    group: GroupView
+    logs: Logs
+    owners: Owners
+    restorer: Restorer
+    stores: StoreProvider
+    sink: TaskSink
+    clock: Clock
+    resolve_output: Callable[[Any], OutputTopic]
+    encode_owner: Callable[[OwnerRecord], Any]
+
+
+class Task:
+    """Owns one partition of one actor from `start` to `stop`."""
+
+    def __init__(
+        self,
+        spec: ActorSpec,
+        partition: int,
+        *,
+        identity: Identity,
+        log: TaskLog,
+        services: TaskServices,
+        settings: TaskSettings,
+        predecessor: Task | None = None,
+    ) -> None:
+        self.spec = spec
+        self.partition = partition
+        self.source = TopicPartition(spec.topic, partition)
+        self.state = State.FENCING
+        self.epoch = 0
+        self.handled = 0
+        self.committed = 0
+        self.failure: BaseException | None = None
+        self._identity = identity
+        self._log = log
+        self._services = services
+        self._settings = settings
+        self._predecessor = predecessor
+        self._scope = MessageScope()
+        self._stores: list[Restored] = []
+        self._overlays: list[tuple[Store[Any, Any], Overlay]] = []
+        self._messages: TaskState | None = None
+        self._queue: deque[Sequence[InputRecord]] = deque()
+        self._queued = 0
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._next_offset = 0
+        self._committed_offset = 0
+        self._oldest_s = 0.0
+        self._transaction = 0
+        self._failures = 0
+        self._damaged: str | None = None
+        self._run_task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Task {self.spec.name} {self.source} {self.state.value} epoch {self.epoch}>"
+
+    # --- from the worker -------------------------------------------------------------------------------------------
+
+    def start(self, on_end: Callable[[Task], None]) -> None:
+        """Begin the takeover. `on_end` is called when the task ended, with `failure` set if by a defect."""
+        self._run_task = asyncio.create_task(self._run(), name=f"actor {self.spec.name} {self.source}")
+        self._run_task.add_done_callback(lambda _: on_end(self))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether records should be fetched for this task."""
+        running = self.state is State.RUNNING or self.state is State.COMMITTING
+        return running and not self._stopping and self._queued < self._settings.queue_records
+
+    def offer(self, records: Sequence[InputRecord]) -> None:
+        """Take records in offset order; what comes while the task isn't running is dropped, and fetched again later."""
+        if self._stopping or (self.state is not State.RUNNING and self.state is not State.COMMITTING):
+            return
+        self._queue.append(records)
+        self._queued += len(records)
+        self._wake.set()
+
+    def request_stop(self) -> None:
+        """Ask the task to commit what it has handled and to end."""
+        self._stopping = True
+        self._wake.set()
+        if self.state is not State.RUNNING and self.state is not State.COMMITTING and self._run_task is not None:
+            self._run_task.cancel()
+
+    async def stopped(self, timeout_s: float) -> bool:
+        """Wait for the end of a task that was asked to stop; after the time a waiting handler is cancelled.
+
+        A commit that is under way isn't: it has its own deadline, and the next task of the partition waits for it.
+        """
+        if self._run_task is None:
+            return True
+        done, _ = await asyncio.wait([self._run_task], timeout=timeout_s)
+        if not done and self.state is State.RUNNING:
+            logger.warning("%s: the handler of actor %s didn't end in time: cancelled", self.source, self.spec.name)
+            self._run_task.cancel()
+        return bool(done)
+
+    async def ended(self) -> None:
+        """Wait until the task touches nothing any more."""
+        if self._run_task is not None:
+            await asyncio.wait([self._run_task])
+
+    # --- the run loop ----------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            if self._predecessor is not None:
+                await self._predecessor.ended()
+                self._predecessor = None
+            while not self._stopping:
+                await self._one_tenure()
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+        except MigratedError as error:
+            logger.info("%s: %s", self.source, error)
+        except Exception as error:
+            self.failure = error
+        finally:
+            self._drop_work()
+            await self._log.close()
+            self.state = State.CLOSED
+
+    async def _one_tenure(self) -> None:
+        """Take over and work until something makes it necessary to look again."""
+        try:
+            await self._take_over()
+            await self._work()
+        except TakeoverRefusedError as error:
+            self._advance(Event.CONTRADICTED)
+            await self._stand_still(error)
+        except RecordError as error:
+            self._advance(Event.BAD_RECORD)
+            await self._stand_still(error)
+        except MigratedError:
+            raise
+        except (TaskError, StoreError, ConnectionError, TimeoutError) as error:
+            await self._look_again(error)
+
+    async def _stand_still(self, error: ActorsError) -> None:
+        """Keep the partition, so that no other worker fails on the same, and say so until somebody acts."""
+        self._services.sink.stop_delivery(self.source)
+        self._drop_work()
+        logger.error("actor %s is stopped on %s: %s", self.spec.name, self.source, error, exc_info=error.__cause__)
+        while not self._stopping:
+            self._wake.clear()
+            try:
+                await asyncio.wait_for(self._wake.wait(), HALT_REMINDER_S)
+            except TimeoutError:
+                logger.warning("actor %s is still stopped on %s: %s", self.spec.name, self.source, error)
+
+    async def _look_again(self, error: Exception) -> None:
+        self._advance(Event.UNKNOWN)
+        self._services.sink.stop_delivery(self.source)
+        self._drop_work()
+        self._failures += 1
+        delay_s = self._settings.backoff.delay_s(self._failures)
+        logger.warning("%s: %s; taking over again in %.2f s", self.source, error, delay_s)
+        if isinstance(error, StoreError):
+            await self._mend_stores(error)
+        if not self._stopping:
+            self._wake.clear()
+            with_timeout = asyncio.wait_for(self._wake.wait(), delay_s)
+            await asyncio.gather(with_timeout, return_exceptions=True)
+
+    async def _mend_stores(self, error: StoreError) -> None:
+        for store in self.spec.stores:
+            if isinstance(error, StoreCorruptedError):
+                await self._services.stores.discard(store.name, self.partition)
+            else:
+                await self._services.stores.reopen(store.name, self.partition)
+
+    def _drop_work(self) -> None:
+        self._scope.undo.clear()
+        for _, overlay in self._overlays:
+            overlay.discard()
+        if self._messages is not None:
+            self._messages.outputs.clear()
+            self._messages.output_bytes = 0
+        self._queue.clear()
+        self._queued = 0
+
+    def _advance(self, event: Event) -> None:
+        self.state = advance(self.state, event)
+
+    # --- takeover --------------------------------------------------------------------------------------------------
+
+    async def _take_over(self) -> None:
+        await self._confirm()
+        await self._log.fence()
+        self._advance(Event.FENCED)
+        await self._confirm()
+        self._advance(Event.CONFIRMED)
+        committed = await self._services.group.committed(self.source)
+        bounds = await self._services.logs.bounds(self.source)
+        self._advance(Event.LOOKED)
+        self._stores = [await self._restore(store) for store in self.spec.stores]
+        self._advance(Event.RESTORED)
+        facts = InputFacts(
+            committed=None if committed is None else committed.offset,
+            bounds=bounds,
+            state_source_offset=max(
+                (held.position.source_offset for held in self._stores if not held.is_empty), default=None
+            ),
+        )
+        decision = decide_start(facts, self._settings.rules)
+        if isinstance(decision, Contradiction):
+            raise TakeoverRefusedError(
+                f"actor {self.spec.name}, {self.source}: {decision.reason}. {decision.remedy} "
+                "(nothing is processed until then)"
+            )
+        await self._claim(decision.offset, await self._new_epoch(committed))
+        self._advance(Event.CLAIMED)
+        self._begin(decision.offset)
+
+    async def _confirm(self) -> None:
+        """Ask whether the task is still ours. Before fencing it spares the new owner a fence; after it, it decides."""
+        if not await self._services.group.is_member(self._identity):
+            raise MigratedError(
+                f"the group doesn't know {self._identity.member_id} in generation {self._identity.generation} any more"
+            )
+
+    async def _restore(self, store: Store[Any, Any]) -> Restored:
+        held = await self._services.stores.open(store.name, self.partition)
+        return await self._services.restorer.restore(held, self.spec.changelogs[store.name], self.partition)
+
+    async def _new_epoch(self, committed: Committed | None) -> int:
+        """Give the next epoch. The registry is asked only when the offset has no mark: both are written together."""
+        mark = parse_mark(committed.metadata) if committed is not None else None
+        known = [held.position.epoch for held in self._stores]
+        if mark is not None:
+            known.append(mark.epoch)
+        else:
+            owner = await self._services.owners.latest(self.spec.name, self.partition)
+            known.append(owner.epoch if owner is not None else 0)
+        return next_epoch(known)
+
+    async def _claim(self, offset: int, epoch: int) -> None:
+        settings = self._settings
+        record = OwnerRecord(
+            actor=self.spec.name,
+            partition=self.partition,
+            epoch=epoch,
+            worker=settings.worker,
+            address=settings.address,
+            at_ms=self._services.clock.wall_ms(),
+        )
+        self.epoch, self._transaction = epoch, 0
+        await self._log.commit(
+            CommitBatch(
+                source=self.source,
+                next_offset=offset,
+                metadata=self._mark(),
+                outputs=[self._services.encode_owner(record)],
+            )
+        )
+        for held in self._stores:
+            position = replace(held.position, source_offset=offset, epoch=epoch)
+            await finish_in_thread(held.store.apply, [], position)
+        self._stores = [
+            replace(held, position=replace(held.position, source_offset=offset, epoch=epoch)) for held in self._stores
+        ]
+
+    def _mark(self) -> str:
+        self._transaction += 1
+        return CommitMark(self.epoch, self._transaction, uuid.uuid4().hex[:12]).encode()
+
+    def _begin(self, offset: int) -> None:
+        scope = self._scope
+        scope.epoch = self.epoch
+        scope.now_ms = max([scope.now_ms, *(held.position.wall_time_ms for held in self._stores)])
+        self._overlays = [
+            (store, Overlay(held.store, scope)) for store, held in zip(self.spec.stores, self._stores, strict=True)
+        ]
+        self._messages = TaskState(
+            actor=self.spec.name,
+            partition=self.partition,
+            partition_count=self.spec.partition_count,
+            scope=scope,
+            overlays=dict(self._overlays),
+            max_record_bytes={name: log.max_record_bytes for name, log in self.spec.changelogs.items()},
+            resolve_output=self._services.resolve_output,
+            outputs=[],
+        )
+        self._next_offset = self._committed_offset = offset
+        logger.info(
+            "actor %s owns %s from offset %d in epoch %d", self.spec.name, self.source, offset, self.epoch
+        )
+        self._services.sink.start_from(self.source, offset)
+
+    # --- messages --------------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        while not self._stopping:
+            if self._queue:
+                records = self._queue.popleft()
+                was_full = self._queued >= self._settings.queue_records
+                self._queued -= len(records)
+                if was_full and self.has_room:
+                    self._services.sink.has_room()
+                await self._handle_or_halt(records)
+            elif self._next_offset > self._committed_offset:
+                await self._commit()
+            else:
+                await self._idle()
+        if self._next_offset > self._committed_offset:
+            await self._commit()
+
+    async def _idle(self) -> None:
+        self._wake.clear()
+        try:
+            await asyncio.wait_for(self._wake.wait(), self._settings.checkpoint_refresh_s)
+        except TimeoutError:
+            await self._refresh_checkpoints()
+
+    async def _refresh_checkpoints(self) -> None:
+        """Note that the checkpoint is still the truth, so that an idle worker isn't taken for one that was away.
+
+        Only while the group knows us: a zombie's checkpoint is not the truth. The time is from before the question.
+        """
+        asked_ms = self._services.clock.wall_ms()
+        await self._confirm()
+        for held in self._stores:
+            position = held.store.position()
+            if position is not None:
+                await finish_in_thread(held.store.apply, [], replace(position, wall_time_ms=asked_ms))
+
+    async def _handle_or_halt(self, records: Sequence[InputRecord]) -> None:
+        try:
+            await self._handle(records)
+        except RecordError:
+            if self._next_offset > self._committed_offset:
+                await self._commit()
+            raise
+
+    async def _handle(self, records: Sequence[InputRecord]) -> None:
+        """Handle records one after the other. Hot: what can be is in local variables."""
+        messages, scope = self._messages, self._scope
+        if messages is None:
+            raise AssertionError("a task handles nothing before its takeover is done")
+        monotonic, policy = self._services.clock.monotonic, self._settings.policy
+        scope.now_ms = max(scope.now_ms, self._services.clock.wall_ms())
+        now_s = monotonic()
+        yield_s = now_s + YIELD_EVERY_S
+        if self._next_offset == self._committed_offset:
+            self._oldest_s = now_s
+        for record in records:
+            if record.offset < self._next_offset:
+                continue
+            await self._handle_one(record, messages, scope)
+            self._next_offset = record.offset + 1
+            now_s = monotonic()
+            if now_s - self._oldest_s >= policy.interval_s or self._held_bytes() >= policy.max_bytes:
+                await self._commit()
+                self._oldest_s = now_s = monotonic()
+                yield_s = now_s + YIELD_EVERY_S
+            elif now_s >= yield_s:
+                await self._services.clock.sleep(0)
+                yield_s = monotonic() + YIELD_EVERY_S
+            if self._stopping:
+                return
+
+    async def _handle_one(self, record: InputRecord, messages: TaskState, scope: MessageScope) -> None:
+        raw_key, raw_value = record.key, record.value
+        if raw_key is None or raw_value is None:
+            raise _undecodable(record, "the key is null" if raw_key is None else "the value is null")
+        try:
+            key = self.spec.decode_key(raw_key)
+            value = self.spec.decode_value(raw_value)
+        except Exception as error:
+            raise _undecodable(record, f"it doesn't decode: {error}") from error
+        scope.source_offset = record.offset
+        ctx = Context(messages, record, key, raw_key)
+        enter_message(ctx)
+        sent, sent_bytes = len(messages.outputs), messages.output_bytes
+        try:
+            await self.spec.handler(ctx, value)
+        except BaseException as error:
+            scope.rollback()
+            del messages.outputs[sent:]
+            messages.output_bytes = sent_bytes
+            if not isinstance(error, Exception):
+                raise
+            raise HandlerFailedError(
+                f"the handler of actor {self.spec.name} raised {type(error).__name__}: {error}",
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                key=raw_key,
+            ) from error
+        finally:
+            ctx._state = None
+        scope.release()
+        self.handled += 1
+
+    def _held_bytes(self) -> int:
+        held = self._messages.output_bytes if self._messages is not None else 0
+        for _, overlay in self._overlays:
+            held += overlay.bytes_held
+        return held
+
+    # --- commit ----------------------------------------------------------------------------------------------------
+
+    async def _commit(self) -> None:
+        messages = self._messages
+        if messages is None:
+            raise AssertionError("a task commits nothing before its takeover is done")
+        self._advance(Event.COMMIT)
+        began_ms = self._services.clock.wall_ms()
+        frozen = [(held, overlay, overlay.freeze()) for held, (_, overlay) in zip(self._stores, self._overlays, strict=True)]
+        outputs, messages.outputs, messages.output_bytes = messages.outputs, [], 0
+        next_offset = self._next_offset
+        changelogs = {
+            self.spec.changelogs[store.name].topic: writes
+            for (store, _), (_, _, writes) in zip(self._overlays, frozen, strict=True)
+            if writes
+        }
+        receipt = await self._log.commit(
+            CommitBatch(
+                source=self.source,
+                next_offset=next_offset,
+                metadata=self._mark(),
+                changelogs=changelogs,
+                outputs=outputs,
+            )
+        )
+        for (store, _), (held, overlay, writes) in zip(self._overlays, frozen, strict=True):
+            topic = self.spec.changelogs[store.name].topic
+            await self._write_store(held, writes, receipt.changelog_offsets.get(topic), next_offset, began_ms)
+            overlay.settle()
+        self._committed_offset = next_offset
+        self.committed += 1
+        self._failures = 0
+        self._advance(Event.COMMITTED)
+
+    async def _write_store(
+        self,
+        held: Restored,
+        writes: Mapping[bytes, tuple[bytes, bytes | None]],
+        changelog_offset: int | None,
+        next_offset: int,
+        began_ms: int,
+    ) -> None:
+        """Write what the transaction made durable. `began_ms` was ours: the transaction's success proves it."""
+        before = held.store.position()
+        if before is None:
+            raise OutcomeUnknownError(f"store of {self.source} lost its position")
+        position = Position(
+            source_offset=next_offset,
+            changelog_offset=before.changelog_offset if changelog_offset is None else changelog_offset,
+            wall_time_ms=max(began_ms, before.wall_time_ms),
+            epoch=self.epoch,
+            changelog_id=before.changelog_id,
+        )
+        raw = ((key, stamped(entry)) for key, entry in writes.items())
+        if len(writes) <= INLINE_WRITES:
+            held.store.apply(raw, position)
+        else:
+            await finish_in_thread(held.store.apply, raw, position)
+
+
+def _undecodable(record: InputRecord, reason: str) -> UndecodableRecordError:
+    return UndecodableRecordError(
+        reason, topic=record.topic, partition=record.partition, offset=record.offset, key=record.key
+    )

@@ -1,0 +1,128 @@
+"""One worker: a dispatcher that fills the tasks' queues, and tasks that come and go with the group's assignments.
+
+Nothing waits for the dispatcher's poll: it blocks while a rebalance is under way. The two callbacks of a rebalance only
+start and stop tasks; what a task needs from the broker it asks for in its own run loop, while the group's
+heartbeats go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from actors.ports import Identity, Source, TaskLog, TopicPartition
+from actors.runtime.task import ActorSpec, Task, TaskServices, TaskSettings
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.2
+POLL_SOME_S = 0.02
+"""The poll's wait when some tasks are full: theirs may get room at any time, and a poll can't be interrupted."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """`revoke_s`: how long a rebalance waits for handlers and commits. Less than the session's and rebalance's timeouts."""
+
+    revoke_s: float
+
+
+class Worker:
+    """The tasks of one process."""
+
+    def __init__(
+        self,
+        specs: Iterable[ActorSpec],
+        *,
+        source: Source,
+        services: TaskServices,
+        task_settings: TaskSettings,
+        settings: WorkerSettings,
+        task_log: Callable[[ActorSpec, int], TaskLog],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._specs: Mapping[str, ActorSpec] = {spec.topic: spec for spec in specs}
+        self._source = source
+        self._services = services
+        self._task_settings = task_settings
+        self._settings = settings
+        self._task_log = task_log
+        self._on_failure = on_failure
+        self._tasks: dict[TopicPartition, Task] = {}
+        self._ending: dict[TopicPartition, Task] = {}
+        self._room = asyncio.Event()
+        self._stopping = False
+
+    @property
+    def tasks(self) -> Collection[Task]:
+        """The tasks of the partitions that are assigned now."""
+        return self._tasks.values()
+
+    def room(self) -> None:
+        """Note that a task's queue has room, or that it began to run."""
+        self._room.set()
+
+    def assigned(self, identity: Identity, partitions: Iterable[TopicPartition]) -> None:
+        """Start a task for each partition."""
+        for source in partitions:
+            if source in self._tasks:
+                raise RuntimeError(f"{source} was assigned twice")
+            spec = self._specs[source.topic]
+            task = Task(
+                spec,
+                source.partition,
+                identity=identity,
+                log=self._task_log(spec, source.partition),
+                services=self._services,
+                settings=self._task_settings,
+                predecessor=self._ending.get(source),
+            )
+            self._tasks[source] = task
+            task.start(self._ended)
+
+    async def revoked(self) -> None:
+        """Stop all tasks, and wait for their last commits as long as the settings allow."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            self._ending[task.source] = task
+            task.request_stop()
+        self._tasks.clear()
+        await asyncio.gather(*(task.stopped(self._settings.revoke_s) for task in tasks))
+
+    async def run(self) -> None:
+        """Dispatch records until `stop`."""
+        while not self._stopping:
+            wanted = [source for source, task in self._tasks.items() if task.has_room]
+            if not wanted:
+                await self._wait_for_room()
+                continue
+            everything = len(wanted) == len(self._tasks)
+            batches = await self._source.poll(wanted, POLL_S if everything else POLL_SOME_S)
+            for partition, records in batches.items():
+                task = self._tasks.get(TopicPartition(partition.topic, partition.partition))
+                if task is not None:
+                    task.offer(records)
+            if batches:
+                await self._services.clock.sleep(0)
+
+    async def _wait_for_room(self) -> None:
+        self._room.clear()
+        try:
+            await asyncio.wait_for(self._room.wait(), POLL_S)
+        except TimeoutError:
+            return
+
+    async def stop(self) -> None:
+        """Commit what was handled and end all tasks."""
+        self._stopping = True
+        self._room.set()
+        await self.revoked()
+        await asyncio.gather(*(task.ended() for task in list(self._ending.values())))
+
+    def _ended(self, task: Task) -> None:
+        if self._ending.get(task.source) is task:
+            del self._ending[task.source]
+        if task.failure is not None and not isinstance(task.failure, asyncio.CancelledError):
+            self._on_failure(task.failure)

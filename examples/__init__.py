@@ -1,0 +1,1 @@
+"""One runnable file a feature."""

@@ -1,0 +1,113 @@
+"""The Spark session that reads Kafka: one of our own on this machine, or the one that is there."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_replay.errors import ReplayError, ToolMissingError
+from spark_replay.jars import ensure_jars, require_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOCAL = "local[*]"
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "true",
+}
+_LOCAL_SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "2g",
+}
+_STDERR = 2
+
+
+def session(
+    *, master: str | None = None, settings: Mapping[str, str] | None = None, log: Path | None = None
+) -> SparkSession:
+    """Give a Spark session that can read Kafka: the active one if there is one, else a new one.
+
+    Args:
+        master: Spark's master; this machine with all its cores if None and `spark-submit` set none.
+        settings: Spark settings that go before this module's.
+        log: Where the JVM of a new session writes what it says on standard error; our own standard error if None.
+
+    Raises:
+        ToolMissingError: pyspark, Java or Maven is missing.
+        ReplayError: Spark doesn't start.
+    """
+    require_pyspark()
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    require_java()
+    builder = SparkSession.builder.appName("spark_replay")
+    for key, value in _settings(master, settings or {}).items():
+        builder = builder.config(key, value)
+    with _stderr_to(log):
+        try:
+            return builder.getOrCreate()
+        except Exception as error:
+            where = f"; its log is {log}" if log else ""
+            raise ReplayError(f"Spark does not start: {first_line(error)}{where}") from error
+
+
+def require_pyspark() -> None:
+    """Check that pyspark can be imported.
+
+    Raises:
+        ToolMissingError: It can't.
+    """
+    try:
+        import pyspark  # noqa: F401
+    except ImportError as error:
+        raise ToolMissingError("pyspark isn't installed: pip install 'faust-actors[spark]'") from error
+
+
+def first_line(error: BaseException) -> str:
+    """Give the first line of an error's text that says something."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)
+
+
+def _settings(master: str | None, asked: Mapping[str, str]) -> dict[str, str]:
+    # spark-submit hands its master and settings over in the environment of the JVM that runs us
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    chosen = dict(_SETTINGS)
+    if master or not submitted:
+        chosen["spark.master"] = master or _LOCAL
+    if chosen.get("spark.master", "").startswith("local"):
+        chosen |= _LOCAL_SETTINGS
+        chosen["spark.sql.shuffle.partitions"] = str(4 * (os.cpu_count() or 1))
+    chosen |= asked
+    jars = [str(jar) for jar in ensure_jars()]
+    chosen["spark.jars"] = ",".join(jars + [jar for jar in [asked.get("spark.jars")] if jar])
+    return chosen
+
+
+@contextmanager
+def _stderr_to(log: Path | None) -> Iterator[None]:
+    # the JVM keeps the standard error it was started with, so it is ours again right after the start
+    if log is None:
+        yield
+        return
+    sys.stderr.flush()
+    kept = os.dup(_STDERR)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), _STDERR)
+        yield
+    finally:
+        os.dup2(kept, _STDERR)
+        os.close(kept)

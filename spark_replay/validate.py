@@ -1,0 +1,271 @@
+"""Key by key: what a changelog stands for at an export's position, against what the export holds.
+
+Each key of the log or of an export gets one kind:
+
+* `equal`, or `absent` where neither side has it: deleted or expired on both.
+* `missing`: in the log, not in the export. `extra`: in the export and deleted or unknown in the log, or twice there.
+* `different`: in both, with another value or stamp.
+* `wrong_partition`: murmur2 puts it elsewhere, or the row says another partition than its file's.
+* `unstamped`: a record of it in the log has no key or no stamp.
+* `superseded`: the log only has later writes of it. Compaction took the one that the export shows, so that nothing can
+  be said; no mismatch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_replay.changelog import read_rows, stamp_fields
+from spark_replay.errors import ExportError, LogTooShortError
+from spark_replay.exports import Exports, find_exports, read_exports
+from spark_replay.fold import by_partition, expired, last_writes
+from spark_replay.placement import home_partition
+from spark_replay.reading import reading
+from spark_replay.rebuild import now_ms
+from spark_replay.report import Report, report
+from spark_replay.topic import Topic, describe_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
+
+_COMPARED = ("value", "source_offset", "epoch", "expires_at_ms")
+_FINE = ("equal", "absent")
+# examples are kept one a bucket: a bounded number, whatever there is to show
+_BUCKETS = 100
+_SHOWN_BYTES = 200
+
+
+def validate(
+    spark: SparkSession,
+    brokers: str,
+    topic: str,
+    *,
+    against: Path,
+    kafka_options: Mapping[str, str] | None = None,
+) -> Report:
+    """Compare the exports below a folder with their changelog.
+
+    Args:
+        spark: A session with the Kafka connector, as `session` gives it.
+        brokers: `host:port,…`.
+        topic: The changelog.
+        against: The folder that the workers exported to.
+        kafka_options: Settings of the Kafka client, such as `security.protocol`.
+
+    Raises:
+        ExportError: The exports can't be read or aren't of this changelog.
+        LogTooShortError: A position lies outside the log.
+        BrokerError: The brokers don't answer.
+        UnknownTopicError: They have no such topic.
+        ReadError: Spark couldn't read a side to its end.
+    """
+    started = time.monotonic()
+    exports = find_exports(against, topic)
+    options = kafka_options or {}
+    described = describe_topic(spark, brokers, topic, options)
+    require_comparable(exports, described)
+    with reading(f"changelog {topic} or the exports in {against}"):
+        judged = judge(read_rows(spark, brokers, described, options), read_exports(spark, exports), exports)
+        summary = summarise(judged)
+    return report(summary, topic=described, exports=exports, seconds=time.monotonic() - started)
+
+
+def compare(
+    spark: SparkSession,
+    brokers: str,
+    topic: str,
+    *,
+    against: Path,
+    kafka_options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Give the judgement of every key, for a notebook; arguments and errors are those of `validate`.
+
+    Returns:
+        One row a key: `partition` int, `key` binary, `kind` string, `log` and `export` (structs of `value`,
+        `source_offset`, `epoch`, `expires_at_ms`, the log's with `offset` too; null where the side has nothing),
+        `differs` (array of the names that do), `home` int (null when the placement isn't by key), `claimed` int,
+        `export_rows`, `later_offset`, `damaged_offset`, `records`, `damaged` bigint, `live` boolean.
+    """
+    exports = find_exports(against, topic)
+    options = kafka_options or {}
+    described = describe_topic(spark, brokers, topic, options)
+    require_comparable(exports, described)
+    return judge(read_rows(spark, brokers, described, options), read_exports(spark, exports), exports)
+
+
+def require_comparable(exports: Exports, topic: Topic) -> None:
+    """Check that the exports' partitions and positions are ones that the log has.
+
+    Raises:
+        ExportError: The topic has another number of partitions.
+        LogTooShortError: A position lies outside the log.
+    """
+    if exports.partition_count != topic.partition_count:
+        raise ExportError(
+            f"{topic.name} has {topic.partition_count} partitions and the exports are of "
+            f"{exports.partition_count}: keys are placed otherwise, export anew"
+        )
+    for copy in exports.chosen:
+        number, position = copy.partition, copy.changelog_offset
+        start, end, high = topic.starts[number], topic.ends[number], topic.high_watermarks[number]
+        if position > high:
+            raise LogTooShortError(
+                f"the log is shorter than the export's position: {topic.name} partition {number} ends at {high}, "
+                f"{copy.file} stands for {position}: was the topic made anew, or is this another cluster?"
+            )
+        if position > end:
+            raise LogTooShortError(
+                f"{topic.name} partition {number} can be read to {end} and {copy.file} stands for {position}: "
+                f"a transaction is open there; try again when it is over"
+            )
+        if position < start:
+            raise LogTooShortError(
+                f"{topic.name} partition {number} begins at {start}, after {position} that {copy.file} stands for: "
+                f"export anew"
+            )
+
+
+def judge(rows: DataFrame, exported: DataFrame, exports: Exports) -> DataFrame:
+    """Judge every key; the shape is that of `compare`.
+
+    Args:
+        rows: The log: `partition`, `offset`, `key`, `value`, `stamp` (null: damaged).
+        exported: The copies that count, as `read_exports` gives them.
+        exports: What their manifests say.
+    """
+    count = exports.partition_count
+    # a partition without an export is judged at the log's end: whatever is there is missing
+    positions: list[int | None] = [None] * count
+    as_of = [exports.exported_at_ms or now_ms()] * count
+    for copy in exports.chosen:
+        positions[copy.partition] = copy.changelog_offset
+        as_of[copy.partition] = copy.manifest.exported_at_ms
+    both = _logged(last_writes(rows, positions)).join(_held(exported), on=["partition", "key"], how="full_outer")
+    home = home_partition(F.col("key"), count) if exports.placement == "key" else F.lit(None).cast("int")
+    sided = both.withColumns(
+        {
+            "home": home,
+            "live": _is_live(F.col("log"), by_partition(as_of)),
+            "held": _is_live(F.col("export"), by_partition(as_of)),
+            "differs": _differences(),
+        }
+    )
+    return sided.select(
+        "partition",
+        "key",
+        _kind().alias("kind"),
+        "log",
+        "export",
+        "differs",
+        "home",
+        "claimed",
+        F.coalesce("export_rows", F.lit(0)).alias("export_rows"),
+        "later_offset",
+        "damaged_offset",
+        F.coalesce("records", F.lit(0)).alias("records"),
+        F.coalesce("damaged", F.lit(0)).alias("damaged"),
+        "live",
+    )
+
+
+def summarise(judged: DataFrame) -> list[Row]:
+    """Count the kinds of each partition, with up to 100 examples of each kind that isn't fine.
+
+    Returns:
+        Rows of `partition`, `kind`, `count`, `records`, `damaged`, `live` (sums) and `example`: a judged row
+        without its sums whose values are cut to 200 bytes, or null.
+    """
+    shown = ~F.col("kind").isin(*_FINE)
+    bucket = F.when(shown, F.pmod(F.xxhash64("key"), F.lit(_BUCKETS))).otherwise(-1)
+    example = F.struct(
+        "key",
+        _cut("log").alias("log"),
+        _cut("export").alias("export"),
+        "differs",
+        "home",
+        "claimed",
+        "export_rows",
+        "later_offset",
+        "damaged_offset",
+    )
+    narrow = judged.select(
+        "partition",
+        "kind",
+        bucket.alias("bucket"),
+        F.when(shown, example).alias("example"),
+        F.when(shown, F.coalesce(F.col("key"), F.lit(b""))).alias("order"),
+        "records",
+        "damaged",
+        F.col("live").cast("bigint").alias("live"),
+    )
+    counted = narrow.groupBy("partition", "kind", "bucket").agg(
+        F.count(F.lit(1)).alias("count"),
+        F.sum("records").alias("records"),
+        F.sum("damaged").alias("damaged"),
+        F.sum("live").alias("live"),
+        F.min_by("example", "order").alias("example"),
+    )
+    return counted.drop("bucket").collect()
+
+
+def _logged(folded: DataFrame) -> DataFrame:
+    fields = {"value": F.col("last.value")} | stamp_fields(F.col("last.stamp")) | {"offset": F.col("last.offset")}
+    log = F.struct(*(column.alias(name) for name, column in fields.items()))
+    return folded.select(
+        "partition",
+        "key",
+        F.when(F.col("last").isNotNull(), log).alias("log"),
+        "later_offset",
+        "records",
+        "damaged",
+        "damaged_offset",
+    )
+
+
+def _held(exported: DataFrame) -> DataFrame:
+    row = F.struct(*_COMPARED)
+    return (
+        exported.repartition("partition", "key")
+        .groupBy("partition", "key")
+        .agg(
+            F.first(row).alias("export"),
+            F.max("claimed").alias("claimed"),
+            F.count(F.lit(1)).alias("export_rows"),
+        )
+    )
+
+
+def _is_live(side: Column, as_of_ms: Column) -> Column:
+    return side["value"].isNotNull() & ~expired(side["expires_at_ms"], as_of_ms)
+
+
+def _differences() -> Column:
+    names = [F.when(~F.col(f"log.{name}").eqNullSafe(F.col(f"export.{name}")), name) for name in _COMPARED]
+    return F.filter(F.array(*names), lambda name: name.isNotNull())
+
+
+def _kind() -> Column:
+    """The first that applies; the order is the order of causes, from the log's own damage on."""
+    partition, written = F.col("partition"), F.col("log.value").isNotNull()
+    displaced = (F.col("home") != partition) | (F.col("claimed") != partition)
+    return (
+        F.when(F.coalesce("damaged", F.lit(0)) > 0, "unstamped")
+        .when(~F.col("live") & ~F.col("held"), "absent")
+        .when(F.coalesce(displaced, F.lit(False)), "wrong_partition")
+        .when(F.col("export").isNull(), "missing")
+        .when(F.col("export_rows") > 1, "extra")
+        .when(F.col("log").isNull() & F.col("later_offset").isNotNull(), "superseded")
+        .when(~written, "extra")
+        .when(F.size("differs") > 0, "different")
+        .otherwise("equal")
+    )
+
+
+def _cut(side: str) -> Column:
+    value = F.substring(F.col(f"{side}.value"), 1, _SHOWN_BYTES)
+    return F.when(F.col(side).isNotNull(), F.col(side).withField("value", value))

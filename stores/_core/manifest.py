@@ -1,0 +1,133 @@
+"""The manifest of an export: which partitions a worker held, and the position each of them belongs to.
+
+See "Export" in `docs/design/0001-formats.md`. Whoever reads the Parquet files (Spark) needs this module and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from stores._core.record import Position
+
+MANIFEST = "manifest.json"
+MANIFEST_FORMAT = 1
+PLACEMENTS = ("key", "task")
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestPartition:
+    """One exported partition: `file` lies beside the manifest and has `keys` rows."""
+
+    partition: int
+    file: str
+    keys: int
+    position: Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What one worker exported of one store.
+
+    `placement` is `key` when a key lives in the partition that murmur2 gives it, `task` when the store may hold any key.
+    """
+
+    app: str
+    store: str
+    changelog: str
+    placement: str
+    worker: str
+    exported_at_ms: int
+    partition_count: int
+    partitions: tuple[ManifestPartition, ...]
+
+
+def partition_file(partition: int) -> str:
+    """Give the name of a partition's Parquet file."""
+    return f"partition-{partition:05d}.parquet"
+
+
+def encode_manifest(manifest: Manifest) -> str:
+    """Give the manifest as JSON text."""
+    return json.dumps({"format": MANIFEST_FORMAT, **asdict(manifest)}, indent=1, ensure_ascii=False) + "\n"
+
+
+def decode_manifest(text: str) -> Manifest:
+    """Read what `encode_manifest` wrote; fields that this release doesn't know are ignored.
+
+    Raises:
+        ValueError: it isn't a manifest, or it is of a format this release doesn't know. The text says which.
+    """
+    try:
+        raw = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"not a manifest: no JSON ({error})") from error
+    if not isinstance(raw, dict):
+        raise ValueError(f"not a manifest: {type(raw).__name__} instead of an object")  # noqa: TRY004
+    if _integer(raw, "format", "manifest") != MANIFEST_FORMAT:
+        raise ValueError(f"manifest of format {raw['format']}, this release reads format {MANIFEST_FORMAT}")
+    manifest = Manifest(
+        app=_text(raw, "app"),
+        store=_text(raw, "store"),
+        changelog=_text(raw, "changelog"),
+        placement=_text(raw, "placement"),
+        worker=_text(raw, "worker"),
+        exported_at_ms=_integer(raw, "exported_at_ms", "manifest"),
+        partition_count=_integer(raw, "partition_count", "manifest"),
+        partitions=tuple(_partition(part) for part in _typed(raw, "partitions", list, "manifest")),
+    )
+    _check(manifest)
+    return manifest
+
+
+def _check(manifest: Manifest) -> None:
+    if manifest.placement not in PLACEMENTS:
+        raise ValueError(f"manifest with placement {manifest.placement!r}: it is one of {', '.join(PLACEMENTS)}")
+    seen: set[int] = set()
+    for part in manifest.partitions:
+        if not 0 <= part.partition < manifest.partition_count:
+            raise ValueError(f"manifest with partition {part.partition} of {manifest.partition_count}")
+        if part.partition in seen:
+            raise ValueError(f"manifest with partition {part.partition} twice")
+        if part.file in ("", ".", "..") or "/" in part.file or "\\" in part.file:
+            raise ValueError(f"manifest with file {part.file!r}: files lie beside the manifest")
+        seen.add(part.partition)
+
+
+def _partition(raw: object) -> ManifestPartition:
+    if not isinstance(raw, dict):
+        raise ValueError(f"manifest with a partition that is {type(raw).__name__} instead of an object")  # noqa: TRY004
+    where = f"partition {raw.get('partition')}"
+    return ManifestPartition(
+        partition=_integer(raw, "partition", where),
+        file=_typed(raw, "file", str, where),
+        keys=_integer(raw, "keys", where),
+        position=_position(_typed(raw, "position", dict, where), f"the position of {where}"),
+    )
+
+
+def _position(raw: dict[str, Any], where: str) -> Position:
+    numbers = {
+        field.name: _integer(raw, field.name, where) for field in fields(Position) if field.name != "changelog_id"
+    }
+    return Position(**numbers, changelog_id=_typed(raw, "changelog_id", str, where))
+
+
+def _text(raw: dict[str, Any], field: str) -> str:
+    value: str = _typed(raw, field, str, "manifest")
+    return value
+
+
+def _integer(raw: dict[str, Any], field: str, where: str) -> int:
+    value: int = _typed(raw, field, int, where)
+    return value
+
+
+def _typed(raw: dict[str, Any], field: str, kind: type, where: str) -> Any:
+    if field not in raw:
+        raise ValueError(f"not a manifest: {where} has no {field!r}")
+    value = raw[field]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ValueError(f"not a manifest: {field!r} of {where} is {value!r}, expected {kind.__name__}")
+    return value

@@ -1,0 +1,233 @@
+"""Uncommitted writes in memory above the committed state of a partition.
+
+    active writes   of the messages since the last commit began; a message that raises takes its own back
+    frozen writes   of the commit that is under way, if one is
+    base            committed: a `PartitionReader`
+
+A read takes the first layer that knows the key, so that a handler sees its own writes at once and the base
+never sees anything that Kafka may still refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import merge
+from operator import itemgetter
+from typing import TYPE_CHECKING, TypeAlias
+
+from stores._core.record import NEVER, STAMP_BYTES, encode_stamp, is_expired
+
+if TYPE_CHECKING:
+    from stores.ports import PartitionReader
+
+Entry: TypeAlias = tuple[bytes, bytes | None]
+"""The stamp, and the value or None for a delete."""
+Writes: TypeAlias = dict[bytes, Entry]
+
+WRITE_OVERHEAD_BYTES = 64
+"""What a write takes in a changelog batch beside its key and value: the stamp, its header's name, framing."""
+
+_NEVER_BYTES = bytes(8)
+_first = itemgetter(0)
+
+
+class MessageScope:
+    """What the writes of one message have in common, and how to take them back.
+
+    A task has one, which all its stores' overlays share; it sets `epoch` when it takes over, `source_offset`
+    and `now_ms` per message or batch.
+
+    Attributes:
+        epoch: ownership epoch that goes into the stamps.
+        source_offset: offset of the input record that is being handled.
+        now_ms: Unix milliseconds by which keys expire; never goes back.
+        undo: (writes, key, previous entry or None when there was none), oldest first. Always the same list.
+    """
+
+    __slots__ = ("epoch", "now_ms", "source_offset", "undo")
+
+    def __init__(self, epoch: int = 0, source_offset: int = 0, now_ms: int = 0) -> None:
+        self.epoch = epoch
+        self.source_offset = source_offset
+        self.now_ms = now_ms
+        self.undo: list[tuple[Writes, bytes, Entry | None]] = []
+
+    def rollback(self) -> None:
+        """Take back all writes since the last `release` or `rollback`, newest first."""
+        undo = self.undo
+        while undo:
+            writes, key, previous = undo.pop()
+            if previous is None:
+                writes.pop(key, None)
+            else:
+                writes[key] = previous
+
+    def release(self) -> None:
+        """Keep the writes: they can't be taken back one message at a time any more."""
+        if self.undo:
+            self.undo.clear()
+
+
+class Overlay:
+    """The state of one partition as its handlers see it: uncommitted writes above the committed `base`.
+
+    Values come and go without their stamp. A value that expired by the scope's `now_ms` isn't there.
+
+    Attributes:
+        writes: the active writes, the last one of each key. A new dict after `freeze` and `discard`.
+        bytes_held: about what `writes` takes in a changelog batch. It never shrinks before `freeze`: after a
+            rollback, or when values got shorter, it is too high, never too low.
+    """
+
+    __slots__ = ("_base_get", "_base_scan", "_frozen", "_is_frozen", "_log", "_scope", "bytes_held", "writes")
+
+    def __init__(self, base: PartitionReader, scope: MessageScope) -> None:
+        self._base_get = base.get
+        self._base_scan = base.scan
+        self._scope = scope
+        self._log = scope.undo.append
+        self._frozen: Writes = {}
+        self._is_frozen = False
+        self.writes: Writes = {}
+        self.bytes_held = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        """Give the value of `key`, None when it is absent or expired."""
+        entry = self.writes.get(key) or self._frozen.get(key)
+        if entry is None:
+            raw = self._base_get(key)
+            if raw is None or (raw[17:25] != _NEVER_BYTES and is_expired(raw, self._scope.now_ms)):
+                return None
+            return raw[STAMP_BYTES:]
+        stamp, value = entry
+        if stamp[17:] != _NEVER_BYTES and is_expired(stamp, self._scope.now_ms):
+            return None
+        return value
+
+    def set(self, key: bytes, value: bytes, expires_at_ms: int = NEVER) -> None:
+        """Write `value`, to be there until `expires_at_ms` (Unix milliseconds)."""
+        writes = self.writes
+        previous = writes.get(key)
+        self._log((writes, key, previous))
+        scope = self._scope
+        writes[key] = (encode_stamp(scope.epoch, scope.source_offset, expires_at_ms), value)
+        if previous is None:
+            self.bytes_held += len(key) + len(value) + WRITE_OVERHEAD_BYTES
+        else:
+            grown = len(value) - len(previous[1] or b"")
+            if grown > 0:
+                self.bytes_held += grown
+
+    def delete(self, key: bytes) -> bool:
+        """Remove `key`; tell whether it was there.
+
+        Nothing is written for an absent key. An expired one counts as absent, but what is left of it is
+        removed: that is how expired keys get their tombstone.
+        """
+        was_there = self.get(key) is not None
+        if not was_there and not self._has_remains(key):
+            return False
+        writes = self.writes
+        previous = writes.get(key)
+        self._log((writes, key, previous))
+        scope = self._scope
+        writes[key] = (encode_stamp(scope.epoch, scope.source_offset), None)
+        if previous is None:
+            self.bytes_held += len(key) + WRITE_OVERHEAD_BYTES
+        return was_there
+
+    def put_if_absent(self, key: bytes, value: bytes, expires_at_ms: int = NEVER) -> bytes | None:
+        """Give the value that is there, or write `value` and give None."""
+        held = self.get(key)
+        if held is None:
+            self.set(key, value, expires_at_ms)
+        return held
+
+    def compare_and_set(
+        self, key: bytes, expected: bytes | None, value: bytes | None, expires_at_ms: int = NEVER
+    ) -> bool:
+        """Write `value` (None: delete) if `expected` (None: absent) is there; tell whether it was."""
+        if self.get(key) != expected:
+            return False
+        if value is None:
+            self.delete(key)
+        else:
+            self.set(key, value, expires_at_ms)
+        return True
+
+    def items(
+        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Give (key, value) in byte order of the keys, `start` included, `end` not, as of the call.
+
+        Costs a look at every uncommitted key, then the keys in the range.
+        """
+        base = self._base_scan(start, end, reverse=reverse)
+        layer = [
+            (key, stamped(entry))
+            for key, entry in (self._frozen | self.writes).items()
+            if (start is None or key >= start) and (end is None or key < end)
+        ]
+        layer.sort(key=_first, reverse=reverse)
+        return _live(layer, base, self._scope.now_ms, reverse)
+
+    def prefix(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Give (key, value) of the keys that begin with `prefix`, in byte order, as of the call."""
+        return self.items(prefix, _after_prefix(prefix))
+
+    def freeze(self) -> Writes:
+        """Begin a commit: freeze the active writes and give them, and start a new active layer.
+
+        Raises:
+            RuntimeError: another commit is under way, or a message's writes are neither released nor rolled
+                back.
+        """
+        if self._is_frozen:
+            raise RuntimeError("freeze() while a commit is under way: settle() or discard() comes first")
+        if self._scope.undo:
+            raise RuntimeError("freeze() inside a message: release() or rollback() of its scope comes first")
+        self._frozen, self._is_frozen = self.writes, True
+        self.writes = {}
+        self.bytes_held = 0
+        return self._frozen
+
+    def settle(self) -> None:
+        """End a commit: the frozen layer is in the base now, drop it."""
+        self._frozen, self._is_frozen = {}, False
+
+    def discard(self) -> None:
+        """Drop all that isn't in the base, frozen or active."""
+        dropped = self.writes
+        self._scope.undo[:] = [write for write in self._scope.undo if write[0] is not dropped]
+        self.settle()
+        self.writes = {}
+        self.bytes_held = 0
+
+    def _has_remains(self, key: bytes) -> bool:
+        entry = self.writes.get(key) or self._frozen.get(key)
+        return self._base_get(key) is not None if entry is None else entry[1] is not None
+
+
+def stamped(entry: Entry) -> bytes | None:
+    """Give what a `PartitionStore` takes for the entry: the stamp and the value in one, None for a delete."""
+    stamp, value = entry
+    return None if value is None else stamp + value
+
+
+def _after_prefix(prefix: bytes) -> bytes | None:
+    """Give the first key after all those that begin with `prefix`, None when there is none."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
+
+
+def _live(
+    layer: list[tuple[bytes, bytes | None]], base: Iterator[tuple[bytes, bytes]], now_ms: int, reverse: bool
+) -> Iterator[tuple[bytes, bytes]]:
+    last = None
+    # merge() is stable: of one key, the layer's entry comes before the base's.
+    for key, raw in merge(layer, base, key=_first, reverse=reverse):
+        if key == last:
+            continue
+        last = key
+        if raw is not None and not is_expired(raw, now_ms):
+            yield key, raw[STAMP_BYTES:]

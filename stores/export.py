@@ -1,0 +1,168 @@
+"""Writes what a worker holds of a store to Parquet, for audits: also while the worker runs.
+
+See "Export" in `docs/design/0001-formats.md`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stores._core.manifest import MANIFEST, Manifest, ManifestPartition, encode_manifest, partition_file
+from stores._core.record import STAMP_BYTES, decode_stamp
+from stores._files import write_atomically
+from stores.errors import StoreCorruptedError, StoreError, StoreUnavailableError, UnknownStoreError
+from stores.folder import DataFolder
+from stores.rocks import RocksReader
+
+ROW_GROUP_ROWS = 50_000
+SCHEMA = pa.schema(
+    [
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("source_offset", pa.int64(), nullable=False),
+        pa.field("epoch", pa.int64(), nullable=False),
+        pa.field("expires_at_ms", pa.int64(), nullable=False),
+    ]
+)
+
+_WORKER_NAME = re.compile(r"[A-Za-z0-9._:-]+")
+
+
+def export_store(
+    folder: Path,
+    store: str,
+    to: Path,
+    *,
+    app: str,
+    changelog: str,
+    placement: str,
+    partition_count: int,
+    worker: str,
+    now_ms: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> Manifest:
+    """Write a Parquet file for each partition of `store` in the data folder, then the manifest.
+
+    Each partition is exported as of one position of its own. One without a position (nothing restored yet,
+    or a restore in the middle of a chunk) is left out.
+
+    Args:
+        folder: the worker's data folder, which the worker may be using.
+        store: the store's name.
+        to: where the folder `worker` with the files goes; a former export there is replaced.
+        app: the app that the folder must belong to.
+        changelog: the store's changelog topic, for the manifest.
+        placement: `key` or `task`, for the manifest.
+        partition_count: of the changelog, for the manifest.
+        worker: name of the folder below `to`; no two workers that export there may share it.
+        now_ms: Unix milliseconds, for the manifest.
+        progress: called with the partition and the keys of it so far, after each row group and at its end.
+
+    Raises:
+        UnknownStoreError: the folder has nothing of `store`; the text says what it has.
+        StoreError: the folder or one of its databases can't be read, or the files can't be written.
+    """
+    source = DataFolder.inspect(folder, app=app)
+    partitions = source.partitions_on_disk(store)
+    if not partitions:
+        raise UnknownStoreError(
+            f"no store {store!r} in {source.path}: there is {', '.join(source.stores_on_disk()) or 'none'}"
+        )
+    target = _target(to, worker)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        # The manifest of a former export mustn't vouch for the files of this one.
+        (target / MANIFEST).unlink(missing_ok=True)
+        exported = [
+            _export_partition(source.store_path(store, partition), partition, target, progress)
+            for partition in partitions
+        ]
+        manifest = Manifest(
+            app=app,
+            store=store,
+            changelog=changelog,
+            placement=placement,
+            worker=worker,
+            exported_at_ms=now_ms,
+            partition_count=partition_count,
+            partitions=tuple(part for part in exported if part is not None),
+        )
+        write_atomically(target / MANIFEST, encode_manifest(manifest))
+    except OSError as error:
+        raise StoreUnavailableError(f"can't write the export of {store!r} to {target}: {error}") from error
+    return manifest
+
+
+def _target(to: Path, worker: str) -> Path:
+    if _WORKER_NAME.fullmatch(worker) is None or worker in (".", ".."):
+        raise StoreError(
+            f"worker name {worker!r}: letters, digits, '.', '_', ':' and '-' make a folder's name"
+        )
+    return Path(to) / worker
+
+
+def _export_partition(
+    path: Path, partition: int, target: Path, progress: Callable[[int, int], None] | None
+) -> ManifestPartition | None:
+    if not (path / "CURRENT").exists():
+        return None
+    with TemporaryDirectory(prefix="stores-export-") as scratch:
+        reader = RocksReader.open(path, Path(scratch))
+        try:
+            position = reader.position()
+            if position is None:
+                return None
+            file = target / partition_file(partition)
+            keys = _write_rows(file, path, partition, reader.scan(), progress)
+        finally:
+            reader.close()
+    return ManifestPartition(partition, file.name, keys, position)
+
+
+def _write_rows(
+    file: Path,
+    path: Path,
+    partition: int,
+    rows: Iterator[tuple[bytes, bytes]],
+    progress: Callable[[int, int], None] | None,
+) -> int:
+    draft = file.with_name(file.name + ".tmp")
+    keys = 0
+    try:
+        with pq.ParquetWriter(draft, SCHEMA, compression="zstd") as writer:
+            while chunk := list(islice(rows, ROW_GROUP_ROWS)):
+                writer.write_table(_table(path, partition, chunk))
+                keys += len(chunk)
+                if progress is not None and len(chunk) == ROW_GROUP_ROWS:
+                    progress(partition, keys)
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
+    if progress is not None:
+        progress(partition, keys)
+    return keys
+
+
+def _table(path: Path, partition: int, chunk: list[tuple[bytes, bytes]]) -> Any:
+    try:
+        stamps = [decode_stamp(raw) for _, raw in chunk]
+    except ValueError as error:
+        raise StoreCorruptedError(path, error) from error
+    columns: list[list[Any]] = [
+        [partition] * len(chunk),
+        [key for key, _ in chunk],
+        [raw[STAMP_BYTES:] for _, raw in chunk],
+        [stamp.source_offset for stamp in stamps],
+        [stamp.epoch for stamp in stamps],
+        [stamp.expires_at_ms for stamp in stamps],
+    ]
+    return pa.table(columns, schema=SCHEMA)

@@ -1,0 +1,211 @@
+"""A worker's data folder: one app's, in one process at a time, with a folder for each store and partition.
+
+worker.json                   app and format version
+worker.lock                   flock, and the pid of its holder
+stores/{store}/{partition}/   a RocksDB database
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stores._files import remove_tree, write_atomically
+from stores.errors import (
+    ForeignFolderError,
+    StoreClosedError,
+    StoreError,
+    StoreFormatError,
+    StoreLockedError,
+    StoreUnavailableError,
+)
+
+FORMAT_VERSION = 1
+
+_ABOUT = "worker.json"
+_LOCK = "worker.lock"
+_STORES = "stores"
+_STORE_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+class DataFolder:
+    """Where a worker's databases lie. Make one with `open` or `inspect`.
+
+    Attributes:
+        path: the folder.
+        app: the app it belongs to.
+    """
+
+    def __init__(self, path: Path, app: str, lock: int | None) -> None:
+        self.path = path
+        self.app = app
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: Path | str, *, app: str) -> DataFolder:
+        """Take the folder for this process, and make it if need be.
+
+        Raises:
+            StoreLockedError: another process has it.
+            ForeignFolderError: it belongs to another app, or isn't a data folder.
+            StoreFormatError: a newer release made it.
+            StoreUnavailableError: the operating system refused.
+        """
+        path = Path(path).absolute()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = _take_lock(path)
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"can't use the data folder {path}: {error}; mend that or choose another datadir"
+            ) from error
+        try:
+            _settle_owner(path, app)
+        except BaseException:
+            os.close(lock)
+            raise
+        return cls(path, app, lock)
+
+    @classmethod
+    def inspect(cls, path: Path | str, *, app: str | None = None) -> DataFolder:
+        """Look at a folder that another process may have; nothing can be discarded.
+
+        Args:
+            path: the folder.
+            app: the app it must belong to, None for any.
+
+        Raises:
+            ForeignFolderError: it belongs to another app, or isn't a data folder.
+            StoreFormatError: a newer release made it.
+        """
+        path = Path(path).absolute()
+        about = _read_about(path)
+        if about is None:
+            raise ForeignFolderError(f"{path} isn't a data folder, {_ABOUT} is missing: check the datadir")
+        _check_app(path, about, about.app if app is None else app)
+        return cls(path, about.app, None)
+
+    def store_path(self, store: str, partition: int) -> Path:
+        """Give the folder of a partition's database.
+
+        Raises:
+            StoreError: the name or the number leads out of the data folder.
+        """
+        if not _is_store_name(store) or partition < 0:
+            raise StoreError(
+                f"store {store!r}, partition {partition} has no place in {self.path}: "
+                "names have letters, digits, '.', '_' and '-', partitions start at 0"
+            )
+        return self.path / _STORES / store / str(partition)
+
+    def partitions_on_disk(self, store: str) -> list[int]:
+        """Give the partitions of `store` that have a database here, in order."""
+        names = _folders(self.store_path(store, 0).parent)
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+    def stores_on_disk(self) -> list[str]:
+        """Give the names of the stores that have a database here, in order."""
+        names = sorted(filter(_is_store_name, _folders(self.path / _STORES)))
+        return [name for name in names if self.partitions_on_disk(name)]
+
+    def discard(self, store: str, partition: int) -> None:
+        """Delete a partition's database, which must be closed. Does nothing when there is none.
+
+        Raises:
+            StoreClosedError: the folder is closed, or only inspected.
+            StoreError: the name or the number leads out of the data folder.
+        """
+        path = self.store_path(store, partition)
+        if self._lock is None:
+            raise StoreClosedError(self)
+        # A symbolic link may lead out where the name doesn't.
+        if path.is_symlink() or not path.resolve().is_relative_to(self.path.resolve()):
+            raise StoreError(f"{path} leads out of the data folder to {path.resolve()}: delete it by hand")
+        try:
+            remove_tree(path)
+        except OSError as error:
+            raise StoreUnavailableError(f"can't delete the database at {path}: {error}") from error
+
+    def close(self) -> None:
+        """Let go of the folder. May be called twice."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __repr__(self) -> str:
+        return f"DataFolder({str(self.path)!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    app: str
+    format: int
+
+
+def _take_lock(path: Path) -> int:
+    lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        pid = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(lock)
+        raise StoreLockedError(
+            f"the data folder {path} is in use by process {pid}: stop that worker or choose another datadir"
+        ) from error
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+    return lock
+
+
+def _settle_owner(path: Path, app: str) -> None:
+    about = _read_about(path)
+    if about is not None:
+        _check_app(path, about, app)
+        return
+    try:
+        write_atomically(path / _ABOUT, json.dumps({"app": app, "format": FORMAT_VERSION}) + "\n")
+    except OSError as error:
+        raise StoreUnavailableError(f"can't write {path / _ABOUT}: {error}") from error
+
+
+def _read_about(path: Path) -> _About | None:
+    try:
+        raw: Any = json.loads((path / _ABOUT).read_text(encoding="utf-8"))
+        return _About(str(raw["app"]), int(raw["format"]))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StoreUnavailableError(f"can't read {path / _ABOUT}: {error}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise ForeignFolderError(
+            f"{path / _ABOUT} doesn't say which app the folder belongs to ({error!r}): choose another datadir, "
+            "or delete the folder to have it restored from the changelogs"
+        ) from error
+
+
+def _check_app(path: Path, about: _About, app: str) -> None:
+    if about.format > FORMAT_VERSION:
+        raise StoreFormatError(
+            f"the data folder {path} has format {about.format}, this release reads up to {FORMAT_VERSION}: "
+            "use the release that made it, or choose another datadir"
+        )
+    if about.app != app:
+        raise ForeignFolderError(
+            f"the data folder {path} belongs to the app {about.app!r}, not {app!r}: choose another datadir"
+        )
+
+
+def _is_store_name(name: str) -> bool:
+    return _STORE_NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def _folders(path: Path) -> list[str]:
+    try:
+        return [entry.name for entry in path.iterdir() if entry.is_dir()]
+    except FileNotFoundError:
+        return []

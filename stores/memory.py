@@ -1,0 +1,67 @@
+"""The reference store: a dict. Nothing outlives the process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from stores._core.record import Position
+from stores.errors import StoreClosedError
+
+
+class MemoryStore:
+    """A `PartitionStore` in memory."""
+
+    def __init__(self) -> None:
+        self._data: dict[bytes, bytes] = {}
+        self._position: Position | None = None
+        self._closed = False
+
+    def get(self, key: bytes) -> bytes | None:
+        """See `PartitionReader.get`."""
+        if self._closed:
+            raise StoreClosedError(self)
+        return self._data.get(key)
+
+    def scan(
+        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """See `PartitionReader.scan`."""
+        self._check_open()
+        keys = [k for k in self._data if (start is None or k >= start) and (end is None or k < end)]
+        return iter([(key, self._data[key]) for key in sorted(keys, reverse=reverse)])
+
+    def position(self) -> Position | None:
+        """See `PartitionReader.position`."""
+        self._check_open()
+        return self._position
+
+    def apply(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
+        """See `PartitionStore.apply`."""
+        self._check_open()
+        for key, raw in list(writes):
+            if raw is None:
+                self._data.pop(key, None)
+            else:
+                self._data[key] = raw
+        self._position = position
+
+    def load(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
+        """See `PartitionStore.load`."""
+        self.apply(writes, position)
+
+    def wipe(self) -> None:
+        """See `PartitionStore.wipe`."""
+        self._check_open()
+        self._data.clear()
+        self._position = None
+
+    def close(self) -> None:
+        """See `PartitionStore.close`."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError(self)
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({len(self._data)} keys)"

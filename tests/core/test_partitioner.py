@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+from aiokafka import partitioner as reference
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors._core.partitioner import murmur2, partition_for
+
+# org.apache.kafka.common.utils.UtilsTest.testMurmur2
+JAVA_VECTORS = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    b"abc": 479470107,
+}
+
+
+def signed(unsigned: int) -> int:
+    return unsigned - 2**32 if unsigned >= 2**31 else unsigned
+
+
+@pytest.mark.parametrize(("key", "expected"), JAVA_VECTORS.items())
+def test_hashes_as_java_does(key: bytes, expected: int) -> None:
+    assert signed(murmur2(key)) == expected
+
+
+@given(st.binary(max_size=64))
+def test_hashes_as_aiokafka_does(key: bytes) -> None:
+    assert murmur2(key) == reference.murmur2(key)
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 4, 255, 256, 257, 258, 259, 260, 261, 4096, 10_001])
+def test_hashes_long_keys(length: int) -> None:
+    key = (bytes(range(256)) * (length // 256 + 1))[:length]
+    assert murmur2(key) == reference.murmur2(key)
+
+
+@given(st.binary(max_size=64), st.integers(1, 1000))
+def test_puts_a_key_where_the_producer_does(key: bytes, partitions: int) -> None:
+    choose = reference.DefaultPartitioner()
+    numbers = list(range(partitions))
+    assert partition_for(key, partitions) == choose(key, numbers, numbers)
