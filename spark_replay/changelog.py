@@ -55,9 +55,7 @@ def read_changelog(
     )
 
 
-def read_rows(
-    spark: SparkSession, brokers: str, topic: Topic, kafka_options: Mapping[str, str]
-) -> DataFrame:
+def read_rows(spark: SparkSession, brokers: str, topic: Topic, kafka_options: Mapping[str, str]) -> DataFrame:
     """Read the committed records of a topic between its `starts` and `ends`.
 
     Returns:

@@ -35,9 +35,7 @@ def murmur2(key: Column) -> Column:
     seeded = F.lit(_SEED).cast("bigint").bitwiseXOR(length)
     body = F.aggregate(mixed, seeded, lambda h, k: _times_m(h).bitwiseXOR(k))
     rest = _let(_big_endian(F.concat(key, F.lit(bytes(3))), count), _swapped)
-    tailed = _let(
-        body, lambda h: F.when(length % 4 == 0, h).otherwise(_times_m(h.bitwiseXOR(rest)))
-    )
+    tailed = _let(body, lambda h: F.when(length % 4 == 0, h).otherwise(_times_m(h.bitwiseXOR(rest))))
     return _let(_let(tailed, lambda h: _times_m(_xor_shift(h, 13))), lambda h: _xor_shift(h, 15))
 
 

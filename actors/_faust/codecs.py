@@ -278,6 +278,8 @@ def _guard_encode(encode: _Encode, type_: Any, label: str) -> _Encode:
 
 def _classes(type_: Any) -> tuple[type, ...]:
     """Give the classes of which a value of `type_` is; `object` where that can't be told."""
+    if type_ in _UNTYPED:
+        return (object,)
     if type_ is float:
         return (float, int)
     origin = typing.get_origin(type_)

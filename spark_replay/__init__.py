@@ -1,0 +1,82 @@
+"""Rebuild an app's state from its compacted changelog with Spark, and validate what the workers hold, key by key.
+
+On the command line `python -m spark_replay --help`; in a notebook:
+
+    from pathlib import Path
+    import spark_replay
+
+    spark = spark_replay.session()
+    log = spark_replay.read_changelog(spark, "127.0.0.1:9092", "dispatcher-run-command-state-changelog")
+    state = spark_replay.rebuild_state(spark, "127.0.0.1:9092", "dispatcher-run-command-state-changelog")
+    keys = spark_replay.compare(
+        spark, "127.0.0.1:9092", "dispatcher-run-command-state-changelog", against=Path("exports")
+    )
+    keys.where("kind != 'equal'").show()
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from spark_replay.errors import (
+    BrokerError,
+    ExportError,
+    LogTooShortError,
+    ReadError,
+    ReplayError,
+    TargetError,
+    ToolMissingError,
+    UnknownTopicError,
+)
+
+if TYPE_CHECKING:
+    from spark_replay.changelog import read_changelog
+    from spark_replay.placement import home_partition, murmur2
+    from spark_replay.rebuild import Rebuilt, rebuild_state, write_rebuild
+    from spark_replay.report import Example, Report
+    from spark_replay.session import session
+    from spark_replay.validate import compare, validate
+
+__all__ = [
+    "BrokerError",
+    "Example",
+    "ExportError",
+    "LogTooShortError",
+    "ReadError",
+    "Rebuilt",
+    "ReplayError",
+    "Report",
+    "TargetError",
+    "ToolMissingError",
+    "UnknownTopicError",
+    "compare",
+    "home_partition",
+    "murmur2",
+    "read_changelog",
+    "rebuild_state",
+    "session",
+    "validate",
+    "write_rebuild",
+]
+
+# imported when asked for: without pyspark the command still starts, and says what is missing
+_HOMES = {
+    "Example": "report",
+    "Rebuilt": "rebuild",
+    "Report": "report",
+    "compare": "validate",
+    "home_partition": "placement",
+    "murmur2": "placement",
+    "read_changelog": "changelog",
+    "rebuild_state": "rebuild",
+    "session": "session",
+    "validate": "validate",
+    "write_rebuild": "rebuild",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

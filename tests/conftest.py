@@ -1,0 +1,26 @@
+"""What all tests share: one broker per session, hypothesis profiles."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+
+from dev.kafka import Cluster
+
+hypothesis.settings.register_profile("dev", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+@pytest.fixture(scope="session")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The bootstrap list of a cluster that lives as long as the session."""
+    existing = os.environ.get("KAFKA_BROKERS")
+    if existing:
+        yield existing
+        return
+    with Cluster.up(tmp_path_factory.mktemp("kafka")) as cluster:
+        yield cluster.bootstrap

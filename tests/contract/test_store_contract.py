@@ -1,0 +1,153 @@
+"""What every `PartitionStore` does, the reference and the product."""
+
+import tempfile
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from stores._core.record import Position
+from stores.errors import StoreClosedError
+from stores.memory import MemoryStore
+from stores.rocks import INGEST_MIN_WRITES, RocksResources, RocksStore
+
+KEYS = st.sampled_from([b"", b"\x00", b"a", b"a\x00", b"a\xff", b"b", b"\xff", b"\xff\xff"])
+WRITES = st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=30)), max_size=12)
+BOUNDS = st.none() | KEYS | st.binary(max_size=2)
+RESOURCES = RocksResources(memtable_bytes=64 << 10)
+
+
+def at(offset: int) -> Position:
+    return Position(offset, offset * 2, 1_760_000_000_000 + offset, 3, "topic-id")
+
+
+@pytest.fixture(params=["memory", "rocks"])
+def store(request, tmp_path):
+    opened = MemoryStore() if request.param == "memory" else RocksStore.open(tmp_path / "0", resources=RESOURCES)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(params=["apply", "load"])
+def write(request, store):
+    return getattr(store, request.param)
+
+
+def test_a_new_store_is_empty(store):
+    assert store.get(b"a") is None
+    assert list(store.scan()) == []
+    assert store.position() is None
+
+
+def test_writes_and_position_are_there(store, write):
+    write([(b"a", b"1"), (b"b", b"2")], at(1))
+    assert store.get(b"a") == b"1"
+    assert store.position() == at(1)
+    write([(b"a", None), (b"c", b"3")], at(2))
+    assert list(store.scan()) == [(b"b", b"2"), (b"c", b"3")]
+    assert store.position() == at(2)
+
+
+def test_the_last_write_of_a_key_wins(store, write):
+    write([(b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"b", None)], at(1))
+    assert list(store.scan()) == [(b"a", b"2")]
+    write([(b"a", None), (b"a", b"3")], at(2))
+    assert store.get(b"a") == b"3"
+
+
+def test_no_writes_move_the_position(store, write):
+    write([(b"a", b"1")], at(1))
+    write([], at(2))
+    assert store.position() == at(2)
+    assert store.get(b"a") == b"1"
+
+
+def test_writes_may_come_from_a_scan_of_the_store_itself(store, write):
+    write([(b"a", b"1"), (b"b", b"2")], at(1))
+    write(((key, raw + b"!") for key, raw in store.scan()), at(2))
+    assert list(store.scan()) == [(b"a", b"1!"), (b"b", b"2!")]
+
+
+def test_writes_that_raise_leave_nothing(store, write):
+    def broken():
+        yield b"a", b"1"
+        raise LookupError("the changelog broke off")
+
+    with pytest.raises(LookupError):
+        write(broken(), at(1))
+    assert store.get(b"a") is None
+    assert store.position() is None
+
+
+def test_a_big_chunk_with_duplicates_and_deletes(store, write):
+    count = INGEST_MIN_WRITES * 2
+    store.apply([(b"%06d" % n, b"old") for n in range(count)], at(1))
+    chunk = [(b"%06d" % (n * 7 % count), b"%d" % n) for n in range(count)]
+    chunk += [(b"%06d" % n, None) for n in range(0, count, 3)]
+    chunk += [(b"%06d" % n, b"again") for n in range(0, count, 6)]
+    expected = {b"%06d" % n: b"old" for n in range(count)}
+    for key, raw in chunk:
+        if raw is None:
+            expected.pop(key, None)
+        else:
+            expected[key] = raw
+    write(chunk, at(2))
+    assert list(store.scan()) == sorted(expected.items())
+    assert store.get(b"000003") is None
+    assert store.get(b"000006") == b"again"
+    assert store.position() == at(2)
+
+
+def test_a_scan_is_as_of_its_call(store, write):
+    write([(b"a", b"1"), (b"b", b"1"), (b"c", b"1")], at(1))
+    begun, not_begun = store.scan(), store.scan(reverse=True)
+    assert next(begun) == (b"a", b"1")
+    write([(b"b", None), (b"c", b"2"), (b"d", b"2")], at(2))
+    assert list(begun) == [(b"b", b"1"), (b"c", b"1")]
+    assert list(not_begun) == [(b"c", b"1"), (b"b", b"1"), (b"a", b"1")]
+
+
+def test_wipe_forgets_everything(store, write):
+    write([(b"a", b"1")], at(1))
+    store.wipe()
+    assert list(store.scan()) == []
+    assert store.position() is None
+    write([(b"b", b"1")], at(2))
+    assert list(store.scan()) == [(b"b", b"1")]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.get(b"a"),
+        lambda store: store.scan(),
+        lambda store: store.position(),
+        lambda store: store.apply([], at(1)),
+        lambda store: store.load([], at(1)),
+        lambda store: store.wipe(),
+    ],
+    ids=["get", "scan", "position", "apply", "load", "wipe"],
+)
+def test_a_closed_store_says_so(store, call):
+    store.apply([(b"a", b"1")], at(1))
+    store.close()
+    store.close()
+    with pytest.raises(StoreClosedError):
+        call(store)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    batches=st.lists(WRITES, max_size=4), start=BOUNDS, end=BOUNDS, reverse=st.booleans(), loading=st.booleans()
+)
+def test_rocks_does_what_memory_does(batches, start, end, reverse, loading):
+    memory = MemoryStore()
+    with tempfile.TemporaryDirectory() as folder:
+        rocks = RocksStore.open(Path(folder) / "0", resources=RESOURCES)
+        for offset, writes in enumerate(batches):
+            memory.apply(writes, at(offset))
+            (rocks.load if loading else rocks.apply)(writes, at(offset))
+        assert list(rocks.scan(start, end, reverse=reverse)) == list(memory.scan(start, end, reverse=reverse))
+        assert rocks.position() == memory.position()
+        rocks.close()

@@ -1,0 +1,199 @@
+"""The overlay above each store against plain dicts: messages, commits, lost commits, expiry, ranges."""
+
+import struct
+import tempfile
+from pathlib import Path
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from stores._core.overlay import MessageScope, Overlay, stamped
+from stores._core.record import Position
+from stores.memory import MemoryStore
+from stores.rocks import RocksResources, RocksStore
+
+KEYS = st.sampled_from([b"", b"\x00", b"a", b"a\x00", b"a\xff", b"a\xff\xff", b"b", b"\xff", b"\xff\xff"])
+VALUES = st.sampled_from([b"", b"x", b"yy", b"z" * 40])
+BOUNDS = st.none() | KEYS | st.binary(max_size=2)
+TTL_MS = st.none() | st.integers(min_value=0, max_value=30)
+
+State = dict[bytes, tuple[bytes, bytes, int]]
+"""Key to (stamp, value, expires_at_ms or 0): expired keys stay until they are deleted."""
+
+
+class OverlayMachine(RuleBasedStateMachine):
+    """The model is three dicts of the whole state: committed, as of the freeze, and as of the last message's end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = self.open_base()
+        self.scope = MessageScope()
+        self.overlay = Overlay(self.base, self.scope)
+        self.committed: State = {}
+        self.frozen: State | None = None
+        self.frozen_writes: dict[bytes, tuple[bytes, bytes | None]] = {}
+        self.in_base = False
+        self.released: State = {}
+        self.now: State = {}
+
+    def open_base(self):
+        return MemoryStore()
+
+    @initialize(epoch=st.integers(1, 2**63), offset=st.integers(0, 2**62), now_ms=st.integers(1, 2**40))
+    def begin(self, epoch, offset, now_ms):
+        self.scope.epoch, self.scope.source_offset, self.scope.now_ms = epoch, offset, now_ms
+
+    def expires_at(self, ttl_ms):
+        return 0 if ttl_ms is None else self.scope.now_ms + ttl_ms
+
+    def is_live(self, entry):
+        return entry[2] == 0 or entry[2] > self.scope.now_ms
+
+    def look_up(self, key):
+        entry = self.now.get(key)
+        return entry[1] if entry is not None and self.is_live(entry) else None
+
+    def put(self, key, value, expires_at_ms):
+        stamp = struct.pack(">BQqq", 1, self.scope.epoch, self.scope.source_offset, expires_at_ms)
+        self.now[key] = (stamp, value, expires_at_ms)
+
+    def live_items(self):
+        return sorted((key, entry[1]) for key, entry in self.now.items() if self.is_live(entry))
+
+    @rule(key=KEYS, value=VALUES, ttl_ms=TTL_MS)
+    def set(self, key, value, ttl_ms):
+        expires_at_ms = self.expires_at(ttl_ms)
+        self.overlay.set(key, value, expires_at_ms)
+        self.put(key, value, expires_at_ms)
+
+    @rule(key=KEYS, value=VALUES, ttl_ms=TTL_MS)
+    def put_if_absent(self, key, value, ttl_ms):
+        expires_at_ms, held = self.expires_at(ttl_ms), self.look_up(key)
+        assert self.overlay.put_if_absent(key, value, expires_at_ms) == held
+        if held is None:
+            self.put(key, value, expires_at_ms)
+
+    @rule(key=KEYS)
+    def delete(self, key):
+        writes = dict(self.overlay.writes)
+        assert self.overlay.delete(key) is (self.look_up(key) is not None)
+        if self.now.pop(key, None) is None:
+            assert self.overlay.writes == writes
+
+    @rule(key=KEYS, expected=st.none() | VALUES, as_held=st.booleans(), value=st.none() | VALUES, ttl_ms=TTL_MS)
+    def compare_and_set(self, key, expected, as_held, value, ttl_ms):
+        held = self.look_up(key)
+        expected = held if as_held else expected
+        happens = held == expected
+        assert self.overlay.compare_and_set(key, expected, value, self.expires_at(ttl_ms)) is happens
+        if happens and value is None:
+            self.now.pop(key, None)
+        elif happens:
+            self.put(key, value, self.expires_at(ttl_ms))
+
+    @rule(start=BOUNDS, end=BOUNDS, reverse=st.booleans(), key=KEYS, value=VALUES)
+    def items_while_writing(self, start, end, reverse, key, value):
+        expected = [
+            (k, v) for k, v in self.live_items() if (start is None or k >= start) and (end is None or k < end)
+        ]
+        rows = self.overlay.items(start, end, reverse=reverse)
+        got = [row for _, row in zip(range(1), rows, strict=False)]
+        self.set(key, value, None)
+        self.delete(b"a")
+        got += list(rows)
+        assert got == (expected[::-1] if reverse else expected)
+
+    @rule(prefix=KEYS | st.binary(max_size=2))
+    def prefix(self, prefix):
+        expected = [(key, value) for key, value in self.live_items() if key[: len(prefix)] == prefix]
+        assert list(self.overlay.prefix(prefix)) == expected
+
+    @rule(by_ms=st.integers(0, 20))
+    def time_passes(self, by_ms):
+        self.scope.now_ms += by_ms
+
+    @rule()
+    def message_succeeds(self):
+        self.scope.release()
+        self.scope.source_offset += 1
+        self.released = dict(self.now)
+
+    @rule()
+    def message_fails(self):
+        self.scope.rollback()
+        self.scope.source_offset += 1
+        self.now = dict(self.released)
+
+    @precondition(lambda self: self.frozen is None)
+    @rule()
+    def commit_begins(self):
+        self.message_succeeds()
+        self.frozen = dict(self.now)
+        self.frozen_writes = self.overlay.freeze()
+        self.in_base = False
+
+    @precondition(lambda self: self.frozen is not None and not self.in_base)
+    @rule(loading=st.booleans())
+    def commit_reaches_the_base(self, loading):
+        offset = self.scope.source_offset
+        write = self.base.load if loading else self.base.apply
+        position = Position(offset, offset, self.scope.now_ms, 1, "id")
+        write([(key, stamped(entry)) for key, entry in self.frozen_writes.items()], position)
+        self.committed, self.in_base = self.frozen, True
+        expected = sorted((key, entry[0] + entry[1]) for key, entry in self.committed.items())
+        assert list(self.base.scan()) == expected
+        assert self.base.position() == position
+
+    @precondition(lambda self: self.in_base)
+    @rule()
+    def commit_ends(self):
+        self.overlay.settle()
+        self.frozen, self.in_base = None, False
+
+    @rule()
+    def takeover(self):
+        self.overlay.discard()
+        self.frozen, self.in_base = None, False
+        self.now, self.released = dict(self.committed), dict(self.committed)
+
+    @invariant()
+    def sees_what_the_model_sees(self):
+        assert list(self.overlay.items()) == self.live_items()
+        for key in (b"", b"a", b"a\xff", b"b", b"\xff"):
+            assert self.overlay.get(key) == self.look_up(key)
+
+    @invariant()
+    def counts_no_fewer_bytes_than_it_holds(self):
+        held = sum(len(key) + len(value or b"") for key, (_, value) in self.overlay.writes.items())
+        assert self.overlay.bytes_held >= held
+
+    def teardown(self):
+        self.base.close()
+
+
+class RocksOverlayMachine(OverlayMachine):
+    def open_base(self):
+        self.folder = tempfile.TemporaryDirectory()
+        return RocksStore.open(Path(self.folder.name) / "0", resources=RESOURCES)
+
+    @precondition(lambda self: self.frozen is None)
+    @rule()
+    def worker_restarts(self):
+        self.base.close()
+        self.base = RocksStore.open(Path(self.folder.name) / "0", resources=RESOURCES)
+        self.overlay = Overlay(self.base, self.scope)
+        self.scope.release()
+        self.now, self.released = dict(self.committed), dict(self.committed)
+
+    def teardown(self):
+        super().teardown()
+        self.folder.cleanup()
+
+
+RESOURCES = RocksResources(memtable_bytes=64 << 10)
+
+TestOverMemory = OverlayMachine.TestCase
+TestOverMemory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestOverRocks = RocksOverlayMachine.TestCase
+TestOverRocks.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)

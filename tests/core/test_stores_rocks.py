@@ -1,0 +1,334 @@
+"""RocksDB: crashes, locks, damage, formats, and readers beside an owner."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from rocksdict import Options, Rdict
+
+from stores._core.record import Position
+from stores.errors import (
+    StoreClosedError,
+    StoreCorruptedError,
+    StoreFormatError,
+    StoreLockedError,
+    StoreUnavailableError,
+)
+from stores.rocks import INGEST_MIN_WRITES, RocksReader, RocksResources, RocksStore
+
+ROOT = Path(__file__).parents[2]
+SMALL = RocksResources(memtable_bytes=64 << 10)
+
+
+def at(offset: int) -> Position:
+    return Position(offset, offset, 1, 1, "id")
+
+
+class Child:
+    """A process that runs `code` with `path` in sys.argv[1], and says a number for each thing done."""
+
+    def __init__(self, code: str, path: Path) -> None:
+        prelude = """
+            import sys, time
+            from pathlib import Path
+            from stores._core.record import Position
+            from stores.rocks import RocksReader, RocksResources, RocksStore
+            path = Path(sys.argv[1])
+            def at(n): return Position(n, n, 1, 1, "id")
+            def say(n): print(n, flush=True)
+        """
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(prelude) + textwrap.dedent(code), str(path)],
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            text=True,
+        )
+
+    def __enter__(self):
+        return self
+
+    def hear(self) -> int:
+        return int(self.process.stdout.readline())
+
+    def kill(self) -> int:
+        """Kill it with signal 9; give the last number it said."""
+        self.process.send_signal(signal.SIGKILL)
+        said = self.process.communicate()[0].split()
+        return int(said[-1]) if said else 0
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate()
+
+
+APPLY_LOOP = """
+    store = RocksStore.open(path, resources=RocksResources(memtable_bytes=64 << 10))
+    n = store.position().source_offset if store.position() else 0
+    while True:
+        n += 1
+        store.apply([(b"%04d" % k, b"%d" % n) for k in range(300)], at(n))
+        say(n)
+"""
+
+LOAD_LOOP = """
+    store = RocksStore.open(path, resources=RocksResources(memtable_bytes=64 << 10))
+    n = store.position().source_offset if store.position() else 0
+    while True:
+        n += 1
+        store.load([(b"%05d" % k, b"%d" % n) for k in range(5000)], at(n))
+        say(n)
+"""
+
+
+def test_data_and_position_agree_after_kill_9(tmp_path):
+    for pause_s in (0.0, 0.03, 0.11, 0.3):
+        with Child(APPLY_LOOP, tmp_path / "0") as child:
+            child.hear()
+            time.sleep(pause_s)
+            said = child.kill()
+        store = RocksStore.open(tmp_path / "0")
+        offset = store.position().source_offset
+        assert offset >= said
+        assert {raw for _, raw in store.scan()} == {b"%d" % offset}
+        assert len(list(store.scan())) == 300
+        store.close()
+
+
+def test_a_load_that_was_killed_is_mended_by_its_replay(tmp_path):
+    for pause_s in (0.0, 0.05, 0.13):
+        with Child(LOAD_LOOP, tmp_path / "0") as child:
+            child.hear()
+            time.sleep(pause_s)
+            child.kill()
+        store = RocksStore.open(tmp_path / "0")
+        offset = store.position().source_offset
+        assert {raw for _, raw in store.scan()} <= {b"%d" % offset, b"%d" % (offset + 1)}
+        for part in range(0, 5000, 1000):
+            chunk = [(b"%05d" % k, b"%d" % (offset + 1)) for k in range(part, part + 1000)]
+            store.load(chunk, at(offset + (part == 4000)))
+        assert {raw for _, raw in store.scan()} == {b"%d" % (offset + 1)}
+        store.close()
+
+
+def test_a_reader_beside_a_writing_owner_sees_one_point(tmp_path):
+    offsets = []
+    with Child(APPLY_LOOP, tmp_path / "0") as child:
+        child.hear()
+        deadline = time.monotonic() + 4
+        while len(offsets) < 40 and time.monotonic() < deadline:
+            reader = RocksReader.open(tmp_path / "0", tmp_path / "scratch")
+            offset = reader.position().source_offset
+            rows = list(reader.scan())
+            assert {raw for _, raw in rows} == {b"%d" % offset}
+            assert len(rows) == 300
+            assert reader.get(b"0299") == b"%d" % offset
+            assert reader.position().source_offset == offset
+            reader.close()
+            offsets.append(offset)
+    assert offsets == sorted(offsets)
+    assert len(set(offsets)) >= 10
+
+
+def test_a_reader_keeps_its_point_while_the_owner_compacts_and_deletes(tmp_path):
+    with Child(APPLY_LOOP, tmp_path / "0") as child:
+        child.hear()
+        reader = RocksReader.open(tmp_path / "0", tmp_path / "scratch")
+        offset = reader.position().source_offset
+        files = set(os.listdir(tmp_path / "0"))
+        deadline = time.monotonic() + 4
+        while files <= set(os.listdir(tmp_path / "0")) and time.monotonic() < deadline:
+            child.hear()
+        assert not files <= set(os.listdir(tmp_path / "0")), "the owner deleted nothing: the test says nothing"
+        assert {raw for _, raw in reader.scan()} == {b"%d" % offset}
+        reader.close()
+
+
+def test_a_reader_leaves_no_trace_and_locks_nobody_out(tmp_path):
+    store = RocksStore.open(tmp_path / "0")
+    store.apply([(b"a", b"1")], at(1))
+    before = {path: path.stat().st_size for path in (tmp_path / "0").iterdir()}
+    reader = RocksReader.open(tmp_path / "0", tmp_path / "scratch")
+    assert reader.get(b"a") == b"1"
+    assert before == {path: path.stat().st_size for path in (tmp_path / "0").iterdir()}
+    store.apply([(b"a", b"2")], at(2))
+    store.close()
+    RocksStore.open(tmp_path / "0").close()
+    assert reader.get(b"a") == b"1"
+    reader.close()
+    reader.close()
+    with pytest.raises(StoreClosedError):
+        reader.get(b"a")
+
+
+def test_a_reader_of_nothing(tmp_path):
+    with pytest.raises(StoreUnavailableError, match="no database"):
+        RocksReader.open(tmp_path / "0", tmp_path / "scratch")
+    assert not (tmp_path / "0").exists()
+
+
+def test_a_reader_gives_no_position_while_a_chunk_is_ahead_of_it(tmp_path, monkeypatch):
+    chunk = [(b"%05d" % k, b"2") for k in range(INGEST_MIN_WRITES)]
+    store = RocksStore.open(tmp_path / "0")
+    store.apply([(b"00000", b"1")], at(1))
+
+    def position_of_a_reader():
+        reader = RocksReader.open(tmp_path / "0", tmp_path / "scratch")
+        try:
+            return reader.position(), reader.get(b"00000")
+        finally:
+            reader.close()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "apply", lambda *_: None)
+        store.load(chunk, at(10))
+    assert position_of_a_reader() == (None, b"2")
+    store.apply(chunk[:100], at(9))
+    assert position_of_a_reader() == (None, b"2")
+    store.apply(chunk[100:], at(10))
+    assert position_of_a_reader() == (at(10), b"2")
+    store.close()
+
+
+def test_a_database_that_died_in_its_first_chunk_is_emptied(tmp_path, monkeypatch):
+    store = RocksStore.open(tmp_path / "0")
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "apply", lambda *_: None)
+        store.load([(b"%05d" % k, b"1") for k in range(INGEST_MIN_WRITES)], at(1))
+    assert next(store.scan()) == (b"00000", b"1")
+    store.close()
+    store = RocksStore.open(tmp_path / "0")
+    assert list(store.scan()) == []
+    store.close()
+
+
+def test_an_owner_locks_other_owners_out(tmp_path):
+    store = RocksStore.open(tmp_path / "0")
+    with pytest.raises(StoreLockedError, match=str(tmp_path / "0")):
+        RocksStore.open(tmp_path / "0")
+    store.close()
+    with Child("store = RocksStore.open(path); say(1); time.sleep(60)", tmp_path / "0") as child:
+        child.hear()
+        with pytest.raises(StoreLockedError, match=str(tmp_path / "0")):
+            RocksStore.open(tmp_path / "0")
+    RocksStore.open(tmp_path / "0").close()
+
+
+def test_close_lets_go_at_once_whatever_is_half_read(tmp_path):
+    store = RocksStore.open(tmp_path / "0")
+    store.apply([(b"a", b"1"), (b"b", b"1")], at(1))
+    half_read, not_begun, read = store.scan(), store.scan(reverse=True), store.scan()
+    next(half_read)
+    assert len(list(read)) == 2
+    store.close()
+    other = RocksStore.open(tmp_path / "0")
+    for rows in (half_read, not_begun):
+        with pytest.raises(StoreClosedError):
+            next(rows)
+    assert list(read) == []
+    other.close()
+
+
+@pytest.fixture
+def closed_store(tmp_path):
+    """A database with a table file of incompressible values, closed."""
+    store = RocksStore.open(tmp_path / "0")
+    store.apply([(b"%05d" % k, os.urandom(200)) for k in range(2_000)], at(1))
+    store.close()
+    return tmp_path / "0"
+
+
+def table_of(path: Path) -> Path:
+    return max(path.glob("*.sst"), key=lambda file: file.stat().st_size)
+
+
+def overwrite(file: Path, at_byte: int, size: int) -> None:
+    with file.open("r+b") as handle:
+        handle.seek(at_byte)
+        handle.write(b"\xaa" * size)
+
+
+def test_a_table_cut_short_is_corruption(closed_store):
+    os.truncate(table_of(closed_store), 1_000)
+    with pytest.raises(StoreCorruptedError) as caught:
+        RocksStore.open(closed_store)
+    assert caught.value.path == closed_store
+    assert str(closed_store) in str(caught.value)
+
+
+@pytest.mark.parametrize("damage", ["table", "manifest", "current"])
+def test_missing_files_are_corruption(closed_store, damage):
+    file = {"table": table_of(closed_store), "manifest": next(closed_store.glob("MANIFEST*"))}.get(damage)
+    if file is None:
+        (closed_store / "CURRENT").write_text("nonsense")
+    else:
+        file.unlink()
+    with pytest.raises(StoreCorruptedError):
+        RocksStore.open(closed_store)
+    with pytest.raises((StoreCorruptedError, StoreUnavailableError)):
+        RocksReader.open(closed_store, closed_store.parent / "scratch")
+
+
+def test_a_damaged_block_is_corruption_and_not_the_end_of_a_scan(closed_store):
+    overwrite(table_of(closed_store), 100_000, 8_000)
+    store = RocksStore.open(closed_store)
+    for reverse in (False, True):
+        with pytest.raises(StoreCorruptedError):
+            list(store.scan(reverse=reverse))
+    with pytest.raises(StoreCorruptedError):
+        [store.get(b"%05d" % k) for k in range(2_000)]
+    store.close()
+    RocksReader.open(closed_store, closed_store.parent / "scratch").close()
+
+
+def test_a_newer_format_is_refused_by_owner_and_reader(closed_store):
+    def set_format(raw: bytes) -> None:
+        options = Options(raw_mode=True)
+        database = Rdict(str(closed_store), options, {"meta": options})
+        meta = database.get_column_family("meta")
+        meta.put(b"format", raw)
+        database.close()
+
+    set_format(b"2")
+    for _ in range(2):
+        with pytest.raises(StoreFormatError, match="format 2"):
+            RocksStore.open(closed_store)
+    with pytest.raises(StoreFormatError, match="format 2"):
+        RocksReader.open(closed_store, closed_store.parent / "scratch")
+    set_format(b"x")
+    with pytest.raises(StoreCorruptedError, match="format"):
+        RocksStore.open(closed_store)
+
+
+def test_a_path_that_is_a_file_is_unavailable(tmp_path):
+    (tmp_path / "0").write_text("")
+    with pytest.raises(StoreUnavailableError, match=str(tmp_path / "0")):
+        RocksStore.open(tmp_path / "0")
+
+
+def test_leftovers_of_a_load_are_cleared(tmp_path):
+    RocksStore.open(tmp_path / "0").close()
+    (tmp_path / "0" / "ingest").mkdir(exist_ok=True)
+    (tmp_path / "0" / "ingest" / "chunk.sst").write_bytes(b"half")
+    store = RocksStore.open(tmp_path / "0")
+    store.load([(b"%05d" % k, b"1") for k in range(INGEST_MIN_WRITES)], at(1))
+    assert store.get(b"00001") == b"1"
+    assert list((tmp_path / "0" / "ingest").iterdir()) == []
+    store.close()
+
+
+def test_databases_share_their_resources(tmp_path):
+    resources = RocksResources(block_cache_bytes=8 << 20, write_buffer_bytes=8 << 20)
+    stores = [RocksStore.open(tmp_path / str(n), resources=resources) for n in range(2)]
+    before = resources.usage_bytes()[1]
+    stores[0].apply([(b"%05d" % k, b"x" * 1_000) for k in range(1_000)], at(1))
+    one = resources.usage_bytes()[1]
+    stores[1].apply([(b"%05d" % k, b"x" * 1_000) for k in range(1_000)], at(1))
+    both = resources.usage_bytes()[1]
+    assert before < one < both
+    for store in stores:
+        store.close()

@@ -1,0 +1,172 @@
+"""Topics, records and workers for tests on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.structs import TopicPartition
+
+from actors._core.partitioner import partition_for
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 60.0
+
+
+def unique(name: str) -> str:
+    """A name that no other test uses."""
+    return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+async def make_topics(brokers: str, *names: str, partitions: int = 2, config: dict[str, str] | None = None) -> None:
+    """Make topics, and wait until they can be written to."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
+    await admin.start()
+    try:
+        response = await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=config or {}) for name in names])
+        assert all(error[1] == 0 for error in response.topic_errors), response
+    finally:
+        await admin.close()
+    async with producing(brokers) as producer:
+        for name in names:
+            await eventually(lambda name=name: _has_leaders(producer, name, partitions))
+
+
+async def _has_leaders(producer: AIOKafkaProducer, topic: str, partitions: int) -> bool:
+    await producer.client.force_metadata_update()
+    return len(await producer.partitions_for(topic)) == partitions
+
+
+@contextlib.asynccontextmanager
+async def producing(brokers: str, **options: object) -> AsyncIterator[AIOKafkaProducer]:
+    """A producer for the time of the block."""
+    producer = AIOKafkaProducer(bootstrap_servers=brokers, **options)
+    await producer.start()
+    try:
+        yield producer
+    finally:
+        await producer.stop()
+
+
+async def send(
+    brokers: str, topic: str, records: Iterable[tuple[bytes | None, bytes | None]], *, partitions: int = 2
+) -> None:
+    """Send (key, value) records in order, each to the partition of its key; those without a key to partition 0."""
+    async with producing(brokers) as producer:
+        sent = [
+            await producer.send(
+                topic, value, key, partition=0 if key is None else partition_for(key, partitions)
+            )
+            for key, value in records
+        ]
+        await asyncio.gather(*sent)
+
+
+async def read_all(brokers: str, topic: str, *, isolation: str = "read_committed") -> list:
+    """All records of a topic up to its end as it is now."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=brokers, isolation_level=isolation, auto_offset_reset="earliest")
+    await consumer.start()
+    try:
+        count = len(await consumer._client._wait_on_metadata(topic))
+        parts = [TopicPartition(topic, number) for number in range(count)]
+        consumer.assign(parts)
+        ends = await consumer.end_offsets(parts)
+        found: list = []
+        deadline_s = time.monotonic() + DEADLINE_S
+        while any([(await consumer.position(part)) < end for part, end in ends.items()]):
+            assert time.monotonic() < deadline_s, f"{topic} can't be read to {ends}"
+            for records in (await consumer.getmany(timeout_ms=100)).values():
+                found += records
+        return sorted(found, key=lambda record: (record.partition, record.offset))
+    finally:
+        await consumer.stop()
+
+
+async def eventually(condition: Callable, *, deadline_s: float = DEADLINE_S, what: str = "") -> object:
+    """Wait for a condition, sync or async, to hold; give what it gave."""
+    end_s = time.monotonic() + deadline_s
+    while True:
+        result = condition()
+        if asyncio.iscoroutine(result):
+            result = await result
+        if result:
+            return result
+        assert time.monotonic() < end_s, f"not within {deadline_s} s: {what or condition}"
+        await asyncio.sleep(0.05)
+
+
+class WorkerProcess:
+    """A real `faust worker` of an app module, with its own data folder and log."""
+
+    def __init__(self, module: str, brokers: str, folder: Path, **environment: str) -> None:
+        self.module = module
+        self.folder = folder
+        self.log_file = folder.with_suffix(".log")
+        self._environment = {
+            **os.environ, "KAFKA_URL": ";".join(f"kafka://{b}" for b in brokers.split(",")), **environment
+        }
+        self._process: subprocess.Popen | None = None
+
+    def start(self) -> WorkerProcess:
+        """Start it; the log is appended to."""
+        command = [sys.executable, "-m", "faust", "-A", self.module, "-D", str(self.folder)]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "worker", "-l", "info", "--without-web"],
+                cwd=ROOT, env=self._environment, stdout=log, stderr=log, start_new_session=True,
+            )
+        return self
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    def log(self) -> str:
+        """Everything it said."""
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        self._end(signal.SIGKILL)
+
+    def terminate(self) -> int:
+        """SIGTERM; gives the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def wait(self, timeout_s: float = 30.0) -> int:
+        """Wait for it to end by itself; gives the exit code."""
+        assert self._process is not None
+        return self._process.wait(timeout_s)
+
+    def is_running(self) -> bool:
+        """Whether it runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def _end(self, number: signal.Signals) -> int:
+        if self._process is None:
+            return 0
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+        try:
+            return self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait(20)
