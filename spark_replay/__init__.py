@@ -1,14 +1,14 @@
-"""Rebuild an app's state from its compacted changelog with Spark, and validate what the workers hold, key by key.
+"""Rebuild an app's state from its compacted changelog with Spark, and validate the workers' stores by key.
 
 On the command line `python -m spark_replay --help`; in a notebook:
 
     from pathlib import Path
     import spark_replay
 
-    spark = spark_replay.session()
+    spark = spark_replay.spark_session()
     log = spark_replay.read_changelog(spark, "127.0.0.1:9092", "dispatcher-run-command-state-changelog")
     state = spark_replay.rebuild_state(spark, "127.0.0.1:9092", "dispatcher-run-command-state-changelog")
-    keys = spark_replay.compare(
+    keys = spark_replay.compare_exports(
         spark, "127.0.0.1:9092", "dispatcher-run-command-state-changelog", against=Path("exports")
     )
     keys.where("kind != 'equal'").show()
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from spark_replay.placement import home_partition, murmur2
     from spark_replay.rebuild import Rebuilt, rebuild_state, write_rebuild
     from spark_replay.report import Example, Report
-    from spark_replay.session import session
-    from spark_replay.validate import compare, validate
+    from spark_replay.session import spark_session
+    from spark_replay.validate import compare_exports, validate_exports
 
 __all__ = [
     "BrokerError",
@@ -50,13 +50,13 @@ __all__ = [
     "TargetError",
     "ToolMissingError",
     "UnknownTopicError",
-    "compare",
+    "compare_exports",
     "home_partition",
     "murmur2",
     "read_changelog",
     "rebuild_state",
-    "session",
-    "validate",
+    "spark_session",
+    "validate_exports",
     "write_rebuild",
 ]
 
@@ -65,13 +65,13 @@ _HOMES = {
     "Example": "report",
     "Rebuilt": "rebuild",
     "Report": "report",
-    "compare": "validate",
+    "compare_exports": "validate",
     "home_partition": "placement",
     "murmur2": "placement",
     "read_changelog": "changelog",
     "rebuild_state": "rebuild",
-    "session": "session",
-    "validate": "validate",
+    "spark_session": "session",
+    "validate_exports": "validate",
     "write_rebuild": "rebuild",
 }
 

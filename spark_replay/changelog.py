@@ -25,16 +25,16 @@ def read_changelog(
     """Read all that is committed in a changelog.
 
     Args:
-        spark: A session with the Kafka connector, as `session` gives it.
+        spark: A session with the Kafka connector, as `spark_session` gives it.
         brokers: `host:port,…`.
         topic: The changelog.
         kafka_options: Settings of the Kafka client, such as `security.protocol`.
 
     Returns:
-        One row a record: `partition` int, `offset` bigint, `key` binary, `value` binary (null in a tombstone),
-        `timestamp` timestamp, `epoch` bigint, `source_offset` bigint, `expires_at_ms` bigint (0: never),
-        `tombstone` boolean. A record without a key, or without a stamp of this release's version, has null in the
-        stamp's three columns.
+        One row a record: `partition` int, `offset` bigint, `key` binary, `value` binary (null in a
+        tombstone), `timestamp` timestamp, `epoch` bigint, `source_offset` bigint, `expires_at_ms` bigint (0:
+        never), `tombstone` boolean. A record without a key, or without a stamp of this release's version, has
+        null in the stamp's three columns.
 
     Raises:
         BrokerError: The brokers don't answer.
@@ -59,15 +59,15 @@ def read_rows(spark: SparkSession, brokers: str, topic: Topic, kafka_options: Ma
     """Read the committed records of a topic between its `starts` and `ends`.
 
     Returns:
-        `partition`, `offset`, `key`, `value`, `timestamp` and `stamp`, the header's 25 bytes, or null where the record
-        has no key or no such header: a row with a null stamp is damage.
+        `partition`, `offset`, `key`, `value`, `timestamp` and `stamp`, the header's 25 bytes, or null where
+        the record has no key or no such header: a row with a null stamp is damage.
     """
     client = client_options(brokers, kafka_options) | {"isolation.level": "read_committed"}
     reader = spark.read.format("kafka")
     for key, value in (_FETCHING | client).items():
         reader = reader.option(f"kafka.{key}", value)
-    # aborted, compacted and marker offsets are gaps that the source steps over by itself; with failOnDataLoss it
-    # stops only where the log was cut off while it was being read, which would pass for missing keys
+    # aborted, compacted and marker offsets are gaps that the source steps over by itself; with failOnDataLoss
+    # it stops only where the log was cut off while it was being read, which would pass for missing keys
     records = (
         reader.option("subscribe", topic.name)
         .option("includeHeaders", "true")
@@ -81,7 +81,7 @@ def read_rows(spark: SparkSession, brokers: str, topic: Topic, kafka_options: Ma
 
 
 def stamp_fields(stamp: Column) -> dict[str, Column]:
-    """Give the stamp's `epoch`, `source_offset` and `expires_at_ms` as bigint columns; null of a null stamp."""
+    """Give the stamp's `epoch`, `source_offset` and `expires_at_ms` as bigints; null of a null stamp."""
     return {name: _int64(stamp, first) for name, first in _STAMP_FIELDS.items()}
 
 

@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 
 from spark_replay.errors import ReplayError
-from spark_replay.session import require_pyspark, session
+from spark_replay.session import require_pyspark, spark_session
 from spark_replay.topic import require_reachable
 
 if TYPE_CHECKING:
@@ -148,10 +148,10 @@ def validate(against: Path, json_file: Path | None, **given: Any) -> None:
     source, console = _source(given), Console(stderr=True)
     with _failing(), _spark(source, console) as spark:
         from spark_replay.progress import progress
-        from spark_replay.validate import validate as run
+        from spark_replay.validate import validate_exports
 
         with progress(spark.sparkContext, console, f"validate {source.changelog}"):
-            found = run(
+            found = validate_exports(
                 spark,
                 source.brokers,
                 source.changelog,
@@ -185,7 +185,7 @@ def _failing() -> Iterator[None]:
 
 @contextmanager
 def _spark(source: _Source, console: Console) -> Iterator[SparkSession]:
-    """A session that ends with the block, unless it was there before; what its JVM says is shown when it fails to start."""
+    """A session that ends with the block, unless it was there before; a failed start shows its log."""
     require_pyspark()
     require_reachable(source.brokers)
     from pyspark.sql import SparkSession
@@ -195,7 +195,7 @@ def _spark(source: _Source, console: Console) -> Iterator[SparkSession]:
         log = Path(folder) / "spark.log"
         console.print("starting Spark …", highlight=False)
         try:
-            spark = session(master=source.master, settings=source.settings, log=log)
+            spark = spark_session(master=source.master, settings=source.settings, log=log)
         except ReplayError:
             console.print(log.read_text() if log.exists() else "", markup=False, highlight=False)
             raise

@@ -1,4 +1,4 @@
-"""The exports below a folder: which worker's copy of each partition counts, and whether its file can be read."""
+"""The exports below a folder: which copy of each partition counts, and whether its file can be read."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ class Exports:
 
 
 def find_exports(folder: Path, changelog: str) -> Exports:
-    """Read the manifests in a folder and in those right below it, and check the files of the copies that count.
+    """Read the manifests in a folder and right below it, and check the files of the copies that count.
 
     Raises:
-        ExportError: There is none, they aren't of this changelog or contradict each other, or a file is missing, cut
-            off or of another shape.
+        ExportError: There is none, they aren't of this changelog or contradict each other, or a file is
+            missing, cut off or of another shape.
     """
     if not folder.is_dir():
         raise ExportError(f"no folder {folder}: --against takes the folder given to `state export --to`")

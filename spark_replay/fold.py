@@ -27,9 +27,10 @@ def last_writes(rows: DataFrame, before: Sequence[int | None]) -> DataFrame:
         before: For each partition the position that the fold stands for; None for the log's end.
 
     Returns:
-        `partition`, `key`, `last` (struct of `offset`, `value`, `stamp` of the last record below the position, null if
-        there is none), `later_offset` (of the first record from the position on, or null), `records` (how many were
-        read), `damaged` (how many of them have no stamp), `damaged_offset` (the first of these, or null).
+        `partition`, `key`, `last` (struct of `offset`, `value`, `stamp` of the last record below the
+        position, null if there is none), `later_offset` (of the first record from the position on, or null),
+        `records` (how many were read), `damaged` (how many of them have no stamp), `damaged_offset` (the
+        first of these, or null).
     """
     position = by_partition(before)
     offset = F.col("offset")
@@ -53,8 +54,8 @@ def live(folded: DataFrame, as_of_ms: int) -> DataFrame:
     """Give the state that folded records stand for: no tombstones, nothing expired at `as_of_ms`.
 
     Returns:
-        `partition` int, `key` binary, `value` binary, `source_offset` bigint, `epoch` bigint, `expires_at_ms` bigint,
-        `offset` bigint; the three of the stamp are null where the last record has none.
+        `partition` int, `key` binary, `value` binary, `source_offset` bigint, `epoch` bigint, `expires_at_ms`
+        bigint, `offset` bigint; the three of the stamp are null where the last record has none.
     """
     fields = stamp_fields(F.col("last.stamp"))
     state = folded.where(F.col("last.value").isNotNull()).select(

@@ -1,4 +1,4 @@
-"""The partition that a key belongs in: murmur2 as Kafka's Java client computes it, in built-in Spark functions."""
+"""The partition that a key belongs in: murmur2 as in Kafka's Java client, by built-in Spark functions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def home_partition(key: Column, partition_count: int) -> Column:
 def murmur2(key: Column) -> Column:
     """Give a binary key's murmur2 as a bigint from 0 to 2^32 - 1.
 
-    The algorithm is `org.apache.kafka.common.utils.Utils.murmur2`. It runs on bigints below 2^32, whose product with
-    the constant below 2^31 never overflows, so that Spark's ANSI mode has nothing to object to.
+    The algorithm is `org.apache.kafka.common.utils.Utils.murmur2`. It runs on bigints below 2^32, whose
+    product with the constant below 2^31 never overflows, so that Spark's ANSI mode has nothing to object to.
     """
     length = F.octet_length(key).cast("bigint")
     count = F.shiftright(length, 2).cast("int")

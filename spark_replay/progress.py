@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _LINE_EVERY_S = 5.0
 
 @contextmanager
 def progress(context: SparkContext, console: Console, what: str) -> Iterator[None]:
-    """Show how many of Spark's tasks are done while the block runs: a bar on a terminal, a line every 5 s elsewhere."""
+    """Show how many of Spark's tasks are done while the block runs: a bar on a terminal, else lines."""
     stop = threading.Event()
     follow = _bar if console.is_terminal else _lines
     thread = threading.Thread(

@@ -71,7 +71,7 @@ def rebuild_state(
     """Give the state that a changelog stands for.
 
     Args:
-        spark: A session with the Kafka connector, as `session` gives it.
+        spark: A session with the Kafka connector, as `spark_session` gives it.
         brokers: `host:port,…`.
         topic: The changelog.
         before: For each partition the offset to stop before, None for its end; all ends if left out.
@@ -80,8 +80,8 @@ def rebuild_state(
 
     Returns:
         One row a key: `partition` int, `key` binary, `value` binary, `source_offset` bigint, `epoch` bigint,
-        `expires_at_ms` bigint (0: never), `offset` bigint, the record's own. The three of the stamp are null where
-        the key's last record carries none.
+        `expires_at_ms` bigint (0: never), `offset` bigint, the record's own. The three of the stamp are null
+        where the key's last record carries none.
 
     Raises:
         BrokerError: The brokers don't answer.

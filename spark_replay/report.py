@@ -28,8 +28,8 @@ class Example:
         partition: Where it was found.
         key: As text if it is printable UTF-8, else as base64 after `base64:`.
         cause: What is wrong, in words.
-        log: `value`, `source_offset`, `epoch`, `expires_at_ms` and `offset` of the log's write, or None. A value
-            longer than 200 bytes is cut.
+        log: `value`, `source_offset`, `epoch`, `expires_at_ms` and `offset` of the log's write, or None. A
+            value longer than 200 bytes is cut.
         export: The same of the export, without an offset, or None.
     """
 
@@ -186,7 +186,7 @@ def _cause(partition: int, kind: str, row: Row, *, held: bool) -> str:
         "extra": _why_extra(row),
         "different": f"{', '.join(row['differs'])} differ{'s' if len(row['differs']) == 1 else ''}",
         "wrong_partition": _why_displaced(partition, row),
-        "unstamped": f"the record at offset {row['damaged_offset']} has no key or no stamp of a known version",
+        "unstamped": f"the record at offset {row['damaged_offset']} has no key or no known stamp",
         "superseded": f"the log only has its later write at offset {row['later_offset']}: can't be compared",
     }
     return causes[kind]

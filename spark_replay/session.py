@@ -31,7 +31,7 @@ _LOCAL_SETTINGS = {
 _STDERR = 2
 
 
-def session(
+def spark_session(
     *, master: str | None = None, settings: Mapping[str, str] | None = None, log: Path | None = None
 ) -> SparkSession:
     """Give a Spark session that can read Kafka: the active one if there is one, else a new one.
@@ -39,7 +39,7 @@ def session(
     Args:
         master: Spark's master; this machine with all its cores if None and `spark-submit` set none.
         settings: Spark settings that go before this module's.
-        log: Where the JVM of a new session writes what it says on standard error; our own standard error if None.
+        log: Where the JVM of a new session writes what it says on standard error; ours if None.
 
     Raises:
         ToolMissingError: pyspark, Java or Maven is missing.

@@ -15,7 +15,7 @@ from spark_replay.errors import BrokerError, UnknownTopicError
 from spark_replay.session import first_line
 
 if TYPE_CHECKING:
-    from py4j.protocol import Py4JJavaError
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
 _CONNECT_TIMEOUT_S = 3.0
@@ -92,7 +92,8 @@ def describe_topic(spark: SparkSession, brokers: str, name: str, kafka_options: 
 
 class _Admin:
     def __init__(self, spark: SparkSession, options: Mapping[str, str]) -> None:
-        self._jvm: Any = spark._jvm
+        jvm: Any = spark._jvm
+        self._jvm = jvm
         config = self._jvm.java.util.HashMap()
         for key, value in options.items():
             config.put(key, value)

@@ -3,12 +3,13 @@
 Each key of the log or of an export gets one kind:
 
 * `equal`, or `absent` where neither side has it: deleted or expired on both.
-* `missing`: in the log, not in the export. `extra`: in the export and deleted or unknown in the log, or twice there.
+* `missing`: in the log, not in the export. `extra`: in the export and deleted or unknown in the log, or twice
+  there.
 * `different`: in both, with another value or stamp.
 * `wrong_partition`: murmur2 puts it elsewhere, or the row says another partition than its file's.
 * `unstamped`: a record of it in the log has no key or no stamp.
-* `superseded`: the log only has later writes of it. Compaction took the one that the export shows, so that nothing can
-  be said; no mismatch.
+* `superseded`: the log only has later writes of it. Compaction took the one that the export shows, so that
+  nothing can be said; no mismatch.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _BUCKETS = 100
 _SHOWN_BYTES = 200
 
 
-def validate(
+def validate_exports(
     spark: SparkSession,
     brokers: str,
     topic: str,
@@ -51,7 +52,7 @@ def validate(
     """Compare the exports below a folder with their changelog.
 
     Args:
-        spark: A session with the Kafka connector, as `session` gives it.
+        spark: A session with the Kafka connector, as `spark_session` gives it.
         brokers: `host:port,…`.
         topic: The changelog.
         against: The folder that the workers exported to.
@@ -75,7 +76,7 @@ def validate(
     return report(summary, topic=described, exports=exports, seconds=time.monotonic() - started)
 
 
-def compare(
+def compare_exports(
     spark: SparkSession,
     brokers: str,
     topic: str,
@@ -83,13 +84,14 @@ def compare(
     against: Path,
     kafka_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Give the judgement of every key, for a notebook; arguments and errors are those of `validate`.
+    """Give the judgement of every key, for a notebook; arguments and errors are those of `validate_exports`.
 
     Returns:
         One row a key: `partition` int, `key` binary, `kind` string, `log` and `export` (structs of `value`,
-        `source_offset`, `epoch`, `expires_at_ms`, the log's with `offset` too; null where the side has nothing),
-        `differs` (array of the names that do), `home` int (null when the placement isn't by key), `claimed` int,
-        `export_rows`, `later_offset`, `damaged_offset`, `records`, `damaged` bigint, `live` boolean.
+        `source_offset`, `epoch`, `expires_at_ms`, the log's with `offset` too; null where the side has
+        nothing), `differs` (array of the names that do), `home` int (null when the placement isn't by key),
+        `claimed` int, `export_rows`, `later_offset`, `damaged_offset`, `records`, `damaged` bigint, `live`
+        boolean.
     """
     exports = find_exports(against, topic)
     options = kafka_options or {}
@@ -115,23 +117,23 @@ def require_comparable(exports: Exports, topic: Topic) -> None:
         start, end, high = topic.starts[number], topic.ends[number], topic.high_watermarks[number]
         if position > high:
             raise LogTooShortError(
-                f"the log is shorter than the export's position: {topic.name} partition {number} ends at {high}, "
-                f"{copy.file} stands for {position}: was the topic made anew, or is this another cluster?"
+                f"the log is shorter than the export's position: {topic.name} partition {number} ends at "
+                f"{high}, {copy.file} stands for {position}: was the topic made anew, or is this another cluster?"
             )
         if position > end:
             raise LogTooShortError(
-                f"{topic.name} partition {number} can be read to {end} and {copy.file} stands for {position}: "
-                f"a transaction is open there; try again when it is over"
+                f"{topic.name} partition {number} can be read to {end} and {copy.file} stands for "
+                f"{position}: a transaction is open there; try again when it is over"
             )
         if position < start:
             raise LogTooShortError(
-                f"{topic.name} partition {number} begins at {start}, after {position} that {copy.file} stands for: "
-                f"export anew"
+                f"{topic.name} partition {number} begins at {start}, after {position} that {copy.file} "
+                f"stands for: export anew"
             )
 
 
 def judge(rows: DataFrame, exported: DataFrame, exports: Exports) -> DataFrame:
-    """Judge every key; the shape is that of `compare`.
+    """Judge every key; the shape is that of `compare_exports`.
 
     Args:
         rows: The log: `partition`, `offset`, `key`, `value`, `stamp` (null: damaged).

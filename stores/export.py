@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -115,16 +114,15 @@ def _export_partition(
 ) -> ManifestPartition | None:
     if not (path / "CURRENT").exists():
         return None
-    with TemporaryDirectory(prefix="stores-export-") as scratch:
-        reader = RocksReader.open(path, Path(scratch))
-        try:
-            position = reader.position()
-            if position is None:
-                return None
-            file = target / partition_file(partition)
-            keys = _write_rows(file, path, partition, reader.scan(), progress)
-        finally:
-            reader.close()
+    reader = RocksReader.open(path)
+    try:
+        position = reader.position()
+        if position is None:
+            return None
+        file = target / partition_file(partition)
+        keys = _write_rows(file, path, partition, reader.scan(), progress)
+    finally:
+        reader.close()
     return ManifestPartition(partition, file.name, keys, position)
 
 

@@ -70,7 +70,8 @@ _FORMAT = b"format"
 _POSITION = b"position"
 _LOADING = b"loading"
 _CHUNKS = "ingest"
-_OPEN_ATTEMPTS = 50
+_READER_ATTEMPTS = 200
+_READER_CACHE_BYTES = 16 << 20
 _UNREACHED = 1 << 20
 _BLOOM_BITS_PER_KEY = 10
 _WAL_LIMIT_BYTES = 64 << 20
@@ -415,15 +416,15 @@ class RocksReader(_Database):
     """A `PartitionReader` of a database that another process may be writing to. Make one with `open`.
 
     It shows one state, that of its opening: the owner's write-ahead log included, later writes not.
+
+    Not a secondary instance of RocksDB: where a table is missing that one shows an older state of a column
+    family, without an error. A read-only instance refuses, and here it is opened again if the owner was the
+    cause.
     """
 
     @classmethod
-    def open(cls, path: Path | str, scratch: Path | str) -> RocksReader:
+    def open(cls, path: Path | str) -> RocksReader:
         """Open the database in the folder `path` for reading, with or without an owner. Writes nothing there.
-
-        Args:
-            path: the database's folder.
-            scratch: folder of this reader alone, for RocksDB's own log.
 
         Raises:
             StoreUnavailableError: there is no database, or its files change faster than they can be opened.
@@ -431,23 +432,27 @@ class RocksReader(_Database):
             StoreFormatError: a newer release wrote it.
         """
         path = Path(path)
-        cause: object = "its files change faster than they can be opened"
-        for _ in range(_OPEN_ATTEMPTS):
+        options = RocksResources(block_cache_bytes=_READER_CACHE_BYTES).options()
+        options.create_if_missing(False)
+        # All tables are opened at once and stay so: the owner may delete them.
+        options.set_max_open_files(-1)
+        cause: StoreError | None = None
+        for _ in range(_READER_ATTEMPTS):
             before = _version(path)
             try:
-                reader = cls(path, _open_secondary(path, Path(scratch)))
+                reader = cls(path, _open_database(path, options, AccessType.read_only(False)))
             except StoreError as error:
-                cause = error
+                cause = error if _version(path) == before else None
                 continue
-            # The manifest's end, the tables and the logs are read one after the other. Before the owner
-            # deletes a table or a log it adds to the manifest: while that is unchanged all three were of
-            # one version.
+            # The manifest, the tables and the logs are read one after the other. Before the owner deletes a
+            # table or a log it adds to the manifest: while that is unchanged all three are of one version.
             if _version(path) == before:
                 return reader._checked()
             reader.close()
-        if isinstance(cause, StoreError):
-            raise cause
-        raise StoreUnavailableError(f"can't read the database at {path}: {cause}; try again")
+            cause = None
+        raise cause or StoreUnavailableError(
+            f"the files of the database at {path} change faster than they can be opened: try again"
+        )
 
     def position(self) -> Position | None:
         """See `PartitionReader.position`. None also while a restore has the data ahead of the position."""
@@ -474,22 +479,16 @@ def _open_database(path: Path, options: Any, access: Any = None) -> Any:
         raise _explain(path, error) from error
 
 
-def _open_secondary(path: Path, scratch: Path) -> Any:
-    options = RocksResources(block_cache_bytes=16 << 20).options()
-    # All tables are opened at once and stay so: the owner may delete them.
-    options.set_max_open_files(-1)
-    return _open_database(path, options, AccessType.secondary(str(scratch)))
-
-
 def _version(path: Path) -> tuple[str, int]:
     """Tell the database's version: it differs after any change of its set of files."""
-    for _ in range(_OPEN_ATTEMPTS):
-        try:
-            manifest = (path / "CURRENT").read_text().strip()
-            return manifest, (path / manifest).stat().st_size
-        except OSError as error:
-            cause = error
-    raise StoreUnavailableError(f"there is no database at {path}: {cause}") from cause
+    try:
+        manifest = (path / "CURRENT").read_text(errors="replace").strip()
+    except OSError as error:
+        raise StoreUnavailableError(f"there is no database at {path}: {error}") from error
+    try:
+        return manifest, (path / manifest).stat().st_size
+    except OSError:
+        return manifest, -1
 
 
 def _check_format(path: Path, raw: bytes) -> None:

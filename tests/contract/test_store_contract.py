@@ -24,7 +24,9 @@ def at(offset: int) -> Position:
 
 @pytest.fixture(params=["memory", "rocks"])
 def store(request, tmp_path):
-    opened = MemoryStore() if request.param == "memory" else RocksStore.open(tmp_path / "0", resources=RESOURCES)
+    opened = (
+        MemoryStore() if request.param == "memory" else RocksStore.open(tmp_path / "0", resources=RESOURCES)
+    )
     yield opened
     opened.close()
 
@@ -139,7 +141,11 @@ def test_a_closed_store_says_so(store, call):
 
 @settings(max_examples=30, deadline=None)
 @given(
-    batches=st.lists(WRITES, max_size=4), start=BOUNDS, end=BOUNDS, reverse=st.booleans(), loading=st.booleans()
+    batches=st.lists(WRITES, max_size=4),
+    start=BOUNDS,
+    end=BOUNDS,
+    reverse=st.booleans(),
+    loading=st.booleans(),
 )
 def test_rocks_does_what_memory_does(batches, start, end, reverse, loading):
     memory = MemoryStore()

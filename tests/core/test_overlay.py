@@ -161,7 +161,18 @@ def test_bytes_held_is_never_too_low():
 
 @pytest.mark.parametrize("prefix", [b"", b"\xff", b"\xff\xff", b"a\xff", b"a", b"b", b"\x00"])
 def test_prefixes_up_to_the_end_of_the_key_space(prefix):
-    keys = [b"\x00", b"a", b"a\xfe", b"a\xff", b"a\xff\xff\xff", b"a\xffb", b"b", b"\xfe", b"\xff", b"\xff\xff\xff"]
+    keys = [
+        b"\x00",
+        b"a",
+        b"a\xfe",
+        b"a\xff",
+        b"a\xff\xff\xff",
+        b"a\xffb",
+        b"b",
+        b"\xfe",
+        b"\xff",
+        b"\xff\xff\xff",
+    ]
     state, _ = overlay(*keys[::2])
     for key in keys[1::2]:
         state.set(key, b"x")

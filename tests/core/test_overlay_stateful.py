@@ -81,7 +81,9 @@ class OverlayMachine(RuleBasedStateMachine):
         if self.now.pop(key, None) is None:
             assert self.overlay.writes == writes
 
-    @rule(key=KEYS, expected=st.none() | VALUES, as_held=st.booleans(), value=st.none() | VALUES, ttl_ms=TTL_MS)
+    @rule(
+        key=KEYS, expected=st.none() | VALUES, as_held=st.booleans(), value=st.none() | VALUES, ttl_ms=TTL_MS
+    )
     def compare_and_set(self, key, expected, as_held, value, ttl_ms):
         held = self.look_up(key)
         expected = held if as_held else expected

@@ -1,0 +1,1 @@
+"""Measures the framework on this machine; every figure names its command."""

@@ -1,0 +1,176 @@
+"""Records per second of the main job on one worker (`make bench`).
+
+2 million run commands of 116 bytes, half of them repeats, 4 partitions, put-if-absent in RocksDB with a changelog, the first
+of each forwarded. A real broker and a real `faust worker` process; timed from the moment the worker owns all partitions
+until the group has committed every input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.structs import TopicPartition
+
+from actors._core.partitioner import partition_for
+from dev.kafka import Cluster
+
+PARTITIONS = 4
+VALUE_BYTES = 100
+DEADLINE_S = 300.0
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run: records per second, and the worker's CPU seconds per million records."""
+
+    records_per_s: float
+    cpu_s_per_million: float
+    max_rss_mb: float
+
+
+@click.command()
+@click.option("--records", default=2_000_000, show_default=True)
+@click.option("--repeat", default=3, show_default=True)
+@click.option("--guarantee", type=click.Choice(["exactly_once", "at_least_once"]), default="exactly_once")
+@click.option("--profile", type=click.Path(), default=None, help="Write a py-spy profile (raw) of each run here.")
+def main(records: int, repeat: int, guarantee: str, profile: str | None) -> None:
+    """Measure the main job."""
+    folder = Path(tempfile.mkdtemp(prefix="bench-"))
+    try:
+        with _cluster(folder) as cluster:
+            asyncio.run(_load(cluster.bootstrap, "bench-input", records))
+            results = []
+            for number in range(repeat):
+                results.append(asyncio.run(_run(cluster.bootstrap, folder, number, records, guarantee, profile)))
+                click.echo(f"run {number + 1}: {results[-1].records_per_s:,.0f} records/s", err=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    rates = [result.records_per_s for result in results]
+    report = {
+        "records": records,
+        "guarantee": guarantee,
+        "records_per_s": round(statistics.median(rates)),
+        "min": round(min(rates)),
+        "max": round(max(rates)),
+        "worker_cpu_s_per_million": round(statistics.median(r.cpu_s_per_million for r in results), 2),
+        "worker_max_rss_mb": round(max(r.max_rss_mb for r in results)),
+    }
+    click.echo(json.dumps(report))
+
+
+def _cluster(folder: Path) -> Cluster:
+    os.environ.setdefault("KAFKA_JVM_FLAGS", "-XX:+UseG1GC")
+    return Cluster.up(folder / "kafka")
+
+
+def command_key(number: int) -> bytes:
+    """Give a key of 16 bytes."""
+    return b"command-%08d" % number
+
+
+async def _load(brokers: str, topic: str, records: int) -> None:
+    """Each command twice: the repeats come after half of all records."""
+    await make_topic(brokers, topic)
+    producer = AIOKafkaProducer(bootstrap_servers=brokers, max_batch_size=900_000)
+    await producer.start()
+    distinct = records // 2
+    homes = [partition_for(command_key(number), PARTITIONS) for number in range(distinct)]
+    builders = [producer.create_batch() for _ in range(PARTITIONS)]
+    sent = []
+    for number in range(records):
+        home = homes[number % distinct]
+        key, value = command_key(number % distinct), b"%0100d" % number
+        if builders[home].append(key=key, value=value, timestamp=None) is None:
+            sent.append(await producer.send_batch(builders[home], topic, partition=home))
+            builders[home] = producer.create_batch()
+            builders[home].append(key=key, value=value, timestamp=None)
+    sent += [await producer.send_batch(builder, topic, partition=home) for home, builder in enumerate(builders)]
+    await asyncio.gather(*sent)
+    await producer.stop()
+
+
+async def make_topic(brokers: str, topic: str) -> None:
+    """Make a topic of `PARTITIONS` partitions."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
+    await admin.start()
+    await admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
+    await admin.close()
+
+
+async def _run(brokers: str, folder: Path, number: int, records: int, guarantee: str, profile: str | None) -> Result:
+    output = f"bench-output-{number}"
+    await make_topic(brokers, output)
+    app = f"bench{number}"
+    environment = {
+        **os.environ,
+        "KAFKA_URL": f"kafka://{brokers}",
+        "BENCH_APP": app,
+        "BENCH_OUTPUT": output,
+        "BENCH_GUARANTEE": guarantee,
+    }
+    command = [sys.executable, "-m", "faust", "-A", "benchmarks.dedupe_app", "-D", str(folder / app), "worker", "--without-web"]
+    log = (folder / f"{app}.log").open("wb")
+    worker = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+    spy = None
+    if profile:
+        spy = subprocess.Popen(
+            [Path(sys.executable).with_name("py-spy"), "record", "-r", "200", "-f", "raw", "-o", f"{profile}.{number}", "-p", str(worker.pid)],
+            stdout=subprocess.DEVNULL,
+        )
+    try:
+        seconds, cpu_s = await _measure(brokers, f"{app}-actors", records, worker)
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        worker.wait(30)
+        if spy is not None:
+            spy.wait(30)
+        log.close()
+    rss_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    return Result(records / seconds, cpu_s / records * 1e6, rss_mb)
+
+
+async def _measure(brokers: str, group: str, records: int, worker: subprocess.Popen[bytes]) -> tuple[float, float]:
+    """Give the seconds, and the worker's CPU seconds, from owning all partitions to having committed all records."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=brokers, group_id=group, enable_auto_commit=False)
+    await consumer.start()
+    partitions = [TopicPartition("bench-input", number) for number in range(PARTITIONS)]
+    deadline_s = time.monotonic() + DEADLINE_S
+    begun_s, begun_cpu_s = 0.0, 0.0
+    try:
+        while time.monotonic() < deadline_s:
+            if worker.poll() is not None:
+                raise RuntimeError(f"the worker ended with {worker.returncode}")
+            offsets = [await consumer.committed(partition) for partition in partitions]
+            if not begun_s and None not in offsets:
+                begun_s, begun_cpu_s = time.monotonic(), _cpu_s(worker.pid)
+            if sum(offset or 0 for offset in offsets) >= records:
+                return time.monotonic() - begun_s, _cpu_s(worker.pid) - begun_cpu_s
+            await asyncio.sleep(0.05)
+    finally:
+        await consumer.stop()
+    raise TimeoutError(f"not done within {DEADLINE_S} s")
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    main()
