@@ -126,7 +126,7 @@ def read_exports(spark: SparkSession, exports: Exports) -> DataFrame:
 
     frames = [
         spark.read.schema(_SCHEMA)
-        .parquet(str(copy.file.absolute()))
+        .parquet(f"file://{copy.file.absolute()}")
         .select(
             F.lit(copy.partition).alias("partition"),
             F.col("partition").alias("claimed"),

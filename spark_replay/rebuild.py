@@ -123,7 +123,7 @@ def write_rebuild(
     seen = Observation()
     counted = folded.observe(seen, F.sum("records").alias("records"), F.sum("damaged").alias("unstamped"))
     with _replacing(to) as staging, reading(f"changelog {topic}"):
-        live(counted, as_of_ms).write.parquet(staging.as_uri())
+        live(counted, as_of_ms).write.parquet(f"file://{staging}")
         keys = _keys(spark, staging)
         result = Rebuilt(
             changelog=topic,
@@ -161,7 +161,7 @@ def now_ms() -> int:
 
 
 def _keys(spark: SparkSession, folder: Path) -> dict[int, int]:
-    rows = spark.read.parquet(folder.as_uri()).groupBy("partition").count().collect()
+    rows = spark.read.parquet(f"file://{folder}").groupBy("partition").count().collect()
     return {row["partition"]: row["count"] for row in rows}
 
 

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.changelog import read_rows, stamp_fields
 from spark_replay.errors import ExportError, LogTooShortError
-from spark_replay.exports import Exports, find_exports, read_exports
+from spark_replay.exports import Copy, Exports, find_exports, read_exports
 from spark_replay.fold import by_partition, expired, last_writes
 from spark_replay.placement import home_partition
 from spark_replay.reading import reading
@@ -113,23 +113,9 @@ def require_comparable(exports: Exports, topic: Topic) -> None:
             f"{exports.partition_count}: keys are placed otherwise, export anew"
         )
     for copy in exports.chosen:
-        number, position = copy.partition, copy.changelog_offset
-        start, end, high = topic.starts[number], topic.ends[number], topic.high_watermarks[number]
-        if position > high:
-            raise LogTooShortError(
-                f"the log is shorter than the export's position: {topic.name} partition {number} ends at "
-                f"{high}, {copy.file} stands for {position}: was the topic made anew, or is this another cluster?"
-            )
-        if position > end:
-            raise LogTooShortError(
-                f"{topic.name} partition {number} can be read to {end} and {copy.file} stands for "
-                f"{position}: a transaction is open there; try again when it is over"
-            )
-        if position < start:
-            raise LogTooShortError(
-                f"{topic.name} partition {number} begins at {start}, after {position} that {copy.file} "
-                f"stands for: export anew"
-            )
+        problem = _outside(copy, topic)
+        if problem:
+            raise LogTooShortError(f"{topic.name} partition {copy.partition} {problem}")
 
 
 def judge(rows: DataFrame, exported: DataFrame, exports: Exports) -> DataFrame:
@@ -215,6 +201,24 @@ def summarise(judged: DataFrame) -> list[Row]:
         F.min_by("example", "order").alias("example"),
     )
     return counted.drop("bucket").collect()
+
+
+def _outside(copy: Copy, topic: Topic) -> str | None:
+    number, position = copy.partition, copy.changelog_offset
+    start, end, high = topic.starts[number], topic.ends[number], topic.high_watermarks[number]
+    if position > high:
+        return (
+            f"ends at {high}, the log is shorter than the export's position {position} ({copy.file}): "
+            f"was the topic made anew, or is this another cluster?"
+        )
+    if position > end:
+        return (
+            f"can be read to {end} because a transaction is open there, the export's position is {position} "
+            f"({copy.file}): try again when it is over"
+        )
+    if position < start:
+        return f"begins at {start}, after the export's position {position} ({copy.file}): export anew"
+    return None
 
 
 def _logged(folded: DataFrame) -> DataFrame:

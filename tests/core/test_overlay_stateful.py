@@ -23,7 +23,7 @@ State = dict[bytes, tuple[bytes, bytes, int]]
 
 
 class OverlayMachine(RuleBasedStateMachine):
-    """The model is three dicts of the whole state: committed, as of the freeze, and as of the last message's end."""
+    """The model is dicts of the whole state: committed, as of the freeze, of the last message's end, and now."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,6 +196,6 @@ class RocksOverlayMachine(OverlayMachine):
 RESOURCES = RocksResources(memtable_bytes=64 << 10)
 
 TestOverMemory = OverlayMachine.TestCase
-TestOverMemory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestOverMemory.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestOverRocks = RocksOverlayMachine.TestCase
-TestOverRocks.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
+TestOverRocks.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

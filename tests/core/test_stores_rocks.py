@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
+from stores import rocks
 from stores._core.record import Position
 from stores.errors import (
     StoreClosedError,
@@ -345,3 +346,15 @@ def test_databases_share_their_resources(tmp_path):
     assert before < one < both
     for store in stores:
         store.close()
+
+
+def test_a_reader_opens_again_when_the_files_changed_meanwhile(closed_store, monkeypatch):
+    told = [("m", 1), ("m", 2), ("m", 2), ("m", 2)]
+    monkeypatch.setattr(rocks, "_version", lambda _: told.pop(0))
+    RocksReader.open(closed_store).close()
+    assert told == []
+    numbers = iter(range(10**6))
+    monkeypatch.setattr(rocks, "_version", lambda _: ("m", next(numbers)))
+    monkeypatch.setattr(rocks, "_READER_ATTEMPTS", 3)
+    with pytest.raises(StoreUnavailableError, match="try again"):
+        RocksReader.open(closed_store)

@@ -1,0 +1,96 @@
+"""Counts messages per key and echoes each running value: any message lost or doubled shows.
+
+`CRASH_AT` makes the process kill itself with `kill -9` at the `CRASH_COUNT`-th time it passes a point:
+
+    claim        inside the takeover's transaction
+    handled      messages are handled, the transaction isn't begun
+    inside       everything is produced, the transaction isn't ended
+    ended        the transaction is committed, RocksDB isn't written
+    stored       RocksDB is written
+"""
+
+import os
+import signal
+from typing import Any
+
+from actors import App, Context
+from actors._kafka import producer as producing
+from actors.runtime.task import Task
+from stores.rocks import RocksStore
+
+NAME = os.environ["APP_NAME"]
+options: dict[str, Any] = {}
+if "INSTANCE_ID" in os.environ:
+    options["consumer_group_instance_id"] = os.environ["INSTANCE_ID"]
+if "QUEUE_RECORDS" in os.environ:
+    options["queue_records"] = int(os.environ["QUEUE_RECORDS"])
+if "MAX_POLL_RECORDS" in os.environ:
+    options["broker_max_poll_records"] = int(os.environ["MAX_POLL_RECORDS"])
+
+app = App(
+    NAME,
+    broker=os.environ["KAFKA_URL"],
+    processing_guarantee=os.environ.get("GUARANTEE", "exactly_once"),
+    broker_session_timeout=6.0,
+    broker_heartbeat_interval=0.5,
+    **options,
+)
+source = app.topic(f"{NAME}-in", key_type=str, value_type=str)
+echo = app.topic(f"{NAME}-out", key_type=str, value_type=str)
+counts = app.store("counts", key_type=str, value_type=int)
+
+
+@app.actor(source, stores=[counts])
+async def count(ctx: Context, value: str) -> None:
+    """Count the key's messages."""
+    number = (counts.get(ctx.key) or 0) + 1
+    counts.set(ctx.key, number)
+    ctx.send(echo, key=ctx.key, value=f"{number}:{value}")
+
+
+_passed = 0
+
+
+def _pass(point: str) -> None:
+    global _passed
+    if os.environ.get("CRASH_AT") == point:
+        _passed += 1
+        if _passed == int(os.environ.get("CRASH_COUNT", "1")):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _crash_points() -> None:
+    commit, send_all, log_commit, apply = (
+        Task._commit,
+        producing.send_all,
+        producing.TransactionLog.commit,
+        RocksStore.apply,
+    )
+
+    async def commit_task(self: Task) -> None:
+        _pass("handled")
+        await commit(self)
+        _pass("stored")
+
+    async def send(producer: Any, batch: Any) -> Any:
+        receipt = await send_all(producer, batch)
+        _pass("inside" if batch.changelogs else "claim")
+        return receipt
+
+    async def end(self: Any, batch: Any) -> Any:
+        receipt = await log_commit(self, batch)
+        if batch.changelogs:
+            _pass("ended")
+        return receipt
+
+    def write(self: RocksStore, writes: Any, position: Any) -> None:
+        apply(self, writes, position)
+
+    Task._commit = commit_task
+    producing.send_all = send
+    producing.TransactionLog.commit = end
+    RocksStore.apply = write
+
+
+if "CRASH_AT" in os.environ:
+    _crash_points()

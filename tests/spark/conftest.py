@@ -1,0 +1,44 @@
+"""One Spark session for all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_HERE = Path(__file__).parent
+# pyspark drops the sockets of its gateway, of collect and of finished threads without closing them
+_PYSPARK_WARNINGS = (
+    r"ignore:unclosed <socket\.socket:ResourceWarning",
+    r"ignore:Exception ignored in. <socket\.socket:pytest.PytestUnraisableExceptionWarning",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            for warning in _PYSPARK_WARNINGS:
+                item.add_marker(pytest.mark.filterwarnings(warning))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    from spark_replay import spark_session
+
+    session = spark_session(
+        master="local[2]",
+        settings={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.driver.memory": "1g",
+            # short jobs: the JVM's quick compiler alone halves them
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        },
+        log=tmp_path_factory.mktemp("spark") / "spark.log",
+    )
+    yield session
+    session.stop()
