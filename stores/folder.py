@@ -183,8 +183,8 @@ def _read_about(path: Path) -> _About | None:
         raise StoreUnavailableError(f"can't read {path / _ABOUT}: {error}") from error
     except (KeyError, TypeError, ValueError) as error:
         raise ForeignFolderError(
-            f"{path / _ABOUT} doesn't say which app the folder belongs to ({error!r}): choose another datadir, "
-            "or delete the folder to have it restored from the changelogs"
+            f"{path / _ABOUT} doesn't say which app the folder belongs to ({error!r}): choose "
+            "another datadir, or delete the folder to have it restored from the changelogs"
         ) from error
 
 

@@ -360,6 +360,8 @@ class _Routing(msgspec.Struct, array_like=True, frozen=True):
 
 _MEMBER_DECODER = msgspec.msgpack.Decoder(_MemberData)
 _ROUTING_DECODER = msgspec.msgpack.Decoder(_Routing)
+# msgspec leaves text that isn't UTF-8 to Python's own error.
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 def encode_member_data(member: Member) -> bytes:
@@ -388,7 +390,7 @@ def decode_member_data(member_id: str, raw: bytes | None) -> Member:
     """
     try:
         data = _MEMBER_DECODER.decode(raw or b"")
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         return Member(member_id)
     if data.version != MEMBER_DATA_VERSION:
         return Member(member_id)
@@ -420,7 +422,7 @@ def decode_routing(raw: bytes | None) -> dict[Task, str]:
     """Read what `encode_routing` wrote; empty when it is of another version or can't be read."""
     try:
         routing = _ROUTING_DECODER.decode(raw or b"")
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         return {}
     if routing.version != ROUTING_VERSION:
         return {}

@@ -182,6 +182,8 @@ class App(faust.App):  # type: ignore[misc]
 
     async def on_start(self) -> None:
         """Start as Faust does, without a consumer where nothing of Faust's consumes."""
+        if self.actors and not (self.client_only or self.producer_only):
+            await self.actor_service.connect()
         if self.boot_strategy._should_enable_kafka_consumer():
             await super().on_start()
         else:

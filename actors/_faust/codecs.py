@@ -10,7 +10,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Annotated, Any, NoReturn, Union
 from uuid import UUID
@@ -84,7 +84,7 @@ def key_codec(app: Any, schema: Any) -> Codec:
     if default == "raw" and not _fits_raw(_strip_optional(schema.key_type)[0]):
         # Faust's default for keys can't carry structured ones.
         default = None
-    return resolve(schema.key_type, schema.key_serializer or default)
+    return _pass_bytes(resolve(schema.key_type, schema.key_serializer or default), schema.key_type)
 
 
 def value_codec(app: Any, schema: Any) -> Codec:
@@ -92,7 +92,16 @@ def value_codec(app: Any, schema: Any) -> Codec:
 
     So `value_type=str` is a JSON string, unless the topic or the app says `value_serializer="raw"`.
     """
-    return resolve(schema.value_type, schema.value_serializer or app.serializers.value_serializer)
+    serializer = schema.value_serializer or app.serializers.value_serializer
+    return _pass_bytes(resolve(schema.value_type, serializer), schema.value_type)
+
+
+def _pass_bytes(codec: Codec, type_: Any) -> Codec:
+    """Let bytes through an untyped topic as they are: as in Faust, the user encoded them."""
+    if _strip_optional(type_)[0] not in _UNTYPED:
+        return codec
+    encode = codec.encode
+    return replace(codec, encode=lambda value: value if isinstance(value, bytes) else encode(value))
 
 
 def _strip_optional(type_: Any) -> tuple[Any, bool]:
@@ -164,9 +173,9 @@ def _json(type_: Any) -> tuple[_Decode, _Encode]:
     if _is_record(type_):
         return lambda raw: type_.from_data(orjson.loads(raw), preferred_type=type_), _dump_record
     if type_ is None:
-        return lambda raw: Model._maybe_reconstruct(orjson.loads(raw)), _dump_json
+        return lambda raw: Model._maybe_reconstruct(orjson.loads(raw)), _dump_untyped
     if type_ in _UNTYPED:
-        return orjson.loads, _dump_json
+        return orjson.loads, _dump_untyped
     decoder = _decoder(type_)
     if type_ in (dict, list):
         return decoder.decode, _dump_json
@@ -201,6 +210,13 @@ def _revive_record(type_: Any, data: Any) -> Any:
 
 def _dump_json(value: Any) -> bytes:
     return orjson.dumps(value, default=on_default, option=_JSON_OPTIONS)
+
+
+def _dump_untyped(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        # Faust's JSON would make them the text "b'...'", which is read back as a str.
+        raise TypeError("bytes aren't JSON: declare the type bytes")
+    return _dump_json(value)
 
 
 def _dump_record(record: Any) -> bytes:

@@ -74,6 +74,15 @@ class ActorService(Service):  # type: ignore[misc]
             else sorted(self._worker.tasks, key=lambda task: (task.spec.name, task.partition))
         )
 
+    async def connect(self) -> None:
+        """Reach the broker, before anything of Faust's tries to."""
+        try:
+            setup = Setup(self.app)
+            setup.check_settings()
+            self._control = await ControlPlane.open(setup.connection, setup.group)
+        except ActorsError as error:
+            refuse(self.app, error)
+
     async def on_start(self) -> None:
         """Check settings, folder and topics, and join the group.
 
@@ -100,10 +109,12 @@ class ActorService(Service):  # type: ignore[misc]
     # --- start -----------------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
+        if self._control is None:
+            await self.connect()
         setup = Setup(self.app)
-        setup.check_settings()
         self._folder = DataFolder.open(setup.folder, app=self.app.conf.id)
-        self._control = await ControlPlane.open(setup.connection, setup.group)
+        if self._control is None:
+            raise AssertionError("connect() gives a connection or ends the worker")
         topics = Topics(setup.connection, self._control)
         found = await setup.check_topics(topics)
         changelogs = await topics.ensure_compacted(setup.compacted(found), setup.changelog_settings)

@@ -1,6 +1,7 @@
 """The manifest of an export: which partitions a worker held, and the position each of them belongs to.
 
-See "Export" in `docs/design/0001-formats.md`. Whoever reads the Parquet files (Spark) needs this module and nothing else.
+See "Export" in `docs/design/0001-formats.md`. Whoever reads the Parquet files (Spark) needs
+this module and nothing else.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class ManifestPartition:
 class Manifest:
     """What one worker exported of one store.
 
-    `placement` is `key` when a key lives in the partition that murmur2 gives it, `task` when the store may hold any key.
+    `placement` is `key` when a key lives in the partition that murmur2 gives it, `task` when the store may hold
+    any key.
     """
 
     app: str
@@ -83,7 +85,7 @@ def decode_manifest(text: str) -> Manifest:
 
 def _check(manifest: Manifest) -> None:
     if manifest.placement not in PLACEMENTS:
-        raise ValueError(f"manifest with placement {manifest.placement!r}: it is one of {', '.join(PLACEMENTS)}")
+        raise ValueError(f"manifest with placement {manifest.placement!r}, not {' or '.join(PLACEMENTS)}")
     seen: set[int] = set()
     for part in manifest.partitions:
         if not 0 <= part.partition < manifest.partition_count:
@@ -109,7 +111,9 @@ def _partition(raw: object) -> ManifestPartition:
 
 def _position(raw: dict[str, Any], where: str) -> Position:
     numbers = {
-        field.name: _integer(raw, field.name, where) for field in fields(Position) if field.name != "changelog_id"
+        field.name: _integer(raw, field.name, where)
+        for field in fields(Position)
+        if field.name != "changelog_id"
     }
     return Position(**numbers, changelog_id=_typed(raw, "changelog_id", str, where))
 
@@ -129,5 +133,7 @@ def _typed(raw: dict[str, Any], field: str, kind: type, where: str) -> Any:
         raise ValueError(f"not a manifest: {where} has no {field!r}")
     value = raw[field]
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise ValueError(f"not a manifest: {field!r} of {where} is {value!r}, expected {kind.__name__}")
+        raise ValueError(  # noqa: TRY004
+            f"not a manifest: {field!r} of {where} is {value!r}, expected {kind.__name__}"
+        )
     return value

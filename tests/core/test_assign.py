@@ -374,6 +374,8 @@ def test_member_data_survives_the_trip(group: tuple[list[Member], list[Task]]) -
         msgspec.msgpack.encode([2, "w0", "http://x", 1, []]),
         msgspec.msgpack.encode([2, {"of": "another shape"}]),
         msgspec.msgpack.encode([1, "w0"]),
+        msgspec.msgpack.encode([1, "w0", "", 1, []]).replace(b"w0", b"\xff0"),
+        msgspec.msgpack.encode([1, ["a0"], {"x": {0: [1]}}]).replace(b"a0", b"\xff0"),
     ],
 )
 def test_member_data_of_another_version_is_a_member_without_a_history(raw: bytes | None) -> None:

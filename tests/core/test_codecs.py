@@ -259,6 +259,16 @@ def test_bytes_pass_a_json_topic_as_they_do_in_faust(plain_app: faust.App) -> No
     assert codec.decode(b"\xff") == b"\xff"
 
 
+@pytest.mark.parametrize("type_", [None, Any])
+def test_bytes_pass_an_untyped_topic_and_no_untyped_store(plain_app: faust.App, type_: Any) -> None:
+    topic = plain_app.topic("t", value_type=type_, key_serializer="json")
+    for codec in (value_codec(plain_app, topic.schema), key_codec(plain_app, topic.schema)):
+        assert codec.encode(b'{"a":1}') == topic.prepare_value(b'{"a":1}', None)[0] == b'{"a":1}'
+        assert codec.encode("text") == b'"text"'
+    with pytest.raises(CodecError, match="bytes aren't JSON"):
+        resolve(type_).encode(b"x")
+
+
 @pytest.mark.parametrize(
     ("type_", "raw"),
     [

@@ -23,7 +23,7 @@ State = dict[bytes, tuple[bytes, bytes, int]]
 
 
 class OverlayMachine(RuleBasedStateMachine):
-    """The model is dicts of the whole state: committed, as of the freeze, of the last message's end, and now."""
+    """The model is dicts of the whole state: committed, of the freeze, of the last message's end, and now."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -89,7 +89,9 @@ def random_transactions(seed: int, *, count: int, keys: int) -> list[Transaction
     return transactions
 
 
-def write_log(brokers: str, transactions: Iterable[Transaction], *, config: dict[str, str] | None = None) -> Log:
+def write_log(
+    brokers: str, transactions: Iterable[Transaction], *, config: dict[str, str] | None = None
+) -> Log:
     return asyncio.run(_write_log(brokers, list(transactions), config))
 
 
@@ -120,7 +122,8 @@ async def append(brokers: str, log: Log, transactions: list[Transaction]) -> Non
                 continue
             await producer.commit_transaction()
             log.records += [
-                replace(write, offset=done.offset) for write, done in zip(transaction.writes, sent, strict=True)
+                replace(write, offset=done.offset)
+                for write, done in zip(transaction.writes, sent, strict=True)
             ]
     finally:
         await producer.stop()

@@ -37,7 +37,9 @@ def test_murmur2_of_all_lengths_is_that_of_the_java_client(spark: SparkSession):
     keys = [chance.randbytes(length) for length in range(41) for _ in range(10)]
     keys += [bytes([255]) * length for length in range(41)]
     frame = spark.createDataFrame([(key,) for key in keys], "key binary")
-    rows = frame.select("key", murmur2(F.col("key")).alias("hash"), home_partition(F.col("key"), 7).alias("home"))
+    rows = frame.select(
+        "key", murmur2(F.col("key")).alias("hash"), home_partition(F.col("key"), 7).alias("home")
+    )
     for key, hashed, home in rows.collect():
         assert hashed == reference(bytes(key)), bytes(key)
         assert home == (reference(bytes(key)) & 0x7FFFFFFF) % 7

@@ -1,0 +1,110 @@
+"""What can be said of an app before it runs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+import actors
+from actors import App, ConfigurationError, Context, StoreOutsideHandlerError
+
+
+def new_app() -> App:
+    return App("unit", broker="kafka://127.0.0.1:1")
+
+
+def test_two_actors_with_one_name() -> None:
+    app = new_app()
+
+    @app.actor(app.topic("a"))
+    async def handle(ctx: Context, value: object) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"actor handle: the app has an actor of that name.*name="):
+        app.actor(app.topic("b"), name="handle")(handle)
+
+
+def test_two_actors_on_one_topic() -> None:
+    app = new_app()
+
+    @app.actor(app.topic("a"))
+    async def one(ctx: Context, value: object) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="topic a is the input of actor one"):
+        app.actor(app.topic("a"), name="two")(one)
+
+
+def test_a_store_has_one_actor() -> None:
+    app = new_app()
+    store = app.store("s")
+
+    @app.actor(app.topic("a"), stores=[store])
+    async def one(ctx: Context, value: object) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="store s belongs to actor one"):
+        app.actor(app.topic("b"), stores=[store], name="two")(one)
+
+
+def test_a_store_of_another_app() -> None:
+    app, other = new_app(), new_app()
+    store = other.store("s")
+    with pytest.raises(ConfigurationError, match="isn't a store of app unit"):
+        app.actor(app.topic("a"), stores=[store], name="one")(lambda ctx, value: None)
+
+
+def test_a_store_and_a_table_of_one_name() -> None:
+    app = new_app()
+    app.store("s")
+    with pytest.raises(ConfigurationError, match="table s: the app has a store of that name"):
+        app.Table("s")
+    app.Table("t")
+    with pytest.raises(ConfigurationError, match="store t: the app has a table of that name"):
+        app.store("t")
+    with pytest.raises(ConfigurationError, match="store s: the app has a store of that name"):
+        app.store("s")
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "x" * 101, "ümlaut"])
+def test_names_that_topics_cannot_have(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="names have up to 100 letters"):
+        new_app().store(name)
+
+
+def test_a_ttl_that_is_none() -> None:
+    with pytest.raises(ConfigurationError, match="isn't a time to live"):
+        new_app().store("s", ttl=timedelta(0))
+
+
+def test_a_topic_has_to_be_one() -> None:
+    with pytest.raises(ConfigurationError, match=r"has to be a topic of app\.topic"):
+        new_app().actor("a", name="one")(lambda ctx, value: None)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda store: store.get("a"),
+        lambda store: store.set("a", 1),
+        lambda store: store.delete("a"),
+        lambda store: store.put_if_absent("a", 1),
+        lambda store: store.compare_and_set("a", None, 1),
+        lambda store: list(store.items()),
+        lambda store: "a" in store,
+    ],
+)
+def test_a_store_outside_a_handler(use) -> None:
+    store = new_app().store("s")
+    with pytest.raises(StoreOutsideHandlerError, match="store s was used outside a handler"):
+        use(store)
+
+
+def test_our_defaults_give_way_to_what_is_set() -> None:
+    app = App("unit", broker="kafka://127.0.0.1:1", broker_commit_interval=1.0, queue_records=5)
+    assert app.conf.broker_commit_interval == 1.0
+    assert app.conf.processing_guarantee.value == "exactly_once"
+    assert app.conf.broker_session_timeout == 10.0
+    assert app.actor_options.queue_records == 5
+
+
+def test_the_public_names_are_there() -> None:
+    assert all(hasattr(actors, name) for name in actors.__all__)

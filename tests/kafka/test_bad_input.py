@@ -1,0 +1,197 @@
+"""Bad input: one clear error that says where and what to do, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.structs import TopicPartition
+
+from tests.kafka.helpers import (
+    WorkerProcess,
+    eventually,
+    make_topics,
+    producing,
+    read_all,
+    unique,
+)
+
+MODULE = "tests.kafka.apps.bad_app"
+CASES = {
+    "bad json": (b"{not json", "doesn't decode"),
+    "bad type": (b'{"do": 7}', "doesn't decode"),
+    "null value": (None, "the value is null"),
+    "null key": (b'{"do": "write"}', "the key is null"),
+    "raise": (b'{"do": "raise"}', "raised KeyError: 'of the handler'"),
+    "unknown store": (b'{"do": "unknown store"}', "list it in @app.actor(..., stores=[...])"),
+    "foreign key": (b'{"do": "foreign key"}', "send its own actor a message"),
+    "large value": (b'{"do": "large value"}', "max.message.bytes"),
+    "large output": (b'{"do": "large output"}', "max.message.bytes"),
+    "unknown topic": (b'{"do": "unknown topic"}', "wasn't on the broker"),
+}
+
+
+async def committed_offsets(brokers: str, name: str) -> dict[int, int]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
+    await admin.start()
+    try:
+        offsets = await admin.list_consumer_group_offsets(f"{name}-actors")
+        return {part.partition: found.offset for part, found in offsets.items()}
+    finally:
+        await admin.close()
+
+
+async def test_a_record_that_cannot_be_handled_stops_its_partition_only(brokers: str, tmp_path: Path) -> None:
+    """Partition n gets a good record, the bad one of case n, and another good one; the last partition only good ones."""
+    name = unique("bad")
+    partitions = len(CASES) + 1
+    await make_topics(brokers, f"{name}-in", f"{name}-out", partitions=partitions)
+    good = b'{"do": "write"}'
+    async with producing(brokers) as producer:
+        for number, (case, (value, _)) in enumerate(CASES.items()):
+            key = await key_of(number, partitions)
+            await producer.send_and_wait(f"{name}-in", good, key, partition=number)
+            await producer.send_and_wait(f"{name}-in", value, None if case == "null key" else key, partition=number)
+            await producer.send_and_wait(f"{name}-in", good, key, partition=number)
+        for _ in range(3):
+            await producer.send_and_wait(
+                f"{name}-in", good, await key_of(partitions - 1, partitions), partition=partitions - 1
+            )
+    worker = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name).start()
+    try:
+        await eventually(
+            lambda: worker.log().count("is stopped on") >= len(CASES), what="all partitions stopped: " + worker.log()
+        )
+
+        async def all_committed() -> bool:
+            wanted = {**dict.fromkeys(range(partitions - 1), 1), partitions - 1: 3}
+            return await committed_offsets(brokers, name) == wanted
+
+        await eventually(all_committed, what="good records before the bad ones are committed")
+        for number, (_, message) in enumerate(CASES.values()):
+            line = next(line for line in worker.log().splitlines() if f"is stopped on {name}-in[{number}]:" in line)
+            assert message in line
+            assert f"{name}-in[{number}] offset 1 key" in line
+            assert "Mend the handler" in line
+        outputs = await read_all(brokers, f"{name}-out")
+        assert len(outputs) == len(CASES) + 3
+        assert {record.value for record in outputs} == {b"write"}
+        assert {record.value for record in await read_all(brokers, f"{name}-mine-changelog")} == {b"write"}
+    finally:
+        assert worker.terminate() == 0, worker.log()[-2000:]
+
+
+async def key_of(partition: int, partitions: int) -> bytes:
+    """A key that lives in `partition`."""
+    from actors._core.partitioner import partition_for
+
+    return next(key for n in range(10_000) if partition_for(key := b"key-%d" % n, partitions) == partition)
+
+
+async def refused(worker: WorkerProcess) -> str:
+    """The one line of a worker that doesn't start."""
+    assert worker.start().wait() == 1, worker.log()[-2000:]
+    lines = [line for line in worker.log().splitlines() if "CRITICAL" in line]
+    assert len(lines) == 1, worker.log()[-3000:]
+    assert "Traceback" not in worker.log()
+    return lines[0]
+
+
+async def test_an_input_topic_that_is_missing(brokers: str, tmp_path: Path) -> None:
+    name = unique("bad")
+    line = await refused(WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name))
+    assert f"topic {name}-in, the input of actor obey, isn't on the broker" in line
+    assert "--create" in line
+
+
+async def test_a_changelog_that_deletes(brokers: str, tmp_path: Path) -> None:
+    name = unique("bad")
+    await make_topics(brokers, f"{name}-in")
+    await make_topics(brokers, f"{name}-mine-changelog", config={"cleanup.policy": "delete"})
+    line = await refused(WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name))
+    assert f"topic {name}-mine-changelog has cleanup.policy=delete" in line
+    assert "--alter" in line
+
+
+async def test_a_changelog_with_other_partitions_than_the_input(brokers: str, tmp_path: Path) -> None:
+    name = unique("bad")
+    await make_topics(brokers, f"{name}-in")
+    await make_topics(brokers, f"{name}-mine-changelog", partitions=3, config={"cleanup.policy": "compact"})
+    line = await refused(WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name))
+    assert f"topic {name}-mine-changelog has 3 partitions, its actor's input has 2" in line
+
+
+async def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
+    line = await refused(WorkerProcess(MODULE, "127.0.0.1:1", tmp_path / "data", APP_NAME="bad"))
+    assert "no broker answers at 127.0.0.1:1" in line
+
+
+@pytest.mark.parametrize(
+    ("about", "message"),
+    [({"app": "another", "format": 1}, "belongs to the app 'another'"), ({"app": None, "format": 99}, "use the release that made it")],
+)
+async def test_a_data_folder_of_another_app_or_format(
+    brokers: str, tmp_path: Path, about: dict[str, object], message: str
+) -> None:
+    name = unique("bad")
+    await make_topics(brokers, f"{name}-in")
+    folder = tmp_path / "data" / "v1" / "actors"
+    folder.mkdir(parents=True)
+    (folder / "worker.json").write_text(json.dumps({**about, "app": about["app"] or name}))
+    line = await refused(WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name))
+    assert message in line
+    assert str(folder) in line
+
+
+async def test_a_second_worker_on_the_same_data_folder(brokers: str, tmp_path: Path) -> None:
+    name = unique("bad")
+    await make_topics(brokers, f"{name}-in")
+    first = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name).start()
+    try:
+        await eventually(lambda: "owns" in first.log(), what=first.log())
+        second = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name)
+        second.log_file = tmp_path / "second.log"
+        line = await refused(second)
+        assert f"is in use by process {first.pid}" in line
+        assert first.is_running()
+    finally:
+        assert first.terminate() == 0
+
+
+async def test_an_operator_who_resets_offsets_is_asked_what_is_meant(brokers: str, tmp_path: Path) -> None:
+    name = unique("bad")
+    await make_topics(brokers, f"{name}-in", f"{name}-out", partitions=1)
+    worker = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name).start()
+    async with producing(brokers) as producer:
+        for _ in range(3):
+            await producer.send_and_wait(f"{name}-in", b'{"do": "write"}', b"a", partition=0)
+
+    async def done() -> bool:
+        return (await committed_offsets(brokers, name)).get(0) == 3
+
+    await eventually(done, what=worker.log())
+    assert worker.terminate() == 0
+    await reset_offset(brokers, name, 1)
+    worker.start()
+    try:
+        message = "the committed offset 1 is below the state's input offset 3"
+        await eventually(lambda: message in worker.log(), what=worker.log())
+        assert "allow_reprocessing" in worker.log()
+        assert worker.is_running()
+        assert len(await read_all(brokers, f"{name}-out")) == 3
+    finally:
+        assert worker.terminate() == 0
+
+
+async def reset_offset(brokers: str, name: str, offset: int) -> None:
+    """Do what `kafka-consumer-groups --reset-offsets` does."""
+    from aiokafka import AIOKafkaConsumer
+
+    consumer = AIOKafkaConsumer(bootstrap_servers=brokers, group_id=f"{name}-actors", enable_auto_commit=False)
+    await consumer.start()
+    part = TopicPartition(f"{name}-in", 0)
+    consumer.assign([part])
+    await consumer.commit({part: offset})
+    await consumer.stop()

@@ -1,0 +1,341 @@
+"""Damage of each kind, planted in an export or in the log: it is found, and its cause is named."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_replay import ExportError, LogTooShortError, ReadError, Report, compare_exports, validate_exports
+from stores._core.manifest import MANIFEST
+from tests.spark.helpers import (
+    NOW_MS,
+    PARTITIONS,
+    Export,
+    Log,
+    Transaction,
+    Write,
+    fold,
+    home,
+    put,
+    random_transactions,
+    write_log,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Validate = Callable[[Export], Report]
+
+VICTIM = put("victim", "before", source_offset=41, epoch=6)
+OVERWRITTEN = put("victim", "now", source_offset=42, epoch=7, expires_at_ms=NOW_MS + 5)
+GONE = (put("gone", "once", source_offset=43), put("gone", None, source_offset=44))
+OVER = put("over", "once", source_offset=45, expires_at_ms=NOW_MS - 5)
+
+
+@pytest.fixture(scope="module")
+def log(brokers: str) -> Log:
+    known = [Transaction((VICTIM,)), Transaction((OVERWRITTEN, GONE[0], OVER)), Transaction((GONE[1],))]
+    return write_log(brokers, [*random_transactions(8, count=60, keys=60), *known])
+
+
+@pytest.fixture(scope="module")
+def alive(log: Log) -> int:
+    return len(fold(log.records))
+
+
+@pytest.fixture
+def check(spark: SparkSession, brokers: str, log: Log, tmp_path: Path) -> Validate:
+    def run(*exports: Export) -> Report:
+        for export in exports:
+            export.write(tmp_path / "exports")
+        return validate_exports(spark, brokers, log.topic, against=tmp_path / "exports")
+
+    return run
+
+
+def only(report: Report, kind: str, *, equal: int) -> str:
+    """The cause of the one mismatch that there is."""
+    assert {name: count for name, count in report.counts.items() if count} == {"equal": equal, kind: 1}
+    assert report.mismatches == 1
+    [example] = report.examples[kind]
+    return f"partition {example.partition} key {example.key}: {example.cause}"
+
+
+def test_an_export_of_what_the_log_holds_is_equal(check: Validate, log: Log, alive: int):
+    report = check(Export.of(log))
+    assert {kind: count for kind, count in report.counts.items() if count} == {"equal": alive}
+    assert (report.mismatches, report.keys, report.records) == (0, alive, len(log.records))
+    assert (report.examples, report.partitions_without_export, report.stale_copies) == ({}, [], [])
+
+
+def test_an_export_at_an_older_position(check: Validate, log: Log):
+    positions = [end // 2 for end in log.ends]
+    report = check(Export.of(log, positions=positions))
+    assert report.counts["equal"] == report.keys == len(fold(log.records, before=positions))
+    assert report.mismatches == report.counts["superseded"] == 0
+
+
+def test_missing_key(check: Validate, log: Log, alive: int):
+    export = Export.of(log)
+    export.remove(b"victim")
+    report = check(export)
+    partition = home(b"victim")
+    assert only(report, "missing", equal=alive - 1) == f"partition {partition} key victim: not in the export"
+    assert report.examples["missing"][0].log == {
+        "value": "now",
+        "source_offset": 42,
+        "epoch": 7,
+        "expires_at_ms": NOW_MS + 5,
+        "offset": next(w.offset for w in log.records if w.value == b"now"),
+    }
+
+
+def test_extra_key(check: Validate, log: Log, alive: int):
+    export = Export.of(log)
+    export.rows[home(b"\xff")].append(Write(0, b"\xff", b"aborted"))
+    assert "key base64:/w==: not in the log" in only(check(export), "extra", equal=alive)
+
+
+def test_deleted_key_that_came_back(check: Validate, log: Log, alive: int):
+    export = Export.of(log)
+    export.rows[home(b"gone")].append(GONE[0])
+    assert "key gone: deleted in the log at offset" in only(check(export), "extra", equal=alive)
+
+
+def test_key_twice_in_an_export(check: Validate, log: Log, alive: int):
+    export = Export.of(log)
+    export.rows[home(b"victim")].append(OVERWRITTEN)
+    assert "key victim: in the export 2 times" in only(check(export), "extra", equal=alive - 1)
+
+
+def test_expired_key_that_was_not_removed_is_equal(check: Validate, log: Log, alive: int):
+    export = Export.of(log)
+    export.rows[home(b"over")].append(OVER)
+    assert check(export).counts["equal"] == alive
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"value": b"noW"}, "value differs"),
+        ({"epoch": 8}, "epoch differs"),
+        ({"source_offset": 43}, "source_offset differs"),
+        ({"expires_at_ms": 0}, "expires_at_ms differs"),
+        ({"expires_at_ms": NOW_MS - 1}, "expires_at_ms differs"),
+        (
+            {"value": b"before", "source_offset": 41, "epoch": 6, "expires_at_ms": 0},
+            "value, source_offset, epoch, expires_at_ms differ",
+        ),
+    ],
+)
+def test_changed_write(check: Validate, log: Log, alive: int, changes: dict[str, object], cause: str):
+    export = Export.of(log)
+    export.replace(b"victim", **changes)
+    report = check(export)
+    assert only(report, "different", equal=alive - 1).endswith(f"key victim: {cause}")
+    [example] = report.examples["different"]
+    assert example.log is not None
+    assert example.export is not None
+    assert (example.log["value"], example.log["epoch"]) == ("now", 7)
+    assert example.export["value"] == changes.get("value", b"now").decode()
+
+
+def test_key_moved_to_another_partition(check: Validate, log: Log, alive: int):
+    export = Export.of(log)
+    other = (home(b"victim") + 1) % PARTITIONS
+    export.rows[other].append(export.remove(b"victim"))
+    report = check(export)
+    counts = {kind: count for kind, count in report.counts.items() if count}
+    assert counts == {"equal": alive - 1, "missing": 1, "wrong_partition": 1}
+    [example] = report.examples["wrong_partition"]
+    assert (example.partition, example.key) == (other, "victim")
+    assert example.cause == f"belongs in partition {home(b'victim')}, found in {other} in the export"
+
+
+def test_row_that_claims_another_partition_than_its_file(check: Validate, log: Log, alive: int):
+    export = Export.of(log)
+    export.claimed[b"victim"] = (home(b"victim") + 1) % PARTITIONS
+    cause = only(check(export), "wrong_partition", equal=alive - 1)
+    assert cause.endswith(
+        f"the export's row says partition {export.claimed[b'victim']}, its file is of {home(b'victim')}"
+    )
+
+
+def test_placement_of_the_log(spark: SparkSession, brokers: str, tmp_path: Path):
+    stray = replace(put("stray", "1"), partition=(home(b"stray") + 1) % PARTITIONS)
+    log = write_log(brokers, [Transaction((stray, put("fine", "2")))])
+    by_key, by_task = Export.of(log), Export.of(log)
+    by_task.placement = "task"
+    found = validate_exports(spark, brokers, log.topic, against=by_key.write(tmp_path / "key"))
+    assert "belongs in" in only(found, "wrong_partition", equal=1)
+    assert found.examples["wrong_partition"][0].cause.endswith("in the log and export")
+    found = validate_exports(spark, brokers, log.topic, against=by_task.write(tmp_path / "task"))
+    assert (found.counts["equal"], found.mismatches) == (2, 0)
+
+
+def test_unstamped_record_in_the_log(spark: SparkSession, brokers: str, tmp_path: Path):
+    bare = replace(put("bare", "1"), headers=())
+    rest = (put("fine", "2"), replace(put("mended", "3"), headers=()), put("mended", "4"))
+    log = write_log(brokers, [Transaction((bare, *rest))])
+    found = validate_exports(spark, brokers, log.topic, against=Export.of(log).write(tmp_path / "exports"))
+    assert {kind: count for kind, count in found.counts.items() if count} == {"equal": 1, "unstamped": 2}
+    assert (found.mismatches, found.records) == (2, 4)
+    causes = {example.key: example.cause for example in found.examples["unstamped"]}
+    offset = next(write.offset for write in log.records if write.value == b"3")
+    assert causes["mended"] == f"the record at offset {offset} has no key or no known stamp"
+    assert set(causes) == {"bare", "mended"}
+
+
+def test_write_that_compaction_removed_is_not_judged(spark: SparkSession, brokers: str, tmp_path: Path):
+    """The log as compaction leaves it: of a key that was written before the position, the later write only."""
+    log = write_log(
+        brokers, [Transaction((put("fine", "1"),)), Transaction((put("busy", "late", source_offset=9),))]
+    )
+    late = next(write for write in log.records if write.key == b"busy")
+    positions = list(log.ends)
+    positions[home(b"busy")] = late.offset
+    export = Export.of(log, positions=positions)
+    export.rows[home(b"busy")].append(put("busy", "early", source_offset=2))
+    found = validate_exports(spark, brokers, log.topic, against=export.write(tmp_path / "exports"))
+    assert {kind: count for kind, count in found.counts.items() if count} == {"equal": 1, "superseded": 1}
+    assert found.mismatches == 0
+    assert found.examples["superseded"][0].cause == (
+        f"the log only has its later write at offset {late.offset}: can't be compared"
+    )
+
+
+def test_the_owners_copy_counts(check: Validate, log: Log, alive: int):
+    owner, older, behind = Export.of(log, epoch=8), Export.of(log, epoch=7), Export.of(log, epoch=8)
+    owner.worker, older.worker, behind.worker = "worker-2", "worker-3", "host:6066 [a]"
+    for stale in (older, behind):
+        stale.replace(b"victim", value=b"stale")
+    place = home(b"victim")
+    behind.positions[place] = replace(behind.positions[place], changelog_offset=log.ends[place] - 1)
+    report = check(owner, older, behind)
+    assert (report.counts["equal"], report.mismatches) == (alive, 0)
+    assert (
+        f"partition {place} of worker worker-3 (epoch 7, position {log.ends[place]})" in report.stale_copies
+    )
+    assert (
+        f"partition {place} of worker host:6066 [a] (epoch 8, position {log.ends[place] - 1})"
+        in report.stale_copies
+    )
+    assert len(report.stale_copies) == 2 * PARTITIONS
+
+
+def test_a_stale_copy_that_is_the_only_one_is_found(check: Validate, log: Log, alive: int):
+    export = Export.of(log)
+    export.worker = "host:6066 [a]"
+    export.replace(b"victim", value=b"stale")
+    only(check(export), "different", equal=alive - 1)
+
+
+def test_partition_that_no_export_holds(check: Validate, log: Log, alive: int):
+    export = Export.of(log)
+    place = home(b"victim")
+    lost = len(export.rows.pop(place))
+    report = check(export)
+    counts = {kind: count for kind, count in report.counts.items() if count}
+    assert counts == {"equal": alive - lost, "missing": lost}
+    assert report.partitions_without_export == [place]
+    assert {example.cause for example in report.examples["missing"]} == {"no export holds its partition"}
+    assert len(report.examples["missing"]) == min(10, lost)
+
+
+def test_judgement_of_every_key(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
+    export = Export.of(log)
+    export.replace(b"victim", value=b"flipped")
+    judged = compare_exports(spark, brokers, log.topic, against=export.write(tmp_path / "exports"))
+    [row] = judged.where("kind not in ('equal', 'absent')").collect()
+    assert (bytes(row["key"]), row["differs"]) == (b"victim", ["value"])
+    assert (bytes(row["log"]["value"]), bytes(row["export"]["value"])) == (b"now", b"flipped")
+
+
+def test_position_beyond_the_log(check: Validate, log: Log):
+    export = Export.of(log)
+    export.positions[1] = replace(export.positions[1], changelog_offset=log.ends[1] + 1000)
+    with pytest.raises(
+        LogTooShortError,
+        match=rf"partition 1 ends at \d+, the log is shorter than the export's position {log.ends[1] + 1000}",
+    ):
+        check(export)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"changelog": "other-changelog"}, "is an export of other-changelog, not of"),
+        ({"partition_count": 5}, f"has {PARTITIONS} partitions and the exports are of 5"),
+    ],
+)
+def test_export_of_something_else(check: Validate, log: Log, changes: dict[str, object], text: str):
+    export = Export.of(log)
+    for name, value in changes.items():
+        setattr(export, name, value)
+    with pytest.raises(ExportError, match=text):
+        check(export)
+
+
+def test_exports_of_two_apps(check: Validate, log: Log):
+    mine, theirs = Export.of(log), Export.of(log)
+    theirs.app, theirs.worker = "another", "worker-2"
+    with pytest.raises(ExportError, match="app another, .* app app, "):
+        check(mine, theirs)
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+def scramble(file: Path) -> None:
+    raw = bytearray(file.read_bytes())
+    raw[4:400] = bytes(396)
+    file.write_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "text"),
+    [
+        (truncate, ExportError, "partition-00001.parquet can't be read"),
+        (Path.unlink, ExportError, "partition-00001.parquet can't be read"),
+        (scramble, ReadError, "partition-00001.parquet"),
+    ],
+)
+def test_file_that_cannot_be_read(
+    spark: SparkSession,
+    brokers: str,
+    log: Log,
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    error: type[Exception],
+    text: str,
+):
+    folder = Export.of(log).write(tmp_path / "exports")
+    damage(folder / "worker-1" / "partition-00001.parquet")
+    with pytest.raises(error, match=text):
+        validate_exports(spark, brokers, log.topic, against=folder)
+
+
+def test_file_with_fewer_rows_than_its_manifest_says(
+    spark: SparkSession, brokers: str, log: Log, tmp_path: Path
+):
+    folder = Export.of(log).write(tmp_path / "exports")
+    files = folder / "worker-1"
+    shutil.copy(files / "partition-00000.parquet", files / "partition-00001.parquet")
+    with pytest.raises(ExportError, match=r"partition-00001.parquet has \d+ rows and its manifest says \d+"):
+        validate_exports(spark, brokers, log.topic, against=folder)
+
+
+@pytest.mark.parametrize("manifest", ["", "{}", "[]", '{"format": 99}'])
+def test_manifest_that_cannot_be_read(
+    spark: SparkSession, brokers: str, log: Log, tmp_path: Path, manifest: str
+):
+    folder = Export.of(log).write(tmp_path / "exports")
+    (folder / "worker-1" / MANIFEST).write_text(manifest)
+    with pytest.raises(ExportError, match=MANIFEST):
+        validate_exports(spark, brokers, log.topic, against=folder)
