@@ -132,7 +132,9 @@ class Logs(Protocol):
     async def bounds(self, partition: TopicPartition) -> LogBounds:
         """Give the partition's start and its high watermark, as its leader says."""
 
-    def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[tuple[list[ChangelogRecord], int]]:
+    def read(
+        self, partition: TopicPartition, start: int, end: int
+    ) -> AsyncIterator[tuple[list[ChangelogRecord], int]]:
         """Give chunks of committed records with the next offset to read, until that reaches `end`.
 
         Waits while an open transaction holds back the last stable offset.

@@ -15,7 +15,9 @@ from pathlib import Path
 
 MAX_FUNCTION_LINES = 70
 MAX_FILE_LINES = 600
-_HISTORY = re.compile(r"#.*\b(formerly|used to be|no longer|was changed|TODO|FIXME|XXX|issue #?\d+)\b", re.IGNORECASE)
+_HISTORY = re.compile(
+    r"#.*\b(formerly|used to be|no longer|was changed|TODO|FIXME|XXX|issue #?\d+)\b", re.IGNORECASE
+)
 _SOURCES = re.compile(r"--(extra-)?index-url|<repository>")
 _PINS = ("constraints.txt", "pyproject.toml")
 _BARE_ASSERT = ("actors", "stores", "spark_replay")
@@ -31,7 +33,10 @@ def main() -> int:
 
 def _files() -> list[Path]:
     listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], check=True, capture_output=True, text=True
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout.split("\n")
     return [Path(name) for name in listed if name and Path(name).is_file()]
 

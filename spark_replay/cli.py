@@ -40,9 +40,7 @@ class _Failure(click.ClickException):
 class _Pair(click.ParamType):
     name = "name=value"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         key, found, text = str(value).partition("=")
         if not found or not key:
             self.fail(f"{value!r} isn't name=value", param, ctx)
@@ -52,9 +50,7 @@ class _Pair(click.ParamType):
 def _source_options(command: _Command) -> _Command:
     options = [
         click.option("--brokers", required=True, metavar="HOST:PORT,…", help="Kafka's bootstrap brokers."),
-        click.option(
-            "--changelog", required=True, metavar="TOPIC", help="The changelog, APP-STORE-changelog."
-        ),
+        click.option("--changelog", required=True, metavar="TOPIC", help="The changelog, APP-STORE-changelog."),
         click.option(
             "--kafka-option",
             multiple=True,
@@ -137,9 +133,7 @@ def rebuild(to: Path, overwrite: bool, **given: Any) -> None:
     metavar="DIR",
     help="The folder that the workers exported to.",
 )
-@click.option(
-    "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the report here."
-)
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the report here.")
 def validate(against: Path, json_file: Path | None, **given: Any) -> None:
     """Compare exports of the workers' stores with their changelog, key by key.
 

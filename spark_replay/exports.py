@@ -53,9 +53,7 @@ class Copy:
 
     def __str__(self) -> str:
         epoch, offset = self.rank
-        return (
-            f"partition {self.partition} of worker {self.manifest.worker} (epoch {epoch}, position {offset})"
-        )
+        return f"partition {self.partition} of worker {self.manifest.worker} (epoch {epoch}, position {offset})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +93,14 @@ def find_exports(folder: Path, changelog: str) -> Exports:
         raise ExportError(f"no folder {folder}: --against takes the folder given to `state export --to`")
     paths = sorted([*folder.glob(MANIFEST), *folder.glob(f"*/{MANIFEST}")])
     if not paths:
-        raise ExportError(
-            f"no {MANIFEST} in {folder} or right below it: --against takes what `state export` wrote"
-        )
+        raise ExportError(f"no {MANIFEST} in {folder} or right below it: --against takes what `state export` wrote")
     manifests = [(path, _read(path, changelog)) for path in paths]
     first = manifests[0][1]
     for path, manifest in manifests:
         if _identity(manifest) != _identity(first):
-            raise ExportError(
-                f"{path} is of {_told(manifest)}, {paths[0]} of {_told(first)}: export them apart"
-            )
+            raise ExportError(f"{path} is of {_told(manifest)}, {paths[0]} of {_told(first)}: export them apart")
     chosen, stale = _choose(
-        Copy(manifest, part, path.with_name(part.file))
-        for path, manifest in manifests
-        for part in manifest.partitions
+        Copy(manifest, part, path.with_name(part.file)) for path, manifest in manifests for part in manifest.partitions
     )
     for copy in chosen:
         _check_file(copy)
@@ -124,10 +116,10 @@ def read_exports(spark: SparkSession, exports: Exports) -> DataFrame:
     """
     from pyspark.sql import functions as F  # noqa: N812
 
+    # a worker may be called [::1]:6066, which is no pattern to look for
+    reader = spark.read.schema(_SCHEMA).option("__globPaths__", "false")
     frames = [
-        spark.read.schema(_SCHEMA)
-        .parquet(f"file://{copy.file.absolute()}")
-        .select(
+        reader.parquet(f"file://{copy.file.absolute()}").select(
             F.lit(copy.partition).alias("partition"),
             F.col("partition").alias("claimed"),
             "key",

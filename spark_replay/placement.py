@@ -58,8 +58,6 @@ def _big_endian(raw: Column, index: Column) -> Column:
 
 
 def _swapped(word: Column) -> Column:
-    low = F.shiftleft(word.bitwiseAND(F.lit(0xFF)), 24).bitwiseOR(
-        F.shiftleft(word.bitwiseAND(F.lit(0xFF00)), 8)
-    )
+    low = F.shiftleft(word.bitwiseAND(F.lit(0xFF)), 24).bitwiseOR(F.shiftleft(word.bitwiseAND(F.lit(0xFF00)), 8))
     high = F.shiftright(word, 8).bitwiseAND(F.lit(0xFF00)).bitwiseOR(F.shiftright(word, 24))
     return low.bitwiseOR(high)

@@ -58,9 +58,7 @@ class _Tasks:
         return self._totals()
 
     def _totals(self) -> tuple[int, int]:
-        return sum(done for done, _ in self._stages.values()), sum(
-            count for _, count in self._stages.values()
-        )
+        return sum(done for done, _ in self._stages.values()), sum(count for _, count in self._stages.values())
 
 
 def _bar(tasks: _Tasks, console: Console, what: str, stop: threading.Event) -> None:

@@ -124,9 +124,7 @@ def report(rows: Sequence[Row], *, topic: Topic, exports: Exports, seconds: floa
         positions=positions,
         ends=topic.ends,
         stale_copies=[str(copy) for copy in exports.stale],
-        partitions_without_export=sorted(
-            number for number, count in keys.items() if count and number not in positions
-        ),
+        partitions_without_export=sorted(number for number, count in keys.items() if count and number not in positions),
         examples=examples,
     )
 
@@ -152,17 +150,12 @@ def show(found: Report, console: Console) -> None:
 
 
 def _notes(found: Report) -> list[str]:
-    notes = [
-        f"no export holds partition {number}, which has keys" for number in found.partitions_without_export
-    ]
+    notes = [f"no export holds partition {number}, which has keys" for number in found.partitions_without_export]
     notes += [f"stale copy, not compared: {copy}" for copy in found.stale_copies]
     for kind, examples in found.examples.items():
         for example in examples:
             notes.append(f"{kind}: partition {example.partition} key {example.key}: {example.cause}")
-            notes += [
-                f"    {side}: {_told(held)}"
-                for side, held in (("log", example.log), ("export", example.export))
-            ]
+            notes += [f"    {side}: {_told(held)}" for side, held in (("log", example.log), ("export", example.export))]
     return notes
 
 

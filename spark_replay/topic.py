@@ -135,6 +135,4 @@ def _translated(error: Py4JJavaError, brokers: str, name: str) -> BrokerError | 
     if kind in _UNKNOWN:
         return UnknownTopicError(f"{brokers} has no topic {name!r}: is --changelog right?")
     reason = cause.getMessage() or kind
-    return BrokerError(
-        f"the brokers {brokers} did not describe topic {name}: {first_line(ValueError(reason))}"
-    )
+    return BrokerError(f"the brokers {brokers} did not describe topic {name}: {first_line(ValueError(reason))}")

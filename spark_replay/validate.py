@@ -133,9 +133,7 @@ def judge(rows: DataFrame, exported: DataFrame, exports: Exports) -> DataFrame:
     for copy in exports.chosen:
         positions[copy.partition] = copy.changelog_offset
         as_of[copy.partition] = copy.manifest.exported_at_ms
-    both = _logged(last_writes(rows, positions)).join(
-        _held(exported), on=["partition", "key"], how="full_outer"
-    )
+    both = _logged(last_writes(rows, positions)).join(_held(exported), on=["partition", "key"], how="full_outer")
     home = home_partition(F.col("key"), count) if exports.placement == "key" else F.lit(None).cast("int")
     sided = both.withColumns(
         {
@@ -222,9 +220,7 @@ def _outside(copy: Copy, topic: Topic) -> str | None:
 
 
 def _logged(folded: DataFrame) -> DataFrame:
-    fields = (
-        {"value": F.col("last.value")} | stamp_fields(F.col("last.stamp")) | {"offset": F.col("last.offset")}
-    )
+    fields = {"value": F.col("last.value")} | stamp_fields(F.col("last.stamp")) | {"offset": F.col("last.offset")}
     log = F.struct(*(column.alias(name) for name, column in fields.items()))
     return folded.select(
         "partition",

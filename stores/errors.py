@@ -29,9 +29,7 @@ class StoreCorruptedError(StoreError):
     """
 
     def __init__(self, path: Path, cause: object) -> None:
-        super().__init__(
-            f"the database at {path} is corrupted ({cause}): delete the folder, to have it restored"
-        )
+        super().__init__(f"the database at {path} is corrupted ({cause}): delete the folder, to have it restored")
         self.path = path
         self.cause = cause
 

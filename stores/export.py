@@ -103,9 +103,7 @@ def export_store(
 
 def _target(to: Path, worker: str) -> Path:
     if _WORKER_NAME.fullmatch(worker) is None or worker in (".", ".."):
-        raise StoreError(
-            f"worker name {worker!r}: letters, digits, '.', '_', ':' and '-' make a folder's name"
-        )
+        raise StoreError(f"worker name {worker!r}: letters, digits, '.', '_', ':' and '-' make a folder's name")
     return Path(to) / worker
 
 

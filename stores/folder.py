@@ -125,7 +125,7 @@ class DataFolder:
             raise StoreClosedError(self)
         # A symbolic link may lead out where the name doesn't.
         if path.is_symlink() or not path.resolve().is_relative_to(self.path.resolve()):
-            raise StoreError(f"{path} leads out of the data folder to {path.resolve()}: delete it by hand")
+            raise StoreError(f"{path} is a link that leads out to {path.resolve()}: delete it by hand")
         try:
             remove_tree(path)
         except OSError as error:

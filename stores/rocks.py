@@ -153,9 +153,7 @@ class _Scan:
 
     __slots__ = ("__weakref__", "_bound", "_database", "_ended", "_reverse", "_rows")
 
-    def __init__(
-        self, database: _Database, rows: Any, start: bytes | None, end: bytes | None, reverse: bool
-    ) -> None:
+    def __init__(self, database: _Database, rows: Any, start: bytes | None, end: bytes | None, reverse: bool) -> None:
         self._database = database
         self._rows = rows
         self._reverse = reverse

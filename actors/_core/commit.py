@@ -41,10 +41,6 @@ class CommitPolicy:
     interval_s: float
     max_bytes: int
 
-    def is_due(self, *, now_s: float, oldest_s: float, held_bytes: int) -> bool:
-        """Tell whether work that began at `oldest_s` and holds `held_bytes` has to be committed under load."""
-        return now_s - oldest_s >= self.interval_s or held_bytes >= self.max_bytes
-
 
 @dataclass(frozen=True, slots=True)
 class Backoff:

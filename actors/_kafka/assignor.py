@@ -72,7 +72,9 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         self, cluster: Any, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
         """Assign all partitions; runs on the group's leader."""
-        decoded = {member_id: decode_member_data(member_id, data.user_data) for member_id, data in members.items()}
+        decoded = {
+            member_id: decode_member_data(member_id, data.user_data) for member_id, data in members.items()
+        }
         owners: dict[TaskId, Member] = {}
         for topics, subscribers in _by_subscribers(members).items():
             tasks = [
@@ -110,7 +112,9 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         return self._actors.get(topic, topic)
 
 
-def _by_subscribers(members: Mapping[str, ConsumerProtocolMemberMetadata]) -> dict[tuple[str, ...], list[str]]:
+def _by_subscribers(
+    members: Mapping[str, ConsumerProtocolMemberMetadata],
+) -> dict[tuple[str, ...], list[str]]:
     """Group topics that have the same subscribers: {topics: member ids}."""
     subscribers: dict[str, list[str]] = defaultdict(list)
     for member_id in sorted(members):

@@ -120,7 +120,9 @@ class TransactionLog:
         except (KafkaError, TransportFaultError, OSError, TimeoutError, AssertionError) as error:
             _retrieve(producer)
             kind = "fenced" if isinstance(error, ProducerFenced) else f"{type(error).__name__}: {error}"
-            raise OutcomeUnknownError(f"commit of {self._transactional_id} at {batch.next_offset}: {kind}") from error
+            raise OutcomeUnknownError(
+                f"commit of {self._transactional_id} at {batch.next_offset}: {kind}"
+            ) from error
 
     async def _transaction(self, producer: AIOKafkaProducer, batch: CommitBatch) -> CommitReceipt:
         offsets = {KafkaPartition(*batch.source): OffsetAndMetadata(batch.next_offset, batch.metadata)}
@@ -191,7 +193,9 @@ class OrderedLog:
             raise OutcomeUnknownError(f"{self._name} has no producer")
         try:
             async with asyncio.timeout(self._commit_deadline_s):
-                await send_all(producer, CommitBatch(batch.source, batch.next_offset, "", outputs=batch.outputs))
+                await send_all(
+                    producer, CommitBatch(batch.source, batch.next_offset, "", outputs=batch.outputs)
+                )
                 receipt = await send_all(
                     producer, CommitBatch(batch.source, batch.next_offset, "", changelogs=batch.changelogs)
                 )
@@ -250,7 +254,8 @@ async def send_all(producer: AIOKafkaProducer, batch: CommitBatch) -> CommitRece
         KafkaError: a produce failed; nothing may be committed then.
     """
     sends: list[Any] = [
-        _send_changelog(producer, topic, batch.source.partition, writes) for topic, writes in batch.changelogs.items()
+        _send_changelog(producer, topic, batch.source.partition, writes)
+        for topic, writes in batch.changelogs.items()
     ]
     changelogs = len(sends)
     partitioned = await _by_partition(producer, batch.outputs)
@@ -273,12 +278,16 @@ async def _by_partition(
             count = counts.get(output.topic)
             if count is None:
                 count = counts[output.topic] = len(await producer.client._wait_on_metadata(output.topic))
-            partition = partition_for(output.key, count) if output.key is not None else hash(output.value) % count
+            partition = (
+                partition_for(output.key, count) if output.key is not None else hash(output.value) % count
+            )
         found[KafkaPartition(output.topic, partition)].append(output)
     return found
 
 
-async def _send_changelog(producer: AIOKafkaProducer, topic: str, partition: int, writes: ChangelogWrites) -> int:
+async def _send_changelog(
+    producer: AIOKafkaProducer, topic: str, partition: int, writes: ChangelogWrites
+) -> int:
     """Append the writes of one store, and give the changelog's next offset."""
     sent = []
     builder = producer.create_batch()
@@ -293,7 +302,9 @@ async def _send_changelog(producer: AIOKafkaProducer, topic: str, partition: int
     return int(sent[-1].result().offset) + int(builder.record_count())
 
 
-async def _send_outputs(producer: AIOKafkaProducer, partition: KafkaPartition, outputs: Iterable[Output]) -> None:
+async def _send_outputs(
+    producer: AIOKafkaProducer, partition: KafkaPartition, outputs: Iterable[Output]
+) -> None:
     sent = []
     builder = producer.create_batch()
     for _, _, key, value, headers, timestamp_ms in outputs:

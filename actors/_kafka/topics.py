@@ -90,17 +90,24 @@ class Topics:
         for response in responses:
             for code, message, _, name, entries in response.resources:
                 if code:
-                    raise BrokerUnavailableError(f"settings of topic {name}: {for_code(code).__name__}: {message}")
+                    raise BrokerUnavailableError(
+                        f"settings of topic {name}: {for_code(code).__name__}: {message}"
+                    )
                 found[name] = {entry[0]: entry[1] for entry in entries}
         return found
 
     async def max_record_bytes(self, names: Iterable[str]) -> dict[str, int]:
         """Give each existing topic's `max.message.bytes`."""
         configs = await self.configs(names)
-        return {name: int(config.get("max.message.bytes", DEFAULT_MAX_RECORD_BYTES)) for name, config in configs.items()}
+        return {
+            name: int(config.get("max.message.bytes", DEFAULT_MAX_RECORD_BYTES))
+            for name, config in configs.items()
+        }
 
     async def _create(self, missing: Mapping[str, int], settings: ChangelogSettings) -> None:
-        topics = [NewTopic(name, count, 1, topic_configs=settings.topic_config()) for name, count in missing.items()]
+        topics = [
+            NewTopic(name, count, 1, topic_configs=settings.topic_config()) for name, count in missing.items()
+        ]
         for topic in topics:
             # Its constructor refuses -1, the broker's default.
             topic.replication_factor = settings.replication_factor
@@ -114,7 +121,9 @@ class Topics:
         for name, code, *message in response.topic_errors:
             error = for_code(code)
             if code and error is not TopicAlreadyExistsError:
-                raise ConfigurationError(f"topic {name} can't be made: {error.__name__}: {' '.join(map(str, message))}")
+                raise ConfigurationError(
+                    f"topic {name} can't be made: {error.__name__}: {' '.join(map(str, message))}"
+                )
 
     async def _visible(self, wanted: Mapping[str, int]) -> dict[str, TopicInfo]:
         """Wait until new topics have reached the broker that is asked."""
@@ -124,7 +133,9 @@ class Topics:
             if len(found) == len(wanted) and all(info.partitions for info in found.values()):
                 return found
             if asyncio.get_running_loop().time() > deadline_s:
-                raise BrokerUnavailableError(f"topics {sorted(set(wanted) - set(found))} were made and don't show up")
+                raise BrokerUnavailableError(
+                    f"topics {sorted(set(wanted) - set(found))} were made and don't show up"
+                )
             await asyncio.sleep(0.05)
 
 

@@ -128,7 +128,9 @@ class Context:
         """
         state = self._state
         if state is None:
-            raise StoreOutsideHandlerError("ctx.send() after the message was handled: send before the handler returns")
+            raise StoreOutsideHandlerError(
+                "ctx.send() after the message was handled: send before the handler returns"
+            )
         target = state.resolve_output(topic)
         raw_key = None if key is None else target.encode_key(key)
         raw_value = None if value is None else target.encode_value(value)
@@ -237,7 +239,9 @@ class Store(Generic[K, V]):
         """Give all (key, value) of this partition in byte order of the keys, as of the call."""
         return self._decoded(self._overlay()[0].items())
 
-    def range(self, start: K | None = None, end: K | None = None, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
+    def range(
+        self, start: K | None = None, end: K | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[K, V]]:
         """Give (key, value) from `start`, included, to `end`, not included, in byte order of the encoded keys."""
         first = None if start is None else self.encode_key(start)
         last = None if end is None else self.encode_key(end)

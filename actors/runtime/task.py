@@ -77,6 +77,8 @@ YIELD_EVERY_S = 0.005
 INLINE_WRITES = 200
 """How many writes go to the store on the event loop: fewer than a hop to a thread costs."""
 HALT_REMINDER_S = 60.0
+_SIZE_MASK = 15
+"""How much is held is looked at every 16 records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,6 @@ class Task:
         self.source = TopicPartition(spec.topic, partition)
         self.state = State.FENCING
         self.epoch = 0
-        self.handled = 0
         self.committed = 0
         self.failure: BaseException | None = None
         self._identity = identity
@@ -193,7 +194,11 @@ class Task:
         """Ask the task to commit what it has handled and to end."""
         self._stopping = True
         self._wake.set()
-        if self.state is not State.RUNNING and self.state is not State.COMMITTING and self._run_task is not None:
+        if (
+            self.state is not State.RUNNING
+            and self.state is not State.COMMITTING
+            and self._run_task is not None
+        ):
             self._run_task.cancel()
 
     async def stopped(self, timeout_s: float) -> bool:
@@ -205,7 +210,9 @@ class Task:
             return True
         done, _ = await asyncio.wait([self._run_task], timeout=timeout_s)
         if not done and self.state is State.RUNNING:
-            logger.warning("%s: the handler of actor %s didn't end in time: cancelled", self.source, self.spec.name)
+            logger.warning(
+                "%s: the handler of actor %s didn't end in time: cancelled", self.source, self.spec.name
+            )
             self._run_task.cancel()
         return bool(done)
 
@@ -255,7 +262,9 @@ class Task:
         """Keep the partition, so that no other worker fails on the same, and say so until somebody acts."""
         self._services.sink.stop_delivery(self.source)
         self._drop_work()
-        logger.error("actor %s is stopped on %s: %s", self.spec.name, self.source, error, exc_info=error.__cause__)
+        logger.error(
+            "actor %s is stopped on %s: %s", self.spec.name, self.source, error, exc_info=error.__cause__
+        )
         while not self._stopping:
             self._wake.clear()
             try:
@@ -372,7 +381,8 @@ class Task:
             position = replace(held.position, source_offset=offset, epoch=epoch)
             await finish_in_thread(held.store.apply, [], position)
         self._stores = [
-            replace(held, position=replace(held.position, source_offset=offset, epoch=epoch)) for held in self._stores
+            replace(held, position=replace(held.position, source_offset=offset, epoch=epoch))
+            for held in self._stores
         ]
 
     def _mark(self) -> str:
@@ -384,7 +394,8 @@ class Task:
         scope.epoch = self.epoch
         scope.now_ms = max([scope.now_ms, *(held.position.wall_time_ms for held in self._stores)])
         self._overlays = [
-            (store, Overlay(held.store, scope)) for store, held in zip(self.spec.stores, self._stores, strict=True)
+            (store, Overlay(held.store, scope))
+            for store, held in zip(self.spec.stores, self._stores, strict=True)
         ]
         self._messages = TaskState(
             actor=self.spec.name,
@@ -448,23 +459,44 @@ class Task:
             raise
 
     async def _handle(self, records: Sequence[InputRecord]) -> None:
-        """Handle records one after the other. Hot: what can be is in local variables."""
-        messages, scope = self._messages, self._scope
-        if messages is None:
-            raise AssertionError("a task handles nothing before its takeover is done")
-        monotonic, policy = self._services.clock.monotonic, self._settings.policy
+        """Handle records one after the other. Hot: everything that can be is in a local variable."""
+        messages, scope, spec, handler = self._started(), self._scope, self.spec, self.spec.handler
+        undo, monotonic, interval_s = scope.undo, self._services.clock.monotonic, self._settings.policy.interval_s
         scope.now_ms = max(scope.now_ms, self._services.clock.wall_ms())
         now_s = monotonic()
         yield_s = now_s + YIELD_EVERY_S
         if self._next_offset == self._committed_offset:
             self._oldest_s = now_s
         for record in records:
-            if record.offset < self._next_offset:
+            offset, raw_key, raw_value = record.offset, record.key, record.value
+            if offset < self._next_offset:
                 continue
-            await self._handle_one(record, messages, scope)
-            self._next_offset = record.offset + 1
+            try:
+                key, value = spec.decode_key(raw_key), spec.decode_value(raw_value)  # type: ignore[arg-type]
+            except Exception as error:
+                raise _undecodable(record, error) from error
+            if raw_key is None or raw_value is None:
+                raise _undecodable(record, None)
+            scope.source_offset = offset
+            ctx = Context(messages, record, key, raw_key)
+            enter_message(ctx)
+            sent, sent_bytes = len(messages.outputs), messages.output_bytes
+            try:
+                await handler(ctx, value)
+            except BaseException as error:
+                scope.rollback()
+                del messages.outputs[sent:]
+                messages.output_bytes = sent_bytes
+                if isinstance(error, Exception):
+                    raise self._handler_failed(record, error) from error
+                raise
+            finally:
+                ctx._state = None
+            if undo:
+                undo.clear()
+            self._next_offset = offset + 1
             now_s = monotonic()
-            if now_s - self._oldest_s >= policy.interval_s or self._held_bytes() >= policy.max_bytes:
+            if now_s - self._oldest_s >= interval_s or (not offset & _SIZE_MASK and self._is_large()):
                 await self._commit()
                 self._oldest_s = now_s = monotonic()
                 yield_s = now_s + YIELD_EVERY_S
@@ -474,54 +506,37 @@ class Task:
             if self._stopping:
                 return
 
-    async def _handle_one(self, record: InputRecord, messages: TaskState, scope: MessageScope) -> None:
-        raw_key, raw_value = record.key, record.value
-        if raw_key is None or raw_value is None:
-            raise _undecodable(record, "the key is null" if raw_key is None else "the value is null")
-        try:
-            key = self.spec.decode_key(raw_key)
-            value = self.spec.decode_value(raw_value)
-        except Exception as error:
-            raise _undecodable(record, f"it doesn't decode: {error}") from error
-        scope.source_offset = record.offset
-        ctx = Context(messages, record, key, raw_key)
-        enter_message(ctx)
-        sent, sent_bytes = len(messages.outputs), messages.output_bytes
-        try:
-            await self.spec.handler(ctx, value)
-        except BaseException as error:
-            scope.rollback()
-            del messages.outputs[sent:]
-            messages.output_bytes = sent_bytes
-            if not isinstance(error, Exception):
-                raise
-            raise HandlerFailedError(
-                f"the handler of actor {self.spec.name} raised {type(error).__name__}: {error}",
-                topic=record.topic,
-                partition=record.partition,
-                offset=record.offset,
-                key=raw_key,
-            ) from error
-        finally:
-            ctx._state = None
-        scope.release()
-        self.handled += 1
+    def _started(self) -> TaskState:
+        if self._messages is None:
+            raise AssertionError("a task handles and commits nothing before its takeover is done")
+        return self._messages
 
-    def _held_bytes(self) -> int:
-        held = self._messages.output_bytes if self._messages is not None else 0
+    def _handler_failed(self, record: InputRecord, error: Exception) -> HandlerFailedError:
+        return HandlerFailedError(
+            f"the handler of actor {self.spec.name} raised {type(error).__name__}: {error}",
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            key=record.key,
+        )
+
+    def _is_large(self) -> bool:
+        """Tell whether so much is held that it has to be committed before the interval is over."""
+        held = self._started().output_bytes
         for _, overlay in self._overlays:
             held += overlay.bytes_held
-        return held
+        return held >= self._settings.policy.max_bytes
 
     # --- commit ----------------------------------------------------------------------------------------------------
 
     async def _commit(self) -> None:
-        messages = self._messages
-        if messages is None:
-            raise AssertionError("a task commits nothing before its takeover is done")
+        messages = self._started()
         self._advance(Event.COMMIT)
         began_ms = self._services.clock.wall_ms()
-        frozen = [(held, overlay, overlay.freeze()) for held, (_, overlay) in zip(self._stores, self._overlays, strict=True)]
+        frozen = [
+            (held, overlay, overlay.freeze())
+            for held, (_, overlay) in zip(self._stores, self._overlays, strict=True)
+        ]
         outputs, messages.outputs, messages.output_bytes = messages.outputs, [], 0
         next_offset = self._next_offset
         changelogs = {
@@ -573,7 +588,11 @@ class Task:
             await finish_in_thread(held.store.apply, raw, position)
 
 
-def _undecodable(record: InputRecord, reason: str) -> UndecodableRecordError:
+def _undecodable(record: InputRecord, error: Exception | None) -> UndecodableRecordError:
+    if record.key is None or record.value is None:
+        reason = "the key is null" if record.key is None else "the value is null"
+    else:
+        reason = f"it doesn't decode: {error}"
     return UndecodableRecordError(
         reason, topic=record.topic, partition=record.partition, offset=record.offset, key=record.key
     )

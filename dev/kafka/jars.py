@@ -119,7 +119,15 @@ def java_command(main_class: str, *args: str, flags: Sequence[str]) -> list[str]
     `KAFKA_JVM_FLAGS` in the environment takes the place of the flags for a quick start: a benchmark wants the JVM at its best.
     """
     chosen = os.environ.get("KAFKA_JVM_FLAGS")
-    return [java(), *(QUICK_START if chosen is None else chosen.split()), *flags, "-cp", f"{ensure_jars()}/*", main_class, *args]
+    return [
+        java(),
+        *(QUICK_START if chosen is None else chosen.split()),
+        *flags,
+        "-cp",
+        f"{ensure_jars()}/*",
+        main_class,
+        *args,
+    ]
 
 
 def _fetch(folder: Path) -> None:

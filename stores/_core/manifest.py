@@ -31,8 +31,8 @@ class ManifestPartition:
 class Manifest:
     """What one worker exported of one store.
 
-    `placement` is `key` when a key lives in the partition that murmur2 gives it, `task` when the store may hold
-    any key.
+    `placement` is `key` when a key lives in the partition that murmur2 gives it, `task` when the store may
+    hold any key.
     """
 
     app: str
@@ -111,9 +111,7 @@ def _partition(raw: object) -> ManifestPartition:
 
 def _position(raw: dict[str, Any], where: str) -> Position:
     numbers = {
-        field.name: _integer(raw, field.name, where)
-        for field in fields(Position)
-        if field.name != "changelog_id"
+        field.name: _integer(raw, field.name, where) for field in fields(Position) if field.name != "changelog_id"
     }
     return Position(**numbers, changelog_id=_typed(raw, "changelog_id", str, where))
 

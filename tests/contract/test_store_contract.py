@@ -24,9 +24,7 @@ def at(offset: int) -> Position:
 
 @pytest.fixture(params=["memory", "rocks"])
 def store(request, tmp_path):
-    opened = (
-        MemoryStore() if request.param == "memory" else RocksStore.open(tmp_path / "0", resources=RESOURCES)
-    )
+    opened = MemoryStore() if request.param == "memory" else RocksStore.open(tmp_path / "0", resources=RESOURCES)
     yield opened
     opened.close()
 
@@ -99,6 +97,18 @@ def test_a_big_chunk_with_duplicates_and_deletes(store, write):
     assert store.get(b"000003") is None
     assert store.get(b"000006") == b"again"
     assert store.position() == at(2)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_includes_its_start_and_not_its_end(store, write, reverse):
+    keys = [b"", b"\x00", b"a", b"a\x00", b"b", b"\xff", b"\xff\xff"]
+    write([(key, b"1") for key in keys], at(1))
+    bounds = [None, *keys, b"a\x00\x00", b"\xff\xff\xff"]
+    for start in bounds:
+        for end in bounds:
+            expected = [k for k in keys if (start is None or k >= start) and (end is None or k < end)]
+            got = [key for key, _ in store.scan(start, end, reverse=reverse)]
+            assert got == (expected[::-1] if reverse else expected), (start, end)
 
 
 def test_a_scan_is_as_of_its_call(store, write):

@@ -81,9 +81,7 @@ class OverlayMachine(RuleBasedStateMachine):
         if self.now.pop(key, None) is None:
             assert self.overlay.writes == writes
 
-    @rule(
-        key=KEYS, expected=st.none() | VALUES, as_held=st.booleans(), value=st.none() | VALUES, ttl_ms=TTL_MS
-    )
+    @rule(key=KEYS, expected=st.none() | VALUES, as_held=st.booleans(), value=st.none() | VALUES, ttl_ms=TTL_MS)
     def compare_and_set(self, key, expected, as_held, value, ttl_ms):
         held = self.look_up(key)
         expected = held if as_held else expected
@@ -96,9 +94,7 @@ class OverlayMachine(RuleBasedStateMachine):
 
     @rule(start=BOUNDS, end=BOUNDS, reverse=st.booleans(), key=KEYS, value=VALUES)
     def items_while_writing(self, start, end, reverse, key, value):
-        expected = [
-            (k, v) for k, v in self.live_items() if (start is None or k >= start) and (end is None or k < end)
-        ]
+        expected = [(k, v) for k, v in self.live_items() if (start is None or k >= start) and (end is None or k < end)]
         rows = self.overlay.items(start, end, reverse=reverse)
         got = [row for _, row in zip(range(1), rows, strict=False)]
         self.set(key, value, None)

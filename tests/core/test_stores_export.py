@@ -172,7 +172,8 @@ def test_a_worker_s_name_can_t_lead_out(folder, tmp_path, worker):
         export(folder, tmp_path / "out", worker=worker)
 
 
-def test_an_export_that_breaks_off_leaves_no_manifest_and_no_half_file(folder, tmp_path):
+def test_an_export_that_breaks_off_leaves_no_manifest_and_no_half_file(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(stores.export, "ROW_GROUP_ROWS", 2)
     export(folder, tmp_path / "out")
 
     def break_off(partition, keys):

@@ -61,9 +61,7 @@ def test_another_process_is_named_by_its_pid_and_its_death_frees_the_folder(tmp_
     )
     try:
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(
-            StoreLockedError, match=f"{re.escape(str(tmp_path))} is in use by process {holder.pid}:"
-        ):
+        with pytest.raises(StoreLockedError, match=f"{re.escape(str(tmp_path))} is in use by process {holder.pid}:"):
             DataFolder.open(tmp_path, app="dispatcher")
         assert DataFolder.inspect(tmp_path).app == "dispatcher"
     finally:
@@ -158,6 +156,14 @@ def test_links_that_lead_out_are_refused(folder, tmp_path):
     with pytest.raises(StoreError, match="outside"):
         folder.discard("seen", 0)
     assert (outside / "0").exists()
+
+
+def test_a_link_to_another_partition_is_refused(folder):
+    database = make_database(folder, "seen", 1)
+    folder.store_path("seen", 0).symlink_to(database)
+    with pytest.raises(StoreError, match="leads out"):
+        folder.discard("seen", 0)
+    assert sorted(path.name for path in database.parent.iterdir()) == ["0", "1"]
 
 
 def test_who_doesn_t_hold_the_folder_can_t_discard(folder):

@@ -155,9 +155,7 @@ def test_a_reader_keeps_its_point_while_the_owner_compacts_and_deletes(tmp_path)
         deadline = time.monotonic() + 4
         while files <= set(os.listdir(tmp_path / "0")) and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert not files <= set(os.listdir(tmp_path / "0")), (
-            "the owner deleted nothing: the test says nothing"
-        )
+        assert not files <= set(os.listdir(tmp_path / "0")), "the owner deleted nothing: the test says nothing"
         assert {raw for _, raw in reader.scan()} == {b"%d" % offset}
         reader.close()
 

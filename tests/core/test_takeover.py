@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors._core.commit import Backoff, CommitMark, CommitPolicy, parse_mark
+from actors._core.commit import Backoff, CommitMark, parse_mark
 from actors._core.lifecycle import TRANSITIONS, Event, IllegalTransitionError, State, advance
 from actors._core.takeover import (
     Contradiction,
@@ -71,7 +71,13 @@ def test_a_checkpoint_the_log_cannot_continue_is_wiped(checkpoint, bounds, word)
 
 @pytest.mark.parametrize(
     ("age_ms", "tail", "missed"),
-    [(DAY_MS, 2, True), (DAY_MS, 1, False), (DAY_MS, 0, False), (DAY_MS // 2, 2, False), (DAY_MS - 50, 2, True)],
+    [
+        (DAY_MS, 2, True),
+        (DAY_MS, 1, False),
+        (DAY_MS, 0, False),
+        (DAY_MS // 2, 2, False),
+        (DAY_MS - 50, 2, True),
+    ],
 )
 def test_an_old_checkpoint_with_a_tail_may_have_missed_deletes(age_ms, tail, missed):
     plan = Restore(50, 50 + tail, None)
@@ -129,13 +135,6 @@ def test_foreign_metadata_is_no_mark(metadata):
     assert parse_mark(metadata) is None
 
 
-def test_a_commit_is_due_by_age_or_size():
-    policy = CommitPolicy(interval_s=0.1, max_bytes=1000)
-    assert not policy.is_due(now_s=1.05, oldest_s=1.0, held_bytes=10)
-    assert policy.is_due(now_s=1.1, oldest_s=1.0, held_bytes=10)
-    assert policy.is_due(now_s=1.0, oldest_s=1.0, held_bytes=1000)
-
-
 def test_backoff_grows_to_its_cap():
     backoff = Backoff(first_s=0.1, cap_s=1.0)
     assert [backoff.delay_s(n) for n in (1, 2, 3, 10)] == [0.1, 0.2, 0.4, 1.0]
@@ -144,7 +143,14 @@ def test_backoff_grows_to_its_cap():
 def test_every_state_can_be_revoked_and_every_takeover_step_starts_over():
     for state in State:
         assert advance(state, Event.REVOKED) is State.CLOSED
-    for state in (State.FENCING, State.CONFIRMING, State.LOOKING, State.RESTORING, State.CLAIMING, State.COMMITTING):
+    for state in (
+        State.FENCING,
+        State.CONFIRMING,
+        State.LOOKING,
+        State.RESTORING,
+        State.CLAIMING,
+        State.COMMITTING,
+    ):
         assert advance(state, Event.UNKNOWN) is State.FENCING
 
 

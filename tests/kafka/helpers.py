@@ -28,12 +28,16 @@ def unique(name: str) -> str:
     return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
-async def make_topics(brokers: str, *names: str, partitions: int = 2, config: dict[str, str] | None = None) -> None:
+async def make_topics(
+    brokers: str, *names: str, partitions: int = 2, config: dict[str, str] | None = None
+) -> None:
     """Make topics, and wait until they can be written to."""
     admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
     await admin.start()
     try:
-        response = await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=config or {}) for name in names])
+        response = await admin.create_topics(
+            [NewTopic(name, partitions, 1, topic_configs=config or {}) for name in names]
+        )
         assert all(error[1] == 0 for error in response.topic_errors), response
     finally:
         await admin.close()
@@ -74,7 +78,9 @@ async def send(
 
 async def read_all(brokers: str, topic: str, *, isolation: str = "read_committed") -> list:
     """All records of a topic up to its end as it is now."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=brokers, isolation_level=isolation, auto_offset_reset="earliest")
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=brokers, isolation_level=isolation, auto_offset_reset="earliest"
+    )
     await consumer.start()
     try:
         count = len(await consumer._client._wait_on_metadata(topic))
@@ -92,7 +98,7 @@ async def read_all(brokers: str, topic: str, *, isolation: str = "read_committed
         await consumer.stop()
 
 
-async def eventually(condition: Callable, *, deadline_s: float = DEADLINE_S, what: str = "") -> object:
+async def eventually(condition: Callable, *, deadline_s: float = DEADLINE_S, what: object = "") -> object:
     """Wait for a condition, sync or async, to hold; give what it gave."""
     end_s = time.monotonic() + deadline_s
     while True:
@@ -101,7 +107,7 @@ async def eventually(condition: Callable, *, deadline_s: float = DEADLINE_S, wha
             result = await result
         if result:
             return result
-        assert time.monotonic() < end_s, f"not within {deadline_s} s: {what or condition}"
+        assert time.monotonic() < end_s, f"not within {deadline_s} s: {what() if callable(what) else what or condition}"
         await asyncio.sleep(0.05)
 
 
@@ -113,18 +119,24 @@ class WorkerProcess:
         self.folder = folder
         self.log_file = folder.with_suffix(".log")
         self._environment = {
-            **os.environ, "KAFKA_URL": ";".join(f"kafka://{b}" for b in brokers.split(",")), **environment
+            **os.environ,
+            "KAFKA_URL": ";".join(f"kafka://{b}" for b in brokers.split(",")),
+            **environment,
         }
         self._process: subprocess.Popen | None = None
 
-    def start(self) -> WorkerProcess:
+    def start(self, *, web: bool = False) -> WorkerProcess:
         """Start it; the log is appended to."""
         command = [sys.executable, "-m", "faust", "-A", self.module, "-D", str(self.folder)]
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, "worker", "-l", "info", "--without-web"],
-                cwd=ROOT, env=self._environment, stdout=log, stderr=log, start_new_session=True,
+                [*command, "worker", "-l", "info", "--with-web" if web else "--without-web"],
+                cwd=ROOT,
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         return self
 

@@ -53,7 +53,9 @@ async def test_a_record_that_cannot_be_handled_stops_its_partition_only(brokers:
         for number, (case, (value, _)) in enumerate(CASES.items()):
             key = await key_of(number, partitions)
             await producer.send_and_wait(f"{name}-in", good, key, partition=number)
-            await producer.send_and_wait(f"{name}-in", value, None if case == "null key" else key, partition=number)
+            await producer.send_and_wait(
+                f"{name}-in", value, None if case == "null key" else key, partition=number
+            )
             await producer.send_and_wait(f"{name}-in", good, key, partition=number)
         for _ in range(3):
             await producer.send_and_wait(
@@ -62,7 +64,8 @@ async def test_a_record_that_cannot_be_handled_stops_its_partition_only(brokers:
     worker = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name).start()
     try:
         await eventually(
-            lambda: worker.log().count("is stopped on") >= len(CASES), what="all partitions stopped: " + worker.log()
+            lambda: worker.log().count("is stopped on") >= len(CASES),
+            what="all partitions stopped: " + worker.log(),
         )
 
         async def all_committed() -> bool:
@@ -71,7 +74,9 @@ async def test_a_record_that_cannot_be_handled_stops_its_partition_only(brokers:
 
         await eventually(all_committed, what="good records before the bad ones are committed")
         for number, (_, message) in enumerate(CASES.values()):
-            line = next(line for line in worker.log().splitlines() if f"is stopped on {name}-in[{number}]:" in line)
+            line = next(
+                line for line in worker.log().splitlines() if f"is stopped on {name}-in[{number}]:" in line
+            )
             assert message in line
             assert f"{name}-in[{number}] offset 1 key" in line
             assert "Mend the handler" in line
@@ -130,7 +135,10 @@ async def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("about", "message"),
-    [({"app": "another", "format": 1}, "belongs to the app 'another'"), ({"app": None, "format": 99}, "use the release that made it")],
+    [
+        ({"app": "another", "format": 1}, "belongs to the app 'another'"),
+        ({"app": None, "format": 99}, "use the release that made it"),
+    ],
 )
 async def test_a_data_folder_of_another_app_or_format(
     brokers: str, tmp_path: Path, about: dict[str, object], message: str
@@ -189,7 +197,9 @@ async def reset_offset(brokers: str, name: str, offset: int) -> None:
     """Do what `kafka-consumer-groups --reset-offsets` does."""
     from aiokafka import AIOKafkaConsumer
 
-    consumer = AIOKafkaConsumer(bootstrap_servers=brokers, group_id=f"{name}-actors", enable_auto_commit=False)
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=brokers, group_id=f"{name}-actors", enable_auto_commit=False
+    )
     await consumer.start()
     part = TopicPartition(f"{name}-in", 0)
     consumer.assign([part])

@@ -89,9 +89,7 @@ def random_transactions(seed: int, *, count: int, keys: int) -> list[Transaction
     return transactions
 
 
-def write_log(
-    brokers: str, transactions: Iterable[Transaction], *, config: dict[str, str] | None = None
-) -> Log:
+def write_log(brokers: str, transactions: Iterable[Transaction], *, config: dict[str, str] | None = None) -> Log:
     return asyncio.run(_write_log(brokers, list(transactions), config))
 
 
@@ -122,8 +120,7 @@ async def append(brokers: str, log: Log, transactions: list[Transaction]) -> Non
                 continue
             await producer.commit_transaction()
             log.records += [
-                replace(write, offset=done.offset)
-                for write, done in zip(transaction.writes, sent, strict=True)
+                replace(write, offset=done.offset) for write, done in zip(transaction.writes, sent, strict=True)
             ]
     finally:
         await producer.stop()
@@ -170,9 +167,7 @@ class Export:
         rows: dict[int, list[Write]] = {partition: [] for partition in range(PARTITIONS)}
         for (partition, _), write in fold(log.records, before=at).items():
             rows[partition].append(write)
-        places = {
-            partition: Position(0, offset, NOW_MS, epoch, "an-id") for partition, offset in enumerate(at)
-        }
+        places = {partition: Position(0, offset, NOW_MS, epoch, "an-id") for partition, offset in enumerate(at)}
         return cls(log.topic, rows, places)
 
     def find(self, key: bytes) -> Write:
@@ -197,9 +192,7 @@ class Export:
                 **{name: [getattr(row, name) for row in rows] for name in SCHEMA.names[1:]},
             }
             pq.write_table(pa.table(columns, schema=SCHEMA), own / partition_file(partition))
-            parts.append(
-                ManifestPartition(partition, partition_file(partition), len(rows), self.positions[partition])
-            )
+            parts.append(ManifestPartition(partition, partition_file(partition), len(rows), self.positions[partition]))
         manifest = Manifest(
             app=self.app,
             store="store",

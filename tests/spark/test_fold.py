@@ -37,9 +37,7 @@ def test_murmur2_of_all_lengths_is_that_of_the_java_client(spark: SparkSession):
     keys = [chance.randbytes(length) for length in range(41) for _ in range(10)]
     keys += [bytes([255]) * length for length in range(41)]
     frame = spark.createDataFrame([(key,) for key in keys], "key binary")
-    rows = frame.select(
-        "key", murmur2(F.col("key")).alias("hash"), home_partition(F.col("key"), 7).alias("home")
-    )
+    rows = frame.select("key", murmur2(F.col("key")).alias("hash"), home_partition(F.col("key"), 7).alias("home"))
     for key, hashed, home in rows.collect():
         assert hashed == reference(bytes(key)), bytes(key)
         assert home == (reference(bytes(key)) & 0x7FFFFFFF) % 7
@@ -53,8 +51,7 @@ def test_murmur2_of_all_lengths_is_that_of_the_java_client(spark: SparkSession):
 def test_fold_equals_a_plain_one(spark: SparkSession, records: list[Write], before: list[int | None]):
     log = [Write(**{**vars(write), "offset": offset}) for offset, write in enumerate(records)]
     rows = [
-        (w.partition, w.offset, w.key, w.value, encode_stamp(w.epoch, w.source_offset, w.expires_at_ms))
-        for w in log
+        (w.partition, w.offset, w.key, w.value, encode_stamp(w.epoch, w.source_offset, w.expires_at_ms)) for w in log
     ]
     folded = last_writes(spark.createDataFrame(rows, ROWS), before)
     found = {

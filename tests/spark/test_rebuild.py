@@ -63,9 +63,7 @@ def test_rebuild_before_positions(spark: SparkSession, brokers: str, log: Log):
 
 def test_changelog_holds_committed_records_only(spark: SparkSession, brokers: str, log: Log):
     rows = read_changelog(spark, brokers, log.topic).collect()
-    assert {(row["partition"], row["offset"]) for row in rows} == {
-        (w.partition, w.offset) for w in log.records
-    }
+    assert {(row["partition"], row["offset"]) for row in rows} == {(w.partition, w.offset) for w in log.records}
     by_place = {(write.partition, write.offset): write for write in log.records}
     for row in rows:
         write = by_place[row["partition"], row["offset"]]

@@ -39,7 +39,13 @@ OVER = put("over", "once", source_offset=45, expires_at_ms=NOW_MS - 5)
 
 @pytest.fixture(scope="module")
 def log(brokers: str) -> Log:
-    known = [Transaction((VICTIM,)), Transaction((OVERWRITTEN, GONE[0], OVER)), Transaction((GONE[1],))]
+    victims = tuple(replace(OVERWRITTEN, key=b"victim-%d" % n, partition=home(b"victim-%d" % n)) for n in range(5))
+    known = [
+        Transaction(victims),
+        Transaction((VICTIM,)),
+        Transaction((OVERWRITTEN, GONE[0], OVER)),
+        Transaction((GONE[1],)),
+    ]
     return write_log(brokers, [*random_transactions(8, count=60, keys=60), *known])
 
 
@@ -119,30 +125,36 @@ def test_expired_key_that_was_not_removed_is_equal(check: Validate, log: Log, al
     assert check(export).counts["equal"] == alive
 
 
-@pytest.mark.parametrize(
-    ("changes", "cause"),
-    [
-        ({"value": b"noW"}, "value differs"),
-        ({"epoch": 8}, "epoch differs"),
-        ({"source_offset": 43}, "source_offset differs"),
-        ({"expires_at_ms": 0}, "expires_at_ms differs"),
-        ({"expires_at_ms": NOW_MS - 1}, "expires_at_ms differs"),
-        (
-            {"value": b"before", "source_offset": 41, "epoch": 6, "expires_at_ms": 0},
-            "value, source_offset, epoch, expires_at_ms differ",
-        ),
-    ],
-)
-def test_changed_write(check: Validate, log: Log, alive: int, changes: dict[str, object], cause: str):
+def test_changed_writes(check: Validate, log: Log, alive: int):
+    changes: dict[str, dict[str, object]] = {
+        "value differs": {"value": b"noW"},
+        "epoch differs": {"epoch": 8},
+        "source_offset differs": {"source_offset": 43},
+        "expires_at_ms differs": {"expires_at_ms": NOW_MS - 1},
+        "value, source_offset, epoch, expires_at_ms differ": vars(VICTIM),
+    }
     export = Export.of(log)
-    export.replace(b"victim", **changes)
+    for number, change in enumerate(changes.values()):
+        key = b"victim-%d" % number
+        export.replace(key, **{**change, "key": key})
     report = check(export)
-    assert only(report, "different", equal=alive - 1).endswith(f"key victim: {cause}")
-    [example] = report.examples["different"]
-    assert example.log is not None
-    assert example.export is not None
-    assert (example.log["value"], example.log["epoch"]) == ("now", 7)
-    assert example.export["value"] == changes.get("value", b"now").decode()
+    counts = {kind: count for kind, count in report.counts.items() if count}
+    assert counts == {"equal": alive - len(changes), "different": len(changes)}
+    found = {example.key: example for example in report.examples["different"]}
+    for number, (cause, change) in enumerate(changes.items()):
+        example = found[f"victim-{number}"]
+        assert example.cause == cause
+        assert example.log is not None
+        assert example.export is not None
+        assert (example.log["value"], example.log["epoch"], example.log["source_offset"]) == ("now", 7, 42)
+        for name in ("source_offset", "epoch", "expires_at_ms"):
+            assert example.export[name] == change.get(name, example.log[name])
+    assert found["victim-0"].export == {
+        "value": "noW",
+        "source_offset": 42,
+        "epoch": 7,
+        "expires_at_ms": NOW_MS + 5,
+    }
 
 
 def test_key_moved_to_another_partition(check: Validate, log: Log, alive: int):
@@ -193,9 +205,7 @@ def test_unstamped_record_in_the_log(spark: SparkSession, brokers: str, tmp_path
 
 def test_write_that_compaction_removed_is_not_judged(spark: SparkSession, brokers: str, tmp_path: Path):
     """The log as compaction leaves it: of a key that was written before the position, the later write only."""
-    log = write_log(
-        brokers, [Transaction((put("fine", "1"),)), Transaction((put("busy", "late", source_offset=9),))]
-    )
+    log = write_log(brokers, [Transaction((put("fine", "1"),)), Transaction((put("busy", "late", source_offset=9),))])
     late = next(write for write in log.records if write.key == b"busy")
     positions = list(log.ends)
     positions[home(b"busy")] = late.offset
@@ -218,13 +228,8 @@ def test_the_owners_copy_counts(check: Validate, log: Log, alive: int):
     behind.positions[place] = replace(behind.positions[place], changelog_offset=log.ends[place] - 1)
     report = check(owner, older, behind)
     assert (report.counts["equal"], report.mismatches) == (alive, 0)
-    assert (
-        f"partition {place} of worker worker-3 (epoch 7, position {log.ends[place]})" in report.stale_copies
-    )
-    assert (
-        f"partition {place} of worker host:6066 [a] (epoch 8, position {log.ends[place] - 1})"
-        in report.stale_copies
-    )
+    assert f"partition {place} of worker worker-3 (epoch 7, position {log.ends[place]})" in report.stale_copies
+    assert f"partition {place} of worker host:6066 [a] (epoch 8, position {log.ends[place] - 1})" in report.stale_copies
     assert len(report.stale_copies) == 2 * PARTITIONS
 
 
@@ -321,9 +326,7 @@ def test_file_that_cannot_be_read(
         validate_exports(spark, brokers, log.topic, against=folder)
 
 
-def test_file_with_fewer_rows_than_its_manifest_says(
-    spark: SparkSession, brokers: str, log: Log, tmp_path: Path
-):
+def test_file_with_fewer_rows_than_its_manifest_says(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
     folder = Export.of(log).write(tmp_path / "exports")
     files = folder / "worker-1"
     shutil.copy(files / "partition-00000.parquet", files / "partition-00001.parquet")
@@ -332,9 +335,7 @@ def test_file_with_fewer_rows_than_its_manifest_says(
 
 
 @pytest.mark.parametrize("manifest", ["", "{}", "[]", '{"format": 99}'])
-def test_manifest_that_cannot_be_read(
-    spark: SparkSession, brokers: str, log: Log, tmp_path: Path, manifest: str
-):
+def test_manifest_that_cannot_be_read(spark: SparkSession, brokers: str, log: Log, tmp_path: Path, manifest: str):
     folder = Export.of(log).write(tmp_path / "exports")
     (folder / "worker-1" / MANIFEST).write_text(manifest)
     with pytest.raises(ExportError, match=MANIFEST):

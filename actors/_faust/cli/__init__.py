@@ -1,0 +1,20 @@
+"""Commands on Faust's command line: `actors`, and `state get | list | export`.
+
+session.py   a run of a command: the app, how it speaks, errors as one line
+cluster.py   what the broker knows of the app's tasks
+keys.py      a key and its value, as text and as the store's bytes
+reading.py   what this machine's disk holds of a key or a partition
+actors.py, state.py   the commands
+output.py, progress.py   tables and progress, loaded when something is shown
+
+Importing it puts the commands beside Faust's own. That happens in every worker too, so whatever only a command needs and
+is slow to import (rich, pyarrow) is imported where it is used.
+"""
+
+from faust.cli.base import cli
+
+from actors._faust.cli.actors import actors
+from actors._faust.cli.state import state
+
+cli.add_command(actors)
+cli.add_command(state)

@@ -1,0 +1,85 @@
+"""What this machine's disk holds, read beside a worker that may be writing to it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from stores._core.record import STAMP_BYTES, Position, Stamp, decode_stamp, is_expired
+from stores.errors import StoreCorruptedError, StoreUnavailableError
+from stores.folder import DataFolder
+from stores.rocks import RocksReader
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A key that is there."""
+
+    value: bytes
+    stamp: Stamp
+    is_expired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A partition at its position, and what it has of one key."""
+
+    partition: int
+    position: Position
+    entry: Entry | None
+
+    @property
+    def found(self) -> Entry | None:
+        """The key's entry, unless it has expired."""
+        return None if self.entry is None or self.entry.is_expired else self.entry
+
+
+def read_key(folder: DataFolder, store: str, partition: int, key: bytes) -> Reading:
+    """Look a key up in one partition.
+
+    Raises:
+        StoreUnavailableError: the partition is being restored, so its content belongs to no position.
+        StoreError: it can't be read.
+    """
+    path = folder.store_path(store, partition)
+    with _opened(path) as reader:
+        position = reader.position()
+        if position is None:
+            raise StoreUnavailableError(
+                f"store {store}, partition {partition}: a worker is restoring it and its content belongs to no position yet: "
+                "try again"
+            )
+        raw = reader.get(key)
+    return Reading(partition, position, None if raw is None else _entry(path, raw))
+
+
+def read_position(folder: DataFolder, store: str, partition: int) -> Position | None:
+    """Give a partition's position, None while it is being restored.
+
+    Raises:
+        StoreError: it can't be read.
+    """
+    with _opened(folder.store_path(store, partition)) as reader:
+        return reader.position()
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[RocksReader]:
+    with TemporaryDirectory(prefix="actors-state-") as scratch:
+        reader = RocksReader.open(path, Path(scratch))
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+
+def _entry(path: Path, raw: bytes) -> Entry:
+    try:
+        stamp = decode_stamp(raw)
+    except ValueError as error:
+        raise StoreCorruptedError(path, error) from error
+    return Entry(raw[STAMP_BYTES:], stamp, is_expired(raw, time.time_ns() // 1_000_000))

@@ -1,0 +1,63 @@
+"""Faust's own agents, tables and pages keep working beside actors."""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+async def test_an_agent_consumes_what_an_actor_sends(brokers: str, tmp_path: Path, guarantee: str) -> None:
+    name = unique("mixed")
+    await make_topics(brokers, f"{name}-orders", f"{name}-accepted", f"{name}-totals")
+    worker = WorkerProcess(
+        "tests.kafka.apps.mixed_app", brokers, tmp_path / "data", APP_NAME=name, GUARANTEE=guarantee
+    ).start()
+    try:
+        await eventually(lambda: "owns" in worker.log(), what=worker.log)
+        orders = [
+            (b"order-%d" % (n % 10), json.dumps({"item": "tea", "amount": 1 + n % 10}).encode()) for n in range(20)
+        ]
+        await send(brokers, f"{name}-orders", orders)
+
+        async def summed() -> bool:
+            values = [int(record.value) for record in await read_all(brokers, f"{name}-totals")]
+            return max(values, default=0) == sum(range(1, 11))
+
+        await eventually(summed, what="the agent's total; " + worker.log()[-3000:])
+        assert len(await read_all(brokers, f"{name}-accepted")) == 10
+    finally:
+        assert worker.terminate() == 0, worker.log()[-3000:]
+
+
+async def test_a_page_is_served(brokers: str, tmp_path: Path) -> None:
+    name = unique("page")
+    await make_topics(brokers, f"{name}-orders", f"{name}-accepted", f"{name}-totals")
+    port = free_port()
+    worker = WorkerProcess(
+        "tests.kafka.apps.mixed_app", brokers, tmp_path / "data", APP_NAME=name, WEB_PORT=str(port)
+    ).start(web=True)
+    try:
+
+        def served() -> bool:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as reply:
+                    return reply.status == 200
+            except OSError:
+                return False
+
+        await eventually(served, what="Faust's own page; " + worker.log()[-2000:])
+    finally:
+        assert worker.terminate() == 0, worker.log()[-3000:]
