@@ -1,5 +1,6 @@
 """Actors on Kafka: per-key state in RocksDB, backed by a compacted changelog topic, exactly once."""
 
+from actors._faust import cli as _cli  # noqa: F401  it registers its commands with Faust
 from actors._faust.app import App
 from actors._faust.options import ActorOptions
 from actors.errors import (

@@ -180,6 +180,29 @@ class App(faust.App):  # type: ignore[misc]
         """Tell whether Faust's own producer is a transactional one: only if Faust's consumer runs."""
         return bool(super().in_transaction) and self.boot_strategy._should_enable_kafka_consumer()
 
+    def is_leader(self) -> bool:
+        """Tell whether this worker is the app's leader, for `on_leader=True`.
+
+        Without agents and tables Faust has no leader: then it is the owner of the first actor's first partition.
+        """
+        if self.boot_strategy._should_enable_kafka_consumer():
+            return bool(super().is_leader())
+        return self.actor_service.is_leader()
+
+    def stream(self, channel: Any, *args: Any, **options: Any) -> Any:
+        """Stream from a channel as Faust does.
+
+        Raises:
+            ConfigurationError: it is a topic, and the worker runs without Faust's consumer: nothing would ever come.
+        """
+        starved = self.actors and self.started and not self.boot_strategy._should_enable_kafka_consumer()
+        if starved and isinstance(channel, faust.Topic):
+            raise ConfigurationError(
+                f"topic {channel.get_topic_name()}: this worker has no agent or table, so Faust's consumer doesn't run, and "
+                "the stream would never get a record: use an @app.agent or an @app.actor"
+            )
+        return super().stream(channel, *args, **options)
+
     async def on_start(self) -> None:
         """Start as Faust does, without a consumer where nothing of Faust's consumes."""
         if self.actors and not (self.client_only or self.producer_only):

@@ -11,6 +11,7 @@ FAUST_DEFAULTS: dict[str, Any] = {
     "broker_commit_interval": 0.1,
     "broker_session_timeout": 10.0,
     "broker_heartbeat_interval": 1.0,
+    "Topic": "actors._faust.topic:ActorTopic",
 }
 """Where Faust's own defaults don't fit: it would commit every 2.8 s and miss a killed worker for a minute."""
 

@@ -74,6 +74,11 @@ class ActorService(Service):  # type: ignore[misc]
             else sorted(self._worker.tasks, key=lambda task: (task.spec.name, task.partition))
         )
 
+    def is_leader(self) -> bool:
+        """Tell whether this worker owns the first actor's first partition."""
+        first = min(self.app.actors, default=None)
+        return any(task.spec.name == first and task.partition == 0 and task.epoch for task in self.tasks)
+
     async def connect(self) -> None:
         """Reach the broker, before anything of Faust's tries to."""
         try:
@@ -330,6 +335,10 @@ class Setup:
             ConfigurationError: naming them.
         """
         check_timeouts(self.group_settings, self.app.actor_options.revoke_timeout.total_seconds())
+        if self.app.conf.blocking_timeout:
+            raise ConfigurationError(
+                "blocking_timeout (--blocking-timeout) raises inside whatever code runs, a commit as well: leave it out"
+            )
         if self.app.conf.web_in_thread:
             raise ConfigurationError(
                 "web_in_thread=True isn't supported: actors and web server share one event loop"

@@ -156,6 +156,12 @@ _current: ContextVar[Context] = ContextVar("actors_message")
 enter_message = _current.set
 
 
+def is_handling() -> bool:
+    """Tell whether the caller runs on behalf of a message that is being handled."""
+    ctx = _current.get(None)
+    return ctx is not None and ctx._state is not None
+
+
 class Store(Generic[K, V]):
     """A handle to per-key state, made by `app.store(...)` and used inside handlers of the actor that lists it.
 

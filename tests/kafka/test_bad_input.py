@@ -29,6 +29,7 @@ CASES = {
     "foreign key": (b'{"do": "foreign key"}', "send its own actor a message"),
     "large value": (b'{"do": "large value"}', "max.message.bytes"),
     "large output": (b'{"do": "large output"}', "max.message.bytes"),
+    "faust send": (b'{"do": "faust send"}', "use ctx.send"),
     "unknown topic": (b'{"do": "unknown topic"}', "wasn't on the broker"),
 }
 

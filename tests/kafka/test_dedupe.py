@@ -61,4 +61,5 @@ async def test_the_first_of_each_command_runs_and_no_other(brokers: str, tmp_pat
         await settled(brokers, name, first, two)
     finally:
         codes = [one.terminate(), two.terminate()]
+    assert "the leader is here" in one.log() + two.log()
     assert codes == [0, 0], one.log()[-2000:] + two.log()[-2000:]

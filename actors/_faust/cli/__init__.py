@@ -4,11 +4,12 @@ session.py   a run of a command: the app, how it speaks, errors as one line
 cluster.py   what the broker knows of the app's tasks
 keys.py      a key and its value, as text and as the store's bytes
 reading.py   what this machine's disk holds of a key or a partition
-actors.py, state.py   the commands
-output.py, progress.py   tables and progress, loaded when something is shown
+actors.py, state.py   the commands, those of `state` in state_*.py
+output.py    tables
+progress.py  progress
 
-Importing it puts the commands beside Faust's own. That happens in every worker too, so whatever only a command needs and
-is slow to import (rich, pyarrow) is imported where it is used.
+Importing it puts the commands beside Faust's own. That happens in every worker too, so whatever only a command
+needs and is slow to import (rich, pyarrow) is imported where it is used.
 """
 
 from faust.cli.base import cli

@@ -48,9 +48,9 @@ async def _ask(setup: Setup) -> list[TaskStatus]:
 def _as_row(row: TaskStatus) -> list[str]:
     from actors._faust.cli.output import number
 
-    stores = ", ".join(row.stores) or "–"
+    stores = ", ".join(row.stores) or "-"
     if row.partition is None:
-        return [row.actor, row.topic, "–", stores, NO_TOPIC, "–", "–", "–", "–"]
+        return [row.actor, row.topic, "-", stores, NO_TOPIC, "-", "-", "-", "-"]
     owner = row.owner
     return [
         row.actor,

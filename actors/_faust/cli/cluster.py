@@ -84,7 +84,9 @@ class Cluster:
         inputs = await self._control.topics(definition.topic_name for definition in definitions)
         owners = await self.owners()
         rows = [
-            row for definition in definitions for row in self._rows(definition, inputs.get(definition.topic_name), owners)
+            row
+            for definition in definitions
+            for row in self._rows(definition, inputs.get(definition.topic_name), owners)
         ]
         return list(await asyncio.gather(*map(self._with_offsets, rows)))
 

@@ -74,5 +74,6 @@ class _Lines:
 
     def _say(self, state: str) -> None:
         if self._current is not None:
-            print("partition %d: %d keys, %s" % (*self._current, state), file=self._stderr, flush=True)
+            partition, keys = self._current
+            print(f"partition {partition}: {keys:,} keys, {state}", file=self._stderr, flush=True)
             self._said_s = time.monotonic()

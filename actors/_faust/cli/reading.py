@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from stores._core.record import STAMP_BYTES, Position, Stamp, decode_stamp, is_expired
 from stores.errors import StoreCorruptedError, StoreUnavailableError
@@ -50,8 +49,8 @@ def read_key(folder: DataFolder, store: str, partition: int, key: bytes) -> Read
         position = reader.position()
         if position is None:
             raise StoreUnavailableError(
-                f"store {store}, partition {partition}: a worker is restoring it and its content belongs to no position yet: "
-                "try again"
+                f"store {store}, partition {partition}: a worker is restoring it, and what it has belongs to no "
+                "position yet: try again"
             )
         raw = reader.get(key)
     return Reading(partition, position, None if raw is None else _entry(path, raw))
@@ -69,12 +68,11 @@ def read_position(folder: DataFolder, store: str, partition: int) -> Position | 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[RocksReader]:
-    with TemporaryDirectory(prefix="actors-state-") as scratch:
-        reader = RocksReader.open(path, Path(scratch))
-        try:
-            yield reader
-        finally:
-            reader.close()
+    reader = RocksReader.open(path)
+    try:
+        yield reader
+    finally:
+        reader.close()
 
 
 def _entry(path: Path, raw: bytes) -> Entry:

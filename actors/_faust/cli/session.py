@@ -96,7 +96,7 @@ def with_session(function: Callable[Concatenate[Session, P], None]) -> Callable[
 
     @click.pass_context
     @functools.wraps(function)
-    def invoke(context: click.Context, *args: P.args, **kwargs: P.kwargs) -> None:
+    def invoke(context: click.Context, /, *args: P.args, **kwargs: P.kwargs) -> None:
         with one_line_errors():
             function(_session(context), *args, **kwargs)
 

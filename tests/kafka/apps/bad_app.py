@@ -42,5 +42,7 @@ async def obey(ctx: Context, order: Order) -> None:
             ctx.send(out, key=ctx.key, value=bytes(2_000_000))
         case "unknown topic":
             ctx.send(nowhere, key=ctx.key, value=b"x")
+        case "faust send":
+            await out.send(key=ctx.key, value=b"x")
         case _:
             pass

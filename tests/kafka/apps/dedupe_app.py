@@ -16,3 +16,9 @@ def run_once(ctx: Context, command: bytes) -> None:
     """Forward a command the first time; a plain function is an actor too."""
     if seen.put_if_absent(ctx.key, command) is None:
         ctx.send(runs, key=ctx.key, value=command)
+
+
+@app.timer(0.2, on_leader=True)
+async def lead() -> None:
+    """Say so."""
+    print("the leader is here")  # noqa: T201

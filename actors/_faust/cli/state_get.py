@@ -18,7 +18,7 @@ from actors._faust.service import Setup
 from actors.errors import ConfigurationError
 from actors.ports import OwnerRecord
 from actors.runtime.context import Store
-from stores._core.record import NEVER, Position
+from stores._core.record import NEVER
 from stores.folder import DataFolder
 
 
@@ -69,9 +69,7 @@ def get(session: Session, name: str, key: str, partition: int | None, offline: b
     folder = session.data_folder()
     placement = None if offline else asyncio.run(_ask(session.setup, name, actor))
     question = Question(store, key, raw_key, folder, placement)
-    readings = [
-        read_key(folder, name, candidate, raw_key) for candidate in _candidates(question, partition)
-    ]
+    readings = [read_key(folder, name, candidate, raw_key) for candidate in _candidates(question, partition)]
     for reading in readings:
         _warn_if_stale(session, question, reading)
     _answer(session, question, readings)
@@ -81,9 +79,7 @@ async def _ask(setup: Setup, store: str, actor: str) -> Placement:
     async with Cluster.connect(setup) as cluster:
         count = await cluster.partition_count(store)
         owners = await cluster.owners()
-    return Placement(
-        count, {partition: owner for (owning, partition), owner in owners.items() if owning == actor}
-    )
+    return Placement(count, {partition: owner for (owning, partition), owner in owners.items() if owning == actor})
 
 
 def _candidates(question: Question, partition: int | None) -> list[int]:
@@ -119,8 +115,8 @@ def _warn_if_stale(session: Session, question: Question, reading: Reading) -> No
     owner = question.owner(reading.partition)
     if owner is not None and owner.epoch > reading.position.epoch:
         session.remark(
-            f"Warning: partition {reading.partition} was taken over by worker {owner_name(owner)} in epoch {owner.epoch}, "
-            f"and this disk has it as of epoch {reading.position.epoch}: the value may be out of date"
+            f"Warning: worker {owner_name(owner)} took partition {reading.partition} over in epoch {owner.epoch}, "
+            f"and this disk has it as of epoch {reading.position.epoch}: this may be out of date"
         )
 
 
@@ -169,9 +165,5 @@ def _as_json(question: Question, reading: Reading) -> dict[str, Any]:
         "epoch": None if stamp is None else stamp.epoch,
         "source_offset": None if stamp is None else stamp.source_offset,
         "expires_at_ms": None if stamp is None or stamp.expires_at_ms == NEVER else stamp.expires_at_ms,
-        "position": _position_json(reading.position),
+        "position": asdict(reading.position),
     }
-
-
-def _position_json(position: Position) -> dict[str, Any]:
-    return asdict(position)
