@@ -56,7 +56,8 @@ class RecordError(ActorsError):
         self.key = key
         super().__init__(
             f"{topic}[{partition}] offset {offset} key {show_bytes(key)}: {reason}. "
-            "The partition is stopped in front of this record and nothing of it was written or sent. Mend the handler or "
+            "The partition is stopped in front of this record and nothing of it was written or sent. Mend the "
+            "handler or "
             f"the record's schema and restart the worker; to give the record up, stop the workers and move the "
             f"group's committed offset of {topic}[{partition}] to {offset + 1}."
         )

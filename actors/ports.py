@@ -1,6 +1,7 @@
 """What the runtime needs from the world: `actors._kafka` gives it from a broker, `actors.testing` from memory.
 
-All offsets are "next" offsets: the one after the last record. All times are Unix milliseconds unless the name says `_s`.
+All offsets are "next" offsets: the one after the last record. All times are Unix milliseconds unless the name says
+`_s`.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ ChangelogWrites = Mapping[bytes, tuple[bytes, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class CommitBatch:
-    """All that one commit makes durable: offset and metadata of the input, changelog writes by topic, outputs in order."""
+    """What one commit makes durable: the input's offset and metadata, changelog writes by topic, outputs in order."""
 
     source: TopicPartition
     next_offset: int
@@ -132,9 +133,7 @@ class Logs(Protocol):
     async def bounds(self, partition: TopicPartition) -> LogBounds:
         """Give the partition's start and its high watermark, as its leader says."""
 
-    def read(
-        self, partition: TopicPartition, start: int, end: int
-    ) -> AsyncIterator[tuple[list[ChangelogRecord], int]]:
+    def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[tuple[list[ChangelogRecord], int]]:
         """Give chunks of committed records with the next offset to read, until that reaches `end`.
 
         Waits while an open transaction holds back the last stable offset.

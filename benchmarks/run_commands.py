@@ -1,8 +1,8 @@
 """Records per second of the main job on one worker (`make bench`).
 
-2 million run commands of 116 bytes, half of them repeats, 4 partitions, put-if-absent in RocksDB with a changelog, the first
-of each forwarded. A real broker and a real `faust worker` process; timed from the moment the worker owns all partitions
-until the group has committed every input.
+2 million run commands of 116 bytes, half of them repeats, 4 partitions, put-if-absent in RocksDB with a changelog, the
+first of each forwarded. A real broker and a real `faust worker` process; timed from the moment the worker owns all
+partitions until the group has committed every input.
 """
 
 from __future__ import annotations
@@ -48,9 +48,7 @@ class Result:
 @click.option("--records", default=2_000_000, show_default=True)
 @click.option("--repeat", default=3, show_default=True)
 @click.option("--guarantee", type=click.Choice(["exactly_once", "at_least_once"]), default="exactly_once")
-@click.option(
-    "--profile", type=click.Path(), default=None, help="Write a py-spy profile (raw) of each run here."
-)
+@click.option("--profile", type=click.Path(), default=None, help="Write a py-spy profile (raw) of each run here.")
 def main(records: int, repeat: int, guarantee: str, profile: str | None) -> None:
     """Measure the main job."""
     folder = Path(tempfile.mkdtemp(prefix="bench-"))
@@ -59,9 +57,7 @@ def main(records: int, repeat: int, guarantee: str, profile: str | None) -> None
             asyncio.run(_load(cluster.bootstrap, "bench-input", records))
             results = []
             for number in range(repeat):
-                results.append(
-                    asyncio.run(_run(cluster.bootstrap, folder, number, records, guarantee, profile))
-                )
+                results.append(_run(cluster.bootstrap, folder, number, records, guarantee, profile))
                 click.echo(f"run {number + 1}: {results[-1].records_per_s:,.0f} records/s", err=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -104,9 +100,7 @@ async def _load(brokers: str, topic: str, records: int) -> None:
             sent.append(await producer.send_batch(builders[home], topic, partition=home))
             builders[home] = producer.create_batch()
             builders[home].append(key=key, value=value, timestamp=None)
-    sent += [
-        await producer.send_batch(builder, topic, partition=home) for home, builder in enumerate(builders)
-    ]
+    sent += [await producer.send_batch(builder, topic, partition=home) for home, builder in enumerate(builders)]
     await asyncio.gather(*sent)
     await producer.stop()
 
@@ -119,12 +113,9 @@ async def make_topic(brokers: str, topic: str) -> None:
     await admin.close()
 
 
-async def _run(
-    brokers: str, folder: Path, number: int, records: int, guarantee: str, profile: str | None
-) -> Result:
-    output = f"bench-output-{number}"
-    await make_topic(brokers, output)
-    app = f"bench{number}"
+def _run(brokers: str, folder: Path, number: int, records: int, guarantee: str, profile: str | None) -> Result:
+    output, app = f"bench-output-{number}", f"bench{number}"
+    asyncio.run(make_topic(brokers, output))
     environment = {
         **os.environ,
         "KAFKA_URL": f"kafka://{brokers}",
@@ -132,51 +123,29 @@ async def _run(
         "BENCH_OUTPUT": output,
         "BENCH_GUARANTEE": guarantee,
     }
-    command = [
-        sys.executable,
-        "-m",
-        "faust",
-        "-A",
-        "benchmarks.dedupe_app",
-        "-D",
-        str(folder / app),
-        "worker",
-        "--without-web",
-    ]
-    log = (folder / f"{app}.log").open("wb")
-    worker = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
-    spy = None
-    if profile:
-        spy = subprocess.Popen(
-            [
-                Path(sys.executable).with_name("py-spy"),
-                "record",
-                "-r",
-                "200",
-                "-f",
-                "raw",
-                "-o",
-                f"{profile}.{number}",
-                "-p",
-                str(worker.pid),
-            ],
-            stdout=subprocess.DEVNULL,
+    options = ["-A", "benchmarks.dedupe_app", "-D", str(folder / app), "worker", "--without-web"]
+    with (folder / f"{app}.log").open("wb") as log:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "faust", *options], cwd=ROOT, env=environment, stdout=log, stderr=log
         )
+    spy = _spy(worker.pid, f"{profile}.{number}") if profile else None
     try:
-        seconds, cpu_s = await _measure(brokers, f"{app}-actors", records, worker)
+        seconds, cpu_s = asyncio.run(_measure(brokers, f"{app}-actors", records, worker))
     finally:
         worker.send_signal(signal.SIGTERM)
         worker.wait(30)
         if spy is not None:
             spy.wait(30)
-        log.close()
     rss_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     return Result(records / seconds, cpu_s / records * 1e6, rss_mb)
 
 
-async def _measure(
-    brokers: str, group: str, records: int, worker: subprocess.Popen[bytes]
-) -> tuple[float, float]:
+def _spy(pid: int, output: str) -> subprocess.Popen[bytes]:
+    spy = str(Path(sys.executable).with_name("py-spy"))
+    return subprocess.Popen([spy, "record", "-r", "200", "-f", "raw", "-o", output, "-p", str(pid)])
+
+
+async def _measure(brokers: str, group: str, records: int, worker: subprocess.Popen[bytes]) -> tuple[float, float]:
     """Give the seconds, and the worker's CPU seconds, from owning all partitions to having committed all records."""
     consumer = AIOKafkaConsumer(bootstrap_servers=brokers, group_id=group, enable_auto_commit=False)
     await consumer.start()

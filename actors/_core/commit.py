@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CommitMark:
-    """The committed offset's metadata, `epoch;transaction;nonce`: which owner committed it, and which of its commits it was.
+    """The committed offset's metadata, `epoch;transaction;nonce`: which commit of which owner it was.
 
     An offset alone says nothing after a commit whose outcome is unknown: another owner may have committed the same
     offset with other state.

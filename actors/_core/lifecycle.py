@@ -13,8 +13,8 @@ A task owns one partition of one actor. It is born when its partition is assigne
     COMMITTING  a transaction with all of them, then the stores
 
 Whatever goes wrong, and whatever is merely unknown, leads back to FENCING with all uncommitted work dropped: no
-decision is ever taken from half of the facts. HALTED is a partition in front of a record that can't be handled, REFUSED one
-whose state contradicts the broker: both keep the partition, so that no other worker runs into the same.
+decision is ever taken from half of the facts. HALTED is a partition in front of a record that can't be handled,
+REFUSED one whose state contradicts the broker: both keep the partition, so that no other worker runs into the same.
 """
 
 from __future__ import annotations

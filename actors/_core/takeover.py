@@ -49,15 +49,13 @@ def plan_restore(position: Position | None, bounds: LogBounds, changelog_id: str
     return Restore(bounds.start, bounds.end, why)
 
 
-def missed_tombstones(
-    plan: Restore, *, since_ms: int, now_ms: int, delete_retention_ms: int, margin_ms: int
-) -> bool:
+def missed_tombstones(plan: Restore, *, since_ms: int, now_ms: int, delete_retention_ms: int, margin_ms: int) -> bool:
     """Tell, at the end of a restore, whether deletes may have escaped it.
 
-    `since_ms` is the checkpoint's wall time, or when the restore began if there was none. Compaction removes a tombstone
-    `delete.retention.ms` after it was cleaned: a reader that needs longer from there to the end of its read may
-    never see the delete, and its old copy of the key would come back. One offset between checkpoint and end is the
-    transaction marker of the checkpoint's own commit: no delete fits in.
+    `since_ms` is the checkpoint's wall time, or when the restore began if there was none. Compaction removes a
+    tombstone `delete.retention.ms` after it was cleaned: a reader that needs longer from there to the end of its read
+    may never see the delete, and its old copy of the key would come back. One offset between checkpoint and end is
+    the transaction marker of the checkpoint's own commit: no delete fits in.
     """
     if plan.end - plan.start <= 1:
         return False
@@ -66,7 +64,7 @@ def missed_tombstones(
 
 @dataclass(frozen=True, slots=True)
 class InputFacts:
-    """What is known of the input partition: the committed offset (None where the group has none), its log, and the state.
+    """What is known of the input partition: the committed offset (None: the group has none), its log, the state.
 
     `state_source_offset` is the next input offset as the state has it: one more than the highest source offset found in
     the stores' positions and in the changelog's stamps, or None when there is no state.

@@ -62,7 +62,7 @@ class App(faust.App):  # type: ignore[misc]
 
     BootStrategy = Boot
 
-    def __init__(self, id: str, **options: Any) -> None:  # noqa: A002  Faust's name for it
+    def __init__(self, id: str, **options: Any) -> None:
         self.actor_options, faust_options = split_options(options)
         self.actors: dict[str, ActorDefinition] = {}
         self.stores: dict[str, Store[Any, Any]] = {}
@@ -101,12 +101,11 @@ class App(faust.App):  # type: ignore[misc]
         if name in self.stores or name in self.tables:
             kind = "store" if name in self.stores else "table"
             raise ConfigurationError(
-                f"store {name}: the app has a {kind} of that name, and both would use the topic …-{name}-changelog: rename one"
+                f"store {name}: the app has a {kind} of that name, and both would use the topic "
+                f"…-{name}-changelog: rename one"
             )
         if ttl is not None and ttl <= timedelta(0):
-            raise ConfigurationError(
-                f"store {name}: ttl={ttl} isn't a time to live: it has to be more than nothing"
-            )
+            raise ConfigurationError(f"store {name}: ttl={ttl} isn't a time to live: it has to be more than nothing")
         key, value = resolve(key_type, key_serializer), resolve(value_type, value_serializer)
         self.stores[name] = Store(
             name,
@@ -122,7 +121,7 @@ class App(faust.App):  # type: ignore[misc]
     def actor(
         self, topic: Any, *, stores: Sequence[Store[Any, Any]] = (), name: str | None = None
     ) -> Callable[[Handler], Handler]:
-        """Make a function the actor of a topic: it is called with `(ctx, value)` for each record, in order per partition.
+        """Make a function the actor of a topic, called with `(ctx, value)` for each record in order per partition.
 
         Args:
             topic: a topic of `app.topic(...)`, the input of no other actor.
@@ -149,10 +148,7 @@ class App(faust.App):  # type: ignore[misc]
                 options[f"{part}_serializer"] = "raw"
         if options.get("schema") is None:
             options["schema"] = ActorSchema(
-                **{
-                    name: options.get(name)
-                    for name in ("key_type", "value_type", "key_serializer", "value_serializer")
-                }
+                **{name: options.get(name) for name in ("key_type", "value_type", "key_serializer", "value_serializer")}
             )
         topic = super().topic(*topics, **options)
         self.declared_topics.append(topic)
@@ -162,7 +158,8 @@ class App(faust.App):  # type: ignore[misc]
         """Declare a Faust table. Its changelog's name must not be a store's."""
         if name in self.stores:
             raise ConfigurationError(
-                f"table {name}: the app has a store of that name, and both would use the topic …-{name}-changelog: rename one"
+                f"table {name}: the app has a store of that name, and both would use the topic "
+                f"…-{name}-changelog: rename one"
             )
         return super().Table(name, **options)
 
@@ -198,7 +195,8 @@ class App(faust.App):  # type: ignore[misc]
         starved = self.actors and self.started and not self.boot_strategy._should_enable_kafka_consumer()
         if starved and isinstance(channel, faust.Topic):
             raise ConfigurationError(
-                f"topic {channel.get_topic_name()}: this worker has no agent or table, so Faust's consumer doesn't run, and "
+                f"topic {channel.get_topic_name()}: this worker has no agent or table, so Faust's consumer "
+                "doesn't run, and "
                 "the stream would never get a record: use an @app.agent or an @app.actor"
             )
         return super().stream(channel, *args, **options)
@@ -220,40 +218,31 @@ class App(faust.App):  # type: ignore[misc]
             self.conf.datadir = datadir
         super().worker_init()
 
-    def _add_actor(
-        self, name: str, topic: Any, stores: tuple[Store[Any, Any], ...], function: Handler
-    ) -> None:
+    def _add_actor(self, name: str, topic: Any, stores: tuple[Store[Any, Any], ...], function: Handler) -> None:
         _check_name("actor", name)
         if name in self.actors:
-            raise ConfigurationError(
-                f"actor {name}: the app has an actor of that name: give one of them name=…"
-            )
+            raise ConfigurationError(f"actor {name}: the app has an actor of that name: give one of them name=…")
         if not hasattr(topic, "get_topic_name"):
-            raise ConfigurationError(
-                f"actor {name}: its input has to be a topic of app.topic(...), not {topic!r}"
-            )
+            raise ConfigurationError(f"actor {name}: its input has to be a topic of app.topic(...), not {topic!r}")
         definition = ActorDefinition(name, topic, stores, _as_coroutine(function))
         for other in self.actors.values():
             _check_disjoint(definition, other)
         for store in stores:
             if self.stores.get(store.name) is not store:
-                raise ConfigurationError(
-                    f"actor {name}: {store!r} isn't a store of app {self._default_options[0]}"
-                )
+                raise ConfigurationError(f"actor {name}: {store!r} isn't a store of app {self._default_options[0]}")
         self.actors[name] = definition
 
 
 def _check_name(kind: str, name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise ConfigurationError(
-            f"{kind} {name!r}: names have up to 100 letters, digits, dots, underscores and dashes"
-        )
+        raise ConfigurationError(f"{kind} {name!r}: names have up to 100 letters, digits, dots, underscores and dashes")
 
 
 def _check_disjoint(new: ActorDefinition, other: ActorDefinition) -> None:
     if new.topic_name == other.topic_name:
         raise ConfigurationError(
-            f"actor {new.name}: topic {new.topic_name} is the input of actor {other.name}, and a partition has one owner: "
+            f"actor {new.name}: topic {new.topic_name} is the input of actor {other.name}, and a partition has "
+            "one owner: "
             "call both functions from one actor"
         )
     for store in new.stores:

@@ -326,9 +326,7 @@ class ActorSchema(faust.Schema):  # type: ignore[misc]
         """Decode the message's value."""
         if _faust_knows(self.value_type):
             return super().loads_value(app, message, loads=loads, serializer=serializer)
-        return self._load(
-            self._value_codec(app, serializer), message.value, self.value_type, ValueDecodeError
-        )
+        return self._load(self._value_codec(app, serializer), message.value, self.value_type, ValueDecodeError)
 
     def dumps_key(self, app: Any, key: Any, *, serializer: Any = None, headers: Any) -> tuple[Any, Any]:
         """Encode a key; bytes pass as they are, as in Faust."""

@@ -21,12 +21,12 @@ class ActorOptions:
     """Keyword arguments of `App` beside Faust's settings.
 
     Attributes:
-        allow_reprocessing: go on although the committed offset is below the state's (an operator set it back): inputs are
-            handled again on top of the state.
+        allow_reprocessing: go on although the committed offset is below the state's (an operator set it back):
+            inputs are handled again on top of the state.
         allow_lost_input: go on at the first record that is left when retention deleted unprocessed input.
         changelog_delete_retention: how long tombstones stay; a worker that was away longer builds its state anew.
-        changelog_min_compaction_lag, changelog_max_compaction_lag, changelog_segment: the changelogs' `min.compaction.lag.ms`,
-            `max.compaction.lag.ms` and `segment.ms`.
+        changelog_min_compaction_lag, changelog_max_compaction_lag, changelog_segment: the changelogs'
+            `min.compaction.lag.ms`, `max.compaction.lag.ms` and `segment.ms`.
         changelog_min_insync_replicas: the changelogs' `min.insync.replicas`; None leaves the broker's.
         clock_skew_margin: how far clocks of workers and brokers may differ.
         commit_max_bytes: a commit is made before this much is held per task.

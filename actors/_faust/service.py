@@ -340,9 +340,7 @@ class Setup:
                 "blocking_timeout (--blocking-timeout) raises inside whatever code runs, a commit as well: leave it out"
             )
         if self.app.conf.web_in_thread:
-            raise ConfigurationError(
-                "web_in_thread=True isn't supported: actors and web server share one event loop"
-            )
+            raise ConfigurationError("web_in_thread=True isn't supported: actors and web server share one event loop")
         if self.app.conf.consumer_auto_offset_reset not in ("earliest", "latest"):
             raise ConfigurationError(
                 f"consumer_auto_offset_reset={self.app.conf.consumer_auto_offset_reset!r}: use 'earliest' or 'latest'"
@@ -382,9 +380,7 @@ class Setup:
     ) -> list[ActorSpec]:
         """Give the actors as the runtime needs them."""
         configs = await topics.configs(changelogs)
-        return [
-            self._spec(definition, inputs, changelogs, configs) for definition in self.app.actors.values()
-        ]
+        return [self._spec(definition, inputs, changelogs, configs) for definition in self.app.actors.values()]
 
     def _spec(
         self,
@@ -416,7 +412,7 @@ class Setup:
         )
 
     async def outputs(self, topics: Topics) -> Callable[[Any], OutputTopic]:
-        """Give the function that finds the topic of a `ctx.send`: by a topic object, or by the name of a declared one."""
+        """Give the function that finds the topic of a `ctx.send`: by a topic object or a declared one's name."""
         names = {topic.get_topic_name() for topic in self.app.declared_topics if topic.topics}
         existing = await topics.existing(names)
         limits = await topics.max_record_bytes(existing)
@@ -429,14 +425,13 @@ class Setup:
                 name = topic if isinstance(topic, str) else str(topic.get_topic_name())
                 if name not in existing:
                     raise UnknownTopicError(
-                        f"topic {name} wasn't on the broker when the worker started, or isn't declared with app.topic(...): "
+                        f"topic {name} wasn't on the broker when the worker started, or isn't declared with "
+                        "app.topic(...): "
                         f"make it (kafka-topics.sh --bootstrap-server BROKER --create --topic {name} --partitions 8) "
                         "and restart the worker"
                     )
                 key, value = (
-                    (_by_value(anything), _by_value(anything))
-                    if isinstance(topic, str)
-                    else topic_codecs(topic)
+                    (_by_value(anything), _by_value(anything)) if isinstance(topic, str) else topic_codecs(topic)
                 )
                 limit = limits.get(name, DEFAULT_MAX_RECORD_BYTES)
                 output = known[topic] = OutputTopic(name, key.encode, value.encode, limit)

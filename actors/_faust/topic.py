@@ -34,6 +34,7 @@ class ActorTopic(faust.Topic):  # type: ignore[misc]
     def _refuse_in_handler(self) -> None:
         if is_handling():
             raise UsageError(
-                f"topic {self.get_topic_name()}: send() inside an actor's handler would not be a part of its commit, and be "
+                f"topic {self.get_topic_name()}: send() inside an actor's handler would not be a part of its "
+                "commit, and be "
                 "repeated or alone after a crash: use ctx.send(topic, key=..., value=...)"
             )

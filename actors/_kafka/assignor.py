@@ -1,8 +1,8 @@
 """Carries our assignment (`actors._core.assign`) through the group protocol.
 
 Each member's user data says what it owned, in which generation, and what its disk holds; the leader's assignment comes
-back with the routing table of all tasks. Members of a rolling upgrade may subscribe to different topics: a topic's tasks
-go to its subscribers only.
+back with the routing table of all tasks. Members of a rolling upgrade may subscribe to different topics: a topic's
+tasks go to its subscribers only.
 """
 
 from __future__ import annotations
@@ -72,9 +72,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         self, cluster: Any, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
         """Assign all partitions; runs on the group's leader."""
-        decoded = {
-            member_id: decode_member_data(member_id, data.user_data) for member_id, data in members.items()
-        }
+        decoded = {member_id: decode_member_data(member_id, data.user_data) for member_id, data in members.items()}
         owners: dict[TaskId, Member] = {}
         for topics, subscribers in _by_subscribers(members).items():
             tasks = [

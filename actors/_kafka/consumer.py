@@ -5,8 +5,8 @@ Traps of aiokafka that shape this module:
 - `getmany` gives records from stale positions while the assigned callback runs, so the callback's first statement
   pauses everything; tasks seek and resume when their takeover is done.
 - A callback that raises is only logged, and consumption goes on: everything is caught here, and ends the worker.
-- A `getmany` that is cancelled disables the poll interval's check for good: none is ever cancelled, and that check is off;
-  it would give up partitions whose tasks are merely slow, which the group doesn't need to hear of.
+- A `getmany` that is cancelled disables the poll interval's check for good: none is ever cancelled, and that check
+  is off; it would give up partitions whose tasks are merely slow, which the group doesn't need to hear of.
 - Heartbeats begin after the assigned callback returns; during the revoked one they go on. Both do no I/O of their own.
 """
 
@@ -122,9 +122,7 @@ class KafkaSource:
         coordinator = self._consumer._coordinator
         return Identity(coordinator.member_id, coordinator.generation)
 
-    async def poll(
-        self, wanted: Iterable[TopicPartition], timeout_s: float
-    ) -> Mapping[KafkaPartition, Sequence[Any]]:
+    async def poll(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Mapping[KafkaPartition, Sequence[Any]]:
         """Give records of the wanted partitions, after `timeout_s` at the latest, longer while a rebalance runs."""
         try:
             batches: Mapping[KafkaPartition, Sequence[Any]] = await self._consumer.getmany(
@@ -191,7 +189,8 @@ class KafkaSource:
             if joined:
                 self._failed(
                     LostMembershipError(
-                        f"the group doesn't know consumer_group_instance_id={instance_id!r} any more: either another process "
+                        f"the group doesn't know consumer_group_instance_id={instance_id!r} any more: either "
+                        "another process "
                         "uses the same id, or this one didn't answer for a session. Give each worker an id of its own, "
                         "and restart this one"
                     )
@@ -237,7 +236,8 @@ def check_timeouts(settings: GroupSettings, revoke_s: float) -> None:
     if settings.heartbeat_interval_ms * 3 > settings.session_timeout_ms:
         raise ConfigurationError(
             f"broker_heartbeat_interval={settings.heartbeat_interval_ms / 1000:g} s is more than a third of "
-            f"broker_session_timeout={settings.session_timeout_ms / 1000:g} s: a late heartbeat would cost the partitions"
+            f"broker_session_timeout={settings.session_timeout_ms / 1000:g} s: a late heartbeat would cost the "
+            "partitions"
         )
     if revoke_s * 1000 >= settings.rebalance_timeout_ms:
         raise ConfigurationError(

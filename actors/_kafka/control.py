@@ -148,9 +148,7 @@ class ControlPlane:
             leader = self._client.cluster.leader_for_partition(partition)
             if leader is None or leader == -1:
                 raise await self._stale(f"{partition} has no leader")
-            request = OffsetRequest(
-                -1, _READ_UNCOMMITTED, [(partition.topic, [(partition.partition, timestamp)])]
-            )
+            request = OffsetRequest(-1, _READ_UNCOMMITTED, [(partition.topic, [(partition.partition, timestamp)])])
             response = await self._client.send(leader, request)
             for _, answers in response.topics:
                 for _, code, _, offset in answers:
@@ -203,9 +201,7 @@ class ControlPlane:
             try:
                 return await ask()
             except (KafkaError, OSError, TimeoutError) as error:
-                retriable = getattr(error, "retriable", True) or isinstance(
-                    error, UnknownTopicOrPartitionError
-                )
+                retriable = getattr(error, "retriable", True) or isinstance(error, UnknownTopicOrPartitionError)
                 if not retriable or loop.time() >= deadline_s:
                     raise BrokerUnavailableError(f"{what}: {type(error).__name__}: {error}") from error
                 if getattr(error, "invalid_metadata", False) or not isinstance(error, KafkaError):

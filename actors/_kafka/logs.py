@@ -86,14 +86,10 @@ async def _follow(
             position, moved_s = reached, now_s
             yield [_record(raw) for raw in fetched.get(source, ()) if raw.offset < end], min(position, end)
         elif now_s - moved_s > GIVE_UP_S:
-            raise BrokerUnavailableError(
-                f"reading {partition}: nothing came behind offset {position} of {end}"
-            )
+            raise BrokerUnavailableError(f"reading {partition}: nothing came behind offset {position} of {end}")
         elif now_s - said_s > REMIND_S:
             said_s = now_s
-            logger.info(
-                "%s: waiting at offset %d of %d for an open transaction to end", partition, position, end
-            )
+            logger.info("%s: waiting at offset %d of %d for an open transaction to end", partition, position, end)
 
 
 def _record(raw: object) -> ChangelogRecord:

@@ -50,7 +50,7 @@ _TRANSACTIONAL = (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, TxnOffsetCo
 
 
 class TransportFaultError(Exception):
-    """A transactional request got no answer. Not one of the client's errors, so that the client doesn't send it again."""
+    """A transactional request got no answer. Not an error of the client's own: those it would send again."""
 
 
 class _QuietSender(logging.Filter):
@@ -120,9 +120,7 @@ class TransactionLog:
         except (KafkaError, TransportFaultError, OSError, TimeoutError, AssertionError) as error:
             _retrieve(producer)
             kind = "fenced" if isinstance(error, ProducerFenced) else f"{type(error).__name__}: {error}"
-            raise OutcomeUnknownError(
-                f"commit of {self._transactional_id} at {batch.next_offset}: {kind}"
-            ) from error
+            raise OutcomeUnknownError(f"commit of {self._transactional_id} at {batch.next_offset}: {kind}") from error
 
     async def _transaction(self, producer: AIOKafkaProducer, batch: CommitBatch) -> CommitReceipt:
         offsets = {KafkaPartition(*batch.source): OffsetAndMetadata(batch.next_offset, batch.metadata)}
@@ -141,7 +139,7 @@ class TransactionLog:
 
 
 class OrderedLog:
-    """`actors.ports.TaskLog` for at-least-once: outputs, then changelog, then the offset, each acknowledged before the next.
+    """`actors.ports.TaskLog` for at-least-once: outputs, changelog, offset, each acknowledged before the next.
 
     A crash in between repeats outputs and writes, and loses none. Nothing is fenced: while a zombie runs, both write.
     """
@@ -193,9 +191,7 @@ class OrderedLog:
             raise OutcomeUnknownError(f"{self._name} has no producer")
         try:
             async with asyncio.timeout(self._commit_deadline_s):
-                await send_all(
-                    producer, CommitBatch(batch.source, batch.next_offset, "", outputs=batch.outputs)
-                )
+                await send_all(producer, CommitBatch(batch.source, batch.next_offset, "", outputs=batch.outputs))
                 receipt = await send_all(
                     producer, CommitBatch(batch.source, batch.next_offset, "", changelogs=batch.changelogs)
                 )
@@ -254,22 +250,19 @@ async def send_all(producer: AIOKafkaProducer, batch: CommitBatch) -> CommitRece
         KafkaError: a produce failed; nothing may be committed then.
     """
     sends: list[Any] = [
-        _send_changelog(producer, topic, batch.source.partition, writes)
-        for topic, writes in batch.changelogs.items()
+        _send_changelog(producer, topic, batch.source.partition, writes) for topic, writes in batch.changelogs.items()
     ]
     changelogs = len(sends)
     partitioned = await _by_partition(producer, batch.outputs)
     sends += [_send_outputs(producer, partition, outputs) for partition, outputs in partitioned.items()]
-    results = await asyncio.gather(*sends, return_exceptions=True)
+    results: list[Any] = await asyncio.gather(*sends, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
             raise result
     return CommitReceipt(dict(zip(batch.changelogs, results[:changelogs], strict=True)))
 
 
-async def _by_partition(
-    producer: AIOKafkaProducer, outputs: Iterable[Output]
-) -> Mapping[KafkaPartition, list[Output]]:
+async def _by_partition(producer: AIOKafkaProducer, outputs: Iterable[Output]) -> Mapping[KafkaPartition, list[Output]]:
     counts: dict[str, int] = {}
     found: dict[KafkaPartition, list[Output]] = defaultdict(list)
     for output in outputs:
@@ -278,16 +271,12 @@ async def _by_partition(
             count = counts.get(output.topic)
             if count is None:
                 count = counts[output.topic] = len(await producer.client._wait_on_metadata(output.topic))
-            partition = (
-                partition_for(output.key, count) if output.key is not None else hash(output.value) % count
-            )
+            partition = partition_for(output.key, count) if output.key is not None else hash(output.value) % count
         found[KafkaPartition(output.topic, partition)].append(output)
     return found
 
 
-async def _send_changelog(
-    producer: AIOKafkaProducer, topic: str, partition: int, writes: ChangelogWrites
-) -> int:
+async def _send_changelog(producer: AIOKafkaProducer, topic: str, partition: int, writes: ChangelogWrites) -> int:
     """Append the writes of one store, and give the changelog's next offset."""
     sent = []
     builder = producer.create_batch()
@@ -302,9 +291,7 @@ async def _send_changelog(
     return int(sent[-1].result().offset) + int(builder.record_count())
 
 
-async def _send_outputs(
-    producer: AIOKafkaProducer, partition: KafkaPartition, outputs: Iterable[Output]
-) -> None:
+async def _send_outputs(producer: AIOKafkaProducer, partition: KafkaPartition, outputs: Iterable[Output]) -> None:
     sent = []
     builder = producer.create_batch()
     for _, _, key, value, headers, timestamp_ms in outputs:

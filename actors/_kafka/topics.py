@@ -55,9 +55,7 @@ class Topics:
         """Give those of the topics that exist."""
         return await self._control.topics(names)
 
-    async def ensure_compacted(
-        self, wanted: Mapping[str, int], settings: ChangelogSettings
-    ) -> dict[str, TopicInfo]:
+    async def ensure_compacted(self, wanted: Mapping[str, int], settings: ChangelogSettings) -> dict[str, TopicInfo]:
         """Make the missing ones of `wanted`, {name: partitions}, and check the others.
 
         Raises:
@@ -90,9 +88,7 @@ class Topics:
         for response in responses:
             for code, message, _, name, entries in response.resources:
                 if code:
-                    raise BrokerUnavailableError(
-                        f"settings of topic {name}: {for_code(code).__name__}: {message}"
-                    )
+                    raise BrokerUnavailableError(f"settings of topic {name}: {for_code(code).__name__}: {message}")
                 found[name] = {entry[0]: entry[1] for entry in entries}
         return found
 
@@ -100,14 +96,11 @@ class Topics:
         """Give each existing topic's `max.message.bytes`."""
         configs = await self.configs(names)
         return {
-            name: int(config.get("max.message.bytes", DEFAULT_MAX_RECORD_BYTES))
-            for name, config in configs.items()
+            name: int(config.get("max.message.bytes", DEFAULT_MAX_RECORD_BYTES)) for name, config in configs.items()
         }
 
     async def _create(self, missing: Mapping[str, int], settings: ChangelogSettings) -> None:
-        topics = [
-            NewTopic(name, count, 1, topic_configs=settings.topic_config()) for name, count in missing.items()
-        ]
+        topics = [NewTopic(name, count, 1, topic_configs=settings.topic_config()) for name, count in missing.items()]
         for topic in topics:
             # Its constructor refuses -1, the broker's default.
             topic.replication_factor = settings.replication_factor
@@ -121,9 +114,7 @@ class Topics:
         for name, code, *message in response.topic_errors:
             error = for_code(code)
             if code and error is not TopicAlreadyExistsError:
-                raise ConfigurationError(
-                    f"topic {name} can't be made: {error.__name__}: {' '.join(map(str, message))}"
-                )
+                raise ConfigurationError(f"topic {name} can't be made: {error.__name__}: {' '.join(map(str, message))}")
 
     async def _visible(self, wanted: Mapping[str, int]) -> dict[str, TopicInfo]:
         """Wait until new topics have reached the broker that is asked."""
@@ -133,9 +124,7 @@ class Topics:
             if len(found) == len(wanted) and all(info.partitions for info in found.values()):
                 return found
             if asyncio.get_running_loop().time() > deadline_s:
-                raise BrokerUnavailableError(
-                    f"topics {sorted(set(wanted) - set(found))} were made and don't show up"
-                )
+                raise BrokerUnavailableError(f"topics {sorted(set(wanted) - set(found))} were made and don't show up")
             await asyncio.sleep(0.05)
 
 
@@ -143,11 +132,15 @@ def _check_compacted(info: TopicInfo, partitions: int, policy: str) -> None:
     if policy != "compact":
         raise ConfigurationError(
             f"topic {info.name} has cleanup.policy={policy}: state would be deleted. Mend it with: "
-            f"kafka-configs.sh --bootstrap-server BROKER --alter --topic {info.name} --add-config cleanup.policy=compact"
+            f"kafka-configs.sh --bootstrap-server BROKER --alter --topic {info.name} --add-config "
+            "cleanup.policy=compact"
         )
     if info.partitions != partitions:
         raise ConfigurationError(
-            f"topic {info.name} has {info.partitions} partitions, its actor's input has {partitions}: keys would be looked for "
-            f"in the wrong partition. Stop all workers, then either give the input {info.partitions} partitions, or delete "
-            f"{info.name} (its state is lost) with: kafka-topics.sh --bootstrap-server BROKER --delete --topic {info.name}"
+            f"topic {info.name} has {info.partitions} partitions, its actor's input has {partitions}: keys "
+            "would be looked for "
+            f"in the wrong partition. Stop all workers, then either give the input {info.partitions} "
+            "partitions, or delete "
+            f"{info.name} (its state is lost) with: kafka-topics.sh --bootstrap-server BROKER --delete --topic "
+            f"{info.name}"
         )

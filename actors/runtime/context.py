@@ -114,7 +114,8 @@ class Context:
         """Send a record as a part of this message's commit: it is there if, and only if, the message's writes are.
 
         Args:
-            topic: a topic of `app.topic(...)`, or the name of one; by name, key and value are encoded by their own type.
+            topic: a topic of `app.topic(...)`, or the name of one; by name, key and value are encoded by their own
+                type.
             key: encoded as the topic says. The record goes where murmur2 puts it, like the Java client's.
             value: None sends a tombstone.
             partition: overrides the key's partition.
@@ -128,9 +129,7 @@ class Context:
         """
         state = self._state
         if state is None:
-            raise StoreOutsideHandlerError(
-                "ctx.send() after the message was handled: send before the handler returns"
-            )
+            raise StoreOutsideHandlerError("ctx.send() after the message was handled: send before the handler returns")
         target = state.resolve_output(topic)
         raw_key = None if key is None else target.encode_key(key)
         raw_value = None if value is None else target.encode_value(value)
@@ -147,7 +146,8 @@ class Context:
 
 def _too_large(topic: str, key: bytes | None, size: int, limit: int) -> RecordTooLargeError:
     return RecordTooLargeError(
-        f"{topic}: a record of {size} bytes for key {show_bytes(key)} doesn't fit into the topic's max.message.bytes={limit}: "
+        f"{topic}: a record of {size} bytes for key {show_bytes(key)} doesn't fit into the topic's "
+        f"max.message.bytes={limit}: "
         "write less, or raise the topic's setting and restart the worker"
     )
 
@@ -245,9 +245,7 @@ class Store(Generic[K, V]):
         """Give all (key, value) of this partition in byte order of the keys, as of the call."""
         return self._decoded(self._overlay()[0].items())
 
-    def range(
-        self, start: K | None = None, end: K | None = None, *, reverse: bool = False
-    ) -> Iterator[tuple[K, V]]:
+    def range(self, start: K | None = None, end: K | None = None, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
         """Give (key, value) from `start`, included, to `end`, not included, in byte order of the encoded keys."""
         first = None if start is None else self.encode_key(start)
         last = None if end is None else self.encode_key(end)

@@ -90,9 +90,7 @@ class Restorer:
             return await self.restore(store, changelog, partition)
         return replace(restored, position=replace(restored.position, wall_time_ms=asked_ms))
 
-    async def _read(
-        self, store: PartitionStore, source: TopicPartition, plan: Restore, begin: Position
-    ) -> Restored:
+    async def _read(self, store: PartitionStore, source: TopicPartition, plan: Restore, begin: Position) -> Restored:
         position, loading, count = begin, None, 0
         pending: list[ChangelogRecord] = []
         started_s = reported_s = self._clock.monotonic()
@@ -135,9 +133,7 @@ def _begin(position: Position | None, plan: Restore, since_ms: int, changelog: C
 
 def _after(position: Position, records: list[ChangelogRecord], next_offset: int) -> Position:
     """Move the position past `records`. Stamps compare as bytes: big-endian, not negative."""
-    stamps = [
-        record.stamp for record in records if record.stamp is not None and len(record.stamp) == STAMP_BYTES
-    ]
+    stamps = [record.stamp for record in records if record.stamp is not None and len(record.stamp) == STAMP_BYTES]
     if not stamps:
         return replace(position, changelog_offset=next_offset)
     newest_epoch = max(stamp[1:9] for stamp in stamps)
@@ -155,7 +151,7 @@ def _load(store: PartitionStore, records: list[ChangelogRecord], position: Posit
 
 
 def _stamped(records: list[ChangelogRecord]) -> list[tuple[bytes, bytes | None]]:
-    """Give what the store keeps. A record that another program wrote gets an empty stamp; one without key is no state."""
+    """Give what the store keeps: another program's record gets an empty stamp, one without key is no state."""
     return [
         (record.key, None if record.value is None else (_usable(record.stamp) + record.value))
         for record in records

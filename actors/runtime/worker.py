@@ -24,7 +24,7 @@ POLL_SOME_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """`revoke_s`: how long a rebalance waits for handlers and commits. Less than the session's and rebalance's timeouts."""
+    """`revoke_s`: how long a rebalance waits for handlers and commits; less than the group's timeouts."""
 
     revoke_s: float
 

@@ -28,9 +28,7 @@ def unique(name: str) -> str:
     return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
-async def make_topics(
-    brokers: str, *names: str, partitions: int = 2, config: dict[str, str] | None = None
-) -> None:
+async def make_topics(brokers: str, *names: str, partitions: int = 2, config: dict[str, str] | None = None) -> None:
     """Make topics, and wait until they can be written to."""
     admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
     await admin.start()
@@ -68,9 +66,7 @@ async def send(
     """Send (key, value) records in order, each to the partition of its key; those without a key to partition 0."""
     async with producing(brokers) as producer:
         sent = [
-            await producer.send(
-                topic, value, key, partition=0 if key is None else partition_for(key, partitions)
-            )
+            await producer.send(topic, value, key, partition=0 if key is None else partition_for(key, partitions))
             for key, value in records
         ]
         await asyncio.gather(*sent)
@@ -78,9 +74,7 @@ async def send(
 
 async def read_all(brokers: str, topic: str, *, isolation: str = "read_committed") -> list:
     """All records of a topic up to its end as it is now."""
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=brokers, isolation_level=isolation, auto_offset_reset="earliest"
-    )
+    consumer = AIOKafkaConsumer(bootstrap_servers=brokers, isolation_level=isolation, auto_offset_reset="earliest")
     await consumer.start()
     try:
         count = len(await consumer._client._wait_on_metadata(topic))

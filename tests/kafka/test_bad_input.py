@@ -45,7 +45,7 @@ async def committed_offsets(brokers: str, name: str) -> dict[int, int]:
 
 
 async def test_a_record_that_cannot_be_handled_stops_its_partition_only(brokers: str, tmp_path: Path) -> None:
-    """Partition n gets a good record, the bad one of case n, and another good one; the last partition only good ones."""
+    """Partition n gets a good record, the bad one of case n, another good one; the last partition only good ones."""
     name = unique("bad")
     partitions = len(CASES) + 1
     await make_topics(brokers, f"{name}-in", f"{name}-out", partitions=partitions)
@@ -54,9 +54,7 @@ async def test_a_record_that_cannot_be_handled_stops_its_partition_only(brokers:
         for number, (case, (value, _)) in enumerate(CASES.items()):
             key = await key_of(number, partitions)
             await producer.send_and_wait(f"{name}-in", good, key, partition=number)
-            await producer.send_and_wait(
-                f"{name}-in", value, None if case == "null key" else key, partition=number
-            )
+            await producer.send_and_wait(f"{name}-in", value, None if case == "null key" else key, partition=number)
             await producer.send_and_wait(f"{name}-in", good, key, partition=number)
         for _ in range(3):
             await producer.send_and_wait(
@@ -75,9 +73,7 @@ async def test_a_record_that_cannot_be_handled_stops_its_partition_only(brokers:
 
         await eventually(all_committed, what="good records before the bad ones are committed")
         for number, (_, message) in enumerate(CASES.values()):
-            line = next(
-                line for line in worker.log().splitlines() if f"is stopped on {name}-in[{number}]:" in line
-            )
+            line = next(line for line in worker.log().splitlines() if f"is stopped on {name}-in[{number}]:" in line)
             assert message in line
             assert f"{name}-in[{number}] offset 1 key" in line
             assert "Mend the handler" in line
@@ -198,9 +194,7 @@ async def reset_offset(brokers: str, name: str, offset: int) -> None:
     """Do what `kafka-consumer-groups --reset-offsets` does."""
     from aiokafka import AIOKafkaConsumer
 
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=brokers, group_id=f"{name}-actors", enable_auto_commit=False
-    )
+    consumer = AIOKafkaConsumer(bootstrap_servers=brokers, group_id=f"{name}-actors", enable_auto_commit=False)
     await consumer.start()
     part = TopicPartition(f"{name}-in", 0)
     consumer.assign([part])

@@ -32,7 +32,7 @@ async def test_the_first_of_each_command_runs_and_no_other(brokers: str, tmp_pat
     one = WorkerProcess(MODULE, brokers, tmp_path / "one", **environment)
     two = WorkerProcess(MODULE, brokers, tmp_path / "two", **environment)
     keys = [b"command-%d" % number for number in range(30)]
-    first = {key: b"first" for key in keys}
+    first = dict.fromkeys(keys, b"first")
     try:
         # Within a batch: it is all there before the worker starts.
         await send(brokers, f"{name}-in", [(key, b"first") for key in keys] + [(key, b"again") for key in keys])

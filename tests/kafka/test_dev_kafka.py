@@ -71,9 +71,7 @@ def test_a_cluster_from_up_to_down(tmp_path):
         assert cluster.bootstrap == bootstrap
         assert processes_of(folder) == [cluster.pid(1)]
 
-        run_tool(
-            TOPIC_COMMAND, "--bootstrap-server", bootstrap, "--create", "--topic", "t", "--partitions", "1"
-        )
+        run_tool(TOPIC_COMMAND, "--bootstrap-server", bootstrap, "--create", "--topic", "t", "--partitions", "1")
         run_tool(CONSOLE_PRODUCER, "--bootstrap-server", bootstrap, "--topic", "t", stdin="a\nb\n")
         assert offsets(bootstrap, "t") == "t:0:2"
         shown = cli("status", "--dir", str(folder))
@@ -138,9 +136,7 @@ def test_down_deletes_nothing_that_is_not_the_clusters(tmp_path):
 def test_no_java_is_one_line_that_says_what_to_install(tmp_path):
     result = cli("up", "--dir", str(tmp_path / "x"), PATH=str(tmp_path), JAVA_HOME="")
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.splitlines() == [
-        "Error: no Java here: apt-get install openjdk-17-jdk-headless maven"
-    ]
+    assert result.stderr.splitlines() == ["Error: no Java here: apt-get install openjdk-17-jdk-headless maven"]
 
 
 def test_a_cluster_that_does_not_answer_is_one_line(tmp_path):

@@ -49,18 +49,14 @@ async def echoed(brokers: str, name: str) -> dict[bytes, list[bytes]]:
     return found
 
 
-async def all_echoed(
-    brokers: str, name: str, sent: list[tuple[bytes, bytes]], *workers: WorkerProcess
-) -> None:
+async def all_echoed(brokers: str, name: str, sent: list[tuple[bytes, bytes]], *workers: WorkerProcess) -> None:
     """Wait until as many echoes as inputs are committed, and compare them one by one."""
 
     async def enough() -> bool:
         assert any(worker.is_running() for worker in workers), workers[-1].log()[-3000:]
         return sum(map(len, (await echoed(brokers, name)).values())) >= len(sent)
 
-    await eventually(
-        enough, what=f"{len(sent)} echoes; log: " + (workers[-1].log()[-2000:] if workers else "")
-    )
+    await eventually(enough, what=f"{len(sent)} echoes; log: " + (workers[-1].log()[-2000:] if workers else ""))
     assert await echoed(brokers, name) == expected_echo(sent)
 
 
@@ -101,9 +97,7 @@ async def test_a_kill_at_any_step_of_a_commit_changes_nothing(
     await send(brokers, f"{name}-in", sent[400:], partitions=PARTITIONS)
     await all_echoed(brokers, name, sent, survivor)
     assert survivor.terminate() == 0, survivor.log()[-3000:]
-    assert stored(tmp_path / "data", name) == {
-        key: len(values) for key, values in expected_echo(sent).items()
-    }
+    assert stored(tmp_path / "data", name) == {key: len(values) for key, values in expected_echo(sent).items()}
 
 
 async def no_uncommitted_trace(brokers: str, name: str, folder: Path) -> None:
@@ -183,9 +177,7 @@ async def test_a_paused_worker_that_wakes_up_changes_nothing(
     assert zombie.is_running()
 
 
-async def test_at_least_once_loses_nothing(
-    brokers: str, tmp_path: Path, workers: list[WorkerProcess]
-) -> None:
+async def test_at_least_once_loses_nothing(brokers: str, tmp_path: Path, workers: list[WorkerProcess]) -> None:
     name = await begin(brokers)
     sent = records(1500)
     environment = {

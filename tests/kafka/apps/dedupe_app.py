@@ -21,4 +21,4 @@ def run_once(ctx: Context, command: bytes) -> None:
 @app.timer(0.2, on_leader=True)
 async def lead() -> None:
     """Say so."""
-    print("the leader is here")  # noqa: T201
+    print("the leader is here")
