@@ -47,7 +47,7 @@ class ActorOptions:
     clock_skew_margin: timedelta = timedelta(minutes=5)
     commit_max_bytes: int = 16 * 1024 * 1024
     commit_deadline: timedelta = timedelta(seconds=20)
-    queue_records: int = 10_000
+    queue_records: int = 1_000
     revoke_timeout: timedelta = timedelta(seconds=3)
     checkpoint_refresh: timedelta = timedelta(seconds=60)
     rocksdb_cache_bytes: int = 64 * 1024 * 1024

@@ -179,7 +179,7 @@ class ActorService(Service):  # type: ignore[misc]
             services=services,
             task_settings=setup.task_settings(),
             settings=WorkerSettings(revoke_s=self.app.actor_options.revoke_timeout.total_seconds()),
-            task_log=lambda spec, partition: setup.task_log(spec, partition, self._identity, self._control),
+            task_log=lambda spec, partition, identity: setup.task_log(spec, partition, identity, self._control),
             on_failure=self._fail,
         )
 
@@ -213,6 +213,7 @@ class ActorService(Service):  # type: ignore[misc]
             assigned=worker.assigned,
             revoked=worker.revoked,
             room=worker.room,
+            lost=worker.lost,
             failed=self._fail,
         )
 
@@ -458,9 +459,7 @@ class Setup:
             exactly_once=self.exactly_once,
         )
 
-    def task_log(
-        self, spec: ActorSpec, partition: int, member: Callable[[], Identity], control: ControlPlane | None
-    ) -> TaskLog:
+    def task_log(self, spec: ActorSpec, partition: int, identity: Identity, control: ControlPlane | None) -> TaskLog:
         """Give the writing side of a task."""
         options = self.app.actor_options
         name = f"{self.app.conf.id}-{spec.name}-{partition}"
@@ -470,7 +469,7 @@ class Setup:
                 self.connection,
                 name=name,
                 group=self.group,
-                member=member,
+                identity=identity,
                 control=control,
                 max_batch_bytes=RESTORE_BATCH_BYTES,
                 compression=self.app.conf.producer_compression_type,

@@ -63,12 +63,14 @@ class KafkaSource:
         assigned: Callable[[Identity, list[TopicPartition]], None],
         revoked: Callable[[], Awaitable[None]],
         room: Callable[[], None],
+        lost: Callable[[TopicPartition, str], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._consumer = consumer
         self._assigned = assigned
         self._revoked = revoked
         self._room = room
+        self._lost = lost
         self._failed = failed
         self._is_closed = False
 
@@ -83,6 +85,7 @@ class KafkaSource:
         assigned: Callable[[Identity, list[TopicPartition]], None],
         revoked: Callable[[], Awaitable[None]],
         room: Callable[[], None],
+        lost: Callable[[TopicPartition, str], None],
         failed: Callable[[BaseException], None],
     ) -> KafkaSource:
         """Join the group.
@@ -105,7 +108,7 @@ class KafkaSource:
             max_poll_records=settings.max_poll_records,
             partition_assignment_strategy=(assignor,),
         )
-        source = cls(consumer, assigned=assigned, revoked=revoked, room=room, failed=failed)
+        source = cls(consumer, assigned=assigned, revoked=revoked, room=room, lost=lost, failed=failed)
         try:
             consumer.subscribe(topics=sorted(topics), listener=_Listener(source))
             with broker_errors("joining the group"):
@@ -132,12 +135,9 @@ class KafkaSource:
             # A partition whose task hasn't sought yet: its takeover will.
             return {}
         except OffsetOutOfRangeError as error:
-            for partition in error.args[0]:
-                logger.error("%s: the broker doesn't have the next record any more", partition)
-            raise BrokerUnavailableError(
-                f"input records were deleted before they were processed: {error.args[0]} (partition: offset); "
-                "restart the worker: it says what can be done"
-            ) from error
+            for partition, offset in error.args[0].items():
+                self._lost(TopicPartition(*partition), f"the input doesn't have offset {offset} any more")
+            return {}
         except KafkaError as error:
             if not error.retriable:
                 raise BrokerUnavailableError(f"consuming: {type(error).__name__}: {error}") from error

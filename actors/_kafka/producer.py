@@ -38,7 +38,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from actors._core.partitioner import partition_for
 from actors._kafka.connection import Connection, broker_errors
 from actors.errors import OutcomeUnknownError
-from actors.ports import ChangelogWrites, CommitBatch, CommitReceipt, Output
+from actors.ports import ChangelogWrites, CommitBatch, CommitReceipt, Identity, Output
 from stores._core.record import STAMP_HEADER
 
 logger = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class OrderedLog:
         *,
         name: str,
         group: str,
-        member: Any,
+        identity: Identity,
         control: Any,
         max_batch_bytes: int,
         compression: str | None,
@@ -159,7 +159,7 @@ class OrderedLog:
         self._connection = connection
         self._name = name
         self._group = group
-        self._member = member
+        self._identity = identity
         self._control = control
         self._max_batch_bytes = max_batch_bytes
         self._compression = compression
@@ -203,11 +203,10 @@ class OrderedLog:
             ) from error
 
     async def _commit_offset(self, batch: CommitBatch) -> None:
-        identity = self._member()
         request = OffsetCommitRequest(
             self._group,
-            identity.generation,
-            identity.member_id,
+            self._identity.generation,
+            self._identity.member_id,
             -1,
             [(batch.source.topic, [(batch.source.partition, batch.next_offset, batch.metadata)])],
         )

@@ -44,6 +44,7 @@ from actors.errors import (
     MigratedError,
     OutcomeUnknownError,
     RecordError,
+    RestoreError,
     TakeoverRefusedError,
     TaskError,
     UndecodableRecordError,
@@ -163,7 +164,7 @@ class Task:
         self._oldest_s = 0.0
         self._transaction = 0
         self._failures = 0
-        self._damaged: str | None = None
+        self._doubt: str | None = None
         self._run_task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -188,6 +189,11 @@ class Task:
             return
         self._queue.append(records)
         self._queued += len(records)
+        self._wake.set()
+
+    def look_again(self, reason: str) -> None:
+        """Make the task take over again, because of what its input said."""
+        self._doubt = reason
         self._wake.set()
 
     def request_stop(self) -> None:
@@ -224,9 +230,10 @@ class Task:
                 self._predecessor = None
             while not self._stopping:
                 await self._one_tenure()
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if not self._stopping:
-                raise
+                self.failure = RuntimeError(f"{self!r} was cancelled by somebody else")
+                self.failure.__cause__ = error
         except MigratedError as error:
             logger.info("%s: %s", self.source, error)
         except Exception as error:
@@ -404,7 +411,10 @@ class Task:
     # --- messages --------------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
+        self._doubt = None
         while not self._stopping:
+            if self._doubt is not None:
+                raise RestoreError(self._doubt)
             if self._queue:
                 records = self._queue.popleft()
                 was_full = self._queued >= self._settings.queue_records
@@ -475,7 +485,7 @@ class Task:
                 scope.rollback()
                 del messages.outputs[sent:]
                 messages.output_bytes = sent_bytes
-                if isinstance(error, Exception):
+                if isinstance(error, Exception) or (isinstance(error, asyncio.CancelledError) and not self._stopping):
                     raise self._handler_failed(record, error) from error
                 raise
             finally:
@@ -499,7 +509,7 @@ class Task:
             raise AssertionError("a task handles and commits nothing before its takeover is done")
         return self._messages
 
-    def _handler_failed(self, record: InputRecord, error: Exception) -> HandlerFailedError:
+    def _handler_failed(self, record: InputRecord, error: BaseException) -> HandlerFailedError:
         return HandlerFailedError(
             f"the handler of actor {self.spec.name} raised {type(error).__name__}: {error}",
             topic=record.topic,

@@ -40,7 +40,7 @@ class Worker:
         services: TaskServices,
         task_settings: TaskSettings,
         settings: WorkerSettings,
-        task_log: Callable[[ActorSpec, int], TaskLog],
+        task_log: Callable[[ActorSpec, int, Identity], TaskLog],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._specs: Mapping[str, ActorSpec] = {spec.topic: spec for spec in specs}
@@ -64,6 +64,12 @@ class Worker:
         """Note that a task's queue has room, or that it began to run."""
         self._room.set()
 
+    def lost(self, source: TopicPartition, reason: str) -> None:
+        """Make a task look again: the source can't deliver what it asked for."""
+        task = self._tasks.get(source)
+        if task is not None:
+            task.look_again(reason)
+
     def assigned(self, identity: Identity, partitions: Iterable[TopicPartition]) -> None:
         """Start a task for each partition."""
         for source in partitions:
@@ -74,7 +80,7 @@ class Worker:
                 spec,
                 source.partition,
                 identity=identity,
-                log=self._task_log(spec, source.partition),
+                log=self._task_log(spec, source.partition, identity),
                 services=self._services,
                 settings=self._task_settings,
                 predecessor=self._ending.get(source),

@@ -198,15 +198,15 @@ async def open_view(brokers: str, workers: Sequence[WorkerProcess], stack: Async
 
 
 async def until_all_own(view: View, workers: Sequence[WorkerProcess], step: Step) -> None:
-    """Wait until all partitions are owned by these processes, and each of them owns some."""
+    """Wait until all partitions are owned by these processes, by each as many."""
 
     async def all_own() -> bool:
         owners = await view.owners()
         held = [sum(worker.owns(address) for address in owners.values()) for worker in workers]
         step.note(", ".join(f"{worker.name} owns {count}" for worker, count in zip(workers, held, strict=True)))
-        return sum(held) == PARTITIONS and all(held)
+        return all(count == PARTITIONS // len(workers) for count in held)
 
-    await until(all_own, "both workers own partitions", workers)
+    await until(all_own, "the workers share the partitions", workers)
 
 
 async def kill_while_busy(
@@ -300,7 +300,7 @@ async def work(brokers: str, steps: Steps, stack: AsyncExitStack) -> View:
             await sending
     with steps.step(f"{victim.name} is started again, the rest is handled") as step:
         await until_done(view, workers, step)
-    with steps.step("both workers own partitions again") as step:
+    with steps.step("the workers share the partitions again") as step:
         await until_all_own(view, workers, step)
     with steps.step("the workers' stores are exported") as step:
         step.note(await export_stores(workers, brokers))

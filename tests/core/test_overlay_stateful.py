@@ -192,6 +192,6 @@ class RocksOverlayMachine(OverlayMachine):
 RESOURCES = RocksResources(memtable_bytes=64 << 10)
 
 TestOverMemory = OverlayMachine.TestCase
-TestOverMemory.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestOverMemory.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 TestOverRocks = RocksOverlayMachine.TestCase
-TestOverRocks.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestOverRocks.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)

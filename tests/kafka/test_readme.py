@@ -1,0 +1,117 @@
+"""The README's program is the example's, and the example does on a real broker what the README says."""
+
+from __future__ import annotations
+
+import ast
+import collections
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+
+from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, producing, read_all, unique
+
+MODULE = "examples.run_commands"
+INPUT, OUTPUT = "raw-data", "runs"
+
+
+def program(source: str) -> list[str]:
+    """What the code does: without comments, docstrings and the broker's address."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [line for line in body if not is_text(line) and not is_import_of_os(line)]
+        if isinstance(node, ast.keyword) and node.arg == "broker":
+            node.value = ast.Constant("kafka://…")
+    return [ast.unparse(statement) for statement in tree.body]
+
+
+def is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def is_import_of_os(node: ast.AST) -> bool:
+    return isinstance(node, ast.Import) and [name.name for name in node.names] == ["os"]
+
+
+def python_blocks(markdown: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", markdown, re.MULTILINE | re.DOTALL)
+
+
+def test_the_readmes_program_is_the_examples() -> None:
+    shown = python_blocks((ROOT / "README.md").read_text())[0]
+    example = (ROOT / "examples" / "run_commands.py").read_text()
+    assert program(shown) == program(example)
+    for planted in ("put_if_", "days=7", "key=ctx.key, ", " is None", "raw-data"):
+        assert planted in shown
+        assert program(shown.replace(planted, "", 1)) != program(example)
+
+
+@pytest.fixture
+def workers() -> Iterator[list[WorkerProcess]]:
+    """Workers that are ended with the test."""
+    started: list[WorkerProcess] = []
+    yield started
+    for worker in started:
+        worker.kill()
+
+
+async def make_missing_topics(brokers: str) -> None:
+    """Make the example's topics, unless they are there: their names are fixed, and the cluster may not be new."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
+    await admin.start()
+    try:
+        existing = set(await admin.list_topics())
+    finally:
+        await admin.close()
+    missing = sorted({INPUT, OUTPUT} - existing)
+    if missing:
+        await make_topics(brokers, *missing, partitions=4)
+
+
+async def request(brokers: str, keys: list[str]) -> None:
+    """Ask for the commands in this order."""
+    async with producing(brokers) as producer:
+        for key in keys:
+            value = json.dumps({"command": "resize", "args": [key]}).encode()
+            await producer.send(INPUT, value, key.encode())
+
+
+async def runs_of(brokers: str, mine: str) -> dict[str, list[tuple[str, list[str]]]]:
+    """The runs of this test's commands, by key, read committed."""
+    found: dict[str, list[tuple[str, list[str]]]] = collections.defaultdict(list)
+    for record in await read_all(brokers, OUTPUT):
+        if record.key.decode().startswith(mine):
+            run = json.loads(record.value)
+            found[record.key.decode()].append((run["command"], run["args"]))
+    return found
+
+
+async def test_the_example_runs_each_command_once_also_after_a_restart(
+    brokers: str, tmp_path: Path, workers: list[WorkerProcess]
+) -> None:
+    await make_missing_topics(brokers)
+    mine = unique("command")
+    first, later = ([f"{mine}-{word}-{number}" for number in range(100)] for word in ("first", "later"))
+    worker = WorkerProcess(MODULE, brokers, tmp_path / "worker").start()
+    workers.append(worker)
+
+    async def have_run(keys: list[str]) -> bool:
+        assert worker.is_running(), worker.log()[-3000:]
+        return set(keys) <= (await runs_of(brokers, mine)).keys()
+
+    await request(brokers, first + first[::-1])
+    await eventually(lambda: have_run(first), what="the first commands are run")
+    assert worker.terminate() == 0, worker.log()[-3000:]
+    worker.start()
+    # The later ones come behind the repeats in every partition: once they ran, the repeats were handled.
+    await request(brokers, first + later)
+    await eventually(lambda: have_run(later), what="the later commands are run")
+    assert worker.terminate() == 0, worker.log()[-3000:]
+
+    found = await runs_of(brokers, mine)
+    assert found == {key: [("resize", [key])] for key in first + later}
