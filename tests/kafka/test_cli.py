@@ -17,8 +17,9 @@ import pytest
 
 from actors._core.partitioner import partition_for
 from stores._core.record import Position, encode_stamp
+from stores.errors import StoreError
 from stores.folder import DataFolder
-from stores.rocks import RocksStore
+from stores.rocks import RocksReader, RocksStore
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, read_all, send, unique
 
 MODULE = "tests.kafka.apps.cli_app"
@@ -80,6 +81,20 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def stored_offsets(folder: Path, name: str) -> int:
+    """How many inputs the worker's newest-written store stands for."""
+    try:
+        data = DataFolder.inspect(folder / "v1" / "actors", app=name)
+        readers = [RocksReader.open(data.store_path("newest", part)) for part in data.partitions_on_disk("newest")]
+    except StoreError:
+        return 0
+    try:
+        return sum(position.source_offset for reader in readers if (position := reader.position()) is not None)
+    finally:
+        for reader in readers:
+            reader.close()
+
+
 @pytest.fixture(scope="module")
 async def running(brokers: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
     name, folder, port = unique("cli"), tmp_path_factory.mktemp("cli") / "worker", free_port()
@@ -90,13 +105,7 @@ async def running(brokers: str, tmp_path_factory: pytest.TempPathFactory) -> Asy
 
     def caught_up() -> bool:
         assert worker.is_running(), worker.log()[-3000:]
-        listed = app.faust("--json", "state", "list")
-        if listed.returncode:
-            return False
-        positions = [
-            part["position"] for part in json.loads(listed.stdout)[0]["partitions"] if part["position"] is not None
-        ]
-        return sum(position["source_offset"] for position in positions) == len(INPUTS)
+        return stored_offsets(folder, name) == len(INPUTS)
 
     try:
         await eventually(caught_up, what=worker.log)
@@ -295,15 +304,12 @@ def test_a_folder_that_is_not_the_apps_is_one_line(running: Running, tmp_path: P
 
 
 async def test_export_while_the_worker_runs_has_what_the_changelog_has(running: Running, tmp_path: Path) -> None:
-    to = tmp_path / "out"
-    for _ in range(2):
-        done = running.faust("state", "export", "seen", "--to", str(to))
-        assert done.returncode == 0, done.stderr
-        last = json.loads(done.stdout.splitlines()[-1])
-        assert last == {"store": "seen", "partitions": PARTITIONS, "keys": len(KEYS), "to": str(to)}
-        # The second export replaces the first: both have one name.
-        (target,) = to.iterdir()
-    assert "partition 1: " in done.stderr
+    done = running.faust("state", "export", "seen", "--to", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert last == {"store": "seen", "partitions": PARTITIONS, "keys": len(KEYS), "to": str(tmp_path)}
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["partition 0", "partition 1"]
+    (target,) = tmp_path.iterdir()
     rows = [row for file in sorted(target.glob("*.parquet")) for row in pq.read_table(file).to_pylist()]
     changelog = await read_all(running.brokers, f"{running.name}-seen-changelog")
     assert {(row["partition"], row["key"], row["value"]) for row in rows} == {
@@ -311,18 +317,25 @@ async def test_export_while_the_worker_runs_has_what_the_changelog_has(running: 
     }
     assert {row["key"].decode() for row in rows} == set(KEYS)
     manifest = json.loads((target / "manifest.json").read_text())
-    assert [part["position"]["changelog_offset"] > 0 for part in manifest["partitions"]] == [True] * PARTITIONS
+    assert [part["position"]["source_offset"] for part in manifest["partitions"]] == [
+        sum(home(key) == partition for key, _ in INPUTS) for partition in range(PARTITIONS)
+    ]
+    replaced_and_refused(running, target)
 
 
-def test_export_removes_what_it_does_not_list_and_nothing_of_others(running: Running, tmp_path: Path) -> None:
-    assert running.faust("-q", "state", "export", "seen", "--to", str(tmp_path)).returncode == 0
-    (target,) = tmp_path.iterdir()
+def replaced_and_refused(running: Running, target: Path) -> None:
+    """Check that an export takes the place of its predecessor, and of nothing else."""
+
+    def export(store: str) -> subprocess.CompletedProcess[str]:
+        return running.faust("-q", "state", "export", store, "--to", str(target.parent))
+
     left_over = target / "partition-00009.parquet"
     left_over.write_bytes(b"of an export with more partitions")
-    assert running.faust("-q", "state", "export", "seen", "--to", str(tmp_path)).returncode == 0
+    refused(export("newest"), 1, "store seen", "--to")
+    assert left_over.exists()
+    assert export("seen").returncode == 0
+    assert [entry.name for entry in target.parent.iterdir()] == [target.name]
     assert not left_over.exists()
     (target / "notes.txt").write_text("mine")
-    refused(running.faust("state", "export", "seen", "--to", str(tmp_path)), 1, "notes.txt", "--to")
+    refused(export("seen"), 1, "notes.txt", "--to")
     assert (target / "notes.txt").read_text() == "mine"
-    (target / "notes.txt").unlink()
-    refused(running.faust("state", "export", "newest", "--to", str(tmp_path)), 1, "store seen", "--to")
