@@ -21,6 +21,8 @@ from spark_replay.topic import require_reachable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_FILE_WIDTH = 120
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -103,7 +105,7 @@ def rebuild(to: Path, overwrite: bool, **given: Any) -> None:
 
     The last line on standard output is a JSON object: keys, records, unstamped, seconds.
     """
-    source, console = _source(given), Console(stderr=True)
+    source, console = _source(given), _console()
     with _failing(), _spark(source, console) as spark:
         from spark_replay.progress import progress
         from spark_replay.rebuild import require_free, write_rebuild
@@ -139,7 +141,7 @@ def validate(against: Path, json_file: Path | None, **given: Any) -> None:
 
     The last line on standard output is a JSON object with the counts; the table goes to standard error.
     """
-    source, console = _source(given), Console(stderr=True)
+    source, console = _source(given), _console()
     with _failing(), _spark(source, console) as spark:
         from spark_replay.progress import progress
         from spark_replay.validate import validate_exports
@@ -167,6 +169,12 @@ def _write_json(file: Path, content: dict[str, Any]) -> None:
         file.write_text(json.dumps(content, indent=1) + "\n")
     except OSError as error:
         raise ReplayError(f"the report can't be written to {file}: {error}") from error
+
+
+def _console() -> Console:
+    console = Console(stderr=True)
+    # a file or a pipe has no width to fit into, and rich would take 80
+    return console if console.is_terminal else Console(stderr=True, width=_FILE_WIDTH)
 
 
 @contextmanager

@@ -131,13 +131,12 @@ def report(rows: Sequence[Row], *, topic: Topic, exports: Exports, seconds: floa
 
 def show(found: Report, console: Console) -> None:
     """Print a report as a table a person reads."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(title=f"{found.changelog} against the exports of store {found.store}", title_justify="left")
-    table.add_column("partition", justify="right")
-    table.add_column("position", justify="right")
-    for kind in KINDS:
-        table.add_column(kind.replace("_", " "), justify="right")
+    table = Table(title=f"{found.changelog} against the exports of store {found.store}", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("partition", "position", *KINDS):
+        table.add_column(name.replace("_", " "), justify="right", overflow="fold")
     for number in sorted({*found.by_partition, *found.positions}):
         counts = found.by_partition.get(number, {})
         position = str(found.positions.get(number, "no export"))

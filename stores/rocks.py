@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 from weakref import WeakSet
@@ -250,8 +250,10 @@ class _Database:
         for scan in list(self._scans):
             scan.cut_short()
         data, self._data, self._meta = self._data, None, None
-        with self.mapped_errors():
+        try:
             data.close()
+        except Exception as error:
+            raise _explain(self._path, error) from error
 
     @contextmanager
     def mapped_errors(self) -> Iterator[None]:
@@ -285,6 +287,7 @@ class RocksStore(_Database):
         super().__init__(path, data)
         self._options = options
         self._meta_handle: Any = data.get_column_family_handle(_META)
+        self._position: Position | None = None
 
     @classmethod
     def open(cls, path: Path | str, *, resources: RocksResources | None = None) -> RocksStore:
@@ -320,11 +323,17 @@ class RocksStore(_Database):
         store = cls(path, _open_database(path, options), options)
         try:
             store._settle_format()
+            store._position = store._read_position(_POSITION)
             shutil.rmtree(path / _CHUNKS, ignore_errors=True)
         except BaseException:
             store.close()
             raise
         return store
+
+    def position(self) -> Position | None:
+        """See `PartitionReader.position`. It is kept in memory, since every commit asks for it."""
+        self._check_open()
+        return self._position
 
     def apply(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
         """See `PartitionStore.apply`. No other thread runs while RocksDB takes the batch: 0.6 µs a write."""
@@ -338,6 +347,7 @@ class RocksStore(_Database):
                 put(key, raw)
         put(_POSITION, encode_position(position), self._meta_handle)
         self._write(batch)
+        self._position = position
 
     def load(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
         """See `PartitionStore.load`. The module's docstring says what a crash in the middle leaves."""
@@ -353,10 +363,13 @@ class RocksStore(_Database):
     def wipe(self) -> None:
         """See `PartitionStore.wipe`."""
         self._check_open()
-        self.close()
+        # What can't be flushed on a full or broken disk is about to be deleted.
+        with suppress(StoreError):
+            self.close()
         remove_tree(self._path)
         fresh = self._open(self._path, self._options)
         self._data, self._meta, self._meta_handle = fresh._data, fresh._meta, fresh._meta_handle
+        self._position = fresh._position
 
     def close(self) -> None:
         """See `PartitionStore.close`. An iterator that isn't at its end raises `StoreClosedError` then."""
@@ -422,7 +435,10 @@ class RocksReader(_Database):
 
     @classmethod
     def open(cls, path: Path | str) -> RocksReader:
-        """Open the database in the folder `path` for reading, with or without an owner. Writes nothing there.
+        """Open the database in the folder `path` for reading, with or without an owner.
+
+        Changes nothing that an owner reads. Yet rocksdict writes its `rocksdict-config.json` anew, with the same
+        content, so that permission to write that file is needed.
 
         Raises:
             StoreUnavailableError: there is no database, or its files change faster than they can be opened.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import logging
 import shutil
 import signal
 import sys
@@ -83,6 +84,7 @@ def main() -> int:
     steps = Steps()
     try:
         with fresh_folder():
+            logging.basicConfig(filename=FOLDER / "demo.log")
             outcome = asyncio.run(guarded(steps))
             shutil.rmtree(FOLDER / "kafka", ignore_errors=True)
     except (DemoError, LocalKafkaError, KafkaError) as failure:

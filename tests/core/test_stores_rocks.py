@@ -245,6 +245,47 @@ def test_close_lets_go_at_once_whatever_is_half_read(tmp_path):
     other.close()
 
 
+class FullDisk:
+    """Stands before an open database, whose last flush it fails."""
+
+    def __init__(self, database) -> None:
+        self.database = database
+
+    def close(self):
+        self.database.close()
+        raise Exception("IO error: No space left on device: While appending to file")  # noqa: TRY002
+
+
+def test_a_close_that_the_disk_refuses_says_why_and_is_over(tmp_path):
+    store = RocksStore.open(tmp_path / "0")
+    store.apply([(b"a", b"1")], at(1))
+    store._data = FullDisk(store._data)
+    with pytest.raises(StoreUnavailableError, match="No space left"):
+        store.close()
+    store.close()
+    store = RocksStore.open(tmp_path / "0")
+    assert (store.position(), store.get(b"a")) == (at(1), b"1")
+    store._data = FullDisk(store._data)
+    store.wipe()
+    assert (store.position(), store.get(b"a")) == (None, None)
+    store.close()
+
+
+def test_a_write_that_is_refused_moves_no_position(tmp_path, monkeypatch):
+    store = RocksStore.open(tmp_path / "0")
+    store.apply([(b"a", b"1")], at(1))
+
+    def refuse(*_):
+        raise StoreUnavailableError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_write", refuse)
+        with pytest.raises(StoreUnavailableError):
+            store.apply([(b"a", b"2")], at(2))
+    assert (store.position(), store.get(b"a")) == (at(1), b"1")
+    store.close()
+
+
 @pytest.fixture
 def closed_store(tmp_path):
     """A database with a table file of incompressible values, closed."""

@@ -309,8 +309,7 @@ async def test_export_while_the_worker_runs_has_what_the_changelog_has(running: 
     last = json.loads(done.stdout.splitlines()[-1])
     assert last == {"store": "seen", "partitions": PARTITIONS, "keys": len(KEYS), "to": str(tmp_path)}
     assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["partition 0", "partition 1"]
-    (target,) = tmp_path.iterdir()
-    rows = [row for file in sorted(target.glob("*.parquet")) for row in pq.read_table(file).to_pylist()]
+    target, rows = exported(tmp_path)
     changelog = await read_all(running.brokers, f"{running.name}-seen-changelog")
     assert {(row["partition"], row["key"], row["value"]) for row in rows} == {
         (record.partition, record.key, record.value) for record in changelog
@@ -321,6 +320,12 @@ async def test_export_while_the_worker_runs_has_what_the_changelog_has(running: 
         sum(home(key) == partition for key, _ in INPUTS) for partition in range(PARTITIONS)
     ]
     replaced_and_refused(running, target)
+
+
+def exported(to: Path) -> tuple[Path, list[dict]]:
+    """The one worker's folder below `to`, and all rows in it."""
+    (target,) = to.iterdir()
+    return target, [row for file in sorted(target.glob("*.parquet")) for row in pq.read_table(file).to_pylist()]
 
 
 def replaced_and_refused(running: Running, target: Path) -> None:

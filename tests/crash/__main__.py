@@ -1,0 +1,43 @@
+"""`python -m tests.crash`: the crash run in full (`make crash`). The last line is JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from dev.kafka import Cluster
+from tests.crash.faults import FAULTS
+from tests.crash.harness import run
+from tests.crash.validate import validate_stores
+
+
+@click.command()
+@click.option("--inputs", default=300_000, show_default=True)
+@click.option("--faults", default=20, show_default=True)
+@click.option("--rate", default=1000.0, show_default=True, help="Inputs per second.")
+@click.option("--seed", default=None, type=int, help="Replays the order of faults; a run prints its own.")
+def main(inputs: int, faults: int, rate: float, seed: int | None) -> None:
+    """Kill, pause, corrupt, and count."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    seed = random.randrange(1 << 32) if seed is None else seed
+    logging.getLogger("crash").info("seed %d", seed)
+    chance = random.Random(seed)
+    order = [fault for _ in range(-(-faults // len(FAULTS))) for fault in chance.sample(FAULTS, len(FAULTS))]
+    with tempfile.TemporaryDirectory(prefix="crash-") as folder, Cluster.up(Path(folder) / "kafka", brokers=3) as cluster:
+        outcome = asyncio.run(
+            run(cluster, Path(folder), order[:faults], inputs=inputs, rate=rate, seed=seed)
+        )
+        spark_mismatches = validate_stores(cluster.bootstrap, Path(folder))
+    click.echo(json.dumps({**outcome.as_dict(), "spark_mismatches": spark_mismatches, "seed": seed}))
+    sys.exit(0 if outcome.clean and spark_mismatches == 0 else 1)
+
+
+main()

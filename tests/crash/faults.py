@@ -1,0 +1,185 @@
+"""The faults, each one a coroutine on the world that ends when what it broke is whole again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
+
+from tests.crash.world import NAME, World
+
+logger = logging.getLogger("crash")
+
+SESSION_S = 6.0
+Fault = Callable[[World], Awaitable[None]]
+
+
+async def kill_worker(world: World) -> None:
+    """`kill -9` of a worker, started again at once or after the group has noticed."""
+    worker = world.a_running_one()
+    worker.kill()
+    await asyncio.sleep(world.chance.choice([0.0, SESSION_S + 1.0]))
+    worker.start()
+
+
+async def kill_all_workers(world: World) -> None:
+    """`kill -9` of every worker."""
+    victims = world.running
+    for worker in victims:
+        worker.kill()
+    for worker in victims:
+        worker.start()
+
+
+async def zombie(world: World) -> None:
+    """A worker is stopped for longer than its session, and wakes up."""
+    worker = world.a_running_one()
+    worker.signal(signal.SIGSTOP)
+    await asyncio.sleep(SESSION_S + 2.0)
+    worker.signal(signal.SIGCONT)
+
+
+async def bounce(world: World) -> None:
+    """A clean restart."""
+    worker = world.a_running_one()
+    code = await asyncio.to_thread(worker.terminate)
+    assert code == 0, f"SIGTERM ended a worker with {code}: {worker.log()[-2000:]}"
+    worker.start()
+
+
+async def grow_and_shrink(world: World) -> None:
+    """1 → 3 → 2 → 3 workers."""
+    first, *others = world.workers
+    for worker in others:
+        await asyncio.to_thread(worker.terminate)
+    await asyncio.sleep(2.0)
+    for worker in others:
+        worker.start()
+    await asyncio.sleep(3.0)
+    others[0].kill()
+    await asyncio.sleep(1.0)
+    others[0].start()
+    assert first.is_running()
+
+
+async def kill_broker(world: World) -> None:
+    """`kill -9` of a broker, started again."""
+    await _kill_broker(world, world.chance.choice(world.cluster.broker_ids))
+
+
+async def kill_transaction_coordinator(world: World) -> None:
+    """`kill -9` of the broker that coordinates a task's transactions."""
+    client = AIOKafkaClient(bootstrap_servers=world.cluster.bootstrap)
+    await client.bootstrap()
+    node = await client.coordinator_lookup(CoordinationType.TRANSACTION, f"{NAME}-summarise-0")
+    await client.close()
+    await _kill_broker(world, node)
+
+
+async def _kill_broker(world: World, broker: int) -> None:
+    await asyncio.to_thread(world.cluster.kill, broker)
+    await asyncio.sleep(1.0)
+    await asyncio.to_thread(world.cluster.start, broker)
+
+
+async def roll_brokers(world: World) -> None:
+    """A rolling restart of all brokers."""
+    for broker in world.cluster.broker_ids:
+        await asyncio.to_thread(world.cluster.stop, broker)
+        await asyncio.to_thread(world.cluster.start, broker)
+
+
+async def full_disk(world: World) -> None:
+    """A worker's writes to its disk fail for a while: files can't grow."""
+    worker = world.a_running_one()
+    _, hard = resource.prlimit(worker.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (4096, hard))
+    await asyncio.sleep(4.0)
+    if worker.is_running():
+        resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (hard, hard))
+
+
+async def corrupt_sst(world: World) -> None:
+    """A worker's RocksDB finds bytes in its files that it didn't write."""
+    worker = world.a_running_one()
+    worker.kill()
+    files = sorted(worker.folder.rglob("*.sst"))
+    for path in files:
+        _flip(path)
+    logger.info("%d sst files of %s were damaged", len(files), worker.folder.parent.name)
+    worker.start()
+
+
+def _flip(path: Path) -> None:
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        for place in range(0, size, max(1, size // 8)):
+            file.seek(place)
+            byte = file.read(1)
+            file.seek(place)
+            file.write(bytes([byte[0] ^ 0xFF]))
+        os.fsync(file.fileno())
+
+
+async def delete_data(world: World) -> None:
+    """A worker comes back without its disk."""
+    worker = world.a_running_one()
+    worker.kill()
+    shutil.rmtree(worker.folder)
+    worker.start()
+
+
+async def reset_offsets(world: World) -> None:
+    """An operator sets an offset back; the workers refuse; the operator takes it back."""
+    stopped = list(world.workers)
+    for worker in stopped:
+        await asyncio.to_thread(worker.terminate)
+    before = (await world.progress())[0]
+    if before > 100:
+        await _set_offset(world, before - 100)
+        for worker in stopped:
+            worker.start()
+        while not any("is below the state's input offset" in worker.log() for worker in stopped):
+            await asyncio.sleep(0.2)
+        for worker in stopped:
+            await asyncio.to_thread(worker.terminate)
+        await _set_offset(world, before)
+    for worker in stopped:
+        worker.start()
+
+
+async def _set_offset(world: World, offset: int) -> None:
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=world.cluster.bootstrap, group_id=f"{NAME}-actors", enable_auto_commit=False
+    )
+    await consumer.start()
+    part = TopicPartition(f"{NAME}-in", 0)
+    consumer.assign([part])
+    await consumer.commit({part: OffsetAndMetadata(offset, "an operator's")})
+    await consumer.stop()
+
+
+FAULTS: tuple[Fault, ...] = (
+    kill_worker,
+    zombie,
+    kill_transaction_coordinator,
+    full_disk,
+    corrupt_sst,
+    delete_data,
+    bounce,
+    kill_all_workers,
+    kill_broker,
+    grow_and_shrink,
+    reset_offsets,
+    roll_brokers,
+)
+QUICK: tuple[Fault, ...] = (kill_worker, zombie, full_disk, kill_transaction_coordinator, corrupt_sst, bounce)

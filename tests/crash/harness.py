@@ -1,0 +1,125 @@
+"""A run: faults one after the other while inputs flow, and then every check."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dev.kafka import Cluster
+from tests.crash.checks import Findings, check_run
+from tests.crash.faults import Fault
+from tests.crash.world import NAME, World
+
+logger = logging.getLogger("crash")
+
+RECOVER_S = 30.0
+"""Within this time after a fault is over, every partition makes progress again."""
+SETTLE_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run found. All counts but inputs, faults and the seconds have to be 0."""
+
+    inputs: int
+    faults: int
+    lost: int
+    doubled: int
+    wrong_running_values: int
+    wrong_state: int
+    open_transactions: int
+    slowest_recovery_s: float
+    seconds: float
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing was wrong, in time."""
+        wrong = self.lost + self.doubled + self.wrong_running_values + self.wrong_state + self.open_transactions
+        return wrong == 0 and self.slowest_recovery_s <= RECOVER_S
+
+    def as_dict(self) -> dict[str, float]:
+        """For the last line of the run."""
+        return asdict(self)
+
+
+class StuckError(AssertionError):
+    """A partition made no progress in time."""
+
+
+async def run(cluster: Cluster, folder: Path, faults: Sequence[Fault], *, inputs: int, rate: float, seed: int) -> Outcome:
+    """Run all faults on a new world, wait for the end of the inputs, and check."""
+    began_s = time.monotonic()
+    world = await World.create(cluster, folder, seed)
+    try:
+        for worker in world.workers:
+            worker.start()
+        feeding = asyncio.create_task(world.feed(inputs, rate))
+        slowest_s = await _wait_for_progress(world, feeding, "the start")
+        for number, fault in enumerate(faults, 1):
+            logger.info("fault %d of %d: %s (%d inputs sent)", number, len(faults), fault.__name__, world.sent)
+            await fault(world)
+            recovered_s = await _wait_for_progress(world, feeding, fault.__name__)
+            logger.info("   every partition made progress %.1f s after it", recovered_s)
+            slowest_s = max(slowest_s, recovered_s)
+        await feeding
+        await _settle(world)
+        findings = await _check(world)
+        open_transactions = await _open_transactions(world)
+    finally:
+        world.end()
+    for example in findings.examples:
+        logger.error("%s", example)
+    return Outcome(
+        inputs=world.sent,
+        faults=len(faults),
+        lost=findings.lost,
+        doubled=findings.doubled + findings.out_of_order,
+        wrong_running_values=findings.wrong_running_values,
+        wrong_state=findings.wrong_state,
+        open_transactions=open_transactions,
+        slowest_recovery_s=round(slowest_s, 1),
+        seconds=round(time.monotonic() - began_s, 1),
+    )
+
+
+async def _wait_for_progress(world: World, feeding: asyncio.Task[None], after: str) -> float:
+    """Give the seconds until every partition committed more than it had, or has nothing left to do."""
+    began_s = time.monotonic()
+    before = await world.progress()
+    while time.monotonic() - began_s < RECOVER_S * 2:
+        now = await world.progress()
+        ends = await world.ends(f"{NAME}-in")
+        if all(now[part] > before[part] or (feeding.done() and now[part] >= ends[part]) for part in ends):
+            return time.monotonic() - began_s
+        await asyncio.sleep(0.2)
+    logs = "\n".join(f"--- {worker.folder.parent.name}\n{worker.log()[-3000:]}" for worker in world.workers)
+    raise StuckError(f"after {after}: offsets {before} → {now}, input ends {ends}\n{logs}")
+
+
+async def _settle(world: World) -> None:
+    """Wait until all inputs are committed."""
+    deadline_s = time.monotonic() + SETTLE_S
+    while await world.progress() != await world.ends(f"{NAME}-in"):
+        if time.monotonic() > deadline_s:
+            logs = "\n".join(worker.log()[-3000:] for worker in world.workers)
+            raise StuckError(f"not all inputs were processed: {await world.progress()}\n{logs}")
+        await asyncio.sleep(0.3)
+
+
+async def _check(world: World) -> Findings:
+    inputs, echoes = await world.read(f"{NAME}-in"), await world.read(f"{NAME}-echo")
+    return check_run(inputs, echoes, await world.read(f"{NAME}-stats-changelog"))
+
+
+async def _open_transactions(world: World) -> int:
+    """Count partitions whose last stable offset stays behind the high watermark."""
+    topics = [f"{NAME}-echo", f"{NAME}-stats-changelog", f"{NAME}-actors-owners", "__consumer_offsets"]
+    held = 0
+    for topic in topics:
+        stable, ends = await world.ends(topic, "read_committed"), await world.ends(topic)
+        held += sum(stable[part] < end for part, end in ends.items())
+    return held
