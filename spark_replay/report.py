@@ -134,7 +134,12 @@ def show(found: Report, console: Console) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(title=f"{found.changelog} against the exports of store {found.store}", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=f"{found.changelog} against the exports of store {found.store}",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
     for name in ("partition", "position", *KINDS):
         table.add_column(name.replace("_", " "), justify="right", overflow="fold")
     for number in sorted({*found.by_partition, *found.positions}):

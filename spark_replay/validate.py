@@ -10,6 +10,9 @@ Each key of the log or of an export gets one kind:
 * `unstamped`: a record of it in the log has no key or no stamp.
 * `superseded`: the log only has later writes of it. Compaction took the one that the export shows, so that
   nothing can be said; no mismatch.
+
+Exports are to be validated within the topic's `delete.retention.ms`: after that compaction also removes the
+tombstones behind the position, and a key deleted since the export looks `extra`.
 """
 
 from __future__ import annotations

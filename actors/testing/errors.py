@@ -1,0 +1,51 @@
+"""What the simulated broker answers instead of a result, and what its clients make of no answer."""
+
+from __future__ import annotations
+
+
+class RefusedError(Exception):
+    """The broker refused a request. `is_retriable` says whether the same request may succeed later."""
+
+    is_retriable = False
+
+
+class ProducerFencedError(RefusedError):
+    """The producer epoch is older than the transactional id's."""
+
+
+class InvalidTransactionStateError(RefusedError):
+    """There is no open transaction, or it isn't open for that partition, or it ended the other way."""
+
+
+class OffsetOutOfRangeError(RefusedError):
+    """The log doesn't have the offset."""
+
+
+class UnknownMemberError(RefusedError):
+    """The group doesn't know the member id."""
+
+
+class IllegalGenerationError(RefusedError):
+    """The group is in another generation."""
+
+
+class ConcurrentTransactionsError(RefusedError):
+    """The last transaction's markers are still being written."""
+
+    is_retriable = True
+
+
+class CoordinatorMovedError(RefusedError):
+    """The coordinator is elsewhere, or is loading its state."""
+
+    is_retriable = True
+
+
+class RebalanceInProgressError(RefusedError):
+    """The member has to join again."""
+
+    is_retriable = True
+
+
+class NoAnswerError(Exception):
+    """The connection broke, or the answer didn't come in time: the request took place, or didn't, or will."""

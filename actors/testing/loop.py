@@ -1,0 +1,300 @@
+"""An event loop in virtual time, and processes on it that can be stopped, woken and killed at any await.
+
+The clock jumps to the next timer when nothing is ready, so a simulated hour takes as long as its events do. Given the
+same callbacks it runs them in the same order: no threads, no selector, no real time.
+
+A `Process` is a set of callbacks with something in common: the context variable that says whose they are. Every task,
+timer and executor call that is made on behalf of a process carries it. That is enough to stop a process as SIGSTOP
+does (its callbacks are put aside until it is woken, the world goes on) and to kill it as SIGKILL does (its callbacks
+never run again, none of its `finally` blocks either).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+MAX_IDLE_TURNS = 200_000
+"""After so many turns of the loop without any time passing, something spins."""
+_CLOSE_ATTEMPTS = 20
+_TASKS_BEFORE_SWEEP = 64
+
+_process: ContextVar[Process | None] = ContextVar("simulated_process", default=None)
+
+
+class ProcessDiedError(BaseException):
+    """Unwinds a blocking call of a process that was killed inside it. Nothing may catch it."""
+
+
+class StuckError(RuntimeError):
+    """The simulation can't go on: nothing is left to happen, or the loop spins without time passing."""
+
+
+def current_process() -> Process | None:
+    """Give the process that the caller runs in, None outside of all."""
+    return _process.get()
+
+
+class Process:
+    """A simulated process: what runs in it stops, goes on and dies together.
+
+    Attributes:
+        name: for traces.
+        on_step: called with the name of every step that the process reaches; it may pause or kill the process.
+        blocking_s: gives the duration in seconds of a call in the executor, which is how slow the disk is.
+        is_running: neither paused nor dead.
+        is_dead: killed.
+    """
+
+    def __init__(self, loop: VirtualLoop, name: str) -> None:
+        self.name = name
+        self.on_step: Callable[[str], None] | None = None
+        self.blocking_s: Callable[[], float] = float
+        self.is_running = True
+        self.is_dead = False
+        self._is_reaped = False
+        self._loop = loop
+        self._context = Context()
+        self._context.run(_process.set, self)
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._parked: list[asyncio.Handle] = []
+        self._blocking: dict[asyncio.Future[Any], Callable[[], Any]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Process {self.name}>"
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+        """Start a task of this process."""
+        return self._loop.create_task(coroutine, name=name, context=self._context.copy())
+
+    async def reach(self, step: str) -> None:
+        """Note a step; returns later, or never, if the process is paused or killed here."""
+        if self.on_step is not None and self.is_running:
+            self.on_step(step)
+        if not self.is_running and not self._is_reaped:
+            await asyncio.sleep(0)
+
+    def reach_now(self, step: str) -> None:
+        """Note a step of blocking code.
+
+        Raises:
+            ProcessDiedError: the process was killed here.
+        """
+        if self.on_step is not None and self.is_running:
+            self.on_step(step)
+        if self.is_dead and not self._is_reaped:
+            raise ProcessDiedError(self.name)
+
+    def pause(self) -> None:
+        """Stop it as SIGSTOP does: what comes due waits for `resume`."""
+        if not self.is_dead:
+            self.is_running = False
+
+    def resume(self) -> None:
+        """Wake it up: all that came due meanwhile runs now, in the order in which it came."""
+        if self.is_dead or self.is_running:
+            return
+        self.is_running = True
+        parked, self._parked = self._parked, []
+        self._loop.run_parked(parked)
+
+    def kill(self, finishes: Callable[[], bool] = bool) -> None:
+        """Kill it. `finishes` is asked, per blocking call under way, whether that took place."""
+        if self.is_dead:
+            return
+        self.is_running, self.is_dead = False, True
+        self._parked.clear()
+        blocking, self._blocking = self._blocking, {}
+        for function in blocking.values():
+            if finishes():
+                with contextlib.suppress(Exception, ProcessDiedError):
+                    self.is_dead = False
+                    function()
+                self.is_dead = True
+
+    def reap(self) -> None:
+        """Free the tasks of a dead process, after the loop was closed. Their `finally` blocks run in here."""
+        self._is_reaped = True
+        for task in self._tasks:
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                _close(task.get_coro())
+        self._tasks.clear()
+        self._parked.clear()
+
+    def adopt(self, task: asyncio.Task[Any]) -> None:
+        """Keep a task alive: one that nobody holds would be freed, and run its `finally` blocks."""
+        if len(self._tasks) >= _TASKS_BEFORE_SWEEP:
+            self._tasks = [kept for kept in self._tasks if not kept.done()]
+        self._tasks.append(task)
+
+    def park(self, handle: asyncio.Handle) -> None:
+        """Put a callback aside until the process is woken, or for good if it is dead."""
+        if not self.is_dead:
+            self._parked.append(handle)
+
+    def begin_blocking(self, future: asyncio.Future[Any], function: Callable[[], Any]) -> None:
+        """Note a call in the executor."""
+        self._blocking[future] = function
+
+    def end_blocking(self, future: asyncio.Future[Any]) -> None:
+        """Note its end."""
+        self._blocking.pop(future, None)
+
+
+def _close(coroutine: Any) -> None:
+    for _ in range(_CLOSE_ATTEMPTS):
+        try:
+            coroutine.close()
+        except RuntimeError:
+            # It waits for something in a `finally`: close() again, at that place.
+            continue
+        except BaseException:
+            return
+        return
+
+
+class _Handle(asyncio.Handle):
+    __slots__ = ("_owner",)
+
+    def __init__(self, callback: Callable[..., Any], args: Any, loop: VirtualLoop, context: Context | None) -> None:
+        context = copy_context() if context is None else context
+        super().__init__(callback, args, loop, context)
+        self._owner = context.get(_process)
+
+    def _run(self) -> None:
+        owner = self._owner
+        if owner is None or owner.is_running:
+            super()._run()
+        else:
+            owner.park(self)
+
+
+class _Timer(asyncio.TimerHandle):
+    __slots__ = ("_number", "_owner")
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., Any],
+        args: Any,
+        loop: VirtualLoop,
+        context: Context | None,
+        number: int,
+    ) -> None:
+        context = copy_context() if context is None else context
+        super().__init__(when, callback, args, loop, context)
+        self._owner = context.get(_process)
+        self._number = number
+
+    def __lt__(self, other: Any) -> bool:
+        return (self._when, self._number) < (other._when, other._number)  # type: ignore[attr-defined, no-any-return]
+
+    def _run(self) -> None:
+        owner = self._owner
+        if owner is None or owner.is_running:
+            super()._run()
+        else:
+            owner.park(self)
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """An event loop whose time passes only when there is nothing to do. `time()` begins at 0.
+
+    `run_in_executor` calls the function on the loop, after the current process's `blocking_s()`. Sockets, signals and
+    subprocesses aren't there.
+    """
+
+    _ready: Any
+    _scheduled: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now_s = 0.0
+        self._idle_turns = 0
+        self._timers = 0
+        # What BaseEventLoop asks for events, and how exactly it takes a timer to be due.
+        self._selector = self
+        self._clock_resolution = 1e-7
+
+    def time(self) -> float:
+        """Give the virtual seconds since the loop was made."""
+        return self._now_s
+
+    def select(self, timeout: float | None) -> tuple[()]:
+        """Let the time to the next timer pass.
+
+        Raises:
+            StuckError: nothing is left to happen, or the loop spins.
+        """
+        if timeout is None:
+            raise StuckError("nothing is left to happen: everything waits for something that never comes")
+        if timeout > 0:
+            self._now_s += timeout
+            self._idle_turns = 0
+        else:
+            self._idle_turns += 1
+            if self._idle_turns > MAX_IDLE_TURNS:
+                raise StuckError(f"the loop spins at {self._now_s:.3f} s")
+        return ()
+
+    def _process_events(self, event_list: Any) -> None:
+        """There are none."""
+
+    def _write_to_self(self) -> None:
+        """Nothing sleeps that would have to be woken."""
+
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        """See `asyncio.AbstractEventLoop.call_soon`."""
+        handle = _Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        """See `asyncio.AbstractEventLoop.call_at`; of two timers for one time the older goes first."""
+        self._timers += 1
+        timer = _Timer(when, callback, args, self, context, self._timers)
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> Any:
+        """See `asyncio.AbstractEventLoop.create_task`."""
+        task: asyncio.Task[Any] = super().create_task(coro, name=name, context=context)
+        owner = _process.get() if context is None else context.get(_process)
+        if owner is not None:
+            owner.adopt(task)
+        return task
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        """Call `func` on the loop after the process's `blocking_s()`. Like a thread's, its run can't be cancelled."""
+        future: asyncio.Future[T] = self.create_future()
+        owner = _process.get()
+
+        def work() -> None:
+            if owner is not None:
+                owner.end_blocking(future)
+            try:
+                result = func(*args)
+            except (Exception, ProcessDiedError) as error:
+                if not future.done():
+                    future.set_exception(error)
+                    future.exception()
+            else:
+                if not future.done():
+                    future.set_result(result)
+
+        if owner is not None:
+            owner.begin_blocking(future, lambda: func(*args))
+        self.call_later(0.0 if owner is None else owner.blocking_s(), work)
+        return future
+
+    def run_parked(self, handles: list[asyncio.Handle]) -> None:
+        """Run callbacks that were put aside."""
+        self._ready.extend(handles)
