@@ -26,6 +26,9 @@ check: $(READY)  ## lint, types, dependencies between packages, tidiness
 test: check  ## all tests, on a real broker and a real Spark
 	$(BIN)/python -m pytest
 
+crash: $(READY)  ## the crash run in full: 300,000 inputs, 20 faults
+	$(BIN)/python -m tests.crash
+
 bench: $(READY)  ## records/s of the main job on one worker
 	$(BIN)/python -m benchmarks.run_commands
 

@@ -15,9 +15,7 @@ from pathlib import Path
 
 MAX_FUNCTION_LINES = 70
 MAX_FILE_LINES = 600
-_HISTORY = re.compile(
-    r"#.*\b(formerly|used to be|no longer|was changed|TODO|FIXME|XXX|issue #?\d+)\b", re.IGNORECASE
-)
+_HISTORY = re.compile(r"#.*\b(formerly|used to be|no longer|was changed|TODO|FIXME|XXX|issue #?\d+)\b", re.IGNORECASE)
 _SOURCES = re.compile(r"--(extra-)?index-url|<repository>")
 _PINS = ("constraints.txt", "pyproject.toml")
 _BARE_ASSERT = ("actors", "stores", "spark_replay")

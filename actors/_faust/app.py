@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 import faust
+from click.core import ParameterSource
 from faust.app.base import BootStrategy
 from mode import Service
 
@@ -213,9 +214,10 @@ class App(faust.App):  # type: ignore[misc]
     def worker_init(self) -> None:
         """Apply `--datadir`: Faust builds its settings before it reads the option."""
         context = click.get_current_context(silent=True)
-        datadir = getattr(context.find_root().obj, "datadir", None) if context is not None else None
-        if datadir:
-            self.conf.datadir = datadir
+        root = context.find_root() if context is not None else None
+        # The option has a default, which must not take the place of the app's setting.
+        if root is not None and root.get_parameter_source("datadir") not in (None, ParameterSource.DEFAULT):
+            self.conf.datadir = root.obj.datadir
         super().worker_init()
 
     def _add_actor(self, name: str, topic: Any, stores: tuple[Store[Any, Any], ...], function: Handler) -> None:

@@ -416,6 +416,8 @@ class Setup:
         """Give the function that finds the topic of a `ctx.send`: by a topic object or a declared one's name."""
         names = {topic.get_topic_name() for topic in self.app.declared_topics if topic.topics}
         existing = await topics.existing(names)
+        for name in sorted(names - existing.keys()):
+            logger.warning("topic %s isn't on the broker: a ctx.send to it would stop the partition that sends", name)
         limits = await topics.max_record_bytes(existing)
         known: dict[Any, OutputTopic] = {}
         anything = resolve(None, None)

@@ -37,4 +37,4 @@ def broker_errors(what: str) -> Iterator[None]:
     try:
         yield
     except (KafkaError, OSError, TimeoutError) as error:
-        raise BrokerUnavailableError(f"{what}: {type(error).__name__}: {error}") from error
+        raise BrokerUnavailableError(f"{what}: {error}") from error

@@ -137,10 +137,8 @@ def _check_compacted(info: TopicInfo, partitions: int, policy: str) -> None:
         )
     if info.partitions != partitions:
         raise ConfigurationError(
-            f"topic {info.name} has {info.partitions} partitions, its actor's input has {partitions}: keys "
-            "would be looked for "
-            f"in the wrong partition. Stop all workers, then either give the input {info.partitions} "
-            "partitions, or delete "
-            f"{info.name} (its state is lost) with: kafka-topics.sh --bootstrap-server BROKER --delete --topic "
-            f"{info.name}"
+            f"topic {info.name} has {info.partitions} partitions, its actor's input has {partitions}: keys would be "
+            "looked for in the wrong partition. Stop all workers, then either make the input anew with "
+            f"{info.partitions} partitions, or delete {info.name} (its state is lost) with: "
+            f"kafka-topics.sh --bootstrap-server BROKER --delete --topic {info.name}"
         )

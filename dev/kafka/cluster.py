@@ -143,9 +143,7 @@ class Cluster:
             LocalKafkaError: It still runs after `timeout_s` seconds, as it does without a quorum.
         """
         if not _terminate(_processes(_load(self.folder), [broker_id]), timeout_s):
-            raise LocalKafkaError(
-                f"broker {broker_id} still runs {timeout_s:g} s after SIGTERM: is there a quorum?"
-            )
+            raise LocalKafkaError(f"broker {broker_id} still runs {timeout_s:g} s after SIGTERM: is there a quorum?")
 
     def start(self, broker_id: int) -> None:
         """Starts a broker on its old port and data, if it does not run; waits until it is unfenced.
@@ -227,9 +225,7 @@ def _prepare(folder: Path, brokers: int, overrides: Mapping[str, str] | None) ->
         state = State("k" + cluster_id[1:], nodes, dict(overrides or {}))
     elif len(state.brokers) != brokers:
         have = len(state.brokers)
-        raise ClusterStateError(
-            f"{folder} holds a cluster with brokers={have}, not {brokers}: down --delete first"
-        )
+        raise ClusterStateError(f"{folder} holds a cluster with brokers={have}, not {brokers}: down --delete first")
     elif overrides is not None:
         state = State(state.cluster_id, state.brokers, dict(overrides))
     settings.save(folder, state)
@@ -304,9 +300,7 @@ def _await_ready(folder: Path, state: State, awaited: frozenset[int]) -> None:
     def ready() -> bool:
         for broker in brokers:
             if not broker.running():
-                raise BrokerNotReadyError(
-                    f"broker {broker.id} ended while starting: {_why(folder, broker.id)}"
-                )
+                raise BrokerNotReadyError(f"broker {broker.id} ended while starting: {_why(folder, broker.id)}")
         waiting[:] = [broker for broker in waiting if not awaited <= _seen_by(broker)]
         return not waiting
 

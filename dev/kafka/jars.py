@@ -63,9 +63,7 @@ def ensure_jars() -> Path:
 
 def tool_command(main_class: str, *args: str) -> list[str]:
     """Returns the command that runs one of Kafka's Java tools; its log goes to standard error."""
-    return java_command(
-        main_class, *args, flags=("-Xmx256m", f"-Dlog4j2.configurationFile={_HERE}/log4j2-tools.xml")
-    )
+    return java_command(main_class, *args, flags=("-Xmx256m", f"-Dlog4j2.configurationFile={_HERE}/log4j2-tools.xml"))
 
 
 def run_tool(
@@ -95,9 +93,7 @@ def run_tool(
     except subprocess.TimeoutExpired as error:
         raise LocalKafkaError(f"{name} was not done after {timeout_s:g} s: {' '.join(args)}") from error
     if check and result.returncode != 0:
-        raise LocalKafkaError(
-            f"{name} failed ({result.returncode}): {_last_line(result.stdout + result.stderr)}"
-        )
+        raise LocalKafkaError(f"{name} failed ({result.returncode}): {_last_line(result.stdout + result.stderr)}")
     return result
 
 
@@ -116,7 +112,8 @@ def broker_command(properties: Path, *, log_file: Path, heap: str) -> list[str]:
 def java_command(main_class: str, *args: str, flags: Sequence[str]) -> list[str]:
     """Returns the command that runs a class of Kafka's jars with these JVM flags.
 
-    `KAFKA_JVM_FLAGS` in the environment takes the place of the flags for a quick start: a benchmark wants the JVM at its best.
+    `KAFKA_JVM_FLAGS` in the environment takes the place of the flags for a quick start: a benchmark wants the JVM at
+    its best.
     """
     chosen = os.environ.get("KAFKA_JVM_FLAGS")
     return [
@@ -141,9 +138,7 @@ def _fetch(folder: Path) -> None:
         command += ["-DincludeScope=runtime", f"-DoutputDirectory={temporary}"]
         result = subprocess.run(command, stdin=subprocess.DEVNULL, text=True, capture_output=True)
         if result.returncode != 0:
-            raise LocalKafkaError(
-                f"Maven could not fetch Kafka {KAFKA_VERSION}: {_first_error(result.stdout)}"
-            )
+            raise LocalKafkaError(f"Maven could not fetch Kafka {KAFKA_VERSION}: {_first_error(result.stdout)}")
         temporary.chmod(0o755)
         temporary.rename(folder)
     finally:
@@ -156,6 +151,4 @@ def _first_error(output: str) -> str:
 
 
 def _last_line(output: str) -> str:
-    return next(
-        (line.strip() for line in reversed(output.splitlines()) if line.strip()), "it says nothing more"
-    )
+    return next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "it says nothing more")

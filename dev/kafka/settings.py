@@ -87,15 +87,12 @@ def load(folder: Path) -> State | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError) as error:
-        raise ClusterStateError(
-            f"{path} is not a state file of a local cluster: remove it by hand"
-        ) from error
+        raise ClusterStateError(f"{path} is not a state file of a local cluster: remove it by hand") from error
 
 
 def _state(raw: dict[str, Any]) -> State:
     brokers = (
-        Broker(**{**broker, "process": broker["process"] and Process(**broker["process"])})
-        for broker in raw["brokers"]
+        Broker(**{**broker, "process": broker["process"] and Process(**broker["process"])}) for broker in raw["brokers"]
     )
     return State(raw["cluster_id"], tuple(brokers), raw["overrides"])
 

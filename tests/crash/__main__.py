@@ -31,11 +31,11 @@ def main(inputs: int, faults: int, rate: float, seed: int | None) -> None:
     logging.getLogger("crash").info("seed %d", seed)
     chance = random.Random(seed)
     order = [fault for _ in range(-(-faults // len(FAULTS))) for fault in chance.sample(FAULTS, len(FAULTS))]
-    with tempfile.TemporaryDirectory(prefix="crash-") as folder, Cluster.up(Path(folder) / "kafka", brokers=3) as cluster:
-        outcome = asyncio.run(
-            run(cluster, Path(folder), order[:faults], inputs=inputs, rate=rate, seed=seed)
-        )
-        spark_mismatches = validate_stores(cluster.bootstrap, Path(folder))
+    with tempfile.TemporaryDirectory(prefix="crash-") as name:
+        folder = Path(name)
+        with Cluster.up(folder / "kafka", brokers=3) as cluster:
+            outcome = asyncio.run(run(cluster, folder, order[:faults], inputs=inputs, rate=rate, seed=seed))
+            spark_mismatches = validate_stores(cluster.bootstrap, folder)
     click.echo(json.dumps({**outcome.as_dict(), "spark_mismatches": spark_mismatches, "seed": seed}))
     sys.exit(0 if outcome.clean and spark_mismatches == 0 else 1)
 

@@ -57,9 +57,7 @@ def _by_partition(records: Iterable[Record]) -> dict[int, list[Record]]:
     return found
 
 
-def _check_partition(
-    partition: int, inputs: Sequence[Record], echoes: Sequence[Record], findings: Findings
-) -> None:
+def _check_partition(partition: int, inputs: Sequence[Record], echoes: Sequence[Record], findings: Findings) -> None:
     by_offset = {record.offset: record for record in inputs}
     seen: set[int] = set()
     last = -1
@@ -115,4 +113,4 @@ def _check_state(inputs: Mapping[int, Sequence[Record]], changelog: Iterable[Rec
     for where in wanted.keys() | state.keys():
         if wanted.get(where) != state.get(where):
             findings.wrong_state += 1
-            findings.note(f"key {where[1]!r} of partition {where[0]}: {state.get(where)}, the fold is {wanted.get(where)}")
+            findings.note(f"key {where[1]!r} of partition {where[0]}: {state.get(where)}, the fold {wanted.get(where)}")

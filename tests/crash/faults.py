@@ -16,6 +16,7 @@ from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from tests.crash.world import NAME, World
+from tests.kafka.helpers import eventually
 
 logger = logging.getLogger("crash")
 
@@ -144,12 +145,13 @@ async def reset_offsets(world: World) -> None:
     for worker in stopped:
         await asyncio.to_thread(worker.terminate)
     before = (await world.progress())[0]
+    seen = {worker: len(worker.log()) for worker in stopped}
     if before > 100:
         await _set_offset(world, before - 100)
         for worker in stopped:
             worker.start()
-        while not any("is below the state's input offset" in worker.log() for worker in stopped):
-            await asyncio.sleep(0.2)
+        refusal = "is below the state's input offset"
+        await eventually(lambda: any(refusal in worker.log()[seen[worker] :] for worker in stopped), what=refusal)
         for worker in stopped:
             await asyncio.to_thread(worker.terminate)
         await _set_offset(world, before)

@@ -50,7 +50,9 @@ class StuckError(AssertionError):
     """A partition made no progress in time."""
 
 
-async def run(cluster: Cluster, folder: Path, faults: Sequence[Fault], *, inputs: int, rate: float, seed: int) -> Outcome:
+async def run(
+    cluster: Cluster, folder: Path, faults: Sequence[Fault], *, inputs: int, rate: float, seed: int
+) -> Outcome:
     """Run all faults on a new world, wait for the end of the inputs, and check."""
     began_s = time.monotonic()
     world = await World.create(cluster, folder, seed)
