@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from actors.ports import TopicPartition
+
 
 class RefusedError(Exception):
     """The broker refused a request. `is_retriable` says whether the same request may succeed later."""
@@ -18,7 +20,12 @@ class InvalidTransactionStateError(RefusedError):
 
 
 class OffsetOutOfRangeError(RefusedError):
-    """The log doesn't have the offset."""
+    """The log of `partition` doesn't have `offset`."""
+
+    def __init__(self, partition: TopicPartition, offset: int) -> None:
+        super().__init__(f"{partition} doesn't have offset {offset}")
+        self.partition = partition
+        self.offset = offset
 
 
 class UnknownMemberError(RefusedError):

@@ -137,7 +137,7 @@ class PartitionLog:
             OffsetOutOfRangeError: the log doesn't have that offset.
         """
         if not self.start <= start <= self.end:
-            raise OffsetOutOfRangeError(f"{self.name} has {self.start} to {self.end}, not {start}")
+            raise OffsetOutOfRangeError(self.name, start)
         limit = self.last_stable if committed else self.end
         limit = limit if end is None else min(limit, end)
         found: list[StoredRecord] = []

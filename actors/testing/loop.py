@@ -71,7 +71,8 @@ class Process:
 
     def spawn(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
         """Start a task of this process."""
-        return self._loop.create_task(coroutine, name=name, context=self._context.copy())
+        task: asyncio.Task[T] = self._loop.create_task(coroutine, name=name, context=self._context.copy())
+        return task
 
     async def reach(self, step: str) -> None:
         """Note a step; returns later, or never, if the process is paused or killed here."""
@@ -113,8 +114,9 @@ class Process:
         blocking, self._blocking = self._blocking, {}
         for function in blocking.values():
             if finishes():
-                with contextlib.suppress(Exception, ProcessDiedError):
-                    self.is_dead = False
+                # Not dead for the time of the call: it is what the process was still doing.
+                self.is_dead = False
+                with contextlib.suppress(Exception):
                     function()
                 self.is_dead = True
 
@@ -194,7 +196,7 @@ class _Timer(asyncio.TimerHandle):
         self._number = number
 
     def __lt__(self, other: Any) -> bool:
-        return (self._when, self._number) < (other._when, other._number)  # type: ignore[attr-defined, no-any-return]
+        return (self._when, self._number) < (other._when, other._number)  # type: ignore[attr-defined]
 
     def _run(self) -> None:
         owner = self._owner
@@ -250,13 +252,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         """Nothing sleeps that would have to be woken."""
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> Any:
         """See `asyncio.AbstractEventLoop.call_soon`."""
         handle = _Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> Any:
         """See `asyncio.AbstractEventLoop.call_at`; of two timers for one time the older goes first."""
         self._timers += 1
         timer = _Timer(when, callback, args, self, context, self._timers)
@@ -264,7 +270,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         timer._scheduled = True  # type: ignore[attr-defined]
         return timer
 
-    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> Any:
+    def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> Any:
         """See `asyncio.AbstractEventLoop.create_task`."""
         task: asyncio.Task[Any] = super().create_task(coro, name=name, context=context)
         owner = _process.get() if context is None else context.get(_process)
@@ -272,7 +278,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
             owner.adopt(task)
         return task
 
-    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
         """Call `func` on the loop after the process's `blocking_s()`. Like a thread's, its run can't be cancelled."""
         future: asyncio.Future[T] = self.create_future()
         owner = _process.get()

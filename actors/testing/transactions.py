@@ -4,8 +4,8 @@
                       │ init, timeout: epoch + 1, abort      ▲
                       └──────────────► PREPARED ─────────────┘
 
-An end is acknowledged in PREPARED: the decision holds, the markers are written to each partition by and by. Until all are
-written the id can't begin again, and `init_producer_id` isn't answered.
+An end is acknowledged in PREPARED: the decision holds, the markers are written to each partition by and by. Until all
+are written the id can't begin again, and `init_producer_id` isn't answered.
 """
 
 from __future__ import annotations

@@ -12,18 +12,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _HERE = Path(__file__).parent
-# pyspark drops the sockets of its gateway, of collect and of finished threads without closing them
-_PYSPARK_WARNINGS = (
-    r"ignore:unclosed <socket\.socket:ResourceWarning",
-    r"ignore:Exception ignored in. <socket\.socket:pytest.PytestUnraisableExceptionWarning",
-)
+# pyspark leaves the sockets of its gateway and of `collect` to the garbage collector
+_PYSPARK_WARNING = r"ignore:unclosed <socket\.socket:ResourceWarning"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE):
-            for warning in _PYSPARK_WARNINGS:
-                item.add_marker(pytest.mark.filterwarnings(warning))
+            item.add_marker(pytest.mark.filterwarnings(_PYSPARK_WARNING))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,50 @@
+"""A Kafka cluster in memory, fakes of the runtime's ports, and virtual time: exactly once can be tested in no time.
+
+loop.py           an event loop in virtual time; processes that can be stopped, woken and killed at any await
+log.py            a partition's log: transactions' markers, last stable offset, compaction
+transactions.py   the transaction coordinator
+group.py          the group coordinator
+cluster.py        all of these together
+network.py        requests that are lost, late, doubled
+ports.py          fakes of the ports: a task's log, the group's view, logs, owners, clock
+source.py         the fake of the worker's consumer
+disk.py           stores that outlive their process
+"""
+
+from actors.testing.cluster import SimKafka, Topic
+from actors.testing.disk import Disk, DiskStore, Files
+from actors.testing.group import Group
+from actors.testing.log import Decision, PartitionLog, StoredRecord, Transaction, fold
+from actors.testing.loop import Process, ProcessDiedError, StuckError, VirtualLoop, current_process
+from actors.testing.network import Conditions, Network
+from actors.testing.ports import FakeClock, FakeGroupView, FakeLogs, FakeOwners, FakeTaskLog, encode_owner
+from actors.testing.source import FakeGroupSettings, FakeSource
+
+__all__ = [
+    "Conditions",
+    "Decision",
+    "Disk",
+    "DiskStore",
+    "FakeClock",
+    "FakeGroupSettings",
+    "FakeGroupView",
+    "FakeLogs",
+    "FakeOwners",
+    "FakeSource",
+    "FakeTaskLog",
+    "Files",
+    "Group",
+    "Network",
+    "PartitionLog",
+    "Process",
+    "ProcessDiedError",
+    "SimKafka",
+    "StoredRecord",
+    "StuckError",
+    "Topic",
+    "Transaction",
+    "VirtualLoop",
+    "current_process",
+    "encode_owner",
+    "fold",
+]

@@ -1,0 +1,182 @@
+"""A Kafka cluster in memory: topics, a transaction coordinator, one consumer group."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import Context
+from dataclasses import dataclass
+
+from actors._core.takeover import LogBounds
+from actors.ports import Committed, TopicPartition
+from actors.testing.errors import OffsetOutOfRangeError
+from actors.testing.group import Group
+from actors.testing.log import PartitionLog, StoredRecord, Transaction
+from actors.testing.transactions import TransactionCoordinator
+
+EPOCH_MS = 1_700_000_000_000
+DAY_MS = 24 * 3600 * 1000
+
+Produced = Sequence[tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes]]]]
+"""Records as they are produced: (key, value, headers)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic of the simulated cluster."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[PartitionLog, ...]
+
+
+class SimKafka:
+    """The cluster. Its methods are what its brokers do at the moment a request arrives; `Network` delays them.
+
+    Attributes:
+        transactions: the coordinator of all transactional ids.
+        group: the one consumer group.
+    """
+
+    def __init__(self, group: str, *, rebalance_s: float = 10.0, marker_s: Callable[[], float] = lambda: 0.001) -> None:
+        self.transactions = TransactionCoordinator(
+            complete=self._commit_offsets, marker_s=marker_s, wall_ms=self.wall_ms
+        )
+        self.group = Group(group, rebalance_s=rebalance_s)
+        self._topics: dict[str, Topic] = {}
+        self._numbers = itertools.count(1)
+        self._context = Context()
+
+    @staticmethod
+    def wall_ms() -> int:
+        """Give the brokers' Unix milliseconds: a fixed date and the loop's time."""
+        return EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
+
+    # --- topics ----------------------------------------------------------------------------------------------------
+
+    def make_topic(
+        self, name: str, partitions: int, *, is_compacted: bool = False, delete_retention_ms: int = DAY_MS
+    ) -> Topic:
+        """Make a topic."""
+        logs = tuple(
+            PartitionLog(
+                TopicPartition(name, number), is_compacted=is_compacted, delete_retention_ms=delete_retention_ms
+            )
+            for number in range(partitions)
+        )
+        topic = self._topics[name] = Topic(name, str(uuid.UUID(int=next(self._numbers))), logs)
+        return topic
+
+    def topic(self, name: str) -> Topic:
+        """Give a topic that exists."""
+        return self._topics[name]
+
+    def logs(self) -> list[PartitionLog]:
+        """Give every partition of every topic."""
+        return [log for topic in self._topics.values() for log in topic.partitions]
+
+    def log(self, partition: TopicPartition) -> PartitionLog:
+        """Give one partition."""
+        return self._topics[partition.topic].partitions[partition.partition]
+
+    # --- producing -------------------------------------------------------------------------------------------------
+
+    def produce(self, partition: TopicPartition, records: Produced) -> int:
+        """Append records outside of any transaction; give the first one's offset."""
+        return self._append(self.log(partition), records, None)
+
+    def produce_in_transaction(
+        self, transactional_id: str, epoch: int, partition: TopicPartition, records: Produced
+    ) -> int:
+        """Append records to the id's open transaction; give the first one's offset."""
+        log = self.log(partition)
+        return self._append(log, records, self.transactions.writing(transactional_id, epoch, log))
+
+    def _append(self, log: PartitionLog, records: Produced, transaction: Transaction | None) -> int:
+        base = log.end
+        now_ms = self.wall_ms()
+        for key, value, headers in records:
+            log.append(key, value, timestamp_ms=now_ms, headers=headers, transaction=transaction)
+        return base
+
+    def add_partitions(self, transactional_id: str, epoch: int, partitions: Iterable[TopicPartition]) -> None:
+        """Announce partitions to the id's transaction, which begins with it."""
+        self.transactions.add_partitions(transactional_id, epoch, [self.log(partition) for partition in partitions])
+
+    def _commit_offsets(self, transaction: Transaction) -> None:
+        for (group, source), (offset, metadata) in transaction.offsets.items():
+            if group == self.group.name:
+                self.group.offsets[source] = Committed(offset, metadata)
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def start_of(self, partition: TopicPartition) -> int:
+        """Give the partition's first offset."""
+        return self.log(partition).start
+
+    def end_of(self, partition: TopicPartition) -> int:
+        """Give the partition's high watermark."""
+        return self.log(partition).end
+
+    def bounds(self, partition: TopicPartition) -> LogBounds:
+        """Give both."""
+        log = self.log(partition)
+        return LogBounds(log.start, log.end)
+
+    def fetch(self, partition: TopicPartition, start: int, max_records: int) -> tuple[list[StoredRecord], int]:
+        """Give committed records and the offset to go on at.
+
+        Raises:
+            OffsetOutOfRangeError: the log doesn't have `start`.
+        """
+        return self.log(partition).read(start, max_records=max_records)
+
+    def poll(
+        self, positions: Mapping[TopicPartition, int], max_records: int, timeout_s: float
+    ) -> asyncio.Future[dict[TopicPartition, tuple[list[StoredRecord], int]]]:
+        """Give what there is behind `positions` as soon as there is anything, nothing after `timeout_s`."""
+        answer: asyncio.Future[dict[TopicPartition, tuple[list[StoredRecord], int]]]
+        answer = asyncio.get_running_loop().create_future()
+        self._try_poll(answer, positions, max_records, asyncio.get_running_loop().time() + timeout_s)
+        return answer
+
+    def _try_poll(
+        self,
+        answer: asyncio.Future[dict[TopicPartition, tuple[list[StoredRecord], int]]],
+        positions: Mapping[TopicPartition, int],
+        max_records: int,
+        deadline_s: float,
+    ) -> None:
+        if answer.done():
+            return
+        found = {}
+        for partition, start in positions.items():
+            try:
+                records, reached = self.fetch(partition, start, max_records)
+            except OffsetOutOfRangeError as error:
+                answer.set_exception(error)
+                return
+            if reached > start:
+                found[partition] = (records, reached)
+        loop = asyncio.get_running_loop()
+        if found or loop.time() >= deadline_s:
+            answer.set_result(found)
+            return
+        woken: asyncio.Future[None] = loop.create_future()
+        undo = [self.log(partition).wait(woken) for partition in positions]
+        timer = loop.call_at(deadline_s, _wake, woken, context=self._context)
+
+        def again(_: object) -> None:
+            timer.cancel()
+            for take_back in undo:
+                take_back()
+            self._try_poll(answer, positions, max_records, deadline_s)
+
+        woken.add_done_callback(again, context=self._context)
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

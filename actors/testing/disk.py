@@ -1,0 +1,170 @@
+"""A simulated disk: stores that outlive the processes that opened them.
+
+A write is there wholly or not at all, except that a `load` that was cut off may leave its records without its
+position, as `stores.rocks` documents. A disk may also fall back to an older checkpoint, as after a loss of power,
+refuse to write, and be damaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from actors.runtime.stores import StoreCache
+from actors.testing.loop import Process
+from stores._core.record import Position
+from stores.errors import StoreClosedError, StoreCorruptedError, StoreLockedError, StoreUnavailableError
+
+Writes = Iterable[tuple[bytes, bytes | None]]
+CHECKPOINTS_KEPT = 8
+
+
+@dataclass(slots=True, eq=False)
+class Files:
+    """What lies on the disk for one partition of one store."""
+
+    store: str
+    partition: int
+    data: dict[bytes, bytes] = field(default_factory=dict)
+    position: Position | None = None
+    is_damaged: bool = False
+    older: list[tuple[dict[bytes, bytes], Position | None]] = field(default_factory=list)
+    opened_by: DiskStore | None = None
+
+
+class Disk:
+    """The disk of one machine.
+
+    Attributes:
+        is_full: writes are refused while it is true.
+        tears: a `load` that runs now leaves no position. Set while a process is killed.
+        on_write: called after each write with the kind ("apply", "load" or "wipe") and the files.
+    """
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self.tears = False
+        self.on_write: Callable[[str, Files], None] | None = None
+        self._files: dict[tuple[str, int], Files] = {}
+
+    def files(self) -> list[Files]:
+        """Give all that is on the disk."""
+        return list(self._files.values())
+
+    def cache(self, process: Process) -> StoreCache:
+        """Give the stores of a process."""
+        return StoreCache(lambda store, partition: self._open(process, store, partition), self._delete)
+
+    def erase(self) -> None:
+        """Lose everything."""
+        self._files.clear()
+
+    def fall_back(self, choose: Callable[[int], int]) -> None:
+        """Lose the newest writes of each store; `choose(n)` says how many of the `n` checkpoints that are kept."""
+        for files in self._files.values():
+            lost = choose(len(files.older) + 1)
+            for _ in range(lost):
+                files.data, files.position = files.older.pop()
+
+    def _open(self, process: Process, store: str, partition: int) -> DiskStore:
+        process.reach_now("store to open")
+        files = self._files.setdefault((store, partition), Files(store, partition))
+        holder = files.opened_by
+        if holder is not None and not holder.is_closed:
+            raise StoreLockedError(f"store {store}[{partition}] is open")
+        if files.is_damaged:
+            raise StoreCorruptedError(Path(f"{store}-{partition}"), "damaged by the simulation")
+        if files.position is None:
+            files.data.clear()
+        files.opened_by = DiskStore(self, files, process)
+        return files.opened_by
+
+    def _delete(self, store: str, partition: int) -> None:
+        self._files.pop((store, partition), None)
+
+
+class DiskStore:
+    """A `stores.ports.PartitionStore` on a simulated disk."""
+
+    def __init__(self, disk: Disk, files: Files, process: Process) -> None:
+        self._disk = disk
+        self._files = files
+        self._process = process
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<DiskStore {self._files.store}[{self._files.partition}]>"
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, by its process or by that one's death."""
+        return self._is_closed or self._process.is_dead
+
+    def get(self, key: bytes) -> bytes | None:
+        """See `stores.ports.PartitionReader.get`."""
+        self._check_open()
+        return self._files.data.get(key)
+
+    def scan(
+        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """See `stores.ports.PartitionReader.scan`."""
+        self._check_open()
+        data = self._files.data
+        keys = [key for key in data if (start is None or key >= start) and (end is None or key < end)]
+        return iter([(key, data[key]) for key in sorted(keys, reverse=reverse)])
+
+    def position(self) -> Position | None:
+        """See `stores.ports.PartitionReader.position`."""
+        self._check_open()
+        return self._files.position
+
+    def apply(self, writes: Writes, position: Position) -> None:
+        """See `stores.ports.PartitionStore.apply`."""
+        self._write("apply", writes, position)
+
+    def load(self, writes: Writes, position: Position) -> None:
+        """See `stores.ports.PartitionStore.load`."""
+        self._write("load", writes, position)
+
+    def wipe(self) -> None:
+        """See `stores.ports.PartitionStore.wipe`."""
+        self._begin("wipe")
+        self._files.data, self._files.position = {}, None
+        self._files.older.clear()
+        self._written("wipe")
+
+    def close(self) -> None:
+        """See `stores.ports.PartitionStore.close`."""
+        self._is_closed = True
+
+    def _write(self, kind: str, writes: Writes, position: Position) -> None:
+        self._begin(kind)
+        files = self._files
+        files.older.append((dict(files.data), files.position))
+        del files.older[:-CHECKPOINTS_KEPT]
+        for key, raw in writes:
+            if raw is None:
+                files.data.pop(key, None)
+            else:
+                files.data[key] = raw
+        if kind == "load" and self._disk.tears:
+            return
+        files.position = position
+        self._written(kind)
+
+    def _begin(self, kind: str) -> None:
+        self._check_open()
+        self._process.reach_now(f"{kind} to write")
+        if self._disk.is_full:
+            raise StoreUnavailableError(f"{self}: no space left on the simulated disk")
+
+    def _written(self, kind: str) -> None:
+        if self._disk.on_write is not None:
+            self._disk.on_write(kind, self._files)
+        self._process.reach_now(f"{kind} written")
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreClosedError(self)

@@ -1,0 +1,297 @@
+"""Fakes of `actors.ports` over a simulated cluster; each does what its twin in `actors._kafka` does with a real one.
+
+`tests/contract/test_ports_contract.py` holds fakes and twins against each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from actors._core.partitioner import partition_for
+from actors._core.takeover import LogBounds
+from actors.errors import BrokerUnavailableError, OutcomeUnknownError, RestoreError
+from actors.ports import (
+    ChangelogRecord,
+    CommitBatch,
+    CommitReceipt,
+    Committed,
+    Identity,
+    Output,
+    OwnerRecord,
+    TopicPartition,
+)
+from actors.testing.cluster import EPOCH_MS, SimKafka
+from actors.testing.errors import (
+    IllegalGenerationError,
+    NoAnswerError,
+    OffsetOutOfRangeError,
+    ProducerFencedError,
+    RebalanceInProgressError,
+    RefusedError,
+    UnknownMemberError,
+)
+from actors.testing.log import StoredRecord
+from actors.testing.network import Network, retried
+from stores._core.record import STAMP_HEADER
+
+QUICK_BACKOFF_S = 0.002
+SLOW_BACKOFF_S = 0.1
+ANSWER_S = 10.0
+RETRY_S = 0.05
+POLL_S = 0.2
+GIVE_UP_S = 60.0
+
+
+class FakeClock:
+    """`actors.ports.Clock` in the loop's time. `wall_offset_ms` is what this machine's wall clock is wrong by."""
+
+    def __init__(self) -> None:
+        self.wall_offset_ms = 0
+
+    @staticmethod
+    def monotonic() -> float:
+        """Give the loop's time."""
+        return asyncio.get_running_loop().time()
+
+    def wall_ms(self) -> int:
+        """Give Unix milliseconds as this machine has them."""
+        return EPOCH_MS + int(asyncio.get_running_loop().time() * 1000) + self.wall_offset_ms
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+
+class FakeTaskLog:
+    """`actors.ports.TaskLog` with one transaction per commit, request for request as `TransactionLog` makes them."""
+
+    def __init__(
+        self,
+        cluster: SimKafka,
+        network: Network,
+        *,
+        transactional_id: str,
+        transaction_timeout_s: float = 30.0,
+        commit_deadline_s: float = 10.0,
+    ) -> None:
+        self._cluster = cluster
+        self._network = network
+        self._id = transactional_id
+        self._transaction_timeout_s = transaction_timeout_s
+        self._commit_deadline_s = commit_deadline_s
+        self._epoch: int | None = None
+
+    async def fence(self) -> None:
+        """See `actors.ports.TaskLog.fence`."""
+        await self.close()
+        transactions = self._cluster.transactions
+        try:
+            self._epoch = await retried(
+                lambda: self._network.ask(
+                    "InitProducerId", transactions.init_producer_id, self._id, self._transaction_timeout_s
+                ),
+                retry_s=0.02,
+                deadline_s=asyncio.get_running_loop().time() + ANSWER_S,
+            )
+        except (RefusedError, NoAnswerError) as error:
+            raise BrokerUnavailableError(f"starting the producer {self._id}: {_said(error)}") from error
+
+    async def commit(self, batch: CommitBatch) -> CommitReceipt:
+        """See `actors.ports.TaskLog.commit`."""
+        epoch = self._epoch
+        if epoch is None:
+            raise OutcomeUnknownError(f"{self._id} has no producer")
+        try:
+            async with asyncio.timeout(self._commit_deadline_s):
+                return await self._transaction(epoch, batch)
+        except (RefusedError, NoAnswerError, TimeoutError) as error:
+            self._epoch = None
+            kind = "fenced" if isinstance(error, ProducerFencedError) else _said(error)
+            raise OutcomeUnknownError(f"commit of {self._id} at {batch.next_offset}: {kind}") from error
+
+    async def close(self) -> None:
+        """See `actors.ports.TaskLog.close`."""
+        self._epoch = None
+
+    async def _transaction(self, epoch: int, batch: CommitBatch) -> CommitReceipt:
+        transactions, group = self._cluster.transactions, self._cluster.group.name
+        offset = (batch.next_offset, batch.metadata)
+        await self._ask("AddOffsetsToTxn", transactions.add_offsets, self._id, epoch)
+        await self._ask("TxnOffsetCommit", transactions.commit_offset, self._id, epoch, group, batch.source, offset)
+        writes = self._writes(batch)
+        if writes:
+            await self._ask("AddPartitionsToTxn", self._cluster.add_partitions, self._id, epoch, list(writes))
+        bases = await asyncio.gather(*(self._produce(epoch, target, records) for target, records in writes.items()))
+        await self._end(epoch)
+        offsets = dict(zip(writes, bases, strict=True))
+        receipt = {}
+        for topic, changelog in batch.changelogs.items():
+            target = TopicPartition(topic, batch.source.partition)
+            receipt[topic] = offsets[target] + len(changelog)
+        return CommitReceipt(receipt)
+
+    def _writes(self, batch: CommitBatch) -> Mapping[TopicPartition, list[Any]]:
+        writes: dict[TopicPartition, list[Any]] = defaultdict(list)
+        for topic, changelog in batch.changelogs.items():
+            writes[TopicPartition(topic, batch.source.partition)] += [
+                (key, value, [(STAMP_HEADER, stamp)]) for key, (stamp, value) in changelog.items()
+            ]
+        for topic, partition, key, value, headers, _ in batch.outputs:
+            if partition is None:
+                count = len(self._cluster.topic(topic).partitions)
+                partition = partition_for(key, count) if key is not None else len(value or b"") % count
+            writes[TopicPartition(topic, partition)].append((key, value, headers))
+        return writes
+
+    async def _produce(self, epoch: int, target: TopicPartition, records: list[Any]) -> int:
+        base: int = await self._network.ask(
+            "Produce", self._cluster.produce_in_transaction, self._id, epoch, target, records
+        )
+        return base
+
+    async def _end(self, epoch: int) -> None:
+        transactions = self._cluster.transactions
+        await self._ask("EndTxn", lambda: transactions.end(self._id, epoch, commit=True))
+
+    async def _ask(self, request: str, function: Any, *args: Any) -> None:
+        """Ask again when refused for now; the first time without an answer is the last (see `actors._kafka`)."""
+        backoff_s = QUICK_BACKOFF_S
+        while True:
+            try:
+                await self._network.ask(request, function, *args)
+            except RefusedError as error:
+                if not error.is_retriable:
+                    raise
+            else:
+                return
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(backoff_s * 1.5, SLOW_BACKOFF_S)
+
+
+class FakeGroupView:
+    """`actors.ports.GroupView`: every refusal is looked at, and only an answer counts."""
+
+    def __init__(self, cluster: SimKafka, network: Network) -> None:
+        self._group = cluster.group
+        self._network = network
+
+    async def is_member(self, identity: Identity) -> bool:
+        """See `actors.ports.GroupView.is_member`."""
+
+        async def ask() -> bool:
+            try:
+                await self._network.ask("Heartbeat?", self._group.heartbeat, identity.member_id, identity.generation)
+            except RebalanceInProgressError:
+                return True
+            except (UnknownMemberError, IllegalGenerationError):
+                return False
+            return True
+
+        return bool(await _answered(f"is {identity.member_id} in the group", ask))
+
+    async def committed(self, source: TopicPartition) -> Committed | None:
+        """See `actors.ports.GroupView.committed`."""
+        found: Committed | None = await _answered(
+            f"committed offset of {source}", lambda: self._network.ask("OffsetFetch", self._group.committed, source)
+        )
+        return found
+
+
+async def _answered(what: str, ask: Any) -> Any:
+    try:
+        deadline_s = asyncio.get_running_loop().time() + ANSWER_S
+        return await retried(ask, retry_s=RETRY_S, deadline_s=deadline_s)
+    except (RefusedError, NoAnswerError) as error:
+        raise BrokerUnavailableError(f"{what}: {_said(error)}") from error
+
+
+class FakeLogs:
+    """`actors.ports.Logs`; `chunk_records` bounds what one fetch gives."""
+
+    def __init__(self, cluster: SimKafka, network: Network, *, chunk_records: int = 500) -> None:
+        self._cluster = cluster
+        self._network = network
+        self._chunk_records = chunk_records
+
+    async def bounds(self, partition: TopicPartition) -> LogBounds:
+        """See `actors.ports.Logs.bounds`."""
+        what = f"offsets of {partition}"
+        start = await _answered(what, lambda: self._network.ask("ListOffsets", self._cluster.start_of, partition))
+        end = await _answered(what, lambda: self._network.ask("ListOffsets", self._cluster.end_of, partition))
+        return LogBounds(start, end)
+
+    async def read(
+        self, partition: TopicPartition, start: int, end: int
+    ) -> AsyncIterator[tuple[list[ChangelogRecord], int]]:
+        """See `actors.ports.Logs.read`.
+
+        Raises:
+            RestoreError: the log doesn't have `start` any more.
+            BrokerUnavailableError: there was no progress for `GIVE_UP_S`.
+        """
+        loop = asyncio.get_running_loop()
+        position, moved_s = start, loop.time()
+        while position < end:
+            records, reached = await self._fetch(partition, position)
+            if reached > position:
+                position, moved_s = reached, loop.time()
+                yield [_changelog_record(record) for record in records if record.offset < end], min(position, end)
+                continue
+            if loop.time() - moved_s > GIVE_UP_S:
+                raise BrokerUnavailableError(f"reading {partition}: nothing came behind offset {position} of {end}")
+            await asyncio.sleep(POLL_S)
+
+    async def _fetch(self, partition: TopicPartition, position: int) -> tuple[list[StoredRecord], int]:
+        try:
+            found: tuple[list[StoredRecord], int] = await self._network.ask(
+                "Read", self._cluster.fetch, partition, position, self._chunk_records
+            )
+        except OffsetOutOfRangeError as error:
+            raise RestoreError(f"{partition} doesn't have offset {position} any more: {error}") from error
+        except NoAnswerError:
+            return [], position
+        return found
+
+
+def _changelog_record(record: StoredRecord) -> ChangelogRecord:
+    stamp = next((value for name, value in record.headers if name == STAMP_HEADER), None)
+    return ChangelogRecord(record.offset, record.key, record.value, stamp)
+
+
+class FakeOwners:
+    """`actors.ports.Owners`: reads the whole registry each time."""
+
+    def __init__(self, topic: str, logs: FakeLogs) -> None:
+        self.topic = topic
+        self._logs = logs
+
+    async def latest(self, actor: str, partition: int) -> OwnerRecord | None:
+        """See `actors.ports.Owners.latest`."""
+        source = TopicPartition(self.topic, 0)
+        bounds = await self._logs.bounds(source)
+        found = None
+        wanted = _owner_key(actor, partition)
+        async for records, _ in self._logs.read(source, bounds.start, bounds.end):
+            for record in records:
+                if record.key == wanted and record.value is not None:
+                    found = OwnerRecord(**json.loads(record.value))
+        return found
+
+
+def encode_owner(topic: str, record: OwnerRecord) -> Output:
+    """Give the registry's record as an output."""
+    return Output(topic, 0, _owner_key(record.actor, record.partition), json.dumps(asdict(record)).encode(), [], None)
+
+
+def _owner_key(actor: str, partition: int) -> bytes:
+    return f"{actor}/{partition}".encode()
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

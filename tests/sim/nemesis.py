@@ -1,0 +1,301 @@
+"""Faults, drawn from the seed. Each seed has some kinds of them, so that each kind also comes undisturbed by others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from actors.testing import Conditions
+from tests.sim import app
+from tests.sim.node import SKEW_MARGIN_MS, Node, World
+
+REQUESTS = (
+    "InitProducerId",
+    "Heartbeat?",
+    "OffsetFetch",
+    "ListOffsets",
+    "Read",
+    "AddOffsetsToTxn",
+    "TxnOffsetCommit",
+    "AddPartitionsToTxn",
+    "Produce",
+    "EndTxn",
+    "JoinGroup",
+    "SyncGroup",
+)
+WRITES = ("apply", "load", "wipe")
+STEPS = (
+    *(f"{request} {when}" for request in REQUESTS for when in ("to send", "answered")),
+    *(f"{kind} {when}" for kind in WRITES for when in ("to write", "written")),
+    "store to open",
+    "assigned",
+)
+COMMIT_REQUESTS = ("AddOffsetsToTxn", "TxnOffsetCommit", "AddPartitionsToTxn", "Produce", "EndTxn")
+
+
+class Nemesis:
+    """Does harm until `heal`."""
+
+    def __init__(self, world: World, nodes: list[Node], random: Random) -> None:
+        self._world = world
+        self._nodes = nodes
+        self._random = random
+        kinds: list[Callable[[], None]] = [
+            self.crash,
+            self.crash_at_step,
+            self.pause,
+            self.pause_at_step,
+            self.rebalance,
+            self.rebalance_at_step,
+            self.unknown_outcome,
+            self.bad_network,
+            self.cut_off,
+            self.move_group_coordinator,
+            self.move_transaction_coordinator,
+            self.slow_disk,
+            self.full_disk,
+            self.damage_disk,
+            self.clock_jump,
+            self.compact,
+            self.long_absence,
+            self.foreign_transaction,
+            self.slow_markers,
+            self.bounce,
+        ]
+        self._kinds = random.sample(kinds, random.randint(2, 9))
+        self._later: set[asyncio.TimerHandle] = set()
+        self._foreign = 0
+        self.done: dict[str, int] = {}
+
+    async def run(self, faults: int, pause_s: tuple[float, float]) -> None:
+        for _ in range(faults):
+            await asyncio.sleep(self._random.uniform(*pause_s))
+            fault = self._random.choice(self._kinds)
+            self.done[fault.__name__] = self.done.get(fault.__name__, 0) + 1
+            self._world.audit.note(f"FAULT {fault.__name__}")
+            fault()
+
+    def heal(self) -> None:
+        """Take everything back, and bring everything up."""
+        world = self._world
+        world.audit.note("HEAL")
+        for timer in self._later:
+            timer.cancel()
+        self._later.clear()
+        world.network.conditions = Conditions()
+        world.network.planned.clear()
+        world.network.cut_off.clear()
+        world.cluster.group.is_moving = world.cluster.transactions.is_moving = False
+        world.cluster.transactions.marker_s = lambda: self._random.uniform(0.0005, 0.005)
+        for node in self._nodes:
+            self._heal_node(node)
+
+    def _heal_node(self, node: Node) -> None:
+        node.disk.is_full = False
+        node.blocking_s = (0.0002, 0.003)
+        if node.process is None:
+            node.start()
+        else:
+            node.process.on_step = None
+            node.process.resume()
+
+    # --- faults ----------------------------------------------------------------------------------------------------
+
+    def crash(self) -> None:
+        """kill -9; the disk is as it is, falls back to an older checkpoint, or is lost."""
+        self._kill(self._some_node())
+
+    def crash_at_step(self) -> None:
+        node = self._some_node()
+        self._at_step(node, lambda: self._kill(node))
+
+    def pause(self) -> None:
+        """SIGSTOP for less or more than a session, then SIGCONT: a zombie that wakes up."""
+        self._pause(self._some_node())
+
+    def pause_at_step(self) -> None:
+        node = self._some_node()
+        self._at_step(node, lambda: self._pause(node))
+
+    def rebalance(self) -> None:
+        self._world.cluster.group.rebalance()
+
+    def rebalance_at_step(self) -> None:
+        self._at_step(self._some_node(), self._world.cluster.group.rebalance)
+
+    def unknown_outcome(self) -> None:
+        """A request of the next commit has no answer: it took place, or didn't, or will, or twice."""
+        process = self._some_node().process
+        if process is not None:
+            request = self._random.choice((*COMMIT_REQUESTS, "EndTxn", "EndTxn", "EndTxn"))
+            fate = self._random.choice(("lost", "answer lost", "late", "doubled"))
+            self._world.network.planned[process.name, request] = fate
+
+    def bad_network(self) -> None:
+        odds = {fate: self._random.choice((0.0, 0.01, 0.05)) for fate in ("lost", "answer lost", "late", "doubled")}
+        slow_s = self._random.choice((0.005, 0.05, 0.5))
+        self._world.network.conditions = Conditions(latency_s=(0.0005, slow_s), odds=odds)
+        self._after(self._random.uniform(1.0, 10.0), self._mend_network)
+
+    def _mend_network(self) -> None:
+        self._world.network.conditions = Conditions()
+
+    def cut_off(self) -> None:
+        """A node's requests are lost, its answers too; it runs on."""
+        process = self._some_node().process
+        if process is not None:
+            self._world.network.cut_off.add(process.name)
+            duration_s = self._random.choice((1.0, 5.0, 15.0))
+            self._after(duration_s, lambda: self._world.network.cut_off.discard(process.name))
+
+    def move_group_coordinator(self) -> None:
+        group = self._world.cluster.group
+        group.is_moving = True
+        self._after(self._random.choice((0.2, 2.0, 12.0)), lambda: setattr(group, "is_moving", False))
+
+    def move_transaction_coordinator(self) -> None:
+        transactions = self._world.cluster.transactions
+        transactions.is_moving = True
+        self._after(self._random.choice((0.2, 2.0, 7.0)), lambda: setattr(transactions, "is_moving", False))
+
+    def slow_disk(self) -> None:
+        node = self._some_node()
+        node.blocking_s = self._random.choice(((0.1, 1.0), (1.0, 8.0)))
+        self._after(self._random.uniform(2.0, 15.0), lambda: setattr(node, "blocking_s", (0.0002, 0.003)))
+
+    def full_disk(self) -> None:
+        node = self._some_node()
+        node.disk.is_full = True
+        self._after(self._random.uniform(0.5, 8.0), lambda: setattr(node.disk, "is_full", False))
+
+    def damage_disk(self) -> None:
+        """A process dies, and what it finds when it is back can't be read."""
+        node = self._some_node()
+        for files in node.disk.files():
+            files.is_damaged = self._random.random() < 0.5
+        self._kill(node)
+
+    def clock_jump(self) -> None:
+        """Clocks differ by the allowed margin at most, in either direction."""
+        half_ms = SKEW_MARGIN_MS // 2
+        self._some_node().clock.wall_offset_ms = self._random.randint(-half_ms, half_ms)
+
+    def compact(self) -> None:
+        cluster = self._world.cluster
+        for log in cluster.logs():
+            if log.is_compacted and self._random.random() < 0.8:
+                dirty = self._random.choice((0, 0, self._random.randint(0, max(0, log.end - log.start))))
+                log.compact(cluster.wall_ms(), log.end - dirty)
+
+    def long_absence(self) -> None:
+        """A node is away for about as long as tombstones are kept, while compaction goes on."""
+        node = self._some_node()
+        process = node.process
+        away_s = self._random.choice((45.0, 58.0, 70.0, 130.0))
+        if process is not None and self._random.random() < 0.3:
+            process.pause()
+            self._after(away_s, process.resume)
+        else:
+            self._kill(node, back_s=away_s, keeps_disk=True)
+        for back_s in (away_s * 0.1, away_s * 0.4, away_s * 0.8, away_s * 0.95):
+            self._after(back_s, self.compact)
+        if self._random.random() < 0.5:
+            self._world.loop.create_task(self._long_silence(away_s))
+
+    async def _long_silence(self, away_s: float) -> None:
+        await asyncio.sleep(away_s)
+
+    def foreign_transaction(self) -> None:
+        """Another program's transaction holds back the last stable offset of our topics, then aborts."""
+        cluster, random = self._world.cluster, self._random
+        self._foreign += 1
+        name = f"foreign-{self._foreign}"
+        try:
+            epoch = cluster.transactions.init_producer_id(name, random.choice((4.0, 20.0)))
+            logs = [random.choice(cluster.logs()) for _ in range(2)]
+            cluster.add_partitions(name, epoch, [log.name for log in logs])
+            for log in logs:
+                cluster.produce_in_transaction(name, epoch, log.name, [(b"foreign", b"never to be seen", ())])
+        except Exception as error:
+            self._world.audit.note(f"no foreign transaction: {error!r}")
+
+    def slow_markers(self) -> None:
+        """The markers of decided transactions take long, and come in any order."""
+        slow_s = self._random.choice((0.1, 1.0, 4.0))
+        transactions = self._world.cluster.transactions
+        transactions.marker_s = lambda: self._random.uniform(0.0005, slow_s)
+        self._after(
+            self._random.uniform(1.0, 10.0),
+            lambda: setattr(transactions, "marker_s", lambda: self._random.uniform(0.0005, 0.005)),
+        )
+
+    def bounce(self) -> None:
+        """A clean stop, and a start some time later."""
+        node = self._some_node()
+        self._world.loop.create_task(self._bounce(node))
+
+    async def _bounce(self, node: Node) -> None:
+        await node.stop()
+        await asyncio.sleep(self._random.uniform(0.1, 8.0))
+        if not node.is_up:
+            node.start()
+
+    # --- helpers ---------------------------------------------------------------------------------------------------
+
+    def _some_node(self) -> Node:
+        up = [node for node in self._nodes if node.is_up]
+        return self._random.choice(up or self._nodes)
+
+    def _kill(self, node: Node, *, back_s: float | None = None, keeps_disk: bool = False) -> None:
+        random = self._random
+        if node.process is None:
+            return
+        node.kill(finishes=random.random() < 0.5, tears=random.random() < 0.3)
+        fate = random.random()
+        if keeps_disk or fate < 0.6:
+            pass
+        elif fate < 0.85:
+            node.disk.fall_back(random.randrange)
+        else:
+            node.disk.erase()
+        back_s = random.choice((0.05, 2.0, 10.0)) if back_s is None else back_s
+        self._after(back_s, lambda: None if node.is_up else node.start())
+
+    def _pause(self, node: Node) -> None:
+        process = node.process
+        if process is not None:
+            process.pause()
+            self._after(self._random.choice((0.3, 4.0, 9.0, 20.0)), process.resume)
+
+    def _at_step(self, node: Node, harm: Callable[[], None]) -> None:
+        """Do harm at the n-th coming of a step, or after a while if it doesn't come."""
+        process = node.process
+        if process is None:
+            return
+        step, left = self._random.choice(STEPS), self._random.choice((0, 0, 1, 3))
+
+        def reached(name: str) -> None:
+            nonlocal left
+            if name != step:
+                return
+            left -= 1
+            if left < 0:
+                process.on_step = None
+                self._world.audit.note(f"FAULT at {step}")
+                harm()
+
+        process.on_step = reached
+
+    def _after(self, seconds: float, function: Callable[[], object]) -> None:
+        self._later.add(self._world.loop.call_later(seconds, function))
+
+
+def inputs_of(random: Random, keys: list[str], number: int) -> tuple[bytes, bytes]:
+    """One input."""
+    operation = random.choices(("count", "slow", "first", "reset", "forget"), (10, 1, 4, 3, 2))[0]
+    argument = f"{random.uniform(0.01, 0.4):.2f}" if operation == "slow" else str(number)
+    return random.choice(keys).encode(), f"{operation}:{argument}".encode()
+
+
+__all__ = ["Nemesis", "app", "inputs_of"]

@@ -1,0 +1,286 @@
+"""One run: a world drawn from a seed, inputs and faults, then peace, and every invariant."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+
+from actors._core.partitioner import partition_for
+from actors.ports import TopicPartition
+from actors.runtime import restore, task
+from actors.runtime.task import State
+from actors.testing import Network, SimKafka, StuckError, VirtualLoop, fold
+from tests.sim import app
+from tests.sim.audit import Audit
+from tests.sim.nemesis import Nemesis, inputs_of
+from tests.sim.node import DELETE_RETENTION_MS, Node, World
+
+PROGRESS_S = 90.0
+"""How long after the last fault everything has to be processed."""
+TRACE_LINES = 60
+
+
+class SimulationFailedError(AssertionError):
+    """An invariant broke; the text has the seed, the invariant and the end of the trace."""
+
+
+@dataclass
+class Report:
+    """What a run was like."""
+
+    seed: int
+    violations: list[str]
+    trace: list[str]
+    inputs: int = 0
+    takeovers: int = 0
+    recovery_s: float = 0.0
+    virtual_s: float = 0.0
+    faults: dict[str, int] = field(default_factory=dict)
+
+
+def check(seed: int, *, print_trace: bool = False) -> Report:
+    """Run a seed.
+
+    Raises:
+        SimulationFailedError: an invariant broke.
+    """
+    report = simulate(seed, print_trace=print_trace)
+    if report.violations:
+        trace = "\n".join(report.trace[-TRACE_LINES:])
+        broken = "\n".join(report.violations[:10])
+        raise SimulationFailedError(f"seed {seed}\n{broken}\n--- replay it: make sim SEED={seed}\n{trace}")
+    return report
+
+
+def simulate(seed: int, *, print_trace: bool = False, check_phases: bool = True) -> Report:
+    """Run a seed and report, whatever happens."""
+    loop = VirtualLoop()
+    simulation = Simulation(loop, seed, print_trace=print_trace, check_phases=check_phases)
+    loop.set_exception_handler(simulation.on_exception)
+    with _logs_to(simulation.audit), simulation.small_limits():
+        try:
+            loop.run_until_complete(simulation.run())
+        except StuckError as error:
+            simulation.audit.violated(f"progress: {error}")
+        finally:
+            simulation.is_over = True
+            loop.close()
+            for node in simulation.nodes:
+                node.kill(finishes=False, tears=False)
+                for process in node.dead:
+                    process.reap()
+    return simulation.report()
+
+
+class Simulation:
+    """A seed's world."""
+
+    def __init__(self, loop: VirtualLoop, seed: int, *, print_trace: bool, check_phases: bool) -> None:
+        self.seed = seed
+        self.is_over = False
+        self._loop = loop
+        self._random = Random(f"{seed} world")
+        random = self._random
+        cluster = SimKafka(app.GROUP, rebalance_s=8.0, marker_s=lambda: random.uniform(0.0005, 0.005))
+        self.audit = Audit(cluster, check_phases=check_phases)
+        self.audit.print_trace = print_trace
+        self.audit.now_s = loop.time
+        network = Network(Random(f"{seed} network"))
+        network.trace = self.audit.note
+        self._world = World(
+            loop=loop,
+            cluster=cluster,
+            network=network,
+            audit=self.audit,
+            random=Random(f"{seed} disk"),
+            partitions=random.randint(1, 3),
+            chunk_records=random.choice((1, 3, 20, 500)),
+            max_poll_records=random.choice((1, 3, 10, 50)),
+            queue_records=random.choice((5, 20, 1000)),
+            commit_interval_s=random.choice((0.0, 0.05, 0.1, 0.5)),
+            commit_max_bytes=random.choice((200, 1_000_000)),
+        )
+        self._make_topics()
+        self.nodes = [Node(self._world, f"w{number}") for number in range(random.randint(1, 3))]
+        self._nemesis = Nemesis(self._world, self.nodes, Random(f"{seed} faults"))
+        self._keys = [f"k{number}" for number in range(random.choice((1, 3, 8)))]
+        self._inputs = 0
+        self._healed_s = 0.0
+        self._settled_s = 0.0
+
+    def _make_topics(self) -> None:
+        cluster, partitions = self._world.cluster, self._world.partitions
+        cluster.make_topic(app.INPUT, partitions)
+        cluster.make_topic(app.ECHO, partitions)
+        cluster.make_topic(app.OWNERS, 1, is_compacted=True, delete_retention_ms=DELETE_RETENTION_MS)
+        for store in app.STORES:
+            cluster.make_topic(
+                app.changelog(store), partitions, is_compacted=True, delete_retention_ms=DELETE_RETENTION_MS
+            )
+
+    @contextlib.contextmanager
+    def small_limits(self) -> Iterator[None]:
+        """Have a hundred records do what the product does from thousands on: writes in a thread, loads in chunks."""
+        before = restore.LOAD_RECORDS, task.INLINE_WRITES
+        restore.LOAD_RECORDS = self._random.choice((2, 10, 1000))
+        task.INLINE_WRITES = self._random.choice((0, 2, 1000))
+        try:
+            yield
+        finally:
+            restore.LOAD_RECORDS, task.INLINE_WRITES = before
+
+    async def run(self) -> None:
+        for node in self.nodes:
+            node.start()
+        random = self._random
+        producing = self._loop.create_task(self._produce(random.choice((30, 60, 120))))
+        await self._nemesis.run(random.randint(3, 12), random.choice(((0.02, 0.5), (0.2, 4.0), (2.0, 12.0))))
+        await producing
+        await asyncio.sleep(random.choice((0.0, 2.0, 30.0)))
+        self._nemesis.heal()
+        self._healed_s = self._loop.time()
+        await self._settle()
+        if not self.audit.violations:
+            self._check_end()
+
+    # --- inputs ----------------------------------------------------------------------------------------------------
+
+    async def _produce(self, count: int) -> None:
+        """Bursts and silence; some inputs come in transactions, and some of those abort."""
+        random = Random(f"{self.seed} inputs")
+        while self._inputs < count:
+            burst = random.choice((1, 1, 5, 20))
+            if random.random() < 0.15:
+                await self._produce_transaction(random, burst)
+            else:
+                for _ in range(burst):
+                    target, record = self._input(random)
+                    self._world.cluster.produce(target, [record])
+            await asyncio.sleep(random.choice((0.0, 0.02, 0.3, 2.0, 8.0)))
+
+    async def _produce_transaction(self, random: Random, burst: int) -> None:
+        cluster, name = self._world.cluster, f"inputs-{self._inputs}"
+        while cluster.transactions.is_moving:
+            await asyncio.sleep(0.1)
+        epoch = cluster.transactions.init_producer_id(name, 60.0)
+        for _ in range(burst):
+            target, record = self._input(random)
+            cluster.add_partitions(name, epoch, [target])
+            cluster.produce_in_transaction(name, epoch, target, [record])
+        await asyncio.sleep(random.choice((0.0, 0.1, 3.0)))
+        while cluster.transactions.is_moving:
+            await asyncio.sleep(0.1)
+        cluster.transactions.end(name, epoch, commit=random.random() < 0.7)
+
+    def _input(self, random: Random) -> tuple[TopicPartition, tuple[bytes, bytes, tuple[()]]]:
+        self._inputs += 1
+        key, value = inputs_of(random, self._keys, self._inputs)
+        return TopicPartition(app.INPUT, partition_for(key, self._world.partitions)), (key, value, ())
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    async def _settle(self) -> None:
+        """Wait until everything is processed."""
+        while self._loop.time() < self._healed_s + PROGRESS_S:
+            if self.audit.violations:
+                return
+            if self._is_settled():
+                self._settled_s = self._loop.time()
+                return
+            await asyncio.sleep(0.25)
+        self.audit.violated(f"progress: {', '.join(self._unsettled())} after {PROGRESS_S:g} s without faults")
+
+    def _is_settled(self) -> bool:
+        return next(iter(self._unsettled()), None) is None
+
+    def _unsettled(self) -> Iterator[str]:
+        cluster = self._world.cluster
+        tasks = [held for node in self.nodes if node.worker is not None for held in node.worker.tasks]
+        for source in app.sources(self._world.partitions):
+            owners = [held for held in tasks if held.source == source]
+            if [owner.state for owner in owners] != [State.RUNNING]:
+                yield f"{source} is held by {owners}"
+            committed = cluster.group.offsets.get(source)
+            wanted = app.last_input(cluster.log(source))
+            if committed is None or committed.offset < wanted:
+                yield f"{source} is committed to {committed}, not {wanted}"
+        if cluster.transactions.open_transactions():
+            yield "transactions are open"
+
+    def _check_end(self) -> None:
+        cluster, audit = self._world.cluster, self.audit
+        for source in app.sources(self._world.partitions):
+            expected = app.expected_echo(cluster.log(source))
+            found = app.echoed(cluster.log(TopicPartition(app.ECHO, source.partition)))
+            if found != expected:
+                audit.violated(f"exactly once: {source}: {_first_difference(expected, found)}")
+        for store in app.STORES:
+            for log in cluster.topic(app.changelog(store)).partitions:
+                audit.check_epochs(log)
+                records, _ = log.read(log.start, max_records=1_000_000)
+                if fold(records) != fold(log.history):
+                    audit.violated(f"the simulated compaction of {log.name} changed its state")
+        self._check_stores()
+
+    def _check_stores(self) -> None:
+        for node in self.nodes:
+            if node.worker is None:
+                continue
+            owned = {held.partition for held in node.worker.tasks}
+            for files in node.disk.files():
+                log = self._world.cluster.log(TopicPartition(app.changelog(files.store), files.partition))
+                expected = self.audit.folded(log, log.end)
+                if files.partition in owned and files.data != expected:
+                    self.audit.violated(
+                        f"state isn't the fold of its changelog: {node.name} {files.store}[{files.partition}] at "
+                        f"{files.position}: {files.data}, not {expected}"
+                    )
+
+    def on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        if not self.is_over:
+            self.audit.violated(f"unhandled: {context.get('message')}: {context.get('exception')!r}")
+
+    def report(self) -> Report:
+        owners = self._world.cluster.log(TopicPartition(app.OWNERS, 0))
+        return Report(
+            seed=self.seed,
+            violations=self.audit.violations,
+            trace=list(self.audit.trace),
+            inputs=self._inputs,
+            takeovers=sum(record.is_committed for record in owners.history),
+            recovery_s=self._settled_s - self._healed_s,
+            virtual_s=self._loop.time(),
+            faults=self._nemesis.done,
+        )
+
+
+def _first_difference(expected: list[tuple[bytes, bytes]], found: list[tuple[bytes, bytes]]) -> str:
+    for index, (wanted, got) in enumerate(zip(expected, found, strict=False)):
+        if wanted != got:
+            return f"effect {index} is {got}, not {wanted}"
+    return f"{len(found)} effects, not {len(expected)}: {(expected[len(found) :] or found[len(expected) :])[:1]}"
+
+
+class _logs_to:  # noqa: N801
+    """Takes the product's log into the trace while it is printed, and silences it otherwise."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+        self._logger = logging.getLogger("actors")
+        self._before = (self._logger.level, self._logger.propagate)
+        self._handler = logging.Handler()
+        self._handler.emit = lambda record: audit.note(f"log: {record.getMessage()}")  # type: ignore[method-assign]
+
+    def __enter__(self) -> None:
+        self._logger.propagate = False
+        self._logger.setLevel(logging.INFO if self._audit.print_trace else logging.CRITICAL)
+        self._logger.addHandler(self._handler)
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self._handler)
+        self._logger.level, self._logger.propagate = self._before
+        self._logger.setLevel(self._before[0])

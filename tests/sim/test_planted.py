@@ -1,0 +1,278 @@
+"""Every invariant fails on the damage it is there for: what the product does is taken away, one rule at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import actors.runtime.restore as restore
+import actors.runtime.task as task
+import actors.runtime.threads as threads
+from actors._core.takeover import Restore, Start
+from actors.ports import CommitReceipt, TopicPartition
+from actors.runtime.task import Task
+from actors.testing import FakeLogs, FakeTaskLog
+from actors.testing.ports import BrokerUnavailableError
+from actors.testing.transactions import TransactionCoordinator
+from tests.sim.simulation import simulate
+
+MAX_SEEDS = 400
+Patch = pytest.MonkeyPatch
+
+
+def rewritten(function: Any, *edits: tuple[str, str], **names: object) -> Any:
+    """The function with its source changed; an edit that doesn't fit any more is an error."""
+    lines = inspect.getsource(function)
+    lines = inspect.cleandoc("\n" + lines) if lines.startswith(" ") else lines
+    for old, new in edits:
+        assert lines.count(old) == 1, f"{function.__qualname__} has {lines.count(old)} times {old!r}"
+        lines = lines.replace(old, new)
+    scope = {**function.__globals__, **names}
+    exec(compile(f"from __future__ import annotations\n{lines}", f"<damaged {function.__name__}>", "exec"), scope)
+    return scope[function.__name__]
+
+
+def store_before_commit(patch: Patch) -> None:
+    """RocksDB is written before the transaction, as Faust does."""
+
+    async def commit(self: Task) -> None:
+        position = [held.store.position() for held in self._stores]
+        for held, (_, overlay), at in zip(self._stores, self._overlays, position, strict=True):
+            writes = [(key, task.stamped(entry)) for key, entry in overlay.writes.items()]
+            held.store.apply(writes, replace(at, source_offset=self._next_offset))
+        await original(self)
+
+    original = Task._commit
+    patch.setattr(Task, "_commit", commit)
+
+
+def keep_overlay(patch: Patch) -> None:
+    """After an unknown outcome what is in memory is taken for true."""
+
+    def drop_nothing(self: Task) -> None:
+        self._queue.clear()
+        self._queued = 0
+
+    patch.setattr(Task, "_drop_work", drop_nothing)
+    begin = rewritten(
+        Task._begin,
+        (
+            "(store, Overlay(held.store, scope)) for store, held in zip(self.spec.stores, self._stores, strict=True)",
+            "(store, old or Overlay(held.store, scope)) for store, held, old in "
+            "zip(self.spec.stores, self._stores, [o for _, o in self._overlays] or [None, None], strict=True)",
+        ),
+    )
+
+    def thaw_and_begin(self: Task, offset: int) -> None:
+        for _, overlay in self._overlays:
+            overlay.writes = overlay._frozen | overlay.writes
+            overlay.settle()
+        begin(self, offset)
+
+    patch.setattr(Task, "_begin", thaw_and_begin)
+
+
+def confirm_before_fence_only(patch: Patch) -> None:
+    """Membership is asked before the producer starts, and not after."""
+    patch.setattr(
+        Task,
+        "_take_over",
+        rewritten(Task._take_over, ("self._advance(Event.FENCED)\n    await self._confirm()", "self._advance(Event.FENCED)")),
+    )
+
+
+def never_confirm(patch: Patch) -> None:
+    """A zombie isn't asked whether it is one."""
+
+    async def confirm(self: Task) -> None:
+        """Believe it."""
+
+    patch.setattr(Task, "_confirm", confirm)
+
+
+def restore_to_last_stable(patch: Patch) -> None:
+    """The restore ends at the last stable offset, which another's open transaction may hold back."""
+
+    async def bounds(self: FakeLogs, partition: TopicPartition) -> Any:
+        found = await original(self, partition)
+        return replace(found, end=self._cluster.log(partition).last_stable)
+
+    original = FakeLogs.bounds
+    patch.setattr(FakeLogs, "bounds", bounds)
+
+
+def bounds_before_fence(patch: Patch) -> None:
+    """The restore goes to where the changelog ended before the others were fenced."""
+
+    async def fence(self: Any) -> None:
+        for store in ("counts", "firsts"):
+            name = TopicPartition(f"app-{store}-changelog", int(self._id[-1]))
+            ends[name] = self._cluster.log(name).end
+        await asyncio.sleep(0.05)
+        await original_fence(self)
+
+    async def bounds(self: FakeLogs, partition: TopicPartition) -> Any:
+        found = await original_bounds(self, partition)
+        return replace(found, end=min(found.end, ends.get(partition, found.end)))
+
+    ends: dict[TopicPartition, int] = {}
+    original_fence, original_bounds = FakeTaskLog.fence, FakeLogs.bounds
+    patch.setattr(FakeTaskLog, "fence", fence)
+    patch.setattr(FakeLogs, "bounds", bounds)
+
+
+def commit_without_waiting(patch: Patch) -> None:
+    """A commit is taken for done once its records are written: the transaction's end isn't waited for."""
+
+    async def end(self: FakeTaskLog, epoch: int) -> None:
+        ending = asyncio.create_task(original(self, epoch))
+        ending.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    original = FakeTaskLog._end
+    patch.setattr(FakeTaskLog, "_end", end)
+
+
+def never_missed_tombstones(patch: Patch) -> None:
+    """However long the worker was away, its checkpoint is caught up."""
+    patch.setattr(restore, "missed_tombstones", lambda *_, **__: False)
+
+
+def ask_for_age_before_the_read(patch: Patch) -> None:
+    """The checkpoint's age is that of its last refresh by a zombie: refreshes don't ask the group."""
+    patch.setattr(
+        Task, "_refresh_checkpoints", rewritten(Task._refresh_checkpoints, ("    await self._confirm()\n", ""))
+    )
+
+
+def ignore_committed_offset(patch: Patch) -> None:
+    """The task begins at the input's start."""
+    patch.setattr(task, "decide_start", lambda facts, rules: Start(facts.bounds.start))
+
+
+def skip_to_the_end(patch: Patch) -> None:
+    """The task begins at the input's end."""
+    patch.setattr(task, "decide_start", lambda facts, rules: Start(max(facts.bounds.end, facts.committed or 0)))
+
+
+def same_epoch(patch: Patch) -> None:
+    """A takeover doesn't raise the epoch."""
+    patch.setattr(task, "next_epoch", lambda known: max(known, default=1) or 1)
+
+
+def one_offset_too_far(patch: Patch) -> None:
+    """The position says one record more than the store holds."""
+    patch.setattr(
+        restore,
+        "plan_restore",
+        lambda position, bounds, topic_id: (
+            replace(found, start=min(found.start + 1, found.end))
+            if isinstance(found := plan(position, bounds, topic_id), Restore) and position is not None
+            else found
+        ),
+    )
+    return None
+
+
+plan = restore.plan_restore
+
+
+def thread_left_behind(patch: Patch) -> None:
+    """A write to the store isn't waited for when its task is cancelled."""
+
+    async def unfinished(function: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.to_thread(function, *args)
+
+    for module in (task, restore, threads):
+        patch.setattr(module, "finish_in_thread", unfinished)
+
+
+def unread_commit_errors(patch: Patch) -> None:
+    """A commit that failed is taken for one that went well."""
+
+    async def commit(self: FakeTaskLog, batch: Any) -> CommitReceipt:
+        try:
+            return await original(self, batch)
+        except task.OutcomeUnknownError:
+            ends = {
+                topic: self._cluster.log(TopicPartition(topic, batch.source.partition)).end
+                for topic in batch.changelogs
+            }
+            return CommitReceipt(ends)
+
+    original = FakeTaskLog.commit
+    patch.setattr(FakeTaskLog, "commit", commit)
+
+
+def broker_that_fences_nobody(patch: Patch) -> None:
+    """The cluster takes requests of old producer epochs: the fence is what exactly once rests on."""
+    patch.setattr(
+        TransactionCoordinator,
+        "_checked",
+        rewritten(TransactionCoordinator._checked, ("if producer is None or producer.epoch != epoch:", "if producer is None:")),
+    )
+
+
+def coordinator_that_says_none(patch: Patch) -> None:
+    """While the coordinator moves, the committed offset is none, as aiokafka's own call has it."""
+    from actors.testing import FakeGroupView
+
+    async def committed(self: FakeGroupView, source: TopicPartition) -> Any:
+        try:
+            return await asyncio.wait_for(original(self, source), 0.3)
+        except (TimeoutError, BrokerUnavailableError):
+            return None
+
+    original = FakeGroupView.committed
+    patch.setattr(FakeGroupView, "committed", committed)
+
+
+def stop_at_the_first_failure(patch: Patch) -> None:
+    """A task whose commit failed stands still."""
+
+    async def stand_still(self: Task, error: Exception) -> None:
+        self._advance(task.Event.UNKNOWN)
+        self._services.sink.stop_delivery(self.source)
+        self._drop_work()
+        while not self._stopping:
+            await asyncio.sleep(1.0)
+
+    patch.setattr(Task, "_look_again", stand_still)
+
+
+DAMAGES: list[tuple[Callable[[Patch], None], str, bool]] = [
+    (store_before_commit, "disk ahead", True),
+    (keep_overlay, "exactly once", False),
+    (confirm_before_fence_only, "after a fence", True),
+    (never_confirm, "one owner", False),
+    (restore_to_last_stable, "state isn't the fold", True),
+    (bounds_before_fence, "state isn't the fold", True),
+    (commit_without_waiting, "disk ahead", True),
+    (never_missed_tombstones, "a deleted key came back", True),
+    (ask_for_age_before_the_read, "a deleted key came back", True),
+    (ignore_committed_offset, "exactly once", True),
+    (skip_to_the_end, "exactly once", True),
+    (same_epoch, "one owner", True),
+    (one_offset_too_far, "state isn't the fold", True),
+    (thread_left_behind, "state isn't the fold", True),
+    (unread_commit_errors, "disk ahead", True),
+    (broker_that_fences_nobody, "one owner", True),
+    (coordinator_that_says_none, "progress", True),
+    (stop_at_the_first_failure, "progress", True),
+]
+
+
+@pytest.mark.parametrize(("damage", "invariant", "check_phases"), DAMAGES, ids=[d[0].__name__ for d in DAMAGES])
+def test_the_damage_is_found(
+    damage: Callable[[Patch], None], invariant: str, check_phases: bool, monkeypatch: Patch
+) -> None:
+    damage(monkeypatch)
+    for seed in range(MAX_SEEDS):
+        violations = simulate(seed, check_phases=check_phases).violations
+        if any(violation.startswith(invariant) for violation in violations):
+            return
+    pytest.fail(f"{MAX_SEEDS} seeds, and nobody noticed")
