@@ -67,6 +67,10 @@ class UndecodableRecordError(RecordError):
     """The record's key or value isn't what the topic declares."""
 
 
+class RefusedRecordError(RecordError):
+    """The broker refuses what the record's handler wrote or sent; its answer is this one's cause."""
+
+
 class HandlerFailedError(RecordError):
     """The handler raised; the exception is this one's cause."""
 
@@ -85,6 +89,10 @@ class MigratedError(TaskError):
 
 class OutcomeUnknownError(TaskError):
     """A commit may or may not have happened: discard, and let the takeover look."""
+
+
+class CommitRefusedError(TaskError):
+    """The broker refuses what a commit holds, for certain: the same commit would be refused again."""
 
 
 class BrokerUnavailableError(TaskError):

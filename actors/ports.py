@@ -189,9 +189,19 @@ class TaskSink(Protocol):
     def has_room(self) -> None:
         """Say that a queue which was full has room again."""
 
+    def position(self, source: TopicPartition) -> int | None:
+        """Give the offset that is fetched next: everything before it was delivered, or is no record. None if unknown."""
+
 
 class Source(TaskSink, Protocol):
     """The worker's one consumer."""
+
+    def check(self) -> None:
+        """Raise what went wrong with the membership in the background; `poll` does so too.
+
+        Raises:
+            BrokerUnavailableError: it can't go on.
+        """
 
     async def poll(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Mapping[Any, Sequence[Any]]:
         """Give records of the wanted partitions as {partition: records}, after `timeout_s` at the latest."""

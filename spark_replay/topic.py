@@ -7,6 +7,7 @@ against ends that are known, and an unknown topic or a silent broker is told in 
 from __future__ import annotations
 
 import socket
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _CONNECT_TIMEOUT_S = 3.0
 _TIMEOUTS_MS = {"default.api.timeout.ms": "8000", "request.timeout.ms": "4000"}
+_WORD = (1 << 64) - 1
 _UNKNOWN = ("UnknownTopicOrPartitionException", "InvalidTopicException")
 
 
@@ -32,12 +34,14 @@ class Topic:
         starts: The first offset that the log still holds.
         ends: The offset after the last one that a read-committed reader sees now.
         high_watermarks: The offset after the last one; above `ends` while a transaction is open.
+        topic_id: What Kafka gave it when it was made; a topic of the same name made anew has another.
     """
 
     name: str
     starts: tuple[int, ...]
     ends: tuple[int, ...]
     high_watermarks: tuple[int, ...]
+    topic_id: str = ""
 
     @property
     def partition_count(self) -> int:
@@ -115,6 +119,7 @@ class _Admin:
             starts=self._offsets(name, count, specs.earliest(), isolation.READ_UNCOMMITTED),
             ends=self._offsets(name, count, specs.latest(), isolation.READ_COMMITTED),
             high_watermarks=self._offsets(name, count, specs.latest(), isolation.READ_UNCOMMITTED),
+            topic_id=_uuid(found.topicId()),
         )
 
     def _offsets(self, name: str, count: int, spec: object, isolation: object) -> tuple[int, ...]:
@@ -125,6 +130,12 @@ class _Admin:
         options = self._kafka.clients.admin.ListOffsetsOptions(isolation)
         answer = self._client.listOffsets(asked, options)
         return tuple(int(answer.partitionResult(partition).get().offset()) for partition in partitions)
+
+
+def _uuid(topic_id: Any) -> str:
+    """Give Kafka's id as the workers write it: Kafka itself prints base64."""
+    high, low = topic_id.getMostSignificantBits(), topic_id.getLeastSignificantBits()
+    return str(uuid.UUID(int=((high & _WORD) << 64) | (low & _WORD)))
 
 
 def _translated(error: Py4JJavaError, brokers: str, name: str) -> BrokerError | UnknownTopicError:

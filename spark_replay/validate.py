@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.changelog import read_rows, stamp_fields
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
 
 _COMPARED = ("value", "source_offset", "epoch", "expires_at_ms")
 _FINE = ("equal", "absent")
-# examples are kept one a bucket: a bounded number, whatever there is to show
-_BUCKETS = 100
+_EXAMPLES = 10
 _SHOWN_BYTES = 200
 
 
@@ -116,6 +116,13 @@ def require_comparable(exports: Exports, topic: Topic) -> None:
             f"{exports.partition_count}: keys are placed otherwise, export anew"
         )
     for copy in exports.chosen:
+        written_from = copy.part.position.changelog_id
+        if topic.topic_id and written_from and written_from != topic.topic_id:
+            raise ExportError(
+                f"{copy.file} is of a topic {topic.name} with the id {written_from}, the brokers' has "
+                f"{topic.topic_id}: the "
+                "topic was made anew since, or this is another cluster"
+            )
         problem = _outside(copy, topic)
         if problem:
             raise LogTooShortError(f"{topic.name} partition {copy.partition} {problem}")
@@ -165,14 +172,31 @@ def judge(rows: DataFrame, exported: DataFrame, exports: Exports) -> DataFrame:
 
 
 def summarise(judged: DataFrame) -> list[Row]:
-    """Count the kinds of each partition, with up to 100 examples of each kind that isn't fine.
+    """Count the kinds of each partition, and name up to 10 keys of each kind that isn't fine.
+
+    The keys are looked for in a second pass, only when there is one to name.
 
     Returns:
-        Rows of `partition`, `kind`, `count`, `records`, `damaged`, `live` (sums) and `example`: a judged row
-        without its sums whose values are cut to 200 bytes, or null.
+        Rows of `partition`, `kind`, `count`, `records`, `damaged`, `live` (sums) and `example`: null, or in a row whose
+        sums are 0 a judged row whose values are cut to 200 bytes.
     """
-    shown = ~F.col("kind").isin(*_FINE)
-    bucket = F.when(shown, F.pmod(F.xxhash64("key"), F.lit(_BUCKETS))).otherwise(-1)
+    counted = (
+        judged.groupBy("partition", "kind")
+        .agg(
+            F.count(F.lit(1)).alias("count"),
+            F.sum("records").alias("records"),
+            F.sum("damaged").alias("damaged"),
+            F.sum(F.col("live").cast("bigint")).alias("live"),
+        )
+        .withColumn("example", F.lit(None))
+        .collect()
+    )
+    if all(row["kind"] in _FINE for row in counted):
+        return counted
+    return counted + _examples(judged)
+
+
+def _examples(judged: DataFrame) -> list[Row]:
     example = F.struct(
         "key",
         _cut("log").alias("log"),
@@ -184,24 +208,22 @@ def summarise(judged: DataFrame) -> list[Row]:
         "later_offset",
         "damaged_offset",
     )
-    narrow = judged.select(
-        "partition",
-        "kind",
-        bucket.alias("bucket"),
-        F.when(shown, example).alias("example"),
-        F.when(shown, F.coalesce(F.col("key"), F.lit(b""))).alias("order"),
-        "records",
-        "damaged",
-        F.col("live").cast("bigint").alias("live"),
+    zero = F.lit(0).cast("bigint")
+    return (
+        judged.filter(~F.col("kind").isin(*_FINE))
+        .withColumn("rank", F.row_number().over(Window.partitionBy("kind").orderBy("partition", "key")))
+        .filter(F.col("rank") <= _EXAMPLES)
+        .select(
+            "partition",
+            "kind",
+            zero.alias("count"),
+            zero.alias("records"),
+            zero.alias("damaged"),
+            zero.alias("live"),
+            example.alias("example"),
+        )
+        .collect()
     )
-    counted = narrow.groupBy("partition", "kind", "bucket").agg(
-        F.count(F.lit(1)).alias("count"),
-        F.sum("records").alias("records"),
-        F.sum("damaged").alias("damaged"),
-        F.sum("live").alias("live"),
-        F.min_by("example", "order").alias("example"),
-    )
-    return counted.drop("bucket").collect()
 
 
 def _outside(copy: Copy, topic: Topic) -> str | None:

@@ -75,6 +75,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.RUNNING, Event.UNKNOWN): State.FENCING,
     (State.COMMITTING, Event.COMMITTED): State.RUNNING,
     (State.COMMITTING, Event.UNKNOWN): State.FENCING,
+    (State.COMMITTING, Event.BAD_RECORD): State.HALTED,
     (State.HALTED, Event.UNKNOWN): State.FENCING,
 }
 

@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-STOP_S = 15.0
+STOP_S = 20.0
+TASKS_STOP_S = 5.0
 BROKER_DEFAULT = -1
 FETCH_BYTES = 1024 * 1024
-RESTORE_BATCH_BYTES = 900_000
 
 
 class ActorService(Service):  # type: ignore[misc]
@@ -192,7 +192,11 @@ class ActorService(Service):  # type: ignore[misc]
         def on_disk() -> dict[TaskId, int]:
             found: dict[TaskId, int] = {}
             for store, partition, held in cache.opened():
-                position = held.position()
+                try:
+                    position = held.position()
+                except StoreError:
+                    # It is being built anew: nothing that counts is on disk.
+                    continue
                 if position is not None and store in actors:
                     task = TaskId(actors[store], partition)
                     found[task] = found.get(task, 0) + position.changelog_offset
@@ -203,7 +207,6 @@ class ActorService(Service):  # type: ignore[misc]
             address=setup.address,
             actors={spec.topic: spec.name for spec in specs},
             on_disk=on_disk,
-            generation=lambda: self._identity().generation,
         )
         self._source = await KafkaSource.open(
             setup.connection,
@@ -216,11 +219,6 @@ class ActorService(Service):  # type: ignore[misc]
             lost=worker.lost,
             failed=self._fail,
         )
-
-    def _identity(self) -> Identity:
-        if self._source is None:
-            return Identity("", -1)
-        return self._source.identity()
 
     # --- while it runs ---------------------------------------------------------------------------------------------
 
@@ -242,8 +240,13 @@ class ActorService(Service):  # type: ignore[misc]
     # --- stop ------------------------------------------------------------------------------------------------------
 
     async def _close(self) -> None:
-        if self._worker is not None:
-            await self._worker.stop()
+        try:
+            if self._worker is not None:
+                await self._worker.stop(TASKS_STOP_S)
+        finally:
+            await self._close_parts()
+
+    async def _close_parts(self) -> None:
         if self._source is not None:
             await self._source.close()
         if self._dispatcher is not None:
@@ -275,6 +278,13 @@ class _Sink:
         if self._service._source is not None:
             self._service._source.has_room()
 
+    def position(self, source: TopicPartition) -> int | None:
+        return None if self._service._source is None else self._service._source.position(source)
+
+    def check(self) -> None:
+        if self._service._source is not None:
+            self._service._source.check()
+
     async def poll(self, wanted: Any, timeout_s: float) -> Mapping[Any, Any]:
         if self._service._source is None:
             await asyncio.sleep(timeout_s)
@@ -301,6 +311,7 @@ class Setup:
     def __init__(self, app: App) -> None:
         self.app = app
         conf, options = app.conf, app.actor_options
+        self._max_record_bytes: dict[str, int] = {}
         self.group = f"{conf.id}-actors"
         self.owners_topic = f"{conf.id}-actors-owners"
         self.folder = Path(conf.appdir) / "actors"
@@ -381,7 +392,22 @@ class Setup:
     ) -> list[ActorSpec]:
         """Give the actors as the runtime needs them."""
         configs = await topics.configs(changelogs)
+        for name, config in configs.items():
+            self._max_record_bytes[name] = int(config["max.message.bytes"])
+            if name != self.owners_topic:
+                self._check_retention(name, int(config["delete.retention.ms"]))
         return [self._spec(definition, inputs, changelogs, configs) for definition in self.app.actors.values()]
+
+    def _check_retention(self, topic: str, delete_retention_ms: int) -> None:
+        margin_ms = milliseconds(self.app.actor_options.clock_skew_margin)
+        if delete_retention_ms <= 2 * margin_ms:
+            raise ConfigurationError(
+                f"topic {topic} has delete.retention.ms={delete_retention_ms}, not more than twice the "
+                "clock_skew_margin of "
+                f"{margin_ms} ms: every restart would build the state anew. Raise the topic's setting "
+                "(kafka-configs.sh "
+                f"--alter --topic {topic} --add-config delete.retention.ms=86400000), or lower clock_skew_margin"
+            )
 
     def _spec(
         self,
@@ -418,7 +444,9 @@ class Setup:
         existing = await topics.existing(names)
         for name in sorted(names - existing.keys()):
             logger.warning("topic %s isn't on the broker: a ctx.send to it would stop the partition that sends", name)
-        limits = await topics.max_record_bytes(existing)
+        configs = await topics.configs(existing)
+        for name, config in configs.items():
+            self._max_record_bytes[name] = int(config["max.message.bytes"])
         known: dict[Any, OutputTopic] = {}
         anything = resolve(None, None)
 
@@ -436,11 +464,21 @@ class Setup:
                 key, value = (
                     (_by_value(anything), _by_value(anything)) if isinstance(topic, str) else topic_codecs(topic)
                 )
-                limit = limits.get(name, DEFAULT_MAX_RECORD_BYTES)
-                output = known[topic] = OutputTopic(name, key.encode, value.encode, limit)
+                output = known[topic] = OutputTopic(
+                    name,
+                    key.encode,
+                    value.encode,
+                    self.batch_bytes(name),
+                    partition_count=existing[name].partitions,
+                    is_compacted="compact" in configs[name]["cleanup.policy"],
+                )
             return output
 
         return find
+
+    def batch_bytes(self, topic: str) -> int:
+        """Give the size of the largest batch that a topic takes."""
+        return self._max_record_bytes.get(topic, DEFAULT_MAX_RECORD_BYTES)
 
     def task_settings(self) -> TaskSettings:
         """Give what all tasks share."""
@@ -464,7 +502,8 @@ class Setup:
     def task_log(self, spec: ActorSpec, partition: int, identity: Identity, control: ControlPlane | None) -> TaskLog:
         """Give the writing side of a task."""
         options = self.app.actor_options
-        name = f"{self.app.conf.id}-{spec.name}-{partition}"
+        # Names can't contain colons, so that no two apps' tasks share an id and fence each other.
+        name = f"{self.app.conf.id}:{spec.name}:{partition}"
         deadline_s = options.commit_deadline.total_seconds()
         if not self.exactly_once:
             return OrderedLog(
@@ -473,7 +512,7 @@ class Setup:
                 group=self.group,
                 identity=identity,
                 control=control,
-                max_batch_bytes=RESTORE_BATCH_BYTES,
+                batch_bytes=self.batch_bytes,
                 compression=self.app.conf.producer_compression_type,
                 commit_deadline_s=deadline_s,
             )
@@ -481,7 +520,7 @@ class Setup:
             self.connection,
             transactional_id=name,
             group=self.group,
-            max_batch_bytes=RESTORE_BATCH_BYTES,
+            batch_bytes=self.batch_bytes,
             compression=self.app.conf.producer_compression_type,
             transaction_timeout_ms=int(deadline_s * 1000) + 10_000,
             commit_deadline_s=deadline_s,

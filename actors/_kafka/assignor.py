@@ -33,7 +33,8 @@ PROTOCOL_VERSION = 0
 class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
     """Made once per worker.
 
-    `on_disk` gives the changelog positions that the worker's disk holds, by task; `actors` the actor of each topic.
+    `on_disk` gives the changelog positions that the worker's disk holds, by task; `actors` the actor of each topic;
+    `generation` the group's generation as the member knows it, set by whoever joins.
     """
 
     name = "faust-actors"
@@ -45,13 +46,12 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         address: str,
         actors: Mapping[str, str],
         on_disk: Callable[[], Mapping[TaskId, int]],
-        generation: Callable[[], int],
     ) -> None:
         self._instance_id = instance_id
         self._address = address
         self._actors = actors
         self._on_disk = on_disk
-        self._generation = generation
+        self.generation: Callable[[], int] = lambda: -1
         self._owned: frozenset[TaskId] = frozenset()
         self._owned_generation = -1
         self.routing: dict[TaskId, str] = {}
@@ -102,7 +102,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         self._owned = frozenset(
             TaskId(self._task_name(topic), partition) for topic, partition in assignment.partitions()
         )
-        self._owned_generation = self._generation()
+        self._owned_generation = self.generation()
         self.routing = decode_routing(assignment.user_data)
 
     def _task_name(self, topic: str) -> str:

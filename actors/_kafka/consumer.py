@@ -15,15 +15,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
-from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
+from actors._kafka.assignor import ActorAssignor
 from actors._kafka.connection import Connection, broker_errors
 from actors.errors import ActorsError, BrokerUnavailableError, ConfigurationError
 from actors.ports import Identity, TopicPartition
@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 STOP_S = 5.0
 """How long leaving the group may take: a pending join would hold it for a rebalance timeout."""
 RETRY_S = 0.2
+METADATA_AGE_MS = 10_000
+"""How soon it is noticed that an input was given more partitions, which moves keys away from their state."""
 
 
 class LostMembershipError(ActorsError):
@@ -80,7 +82,7 @@ class KafkaSource:
         connection: Connection,
         settings: GroupSettings,
         topics: Iterable[str],
-        assignor: AbstractPartitionAssignor,
+        assignor: ActorAssignor,
         *,
         assigned: Callable[[Identity, list[TopicPartition]], None],
         revoked: Callable[[], Awaitable[None]],
@@ -104,10 +106,12 @@ class KafkaSource:
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
             rebalance_timeout_ms=settings.rebalance_timeout_ms,
             max_poll_interval_ms=2**31 - 1,
+            metadata_max_age_ms=METADATA_AGE_MS,
             max_partition_fetch_bytes=settings.fetch_bytes,
             max_poll_records=settings.max_poll_records,
             partition_assignment_strategy=(assignor,),
         )
+        assignor.generation = lambda: _generation(consumer)
         source = cls(consumer, assigned=assigned, revoked=revoked, room=room, lost=lost, failed=failed)
         try:
             consumer.subscribe(topics=sorted(topics), listener=_Listener(source))
@@ -127,23 +131,39 @@ class KafkaSource:
 
     async def poll(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Mapping[KafkaPartition, Sequence[Any]]:
         """Give records of the wanted partitions, after `timeout_s` at the latest, longer while a rebalance runs."""
-        try:
-            batches: Mapping[KafkaPartition, Sequence[Any]] = await self._consumer.getmany(
-                *(KafkaPartition(*source) for source in wanted), timeout_ms=int(timeout_s * 1000)
-            )
-        except NoOffsetForPartitionError:
-            # A partition whose task hasn't sought yet: its takeover will.
-            return {}
-        except OffsetOutOfRangeError as error:
-            for partition, offset in error.args[0].items():
-                self._lost(TopicPartition(*partition), f"the input doesn't have offset {offset} any more")
-            return {}
-        except KafkaError as error:
-            if not error.retriable:
-                raise BrokerUnavailableError(f"consuming: {type(error).__name__}: {error}") from error
-            await asyncio.sleep(RETRY_S)
-            return {}
-        return batches
+        with _membership_errors():
+            try:
+                batches: Mapping[KafkaPartition, Sequence[Any]] = await self._consumer.getmany(
+                    *(KafkaPartition(*source) for source in wanted), timeout_ms=int(timeout_s * 1000)
+                )
+            except NoOffsetForPartitionError:
+                # A partition whose task hasn't sought yet: its takeover will.
+                return {}
+            except OffsetOutOfRangeError as error:
+                for partition, offset in error.args[0].items():
+                    self._lost(TopicPartition(*partition), f"the input doesn't have offset {offset} any more")
+                return {}
+            return batches
+        await asyncio.sleep(RETRY_S)
+        return {}
+
+    def check(self) -> None:
+        """Raise what went wrong in aiokafka's coordination, which otherwise waits for a `getmany` to say it.
+
+        Raises:
+            BrokerUnavailableError: it can't go on.
+        """
+        with _membership_errors():
+            self._consumer._coordinator.check_errors()
+
+    def position(self, source: TopicPartition) -> int | None:
+        """Give the offset that is fetched next."""
+        assignment = self._consumer._subscription.subscription.assignment
+        partition = KafkaPartition(*source)
+        if assignment is None or partition not in assignment.tps:
+            return None
+        state = assignment.state_value(partition)
+        return int(state.position) if state.has_valid_position else None
 
     def start_from(self, source: TopicPartition, offset: int) -> None:
         """Deliver records from `offset` on."""
@@ -212,6 +232,21 @@ class KafkaSource:
             self._assigned(self.identity(), sorted(TopicPartition(*partition) for partition in partitions))
         except Exception as error:
             self._failed(error)
+
+
+@contextlib.contextmanager
+def _membership_errors() -> Iterator[None]:
+    """Let what aiokafka tries again by itself pass, and name the rest."""
+    try:
+        yield
+    except KafkaError as error:
+        if not error.retriable:
+            raise BrokerUnavailableError(f"consuming: {type(error).__name__}: {error}") from error
+
+
+def _generation(consumer: AIOKafkaConsumer) -> int:
+    coordinator = consumer._coordinator
+    return -1 if coordinator is None else int(coordinator.generation)
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]

@@ -7,12 +7,15 @@ serves all tasks of the worker, and reads on from where it was.
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import asdict
 
 import msgspec
 
 from actors._kafka.logs import KafkaLogs
-from actors.ports import Output, OwnerRecord, TopicPartition
+from actors.ports import ChangelogRecord, Output, OwnerRecord, TopicPartition
+
+logger = logging.getLogger(__name__)
 
 
 def encode_owner(topic: str, record: OwnerRecord) -> Output:
@@ -44,6 +47,14 @@ class KafkaOwners:
         await self.refresh()
         return sorted(self._records.values(), key=lambda record: (record.actor, record.partition))
 
+    def _take(self, record: ChangelogRecord) -> None:
+        if record.key is None or record.value is None:
+            return
+        try:
+            self._records[record.key] = msgspec.json.decode(record.value, type=OwnerRecord)
+        except msgspec.DecodeError as error:
+            logger.warning("%s offset %d isn't an owner's record: %s", self._source, record.offset, error)
+
     async def refresh(self) -> None:
         """Read to the end as it is now. Tasks that ask at the same time share one read."""
         self._asked += 1
@@ -55,8 +66,7 @@ class KafkaOwners:
             bounds = await self._logs.bounds(self._source)
             start = max(self._next_offset, bounds.start)
             async for records, next_offset in self._logs.read(self._source, start, bounds.end):
-                for _, key, value, _ in records:
-                    if key is not None and value is not None:
-                        self._records[key] = msgspec.json.decode(value, type=OwnerRecord)
+                for record in records:
+                    self._take(record)
                 self._next_offset = next_offset
             self._covered = covered

@@ -16,15 +16,29 @@ A producer is never used again after anything but a clean commit.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.client import ConnectionGroup
-from aiokafka.errors import KafkaError, NoError, ProducerFenced, for_code
+from aiokafka.errors import (
+    InvalidMessageError,
+    InvalidTimestampError,
+    InvalidTopicError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    NoError,
+    PolicyViolationError,
+    ProducerFenced,
+    RecordListTooLargeError,
+    TopicAuthorizationFailedError,
+    UnknownError,
+    for_code,
+)
+from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.protocol.transaction import (
     AddOffsetsToTxnRequest,
@@ -37,7 +51,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._core.partitioner import partition_for
 from actors._kafka.connection import Connection, broker_errors
-from actors.errors import OutcomeUnknownError
+from actors.errors import CommitRefusedError, OutcomeUnknownError
 from actors.ports import ChangelogWrites, CommitBatch, CommitReceipt, Identity, Output
 from stores._core.record import STAMP_HEADER
 
@@ -46,6 +60,16 @@ logger = logging.getLogger(__name__)
 QUICK_BACKOFF_S = 0.002
 SLOW_BACKOFF_S = 0.1
 CLOSE_S = 5.0
+MAX_BATCH_BYTES = 900_000
+_REFUSED = (
+    InvalidMessageError,
+    InvalidTimestampError,
+    InvalidTopicError,
+    MessageSizeTooLargeError,
+    PolicyViolationError,
+    RecordListTooLargeError,
+    TopicAuthorizationFailedError,
+)
 _TRANSACTIONAL = (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, TxnOffsetCommitRequest, EndTxnRequest)
 
 
@@ -73,7 +97,7 @@ class TransactionLog:
         *,
         transactional_id: str,
         group: str,
-        max_batch_bytes: int,
+        batch_bytes: Callable[[str], int],
         compression: str | None,
         transaction_timeout_ms: int,
         commit_deadline_s: float,
@@ -81,7 +105,7 @@ class TransactionLog:
         self._connection = connection
         self._transactional_id = transactional_id
         self._group = group
-        self._max_batch_bytes = max_batch_bytes
+        self._batch_bytes = batch_bytes
         self._compression = compression
         self._transaction_timeout_ms = transaction_timeout_ms
         self._commit_deadline_s = commit_deadline_s
@@ -94,8 +118,8 @@ class TransactionLog:
             **self._connection.arguments(self._transactional_id),
             transactional_id=self._transactional_id,
             transaction_timeout_ms=self._transaction_timeout_ms,
-            max_batch_size=self._max_batch_bytes,
-            max_request_size=self._max_batch_bytes,
+            max_batch_size=MAX_BATCH_BYTES,
+            max_request_size=MAX_BATCH_BYTES,
             compression_type=self._compression,
             retry_backoff_ms=20,
         )
@@ -119,6 +143,10 @@ class TransactionLog:
                 return await self._transaction(producer, batch)
         except (KafkaError, TransportFaultError, OSError, TimeoutError, AssertionError) as error:
             _retrieve(producer)
+            refused = _refusal(error)
+            if refused is not None:
+                what = f"commit of {self._transactional_id} at {batch.next_offset}"
+                raise CommitRefusedError(f"{what}: {refused}") from error
             kind = "fenced" if isinstance(error, ProducerFenced) else f"{type(error).__name__}: {error}"
             raise OutcomeUnknownError(f"commit of {self._transactional_id} at {batch.next_offset}: {kind}") from error
 
@@ -126,7 +154,7 @@ class TransactionLog:
         offsets = {KafkaPartition(*batch.source): OffsetAndMetadata(batch.next_offset, batch.metadata)}
         await producer.begin_transaction()
         await producer.send_offsets_to_transaction(offsets, self._group)
-        receipt = await send_all(producer, batch)
+        receipt = await send_all(producer, batch, self._batch_bytes)
         await producer.commit_transaction()
         producer._sender._retry_backoff = QUICK_BACKOFF_S
         return receipt
@@ -152,7 +180,7 @@ class OrderedLog:
         group: str,
         identity: Identity,
         control: Any,
-        max_batch_bytes: int,
+        batch_bytes: Callable[[str], int],
         compression: str | None,
         commit_deadline_s: float,
     ) -> None:
@@ -161,7 +189,7 @@ class OrderedLog:
         self._group = group
         self._identity = identity
         self._control = control
-        self._max_batch_bytes = max_batch_bytes
+        self._batch_bytes = batch_bytes
         self._compression = compression
         self._commit_deadline_s = commit_deadline_s
         self._producer: AIOKafkaProducer | None = None
@@ -172,8 +200,8 @@ class OrderedLog:
         self._producer = AIOKafkaProducer(
             **self._connection.arguments(self._name),
             enable_idempotence=True,
-            max_batch_size=self._max_batch_bytes,
-            max_request_size=self._max_batch_bytes,
+            max_batch_size=MAX_BATCH_BYTES,
+            max_request_size=MAX_BATCH_BYTES,
             compression_type=self._compression,
             retry_backoff_ms=20,
         )
@@ -191,13 +219,14 @@ class OrderedLog:
             raise OutcomeUnknownError(f"{self._name} has no producer")
         try:
             async with asyncio.timeout(self._commit_deadline_s):
-                await send_all(producer, CommitBatch(batch.source, batch.next_offset, "", outputs=batch.outputs))
-                receipt = await send_all(
-                    producer, CommitBatch(batch.source, batch.next_offset, "", changelogs=batch.changelogs)
-                )
+                await send_all(producer, replace(batch, changelogs={}), self._batch_bytes)
+                receipt = await send_all(producer, replace(batch, outputs=()), self._batch_bytes)
                 await self._commit_offset(batch)
                 return receipt
-        except (KafkaError, OSError, TimeoutError) as error:
+        except (KafkaError, OSError, TimeoutError, AssertionError) as error:
+            refused = _refusal(error)
+            if refused is not None:
+                raise CommitRefusedError(f"commit of {self._name} at {batch.next_offset}: {refused}") from error
             raise OutcomeUnknownError(
                 f"commit of {self._name} at {batch.next_offset}: {type(error).__name__}: {error}"
             ) from error
@@ -242,18 +271,29 @@ def _guard(producer: AIOKafkaProducer) -> None:
     producer.client.send = guarded
 
 
-async def send_all(producer: AIOKafkaProducer, batch: CommitBatch) -> CommitReceipt:
+def _refusal(error: BaseException) -> str | None:
+    """Say what the broker refuses for certain; None when it may take the same records another time."""
+    if isinstance(error, _REFUSED) or (type(error) is UnknownError and not isinstance(error, ProducerFenced)):
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+async def send_all(producer: AIOKafkaProducer, batch: CommitBatch, batch_bytes: Callable[[str], int]) -> CommitReceipt:
     """Send changelogs and outputs, wait for every acknowledgement, and give the changelogs' next offsets.
 
     Raises:
         KafkaError: a produce failed; nothing may be committed then.
     """
     sends: list[Any] = [
-        _send_changelog(producer, topic, batch.source.partition, writes) for topic, writes in batch.changelogs.items()
+        _send_changelog(producer, KafkaPartition(topic, batch.source.partition), writes, batch_bytes(topic))
+        for topic, writes in batch.changelogs.items()
     ]
     changelogs = len(sends)
     partitioned = await _by_partition(producer, batch.outputs)
-    sends += [_send_outputs(producer, partition, outputs) for partition, outputs in partitioned.items()]
+    sends += [
+        _send_outputs(producer, partition, outputs, batch_bytes(partition.topic))
+        for partition, outputs in partitioned.items()
+    ]
     results: list[Any] = await asyncio.gather(*sends, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
@@ -275,31 +315,48 @@ async def _by_partition(producer: AIOKafkaProducer, outputs: Iterable[Output]) -
     return found
 
 
-async def _send_changelog(producer: AIOKafkaProducer, topic: str, partition: int, writes: ChangelogWrites) -> int:
+async def _send_changelog(
+    producer: AIOKafkaProducer, partition: KafkaPartition, writes: ChangelogWrites, batch_bytes: int
+) -> int:
     """Append the writes of one store, and give the changelog's next offset."""
     sent = []
-    builder = producer.create_batch()
+    builder = _builder(producer, batch_bytes)
     for key, (stamp, value) in writes.items():
         headers = [(STAMP_HEADER, stamp)]
         if builder.append(key=key, value=value, timestamp=None, headers=headers) is None:
-            sent.append(await producer.send_batch(builder, topic, partition=partition))
-            builder = producer.create_batch()
+            sent.append(await producer.send_batch(builder, partition.topic, partition=partition.partition))
+            builder = _builder(producer, batch_bytes)
             builder.append(key=key, value=value, timestamp=None, headers=headers)
-    sent.append(await producer.send_batch(builder, topic, partition=partition))
+    sent.append(await producer.send_batch(builder, partition.topic, partition=partition.partition))
     await asyncio.gather(*sent)
-    return int(sent[-1].result().offset) + int(builder.record_count())
+    base_offset = int(sent[-1].result().offset)
+    if base_offset < 0:
+        raise KafkaError(f"{partition} took a batch without saying where: it may be a repeat")
+    return base_offset + int(builder.record_count())
 
 
-async def _send_outputs(producer: AIOKafkaProducer, partition: KafkaPartition, outputs: Iterable[Output]) -> None:
+async def _send_outputs(
+    producer: AIOKafkaProducer, partition: KafkaPartition, outputs: Iterable[Output], batch_bytes: int
+) -> None:
     sent = []
-    builder = producer.create_batch()
+    builder = _builder(producer, batch_bytes)
     for _, _, key, value, headers, timestamp_ms in outputs:
         if builder.append(key=key, value=value, timestamp=timestamp_ms, headers=headers) is None:
             sent.append(await producer.send_batch(builder, partition.topic, partition=partition.partition))
-            builder = producer.create_batch()
+            builder = _builder(producer, batch_bytes)
             builder.append(key=key, value=value, timestamp=timestamp_ms, headers=headers)
     sent.append(await producer.send_batch(builder, partition.topic, partition=partition.partition))
     await asyncio.gather(*sent)
+
+
+def _builder(producer: AIOKafkaProducer, batch_bytes: int) -> BatchBuilder:
+    """Give an empty batch that its topic takes; `create_batch` knows one size for all topics."""
+    accumulator, transactions = producer._message_accumulator, producer._txn_manager
+    return BatchBuilder(
+        min(batch_bytes, MAX_BATCH_BYTES),
+        accumulator._compression_type,
+        is_transactional=transactions is not None and transactions.transactional_id is not None,
+    )
 
 
 def _retrieve(producer: AIOKafkaProducer) -> None:
@@ -315,10 +372,18 @@ async def discard_producer(producer: AIOKafkaProducer) -> None:
     if sender is not None and not sender.done():
         sender.cancel()
     producer._message_accumulator.fail_all(KafkaError("the producer was discarded"))
-    with contextlib.suppress(KafkaError, TransportFaultError, OSError, TimeoutError, asyncio.CancelledError):
+    try:
         async with asyncio.timeout(CLOSE_S):
             await producer.stop()
-    producer._closed = True
+    except (KafkaError, TransportFaultError, OSError, TimeoutError) as error:
+        logger.debug("a discarded producer said: %s", error)
+    except asyncio.CancelledError:
+        # The sender's own, unless somebody cancels us.
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+    finally:
+        producer._closed = True
     await producer.client.close()
     if sender is not None and sender.done() and not sender.cancelled():
         sender.exception()

@@ -92,13 +92,6 @@ class Topics:
                 found[name] = {entry[0]: entry[1] for entry in entries}
         return found
 
-    async def max_record_bytes(self, names: Iterable[str]) -> dict[str, int]:
-        """Give each existing topic's `max.message.bytes`."""
-        configs = await self.configs(names)
-        return {
-            name: int(config.get("max.message.bytes", DEFAULT_MAX_RECORD_BYTES)) for name, config in configs.items()
-        }
-
     async def _create(self, missing: Mapping[str, int], settings: ChangelogSettings) -> None:
         topics = [NewTopic(name, count, 1, topic_configs=settings.topic_config()) for name, count in missing.items()]
         for topic in topics:

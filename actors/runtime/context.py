@@ -18,6 +18,7 @@ from actors.errors import (
     RecordTooLargeError,
     StoreOutsideHandlerError,
     UnknownStoreError,
+    UsageError,
     show_bytes,
 )
 from actors.ports import Headers, InputRecord, Output
@@ -35,12 +36,14 @@ _NO_HEADERS: list[tuple[str, bytes]] = []
 
 @dataclass(frozen=True, slots=True)
 class OutputTopic:
-    """A topic that handlers send to, resolved once: how its keys and values become bytes, and how many fit."""
+    """A topic that handlers send to, resolved once: how keys and values become bytes, how many fit, what it takes."""
 
     name: str
     encode_key: Callable[[Any], bytes]
     encode_value: Callable[[Any], bytes]
     max_record_bytes: int
+    partition_count: int = 1 << 31
+    is_compacted: bool = False
 
 
 @dataclass(slots=True)
@@ -124,6 +127,7 @@ class Context:
 
         Raises:
             RecordTooLargeError: the record is larger than the topic's `max.message.bytes` allows.
+            UsageError: the topic doesn't have the partition, or needs a key; headers or timestamp are of another type.
             UnknownTopicError: the broker doesn't have the topic.
             StoreOutsideHandlerError: the message was handled already.
         """
@@ -136,12 +140,34 @@ class Context:
         size = (len(raw_key) if raw_key else 0) + (len(raw_value) if raw_value else 0)
         pairs = _NO_HEADERS
         if headers:
-            pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+            pairs = _checked_headers(headers)
             size += sum(len(name) + len(data) for name, data in pairs)
         if size + RECORD_OVERHEAD_BYTES > target.max_record_bytes:
             raise _too_large(target.name, raw_key, size, target.max_record_bytes)
+        if partition is not None or timestamp_ms is not None or raw_key is None:
+            _check_placement(target, raw_key, partition, timestamp_ms)
         state.outputs.append(Output(target.name, partition, raw_key, raw_value, pairs, timestamp_ms))
         state.output_bytes += size + 64
+
+
+def _checked_headers(headers: Headers | Mapping[str, bytes]) -> list[tuple[str, bytes]]:
+    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+    for pair in pairs:
+        if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], bytes):
+            raise UsageError(f"ctx.send(headers=…): a header is a pair of str and bytes, not {pair!r}")
+    return pairs
+
+
+def _check_placement(target: OutputTopic, key: bytes | None, partition: int | None, timestamp_ms: int | None) -> None:
+    if partition is not None and not (isinstance(partition, int) and 0 <= partition < target.partition_count):
+        raise UsageError(
+            f"ctx.send(partition={partition!r}): topic {target.name} has the partitions 0 to "
+            f"{target.partition_count - 1}"
+        )
+    if timestamp_ms is not None and not (isinstance(timestamp_ms, int) and timestamp_ms >= 0):
+        raise UsageError(f"ctx.send(timestamp_ms={timestamp_ms!r}): Unix milliseconds are a whole number")
+    if key is None and target.is_compacted:
+        raise UsageError(f"ctx.send(): topic {target.name} is compacted, so its records need a key")
 
 
 def _too_large(topic: str, key: bytes | None, size: int, limit: int) -> RecordTooLargeError:

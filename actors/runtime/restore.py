@@ -16,6 +16,7 @@ import logging
 from dataclasses import dataclass, replace
 
 from actors._core.takeover import Restore, missed_tombstones, plan_restore
+from actors.errors import RestoreError
 from actors.ports import ChangelogRecord, Clock, Logs, TopicPartition
 from actors.runtime.threads import finish_in_thread
 from stores._core.record import STAMP_BYTES, Position, encode_stamp
@@ -58,37 +59,43 @@ class Restorer:
         self._margin_ms = clock_skew_margin_ms
 
     async def restore(self, store: PartitionStore, changelog: Changelog, partition: int) -> Restored:
-        """Read what the store lacks.
+        """Read what the store lacks; build it anew where its checkpoint can't be continued.
 
         Raises:
-            RestoreError: the log changed under the read; the next takeover plans anew.
+            RestoreError: the log changed under the read, or reading took longer than deletes are kept.
         """
         source = TopicPartition(changelog.topic, partition)
         asked_ms = self._clock.wall_ms()
         position = store.position()
         plan = plan_restore(position, await self._logs.bounds(source), changelog.topic_id)
         if plan.wipe is not None:
-            logger.warning("%s: building the store anew: %s", source, plan.wipe)
-            await finish_in_thread(store.wipe)
+            await self._wipe(store, source, plan.wipe)
             position = None
-        since_ms = asked_ms if position is None else position.wall_time_ms
-        restored = await self._read(store, source, plan, _begin(position, plan, since_ms, changelog))
-        if missed_tombstones(
+        restored = await self._read(store, source, plan, _begin(position, plan, asked_ms, changelog))
+        if position is not None and self._missed(plan, changelog, position.wall_time_ms, self._margin_ms):
+            await self._wipe(store, source, "its checkpoint is older than deletes are kept, some may have escaped it")
+            asked_ms, position = self._clock.wall_ms(), None
+            plan = plan_restore(None, await self._logs.bounds(source), changelog.topic_id)
+            restored = await self._read(store, source, plan, _begin(None, plan, asked_ms, changelog))
+        if position is None and self._missed(plan, changelog, asked_ms, 0):
+            raise RestoreError(
+                f"{source}: reading all of it took longer than delete.retention.ms={changelog.delete_retention_ms}, "
+                "deletes may have escaped it: raise the topic's setting"
+            )
+        return replace(restored, position=replace(restored.position, wall_time_ms=asked_ms))
+
+    def _missed(self, plan: Restore, changelog: Changelog, since_ms: int, margin_ms: int) -> bool:
+        return missed_tombstones(
             plan,
             since_ms=since_ms,
             now_ms=self._clock.wall_ms(),
             delete_retention_ms=changelog.delete_retention_ms,
-            margin_ms=self._margin_ms,
-        ):
-            logger.warning(
-                "%s: building the store anew: its checkpoint is older than delete.retention.ms=%d, deletes may have "
-                "escaped it",
-                source,
-                changelog.delete_retention_ms,
-            )
-            await finish_in_thread(store.wipe)
-            return await self.restore(store, changelog, partition)
-        return replace(restored, position=replace(restored.position, wall_time_ms=asked_ms))
+            margin_ms=margin_ms,
+        )
+
+    async def _wipe(self, store: PartitionStore, source: TopicPartition, why: str) -> None:
+        logger.warning("%s: building the store anew: %s", source, why)
+        await finish_in_thread(store.wipe)
 
     async def _read(self, store: PartitionStore, source: TopicPartition, plan: Restore, begin: Position) -> Restored:
         position, loading, count = begin, None, 0

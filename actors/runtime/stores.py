@@ -6,10 +6,10 @@ that a kept store saves is reading the disk. It takes part in the takeover like 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 
+from actors.runtime.threads import finish_in_thread
 from stores.errors import StoreCorruptedError, StoreError
 from stores.ports import PartitionStore
 
@@ -30,10 +30,10 @@ class StoreCache:
         if held is not None:
             return held
         try:
-            opened = await asyncio.to_thread(self._open_store, store, partition)
+            opened = await finish_in_thread(self._open_store, store, partition)
         except StoreCorruptedError:
             await self.discard(store, partition)
-            opened = await asyncio.to_thread(self._open_store, store, partition)
+            opened = await finish_in_thread(self._open_store, store, partition)
         self._stores[store, partition] = opened
         return opened
 
@@ -42,12 +42,12 @@ class StoreCache:
         held = self._stores.pop((store, partition), None)
         if held is not None:
             with contextlib.suppress(StoreError):
-                await asyncio.to_thread(held.close)
+                await finish_in_thread(held.close)
 
     async def discard(self, store: str, partition: int) -> None:
         """Close a store and delete its files."""
         await self.reopen(store, partition)
-        await asyncio.to_thread(self._delete_store, store, partition)
+        await finish_in_thread(self._delete_store, store, partition)
 
     def opened(self) -> Iterator[tuple[str, int, PartitionStore]]:
         """Give (store, partition, open store) of all that are open."""

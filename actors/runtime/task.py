@@ -40,10 +40,12 @@ from actors._core.takeover import (
 )
 from actors.errors import (
     ActorsError,
+    CommitRefusedError,
     HandlerFailedError,
     MigratedError,
     OutcomeUnknownError,
     RecordError,
+    RefusedRecordError,
     RestoreError,
     TakeoverRefusedError,
     TaskError,
@@ -79,8 +81,9 @@ INLINE_WRITES = 10_000
 """How many writes go to the store on the event loop. rocksdict holds the interpreter's lock while it writes (0.6 µs a
 write), so a thread frees nobody; it only keeps the loop's timers honest when a batch is large."""
 HALT_REMINDER_S = 60.0
+PREDECESSOR_REMINDER_S = 10.0
 _SIZE_MASK = 15
-"""How much is held is looked at every 16 records."""
+"""How much is held is looked at every 16 messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,7 @@ class Task:
         self._transaction = 0
         self._failures = 0
         self._doubt: str | None = None
+        self._careful_until = 0
         self._run_task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -201,7 +205,9 @@ class Task:
         """Ask the task to commit what it has handled and to end."""
         self._stopping = True
         self._wake.set()
-        if self.state is not State.RUNNING and self.state is not State.COMMITTING and self._run_task is not None:
+        # A task that waits for its predecessor is the only link between that one and the next: it ends after it.
+        is_waiting = self._predecessor is not None
+        if not is_waiting and self.state not in (State.RUNNING, State.COMMITTING) and self._run_task is not None:
             self._run_task.cancel()
 
     async def stopped(self, timeout_s: float) -> bool:
@@ -217,18 +223,22 @@ class Task:
             self._run_task.cancel()
         return bool(done)
 
-    async def ended(self) -> None:
-        """Wait until the task touches nothing any more."""
+    async def is_over(self, timeout_s: float) -> bool:
+        """Wait so long for the task to touch nothing any more, and tell whether it does."""
         if self._run_task is not None:
-            await asyncio.wait([self._run_task])
+            await asyncio.wait([self._run_task], timeout=timeout_s)
+        return self._run_task is None or self._run_task.done()
+
+    def abandon(self) -> None:
+        """Cancel the task wherever it is. What it was committing may or may not have happened."""
+        if self._run_task is not None:
+            self._run_task.cancel()
 
     # --- the run loop ----------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:
-            if self._predecessor is not None:
-                await self._predecessor.ended()
-                self._predecessor = None
+            await self._wait_for_predecessor()
             while not self._stopping:
                 await self._one_tenure()
         except asyncio.CancelledError as error:
@@ -241,8 +251,19 @@ class Task:
             self.failure = error
         finally:
             self._drop_work()
-            await self._log.close()
             self.state = State.CLOSED
+            try:
+                await self._log.close()
+            except Exception as error:
+                self.failure = self.failure or error
+
+    async def _wait_for_predecessor(self) -> None:
+        """Wait until the partition's last task touches nothing any more: its last commit may still be on its way."""
+        while self._predecessor is not None:
+            if await self._predecessor.is_over(PREDECESSOR_REMINDER_S):
+                self._predecessor = None
+            else:
+                logger.warning("%s: waiting for the end of %r", self.source, self._predecessor)
 
     async def _one_tenure(self) -> None:
         """Take over and work until something makes it necessary to look again."""
@@ -257,7 +278,10 @@ class Task:
             await self._stand_still(error)
         except MigratedError:
             raise
-        except (TaskError, StoreError, ConnectionError, TimeoutError) as error:
+        except (TaskError, StoreError, OSError) as error:
+            if isinstance(error, CommitRefusedError):
+                # The record that is refused is found by committing each one alone.
+                self._careful_until = max(self._careful_until, self._next_offset)
             await self._look_again(error)
 
     async def _stand_still(self, error: ActorsError) -> None:
@@ -441,7 +465,13 @@ class Task:
         """Note that the checkpoint is still the truth, so that an idle worker isn't taken for one that was away.
 
         Only while the group knows us: a zombie's checkpoint is not the truth. The time is from before the question.
+        The committed offset moves past what is no record (markers, aborted transactions): else it would lie before the
+        log's start when retention has removed them, and look like input that was lost.
         """
+        reached = self._services.sink.position(self.source)
+        if reached is not None and reached > self._next_offset and not self._queue:
+            self._next_offset = reached
+            await self._commit()
         asked_ms = self._services.clock.wall_ms()
         await self._confirm()
         for held in self._stores:
@@ -452,6 +482,8 @@ class Task:
     async def _handle_or_halt(self, records: Sequence[InputRecord]) -> None:
         try:
             await self._handle(records)
+        except RefusedRecordError:
+            raise
         except RecordError:
             if self._next_offset > self._committed_offset:
                 await self._commit()
@@ -462,7 +494,7 @@ class Task:
         messages, scope, spec, handler = self._started(), self._scope, self.spec, self.spec.handler
         undo, monotonic, interval_s = scope.undo, self._services.clock.monotonic, self._settings.policy.interval_s
         scope.now_ms = max(scope.now_ms, self._services.clock.wall_ms())
-        now_s = monotonic()
+        count, now_s = 0, monotonic()
         yield_s = now_s + YIELD_EVERY_S
         if self._next_offset == self._committed_offset:
             self._oldest_s = now_s
@@ -486,6 +518,8 @@ class Task:
                 scope.rollback()
                 del messages.outputs[sent:]
                 messages.output_bytes = sent_bytes
+                if isinstance(error, StoreError):
+                    raise
                 if isinstance(error, Exception) or (isinstance(error, asyncio.CancelledError) and not self._stopping):
                     raise self._handler_failed(record, error) from error
                 raise
@@ -494,8 +528,11 @@ class Task:
             if undo:
                 undo.clear()
             self._next_offset = offset + 1
+            count += 1
             now_s = monotonic()
-            if now_s - self._oldest_s >= interval_s or (not offset & _SIZE_MASK and self._is_large()):
+            if offset < self._careful_until:
+                await self._commit_alone(record)
+            elif now_s - self._oldest_s >= interval_s or (not count & _SIZE_MASK and self._is_large()):
                 await self._commit()
                 self._oldest_s = now_s = monotonic()
                 yield_s = now_s + YIELD_EVERY_S
@@ -504,6 +541,20 @@ class Task:
                 yield_s = monotonic() + YIELD_EVERY_S
             if self._stopping:
                 return
+
+    async def _commit_alone(self, record: InputRecord) -> None:
+        """Commit what one record led to; if the broker refuses that again, the record is the reason."""
+        try:
+            await self._commit()
+        except CommitRefusedError as error:
+            await self._log.fence()
+            raise RefusedRecordError(
+                f"the broker refuses what the handler of actor {self.spec.name} wrote or sent: {error}",
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                key=record.key,
+            ) from error
 
     def _started(self) -> TaskState:
         if self._messages is None:

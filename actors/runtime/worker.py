@@ -12,12 +12,14 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from actors.errors import ConfigurationError
 from actors.ports import Identity, Source, TaskLog, TopicPartition
 from actors.runtime.task import ActorSpec, Task, TaskServices, TaskSettings
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.2
+ABANDON_S = 2.0
 POLL_SOME_S = 0.02
 """The poll's wait when some tasks are full: theirs may get room at any time, and a poll can't be interrupted."""
 
@@ -71,11 +73,24 @@ class Worker:
             task.look_again(reason)
 
     def assigned(self, identity: Identity, partitions: Iterable[TopicPartition]) -> None:
-        """Start a task for each partition."""
+        """Start a task for each partition.
+
+        Raises:
+            ConfigurationError: the input has more partitions than when the worker started.
+        """
+        if self._stopping:
+            return
         for source in partitions:
             if source in self._tasks:
                 raise RuntimeError(f"{source} was assigned twice")
             spec = self._specs[source.topic]
+            if source.partition >= spec.partition_count:
+                raise ConfigurationError(
+                    f"topic {source.topic}, the input of actor {spec.name}, was given more partitions than "
+                    f"{spec.partition_count}: keys have other partitions now than their state. Stop all "
+                    "workers; make a new "
+                    "topic, and an app with a new id on it, that process the records anew"
+                )
             task = Task(
                 spec,
                 source.partition,
@@ -102,6 +117,7 @@ class Worker:
         while not self._stopping:
             wanted = [source for source, task in self._tasks.items() if task.has_room]
             if not wanted:
+                self._source.check()
                 await self._wait_for_room()
                 continue
             everything = len(wanted) == len(self._tasks)
@@ -120,12 +136,18 @@ class Worker:
         except TimeoutError:
             return
 
-    async def stop(self) -> None:
-        """Commit what was handled and end all tasks."""
+    async def stop(self, timeout_s: float) -> None:
+        """Commit what was handled and end all tasks; what hasn't ended in time is cancelled."""
         self._stopping = True
         self._room.set()
         await self.revoked()
-        await asyncio.gather(*(task.ended() for task in list(self._ending.values())))
+        left = list(self._ending.values())
+        over = await asyncio.gather(*(task.is_over(timeout_s) for task in left))
+        late = [task for task, is_over in zip(left, over, strict=True) if not is_over]
+        for task in late:
+            logger.error("%r didn't end in time: what it didn't commit will be handled again", task)
+            task.abandon()
+        await asyncio.gather(*(task.is_over(ABANDON_S) for task in late))
 
     def _ended(self, task: Task) -> None:
         if self._ending.get(task.source) is task:

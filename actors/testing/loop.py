@@ -281,7 +281,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., T], *args: Any
     ) -> asyncio.Future[T]:
-        """Call `func` on the loop after the process's `blocking_s()`. Like a thread's, its run can't be cancelled."""
+        """Call `func` on the loop after the process's `blocking_s()`. Like a thread's, its run can't be cancelled.
+
+        The process is at the step "disk called" before it.
+        """
         future: asyncio.Future[T] = self.create_future()
         owner = _process.get()
 
@@ -300,6 +303,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
         if owner is not None:
             owner.begin_blocking(future, lambda: func(*args))
+            if owner.on_step is not None and owner.is_running:
+                owner.on_step("disk called")
         self.call_later(0.0 if owner is None else owner.blocking_s(), work)
         return future
 

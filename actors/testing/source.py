@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from actors._core.assign import Member, Task, assign
+from actors.errors import BrokerUnavailableError
 from actors.ports import Identity, TopicPartition
 from actors.testing.cluster import SimKafka
 from actors.testing.errors import (
@@ -99,6 +100,7 @@ class FakeSource:
 
     async def poll(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Mapping[TopicPartition, Sequence[Any]]:
         """See `actors.ports.Source.poll`."""
+        self.check()
         asked = {}
         for source in wanted:
             position = self._positions.get(source)
@@ -143,6 +145,16 @@ class FakeSource:
     def has_room(self) -> None:
         """See `actors.ports.TaskSink.has_room`."""
         self._room()
+
+    def position(self, source: TopicPartition) -> int | None:
+        """See `actors.ports.TaskSink.position`."""
+        return self._positions.get(source)
+
+    def check(self) -> None:
+        """See `actors.ports.Source.check`."""
+        membership = self._membership
+        if membership is not None and membership.done() and not membership.cancelled():
+            raise BrokerUnavailableError(f"the membership ended: {membership.exception()!r}")
 
     # --- membership ------------------------------------------------------------------------------------------------
 

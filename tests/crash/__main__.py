@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import random
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -22,20 +23,24 @@ from tests.crash.validate import validate_stores
 @click.option("--inputs", default=300_000, show_default=True)
 @click.option("--faults", default=20, show_default=True)
 @click.option("--rate", default=1000.0, show_default=True, help="Inputs per second.")
+@click.option("--only", multiple=True, help="Only these faults, by name.")
 @click.option("--seed", default=None, type=int, help="Replays the order of faults; a run prints its own.")
-def main(inputs: int, faults: int, rate: float, seed: int | None) -> None:
+def main(inputs: int, faults: int, rate: float, only: tuple[str, ...], seed: int | None) -> None:
     """Kill, pause, corrupt, and count."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     seed = random.randrange(1 << 32) if seed is None else seed
     logging.getLogger("crash").info("seed %d", seed)
     chance = random.Random(seed)
-    order = [fault for _ in range(-(-faults // len(FAULTS))) for fault in chance.sample(FAULTS, len(FAULTS))]
-    with tempfile.TemporaryDirectory(prefix="crash-") as name:
-        folder = Path(name)
-        with Cluster.up(folder / "kafka", brokers=3) as cluster:
-            outcome = asyncio.run(run(cluster, folder, order[:faults], inputs=inputs, rate=rate, seed=seed))
-            spark_mismatches = validate_stores(cluster.bootstrap, folder)
+    pool = [fault for fault in FAULTS if not only or fault.__name__ in only]
+    order = [fault for _ in range(-(-faults // len(pool))) for fault in chance.sample(pool, len(pool))]
+    folder = Path(tempfile.mkdtemp(prefix="crash-"))
+    logging.getLogger("crash").info("workers' logs are in %s, and stay there if something is wrong", folder)
+    with Cluster.up(folder / "kafka", brokers=3) as cluster:
+        outcome = asyncio.run(run(cluster, folder, order[:faults], inputs=inputs, rate=rate, seed=seed))
+        spark_mismatches = validate_stores(cluster.bootstrap, folder)
+    if outcome.clean and spark_mismatches == 0:
+        shutil.rmtree(folder)
     click.echo(json.dumps({**outcome.as_dict(), "spark_mismatches": spark_mismatches, "seed": seed}))
     sys.exit(0 if outcome.clean and spark_mismatches == 0 else 1)
 

@@ -81,7 +81,7 @@ async def kill_transaction_coordinator(world: World) -> None:
     """`kill -9` of the broker that coordinates a task's transactions."""
     client = AIOKafkaClient(bootstrap_servers=world.cluster.bootstrap)
     await client.bootstrap()
-    node = await client.coordinator_lookup(CoordinationType.TRANSACTION, f"{NAME}-summarise-0")
+    node = await client.coordinator_lookup(CoordinationType.TRANSACTION, f"{NAME}:summarise:0")
     await client.close()
     await _kill_broker(world, node)
 

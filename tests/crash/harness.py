@@ -65,10 +65,12 @@ async def run(
             logger.info("fault %d of %d: %s (%d inputs sent)", number, len(faults), fault.__name__, world.sent)
             await fault(world)
             recovered_s = await _wait_for_progress(world, feeding, fault.__name__)
+            _all_alive(world, fault.__name__)
             logger.info("   every partition made progress %.1f s after it", recovered_s)
             slowest_s = max(slowest_s, recovered_s)
         await feeding
         await _settle(world)
+        _all_alive(world, "the last fault")
         findings = await _check(world)
         open_transactions = await _open_transactions(world)
     finally:
@@ -100,6 +102,12 @@ async def _wait_for_progress(world: World, feeding: asyncio.Task[None], after: s
         await asyncio.sleep(0.2)
     logs = "\n".join(f"--- {worker.folder.parent.name}\n{worker.log()[-3000:]}" for worker in world.workers)
     raise StuckError(f"after {after}: offsets {before} → {now}, input ends {ends}\n{logs}")
+
+
+def _all_alive(world: World, after: str) -> None:
+    for worker in world.workers:
+        if not worker.is_running():
+            raise StuckError(f"after {after} {worker.folder.parent.name} ended by itself:\n{worker.log()[-5000:]}")
 
 
 async def _settle(world: World) -> None:

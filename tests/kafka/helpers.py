@@ -118,20 +118,26 @@ class WorkerProcess:
             **environment,
         }
         self._process: subprocess.Popen | None = None
+        self._sink: subprocess.Popen | None = None
 
     def start(self, *, web: bool = False) -> WorkerProcess:
         """Start it; the log is appended to."""
         command = [sys.executable, "-m", "faust", "-A", self.module, "-D", str(self.folder)]
         self.folder.mkdir(parents=True, exist_ok=True)
+        # Through another process, so that what limits the worker's files doesn't silence it.
         with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, "worker", "-l", "info", "--with-web" if web else "--without-web"],
-                cwd=ROOT,
-                env=self._environment,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            sink = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=log, start_new_session=True)
+        self._process = subprocess.Popen(
+            [*command, "worker", "-l", "info", "--with-web" if web else "--without-web"],
+            cwd=ROOT,
+            env=self._environment,
+            stdout=sink.stdin,
+            stderr=sink.stdin,
+            start_new_session=True,
+        )
+        self._sink = sink
+        assert sink.stdin is not None
+        sink.stdin.close()
         return self
 
     @property
@@ -155,7 +161,10 @@ class WorkerProcess:
     def wait(self, timeout_s: float = 30.0) -> int:
         """Wait for it to end by itself; gives the exit code."""
         assert self._process is not None
-        return self._process.wait(timeout_s)
+        code = self._process.wait(timeout_s)
+        if self._sink is not None:
+            self._sink.wait(timeout_s)
+        return code
 
     def is_running(self) -> bool:
         """Whether it runs."""
@@ -172,7 +181,10 @@ class WorkerProcess:
         if self._process.poll() is None:
             self._process.send_signal(number)
         try:
-            return self._process.wait(20)
+            code = self._process.wait(20)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            return self._process.wait(20)
+            code = self._process.wait(20)
+        if self._sink is not None:
+            self._sink.wait(20)
+        return code

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.structs import TopicPartition
 
 from tests.kafka.helpers import (
@@ -29,6 +30,10 @@ CASES = {
     "foreign key": (b'{"do": "foreign key"}', "send its own actor a message"),
     "large value": (b'{"do": "large value"}', "max.message.bytes"),
     "large output": (b'{"do": "large output"}', "max.message.bytes"),
+    "no such partition": (b'{"do": "no such partition"}', "-out has the partitions 0 to"),
+    "no key": (b'{"do": "no key"}', "is compacted, so its records need a key"),
+    "text header": (b'{"do": "text header"}', "a header is a pair of str and bytes"),
+    "float time": (b'{"do": "float time"}', "Unix milliseconds are a whole number"),
     "faust send": (b'{"do": "faust send"}', "use ctx.send"),
     "unknown topic": (b'{"do": "unknown topic"}', "wasn't on the broker"),
 }
@@ -49,6 +54,7 @@ async def test_a_record_that_cannot_be_handled_stops_its_partition_only(brokers:
     name = unique("bad")
     partitions = len(CASES) + 1
     await make_topics(brokers, f"{name}-in", f"{name}-out", partitions=partitions)
+    await make_topics(brokers, f"{name}-compacted", config={"cleanup.policy": "compact"})
     good = b'{"do": "write"}'
     async with producing(brokers) as producer:
         for number, (case, (value, _)) in enumerate(CASES.items()):
@@ -188,6 +194,68 @@ async def test_an_operator_who_resets_offsets_is_asked_what_is_meant(brokers: st
         assert len(await read_all(brokers, f"{name}-out")) == 3
     finally:
         assert worker.terminate() == 0
+
+
+async def test_a_commit_is_cut_to_what_its_topics_take(brokers: str, tmp_path: Path) -> None:
+    name = unique("bad")
+    await make_topics(brokers, f"{name}-in", f"{name}-out", partitions=1)
+    await make_topics(brokers, f"{name}-small", partitions=1, config={"max.message.bytes": "20000"})
+    worker = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name).start()
+    try:
+        async with producing(brokers) as producer:
+            await producer.send_and_wait(f"{name}-in", b'{"do": "many"}', b"a", partition=0)
+
+        async def sent() -> bool:
+            return len(await read_all(brokers, f"{name}-small")) == 1000
+
+        await eventually(sent, what=worker.log)
+    finally:
+        assert worker.terminate() == 0
+
+
+async def test_a_record_that_the_broker_refuses_is_found_and_named(brokers: str, tmp_path: Path) -> None:
+    """The topic's limit is lowered while the worker runs; what shares a commit with the refused record isn't lost."""
+    name = unique("bad")
+    await make_topics(brokers, f"{name}-in", f"{name}-out", f"{name}-small", partitions=1)
+    worker = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name).start()
+    try:
+        await eventually(lambda: "owns" in worker.log(), what=worker.log)
+        await set_topic(brokers, f"{name}-small", {"max.message.bytes": "5000"})
+        async with producing(brokers) as producer:
+            orders = [b'{"do": "write"}'] * 3 + [b'{"do": "to small"}', b'{"do": "write"}']
+            waiting = [await producer.send(f"{name}-in", order, b"a", partition=0) for order in orders]
+            await asyncio.gather(*waiting)
+        await eventually(lambda: "is stopped on" in worker.log(), what=worker.log)
+        line = next(line for line in worker.log().splitlines() if "is stopped on" in line)
+        assert f"{name}-in[0] offset 3 key 'a': the broker refuses what the handler" in line
+        assert (await committed_offsets(brokers, name))[0] == 3
+        assert len(await read_all(brokers, f"{name}-out")) == 3
+    finally:
+        assert worker.terminate() == 0
+
+
+async def set_topic(brokers: str, topic: str, config: dict[str, str]) -> None:
+    from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+    admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
+    await admin.start()
+    try:
+        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, config)])
+    finally:
+        await admin.close()
+
+
+async def test_more_partitions_for_the_input_end_the_worker(brokers: str, tmp_path: Path) -> None:
+    name = unique("bad")
+    await make_topics(brokers, f"{name}-in", partitions=1)
+    worker = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name).start()
+    await eventually(lambda: "owns" in worker.log(), what=worker.log)
+    admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
+    await admin.start()
+    await admin.create_partitions({f"{name}-in": NewPartitions(total_count=2)})
+    await admin.close()
+    assert await asyncio.to_thread(worker.wait, 40) == 1
+    assert f"topic {name}-in, the input of actor obey, was given more partitions than 1" in worker.log()
 
 
 async def reset_offset(brokers: str, name: str, offset: int) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from actors.testing import Conditions
-from tests.sim import app
 from tests.sim.node import SKEW_MARGIN_MS, Node, World
 
 REQUESTS = (
@@ -29,23 +28,26 @@ STEPS = (
     *(f"{request} {when}" for request in REQUESTS for when in ("to send", "answered")),
     *(f"{kind} {when}" for kind in WRITES for when in ("to write", "written")),
     "store to open",
+    "disk called",
     "assigned",
 )
+TAKEOVER_STEPS = ("assigned", *STEPS[: 2 * REQUESTS.index("AddOffsetsToTxn")])
 COMMIT_REQUESTS = ("AddOffsetsToTxn", "TxnOffsetCommit", "AddPartitionsToTxn", "Produce", "EndTxn")
 
 
 class Nemesis:
     """Does harm until `heal`."""
 
-    def __init__(self, world: World, nodes: list[Node], random: Random) -> None:
+    def __init__(self, world: World, nodes: list[Node], random: Random, kinds: Sequence[str] = ()) -> None:
         self._world = world
         self._nodes = nodes
         self._random = random
-        kinds: list[Callable[[], None]] = [
+        every: list[Callable[[], float | None]] = [
             self.crash,
             self.crash_at_step,
             self.pause,
             self.pause_at_step,
+            self.wake_in_takeover,
             self.rebalance,
             self.rebalance_at_step,
             self.unknown_outcome,
@@ -63,7 +65,8 @@ class Nemesis:
             self.slow_markers,
             self.bounce,
         ]
-        self._kinds = random.sample(kinds, random.randint(2, 9))
+        drawn = random.sample(every, random.randint(2, 9))
+        self._kinds = [fault for fault in every if fault.__name__ in kinds] if kinds else drawn
         self._later: set[asyncio.TimerHandle] = set()
         self._foreign = 0
         self.done: dict[str, int] = {}
@@ -74,7 +77,7 @@ class Nemesis:
             fault = self._random.choice(self._kinds)
             self.done[fault.__name__] = self.done.get(fault.__name__, 0) + 1
             self._world.audit.note(f"FAULT {fault.__name__}")
-            fault()
+            await asyncio.sleep(fault() or 0.0)
 
     def heal(self) -> None:
         """Take everything back, and bring everything up."""
@@ -117,6 +120,22 @@ class Nemesis:
     def pause_at_step(self) -> None:
         node = self._some_node()
         self._at_step(node, lambda: self._pause(node))
+
+    def wake_in_takeover(self) -> None:
+        """A node stops inside a commit, and wakes while another one is at some step of taking its partitions over."""
+        node = self._some_node()
+        request = self._random.choice(COMMIT_REQUESTS)
+        self._at_step(node, lambda: self._sleep_until_takeover(node), f"{request} to send")
+
+    def _sleep_until_takeover(self, node: Node) -> None:
+        process = node.process
+        if process is None:
+            return
+        process.pause()
+        self._after(20.0, process.resume)
+        for other in self._nodes:
+            if other is not node:
+                self._at_step(other, process.resume, self._random.choice(TAKEOVER_STEPS))
 
     def rebalance(self) -> None:
         self._world.cluster.group.rebalance()
@@ -161,7 +180,7 @@ class Nemesis:
 
     def slow_disk(self) -> None:
         node = self._some_node()
-        node.blocking_s = self._random.choice(((0.1, 1.0), (1.0, 8.0)))
+        node.blocking_s = self._random.choice(((0.1, 1.0), (0.01, 8.0), (2.0, 8.0)))
         self._after(self._random.uniform(2.0, 15.0), lambda: setattr(node, "blocking_s", (0.0002, 0.003)))
 
     def full_disk(self) -> None:
@@ -188,23 +207,28 @@ class Nemesis:
                 dirty = self._random.choice((0, 0, self._random.randint(0, max(0, log.end - log.start))))
                 log.compact(cluster.wall_ms(), log.end - dirty)
 
-    def long_absence(self) -> None:
-        """A node is away for about as long as tombstones are kept, while compaction goes on."""
-        node = self._some_node()
-        process = node.process
-        away_s = self._random.choice((45.0, 58.0, 70.0, 130.0))
-        if process is not None and self._random.random() < 0.3:
+    def long_absence(self) -> float:
+        """A node is away, asleep or cut off for about as long as tombstones are kept, while keys are deleted."""
+        node, random = self._some_node(), self._random
+        process, name = node.process, node.process.name if node.process is not None else ""
+        away_s = random.choice((45.0, 58.0, 65.0, 75.0, 130.0))
+        how = random.choice(("dead", "dead", "asleep", "cut off"))
+        if how == "dead" or process is None:
+            self._kill(node, back_s=away_s, keeps_disk=True)
+        elif how == "asleep":
             process.pause()
             self._after(away_s, process.resume)
         else:
-            self._kill(node, back_s=away_s, keeps_disk=True)
-        for back_s in (away_s * 0.1, away_s * 0.4, away_s * 0.8, away_s * 0.95):
-            self._after(back_s, self.compact)
-        if self._random.random() < 0.5:
-            self._world.loop.create_task(self._long_silence(away_s))
-
-    async def _long_silence(self, away_s: float) -> None:
-        await asyncio.sleep(away_s)
+            self._world.network.cut_off.add(name)
+            self._after(away_s, lambda: self._world.network.cut_off.discard(name))
+        self._after(random.choice((0.0, 12.0)), self._world.delete_keys)
+        for after_s in (14.0, away_s / 2, away_s - 0.5):
+            self._after(after_s, self.compact)
+        for other in self._nodes:
+            # Somebody has to be away for the partitions to come back.
+            if other is not node and random.random() < 0.7:
+                self._after(away_s - 0.1, lambda other=other: self._kill(other, back_s=20.0))
+        return away_s + 5.0 if random.random() < 0.8 else 0.0
 
     def foreign_transaction(self) -> None:
         """Another program's transaction holds back the last stable offset of our topics, then aborts."""
@@ -268,12 +292,13 @@ class Nemesis:
             process.pause()
             self._after(self._random.choice((0.3, 4.0, 9.0, 20.0)), process.resume)
 
-    def _at_step(self, node: Node, harm: Callable[[], None]) -> None:
-        """Do harm at the n-th coming of a step, or after a while if it doesn't come."""
+    def _at_step(self, node: Node, harm: Callable[[], None], step: str | None = None) -> None:
+        """Do harm at the n-th coming of a step, some step if none is named."""
         process = node.process
         if process is None:
             return
-        step, left = self._random.choice(STEPS), self._random.choice((0, 0, 1, 3))
+        left = 0 if step is not None else self._random.choice((0, 0, 1, 3))
+        step = self._random.choice(STEPS) if step is None else step
 
         def reached(name: str) -> None:
             nonlocal left
@@ -296,6 +321,3 @@ def inputs_of(random: Random, keys: list[str], number: int) -> tuple[bytes, byte
     operation = random.choices(("count", "slow", "first", "reset", "forget"), (10, 1, 4, 3, 2))[0]
     argument = f"{random.uniform(0.01, 0.4):.2f}" if operation == "slow" else str(number)
     return random.choice(keys).encode(), f"{operation}:{argument}".encode()
-
-
-__all__ = ["Nemesis", "app", "inputs_of"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -37,6 +38,7 @@ SKEW_MARGIN_MS = 10_000
 COMMIT_DEADLINE_S = 5.0
 TRANSACTION_TIMEOUT_S = 12.0
 REVOKE_S = 3.0
+STOP_S = 5.0
 
 
 @dataclass
@@ -54,6 +56,7 @@ class World:
     queue_records: int
     commit_interval_s: float
     commit_max_bytes: int
+    delete_keys: Callable[[], None] = lambda: None
 
 
 class Node:
@@ -110,7 +113,7 @@ class Node:
     async def _stop(self) -> None:
         worker, source = self.worker, self.source
         if worker is not None:
-            await worker.stop()
+            await worker.stop(STOP_S)
         if source is not None:
             await source.close()
 
@@ -197,6 +200,12 @@ class _LateSink:
 
     def has_room(self) -> None:
         self.source.has_room()
+
+    def position(self, source: TopicPartition) -> int | None:
+        return self.source.position(source)
+
+    def check(self) -> None:
+        self.source.check()
 
     async def poll(self, wanted: Any, timeout_s: float) -> Any:
         return await self.source.poll(wanted, timeout_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -56,10 +56,12 @@ def check(seed: int, *, print_trace: bool = False) -> Report:
     return report
 
 
-def simulate(seed: int, *, print_trace: bool = False, check_phases: bool = True) -> Report:
-    """Run a seed and report, whatever happens."""
+def simulate(
+    seed: int, *, print_trace: bool = False, check_phases: bool = True, faults: Sequence[str] = ()
+) -> Report:
+    """Run a seed and report, whatever happens. `faults` restricts it to these kinds."""
     loop = VirtualLoop()
-    simulation = Simulation(loop, seed, print_trace=print_trace, check_phases=check_phases)
+    simulation = Simulation(loop, seed, faults, print_trace=print_trace, check_phases=check_phases)
     loop.set_exception_handler(simulation.on_exception)
     with _logs_to(simulation.audit), simulation.small_limits():
         try:
@@ -79,7 +81,9 @@ def simulate(seed: int, *, print_trace: bool = False, check_phases: bool = True)
 class Simulation:
     """A seed's world."""
 
-    def __init__(self, loop: VirtualLoop, seed: int, *, print_trace: bool, check_phases: bool) -> None:
+    def __init__(
+        self, loop: VirtualLoop, seed: int, faults: Sequence[str], *, print_trace: bool, check_phases: bool
+    ) -> None:
         self.seed = seed
         self.is_over = False
         self._loop = loop
@@ -106,7 +110,8 @@ class Simulation:
         )
         self._make_topics()
         self.nodes = [Node(self._world, f"w{number}") for number in range(random.randint(1, 3))]
-        self._nemesis = Nemesis(self._world, self.nodes, Random(f"{seed} faults"))
+        self._nemesis = Nemesis(self._world, self.nodes, Random(f"{seed} faults"), faults)
+        self._world.delete_keys = self._delete_keys
         self._keys = [f"k{number}" for number in range(random.choice((1, 3, 8)))]
         self._inputs = 0
         self._healed_s = 0.0
@@ -152,6 +157,7 @@ class Simulation:
     async def _produce(self, count: int) -> None:
         """Bursts and silence; some inputs come in transactions, and some of those abort."""
         random = Random(f"{self.seed} inputs")
+        pace = random.choice((0.2, 1.0, 4.0))
         while self._inputs < count:
             burst = random.choice((1, 1, 5, 20))
             if random.random() < 0.15:
@@ -160,7 +166,14 @@ class Simulation:
                 for _ in range(burst):
                     target, record = self._input(random)
                     self._world.cluster.produce(target, [record])
-            await asyncio.sleep(random.choice((0.0, 0.02, 0.3, 2.0, 8.0)))
+            await asyncio.sleep(random.choice((0.0, 0.02, 0.3, 2.0, 8.0)) * pace)
+
+    def _delete_keys(self) -> None:
+        for operation in ("reset", "forget"):
+            for key in self._keys:
+                self._inputs += 1
+                target = TopicPartition(app.INPUT, partition_for(key.encode(), self._world.partitions))
+                self._world.cluster.produce(target, [(key.encode(), f"{operation}:{self._inputs}".encode(), ())])
 
     async def _produce_transaction(self, random: Random, burst: int) -> None:
         cluster, name = self._world.cluster, f"inputs-{self._inputs}"

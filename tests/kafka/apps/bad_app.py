@@ -18,13 +18,15 @@ class Order(msgspec.Struct):
 
 source = app.topic(f"{NAME}-in", key_type=str, value_type=Order)
 out = app.topic(f"{NAME}-out", key_type=str, value_type=bytes)
+small = app.topic(f"{NAME}-small", key_type=str, value_type=bytes)
+compacted = app.topic(f"{NAME}-compacted", key_type=str, value_type=bytes)
 nowhere = app.topic(f"{NAME}-nowhere", key_type=str, value_type=bytes)
 mine = app.store("mine", key_type=str, value_type=bytes)
 loose = app.store("loose", key_type=str, value_type=bytes)
 
 
 @app.actor(source, stores=[mine])
-async def obey(ctx: Context, order: Order) -> None:
+async def obey(ctx: Context, order: Order) -> None:  # noqa: C901  a case a mistake
     """Write and send, then do it."""
     mine.set(ctx.key, order.do.encode())
     ctx.send(out, key=ctx.key, value=order.do.encode())
@@ -42,6 +44,19 @@ async def obey(ctx: Context, order: Order) -> None:
             ctx.send(out, key=ctx.key, value=bytes(2_000_000))
         case "unknown topic":
             ctx.send(nowhere, key=ctx.key, value=b"x")
+        case "no such partition":
+            ctx.send(out, key=ctx.key, value=b"x", partition=99)
+        case "no key":
+            ctx.send(compacted, value=b"x")
+        case "text header":
+            ctx.send(out, key=ctx.key, value=b"x", headers={"a": "b"})  # type: ignore[dict-item]
+        case "float time":
+            ctx.send(out, key=ctx.key, value=b"x", timestamp_ms=1.5)  # type: ignore[arg-type]
+        case "many":
+            for number in range(1000):
+                ctx.send(small, key=ctx.key, value=b"%0100d" % number)
+        case "to small":
+            ctx.send(small, key=ctx.key, value=bytes(10_000))
         case "faust send":
             await out.send(key=ctx.key, value=b"x")
         case _:

@@ -72,8 +72,8 @@ def _crash_points() -> None:
         await commit(self)
         _pass("stored")
 
-    async def send(producer: Any, batch: Any) -> Any:
-        receipt = await send_all(producer, batch)
+    async def send(producer: Any, batch: Any, *more: Any) -> Any:
+        receipt = await send_all(producer, batch, *more)
         _pass("inside" if batch.changelogs else "claim")
         return receipt
 
