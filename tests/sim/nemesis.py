@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from random import Random
 
-from actors.testing import Conditions
+from actors.testing import Conditions, Disk
 from tests.sim.node import SKEW_MARGIN_MS, Node, World
 
 REQUESTS = (
@@ -54,6 +54,7 @@ class Nemesis:
             self.bad_network,
             self.cut_off,
             self.move_group_coordinator,
+            self.move_group_coordinator_at_step,
             self.move_transaction_coordinator,
             self.slow_disk,
             self.full_disk,
@@ -61,6 +62,7 @@ class Nemesis:
             self.clock_jump,
             self.compact,
             self.long_absence,
+            self.long_cut_off,
             self.foreign_transaction,
             self.slow_markers,
             self.bounce,
@@ -164,14 +166,22 @@ class Nemesis:
         """A node's requests are lost, its answers too; it runs on."""
         process = self._some_node().process
         if process is not None:
-            self._world.network.cut_off.add(process.name)
-            duration_s = self._random.choice((1.0, 5.0, 15.0))
-            self._after(duration_s, lambda: self._world.network.cut_off.discard(process.name))
+            self._cut_off(process.name, self._random.choice((1.0, 5.0, 15.0)))
+
+    def _cut_off(self, process: str, seconds: float) -> None:
+        cut_off = self._world.network.cut_off
+        cut_off.add(process)
+        self._after(seconds, lambda: cut_off.discard(process))
 
     def move_group_coordinator(self) -> None:
         group = self._world.cluster.group
         group.is_moving = True
         self._after(self._random.choice((0.2, 2.0, 12.0)), lambda: setattr(group, "is_moving", False))
+
+    def move_group_coordinator_at_step(self) -> None:
+        """The coordinator moves just when a task asks for the committed offset, or is in a commit."""
+        step = self._random.choice(("OffsetFetch to send", "Heartbeat? answered", "TxnOffsetCommit to send"))
+        self._at_step(self._some_node(), self.move_group_coordinator, step)
 
     def move_transaction_coordinator(self) -> None:
         transactions = self._world.cluster.transactions
@@ -184,9 +194,11 @@ class Nemesis:
         self._after(self._random.uniform(2.0, 15.0), lambda: setattr(node, "blocking_s", (0.0002, 0.003)))
 
     def full_disk(self) -> None:
-        node = self._some_node()
-        node.disk.is_full = True
-        self._after(self._random.uniform(0.5, 8.0), lambda: setattr(node.disk, "is_full", False))
+        self._fill(self._some_node().disk)
+
+    def _fill(self, disk: Disk) -> None:
+        disk.is_full = True
+        self._after(self._random.uniform(0.5, 8.0), lambda: setattr(disk, "is_full", False))
 
     def damage_disk(self) -> None:
         """A process dies, and what it finds when it is back can't be read."""
@@ -208,19 +220,28 @@ class Nemesis:
                 log.compact(cluster.wall_ms(), log.end - dirty)
 
     def long_absence(self) -> float:
-        """A node is away, asleep or cut off for about as long as tombstones are kept, while keys are deleted."""
+        """A node is away or asleep for about as long as tombstones are kept."""
         node, random = self._some_node(), self._random
-        process, name = node.process, node.process.name if node.process is not None else ""
+        process = node.process
         away_s = random.choice((45.0, 58.0, 65.0, 75.0, 130.0))
-        how = random.choice(("dead", "dead", "asleep", "cut off"))
-        if how == "dead" or process is None:
+        if process is None or random.random() < 0.7:
             self._kill(node, back_s=away_s, keeps_disk=True)
-        elif how == "asleep":
+        else:
             process.pause()
             self._after(away_s, process.resume)
-        else:
-            self._world.network.cut_off.add(name)
-            self._after(away_s, lambda: self._world.network.cut_off.discard(name))
+        return self._pass_time(node, away_s)
+
+    def long_cut_off(self) -> float:
+        """A node runs on for as long as tombstones are kept, and reaches nobody."""
+        node = self._some_node()
+        away_s = self._random.choice((65.0, 75.0, 130.0))
+        if node.process is not None:
+            self._cut_off(node.process.name, away_s)
+        return self._pass_time(node, away_s)
+
+    def _pass_time(self, node: Node, away_s: float) -> float:
+        """Delete keys and compact while a node is away; give the seconds until it is back and has settled."""
+        random = self._random
         self._after(random.choice((0.0, 12.0)), self._world.delete_keys)
         for after_s in (14.0, away_s / 2, away_s - 0.5):
             self._after(after_s, self.compact)
@@ -228,7 +249,15 @@ class Nemesis:
             # Somebody has to be away for the partitions to come back.
             if other is not node and random.random() < 0.7:
                 self._after(away_s - 0.1, lambda other=other: self._kill(other, back_s=20.0))
-        return away_s + 5.0 if random.random() < 0.8 else 0.0
+        if random.random() < 0.4:
+            self._after(away_s + 0.01, lambda: self._disturb_restore(node))
+        return away_s + 25.0 if random.random() < 0.8 else 0.0
+
+    def _disturb_restore(self, node: Node) -> None:
+        """What came back dies, or can't write, when it notices how long it was away."""
+        step = self._random.choice(("wipe to write", "wipe written", "load to write", "load written"))
+        harm = self._random.choice((lambda: self._kill(node, keeps_disk=True), lambda: self._fill(node.disk)))
+        self._at_step(node, harm, step)
 
     def foreign_transaction(self) -> None:
         """Another program's transaction holds back the last stable offset of our topics, then aborts."""

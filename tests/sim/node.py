@@ -35,8 +35,6 @@ from tests.sim.audit import Audit, WatchedGroup, WatchedLog
 
 DELETE_RETENTION_MS = 60_000
 SKEW_MARGIN_MS = 10_000
-COMMIT_DEADLINE_S = 5.0
-TRANSACTION_TIMEOUT_S = 12.0
 REVOKE_S = 3.0
 STOP_S = 5.0
 
@@ -56,6 +54,8 @@ class World:
     queue_records: int
     commit_interval_s: float
     commit_max_bytes: int
+    commit_deadline_s: float
+    session_s: float
     delete_keys: Callable[[], None] = lambda: None
 
 
@@ -163,7 +163,12 @@ class Node:
         self.source = sink.source = FakeSource(
             world.cluster,
             world.network,
-            FakeGroupSettings(self.name, max_poll_records=world.max_poll_records),
+            FakeGroupSettings(
+                self.name,
+                session_s=world.session_s,
+                heartbeat_s=world.session_s / 3,
+                max_poll_records=world.max_poll_records,
+            ),
             [app.INPUT],
             on_disk=on_disk,
             assigned=worker.assigned,
@@ -181,8 +186,8 @@ class Node:
             world.cluster,
             world.network,
             transactional_id=app.transactional_id(partition),
-            transaction_timeout_s=TRANSACTION_TIMEOUT_S,
-            commit_deadline_s=COMMIT_DEADLINE_S,
+            transaction_timeout_s=world.commit_deadline_s + 7.0,
+            commit_deadline_s=world.commit_deadline_s,
         )
         return WatchedLog(log, world.audit, identity)
 

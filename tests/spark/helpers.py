@@ -167,7 +167,7 @@ class Export:
         rows: dict[int, list[Write]] = {partition: [] for partition in range(PARTITIONS)}
         for (partition, _), write in fold(log.records, before=at).items():
             rows[partition].append(write)
-        places = {partition: Position(0, offset, NOW_MS, epoch, "an-id") for partition, offset in enumerate(at)}
+        places = {partition: Position(0, offset, NOW_MS, epoch, "") for partition, offset in enumerate(at)}
         return cls(log.topic, rows, places)
 
     def find(self, key: bytes) -> Write:

@@ -272,6 +272,24 @@ def test_position_beyond_the_log(check: Validate, log: Log):
         check(export)
 
 
+def test_export_of_a_topic_that_was_made_anew(check: Validate, log: Log):
+    export = Export.of(log)
+    export.positions[1] = replace(export.positions[1], changelog_id="7f0d3c1a-0000-4000-8000-000000000001")
+    with pytest.raises(ExportError, match=r"with the id 7f0d3c1a-.*: the topic was made anew since"):
+        check(export)
+
+
+def test_every_mismatch_is_named_up_to_ten(check: Validate, log: Log):
+    """Two missing keys are two names, whatever their hashes are."""
+    export = Export.of(log)
+    missing = [write.key for rows in export.rows.values() for write in rows][:12]
+    for key in missing:
+        export.remove(key)
+    report = check(export)
+    assert report.counts["missing"] == 12
+    assert len(report.examples["missing"]) == 10
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
