@@ -31,7 +31,7 @@ class ActorOptions:
         clock_skew_margin: how far clocks of workers and brokers may differ.
         commit_max_bytes: a commit is made before this much is held per task.
         commit_deadline: a commit that takes longer counts as unknown, and the task takes over again.
-        queue_records: how many fetched records may wait per task.
+        queue_records: more is fetched for a task when fewer than these wait.
         revoke_timeout: how long a rebalance waits for handlers and commits.
         checkpoint_refresh: how often an idle task notes that its state is current.
         rocksdb_cache_bytes, rocksdb_write_buffer_bytes: block cache and memtables, shared by all stores of the worker.
