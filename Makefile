@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench crash format clean install
+.PHONY: demo test check bench crash sim nightly format clean install
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,12 @@ test: check  ## all tests, on a real broker and a real Spark
 
 crash: $(READY)  ## the crash run in full: 300,000 inputs, 20 faults
 	$(BIN)/python -m tests.crash
+
+sim: $(READY)  ## the simulation; SEED=n replays one seed with its trace
+	$(if $(SEED),SEED=$(SEED)) $(BIN)/python -m pytest tests/sim -q $(if $(SEED),-s)
+
+nightly: $(READY)  ## 10,000 seeds
+	SIM_SEEDS=10000 $(BIN)/python -m pytest tests/sim -q
 
 bench: $(READY)  ## records/s of the main job on one worker
 	$(BIN)/python -m benchmarks.run_commands

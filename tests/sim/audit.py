@@ -57,7 +57,7 @@ class Audit:
         line = f"{self.now_s():9.3f} {'-' if process is None else process.name:8} {text}"
         self.trace.append(line)
         if self.print_trace:
-            print(line)  # noqa: T201
+            print(line)
 
     def violated(self, text: str) -> None:
         self.note(f"VIOLATED {text}")

@@ -32,6 +32,8 @@ STEPS = (
     "assigned",
 )
 TAKEOVER_STEPS = ("assigned", *STEPS[: 2 * REQUESTS.index("AddOffsetsToTxn")])
+ENOUGH_S = 250.0
+"""After so long no new fault comes: a run is short, and there are many."""
 COMMIT_REQUESTS = ("AddOffsetsToTxn", "TxnOffsetCommit", "AddPartitionsToTxn", "Produce", "EndTxn")
 
 
@@ -75,6 +77,8 @@ class Nemesis:
 
     async def run(self, faults: int, pause_s: tuple[float, float]) -> None:
         for _ in range(faults):
+            if self._world.loop.time() > ENOUGH_S:
+                return
             await asyncio.sleep(self._random.uniform(*pause_s))
             fault = self._random.choice(self._kinds)
             self.done[fault.__name__] = self.done.get(fault.__name__, 0) + 1

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from actors._core.partitioner import partition_for
 from actors.ports import TopicPartition
-from actors.runtime import restore, task
+from actors.runtime import restore, task, worker
 from actors.runtime.task import State
 from actors.testing import Network, SimKafka, StuckError, VirtualLoop, fold
+from actors.testing.network import retried
 from tests.sim import app
 from tests.sim.audit import Audit
 from tests.sim.nemesis import Nemesis, inputs_of
@@ -57,9 +60,7 @@ def check(seed: int, *, print_trace: bool = False) -> Report:
     return report
 
 
-def simulate(
-    seed: int, *, print_trace: bool = False, check_phases: bool = True, faults: Sequence[str] = ()
-) -> Report:
+def simulate(seed: int, *, print_trace: bool = False, check_phases: bool = True, faults: Sequence[str] = ()) -> Report:
     """Run a seed and report, whatever happens. `faults` restricts it to these kinds."""
     loop = VirtualLoop()
     simulation = Simulation(loop, seed, faults, print_trace=print_trace, check_phases=check_phases)
@@ -134,14 +135,18 @@ class Simulation:
 
     @contextlib.contextmanager
     def small_limits(self) -> Iterator[None]:
-        """Have a hundred records do what the product does from thousands on: writes in a thread, loads in chunks."""
-        before = restore.LOAD_RECORDS, task.INLINE_WRITES
+        """Have a hundred records do what the product does from thousands on: writes in a thread, loads in chunks.
+
+        Polls take longer, for the simulation's speed: most of what happens in a silence are polls.
+        """
+        before = restore.LOAD_RECORDS, task.INLINE_WRITES, worker.POLL_S
         restore.LOAD_RECORDS = self._random.choice((2, 10, 1000))
         task.INLINE_WRITES = self._random.choice((0, 2, 1000))
+        worker.POLL_S = self._random.choice((0.2, 1.0, 1.0))
         try:
             yield
         finally:
-            restore.LOAD_RECORDS, task.INLINE_WRITES = before
+            restore.LOAD_RECORDS, task.INLINE_WRITES, worker.POLL_S = before
 
     async def run(self) -> None:
         for node in self.nodes:
@@ -182,17 +187,20 @@ class Simulation:
 
     async def _produce_transaction(self, random: Random, burst: int) -> None:
         cluster, name = self._world.cluster, f"inputs-{self._inputs}"
-        while cluster.transactions.is_moving:
-            await asyncio.sleep(0.1)
-        epoch = cluster.transactions.init_producer_id(name, 60.0)
+        transactions = cluster.transactions
+        epoch = await self._insist(lambda: transactions.init_producer_id(name, 60.0))
         for _ in range(burst):
             target, record = self._input(random)
-            cluster.add_partitions(name, epoch, [target])
+            await self._insist(lambda target=target: cluster.add_partitions(name, epoch, [target]))
             cluster.produce_in_transaction(name, epoch, target, [record])
         await asyncio.sleep(random.choice((0.0, 0.1, 3.0)))
-        while cluster.transactions.is_moving:
-            await asyncio.sleep(0.1)
-        cluster.transactions.end(name, epoch, commit=random.random() < 0.7)
+        await self._insist(lambda: transactions.end(name, epoch, commit=random.random() < 0.7))
+
+    async def _insist(self, request: Callable[[], Any]) -> Any:
+        async def ask() -> Any:
+            return request()
+
+        return await retried(ask, retry_s=0.1, deadline_s=math.inf)
 
     def _input(self, random: Random) -> tuple[TopicPartition, tuple[bytes, bytes, tuple[()]]]:
         self._inputs += 1

@@ -82,7 +82,9 @@ def confirm_before_fence_only(patch: Patch) -> None:
     patch.setattr(
         Task,
         "_take_over",
-        rewritten(Task._take_over, ("self._advance(Event.FENCED)\n    await self._confirm()", "self._advance(Event.FENCED)")),
+        rewritten(
+            Task._take_over, ("self._advance(Event.FENCED)\n    await self._confirm()", "self._advance(Event.FENCED)")
+        ),
     )
 
 
@@ -210,7 +212,9 @@ def broker_that_fences_nobody(patch: Patch) -> None:
     patch.setattr(
         TransactionCoordinator,
         "_checked",
-        rewritten(TransactionCoordinator._checked, ("if producer is None or producer.epoch != epoch:", "if producer is None:")),
+        rewritten(
+            TransactionCoordinator._checked, ("if producer is None or producer.epoch != epoch:", "if producer is None:")
+        ),
     )
 
 
@@ -235,8 +239,7 @@ def stop_at_the_first_failure(patch: Patch) -> None:
         self._advance(task.Event.UNKNOWN)
         self._services.sink.stop_delivery(self.source)
         self._drop_work()
-        while not self._stopping:
-            await asyncio.sleep(1.0)
+        await asyncio.Event().wait()
 
     patch.setattr(Task, "_look_again", stand_still)
 
