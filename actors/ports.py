@@ -190,7 +190,7 @@ class TaskSink(Protocol):
         """Say that a queue which was full has room again."""
 
     def position(self, source: TopicPartition) -> int | None:
-        """Give the offset that is fetched next: everything before it was delivered, or is no record. None if unknown."""
+        """Give the offset that is fetched next: all before it was delivered, or is no record. None if unknown."""
 
 
 class Source(TaskSink, Protocol):

@@ -34,8 +34,9 @@ from actors.ports import Identity, TaskLog, TopicPartition
 from actors.runtime.clock import SystemClock
 from actors.runtime.context import OutputTopic
 from actors.runtime.restore import Changelog, Restorer
+from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.stores import StoreCache
-from actors.runtime.task import ActorSpec, Task, TaskServices, TaskSettings
+from actors.runtime.task import Task
 from actors.runtime.worker import Worker, WorkerSettings
 from stores.errors import StoreError
 from stores.folder import DataFolder

@@ -30,11 +30,14 @@ class StoreCache:
         if held is not None:
             return held
         try:
-            opened = await finish_in_thread(self._open_store, store, partition)
+            return await finish_in_thread(self._open_and_keep, store, partition)
         except StoreCorruptedError:
             await self.discard(store, partition)
-            opened = await finish_in_thread(self._open_store, store, partition)
-        self._stores[store, partition] = opened
+            return await finish_in_thread(self._open_and_keep, store, partition)
+
+    def _open_and_keep(self, store: str, partition: int) -> PartitionStore:
+        """Open and remember in one step: a caller cancelled in between would leave a store that nobody closes."""
+        opened = self._stores[store, partition] = self._open_store(store, partition)
         return opened
 
     async def reopen(self, store: str, partition: int) -> None:

@@ -25,16 +25,15 @@ import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from actors._core.commit import Backoff, CommitMark, CommitPolicy, parse_mark
+from actors._core.commit import CommitMark, parse_mark
 from actors._core.lifecycle import Event, State, advance
 from actors._core.takeover import (
     Contradiction,
     InputFacts,
-    StartRules,
     decide_start,
     next_epoch,
 )
@@ -52,22 +51,17 @@ from actors.errors import (
     UndecodableRecordError,
 )
 from actors.ports import (
-    Clock,
     CommitBatch,
     Committed,
-    GroupView,
     Identity,
     InputRecord,
-    Logs,
     OwnerRecord,
-    Owners,
-    StoreProvider,
     TaskLog,
-    TaskSink,
     TopicPartition,
 )
-from actors.runtime.context import Context, OutputTopic, Store, TaskState, enter_message
-from actors.runtime.restore import Changelog, Restored, Restorer
+from actors.runtime.context import Context, Store, TaskState, enter_message
+from actors.runtime.restore import Restored
+from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.threads import finish_in_thread
 from stores._core.overlay import MessageScope, Overlay, stamped
 from stores._core.record import Position
@@ -84,49 +78,6 @@ HALT_REMINDER_S = 60.0
 PREDECESSOR_REMINDER_S = 10.0
 _SIZE_MASK = 15
 """How much is held is looked at every 16 messages."""
-
-
-@dataclass(frozen=True, slots=True)
-class ActorSpec:
-    """An actor as the runtime needs it. `changelogs` is by store name."""
-
-    name: str
-    topic: str
-    partition_count: int
-    handler: Callable[[Context, Any], Awaitable[None]]
-    decode_key: Callable[[bytes], Any]
-    decode_value: Callable[[bytes], Any]
-    stores: tuple[Store[Any, Any], ...]
-    changelogs: Mapping[str, Changelog]
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSettings:
-    """What is the same for all tasks of a worker. `queue_records` bounds what is fetched ahead of the handler."""
-
-    worker: str
-    address: str
-    policy: CommitPolicy
-    rules: StartRules
-    backoff: Backoff
-    queue_records: int
-    checkpoint_refresh_s: float
-    exactly_once: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TaskServices:
-    """The world as a task sees it."""
-
-    group: GroupView
-    logs: Logs
-    owners: Owners
-    restorer: Restorer
-    stores: StoreProvider
-    sink: TaskSink
-    clock: Clock
-    resolve_output: Callable[[Any], OutputTopic]
-    encode_owner: Callable[[OwnerRecord], Any]
 
 
 class Task:

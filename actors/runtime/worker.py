@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from actors.errors import ConfigurationError
 from actors.ports import Identity, Source, TaskLog, TopicPartition
-from actors.runtime.task import ActorSpec, Task, TaskServices, TaskSettings
+from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
+from actors.runtime.task import Task
 
 logger = logging.getLogger(__name__)
 

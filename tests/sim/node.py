@@ -13,7 +13,7 @@ from actors._core.takeover import ResetPolicy, StartRules
 from actors.ports import Identity, TopicPartition
 from actors.runtime.context import OutputTopic
 from actors.runtime.restore import Changelog, Restorer
-from actors.runtime.task import ActorSpec, TaskServices, TaskSettings
+from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.worker import Worker, WorkerSettings
 from actors.testing import (
     Disk,

@@ -46,17 +46,18 @@ class Report:
     faults: dict[str, int] = field(default_factory=dict)
 
 
-def check(seed: int, *, print_trace: bool = False) -> Report:
-    """Run a seed.
+def check(seed: int, *, print_trace: bool = False, faults: Sequence[str] = ()) -> Report:
+    """Run a seed with all kinds of faults, or with these.
 
     Raises:
         SimulationFailedError: an invariant broke.
     """
-    report = simulate(seed, print_trace=print_trace)
+    report = simulate(seed, print_trace=print_trace, faults=faults)
     if report.violations:
         trace = "\n".join(report.trace[-TRACE_LINES:])
         broken = "\n".join(report.violations[:10])
-        raise SimulationFailedError(f"seed {seed}\n{broken}\n--- replay it: make sim SEED={seed}\n{trace}")
+        only = f" FAULTS={','.join(faults)}" if faults else ""
+        raise SimulationFailedError(f"seed {seed}\n{broken}\n--- replay it: make sim SEED={seed}{only}\n{trace}")
     return report
 
 
