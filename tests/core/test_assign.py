@@ -105,13 +105,9 @@ def best_price(members: Sequence[Member], tasks: Sequence[Task]) -> tuple[int, i
 
 
 @st.composite
-def groups(
-    draw: st.DrawFn, max_members: int, max_actors: int, max_partitions: int
-) -> tuple[list[Member], list[Task]]:
+def groups(draw: st.DrawFn, max_members: int, max_actors: int, max_partitions: int) -> tuple[list[Member], list[Task]]:
     shape = draw(st.lists(st.integers(1, max_partitions), min_size=1, max_size=max_actors))
-    tasks = [
-        Task(f"actor{index}", partition) for index, count in enumerate(shape) for partition in range(count)
-    ]
+    tasks = [Task(f"actor{index}", partition) for index, count in enumerate(shape) for partition in range(count)]
     count = draw(st.integers(1, max_members))
     members = []
     generations = draw(st.permutations(range(count)))
@@ -195,9 +191,7 @@ def test_a_clean_restart_of_one_of_two_gets_the_same_partitions_back(partitions:
         away = [workers[other]]
         alone = carry_on(assign(away, tasks), away, 2)
         for name in ("a-new-id", "z-new-id"):
-            back = Member(
-                name, instance_id=workers[restarted].instance_id, on_disk=workers[restarted].on_disk
-            )
+            back = Member(name, instance_id=workers[restarted].instance_id, on_disk=workers[restarted].on_disk)
             second = assign([*alone, back], tasks)
             assert set(second[name]) == set(first[workers[restarted].member_id])
 
@@ -218,8 +212,7 @@ def test_a_restart_of_all_swaps_nothing_although_stale_copies_lie_around() -> No
     first = assign(both, tasks)
     both = carry_on(first, both, 2, position=1000)
     restarted = [
-        Member(f"new{9 - index}", member.instance_id, on_disk=member.on_disk)
-        for index, member in enumerate(both)
+        Member(f"new{9 - index}", member.instance_id, on_disk=member.on_disk) for index, member in enumerate(both)
     ]
     second = assign(restarted, tasks)
     assert [set(second[member.member_id]) for member in restarted] == [set(owned) for owned in first.values()]
@@ -277,9 +270,7 @@ class Group(RuleBasedStateMachine):
 
     @initialize(shape=st.lists(st.integers(1, 7), min_size=1, max_size=3))
     def begin(self, shape: list[int]) -> None:
-        self.tasks = [
-            Task(f"a{index}", number) for index, count in enumerate(shape) for number in range(count)
-        ]
+        self.tasks = [Task(f"a{index}", number) for index, count in enumerate(shape) for number in range(count)]
         self.generation = 0
         self.born = 0
         self.members: list[Member] = []
@@ -385,22 +376,14 @@ def test_member_data_of_another_version_is_a_member_without_a_history(raw: bytes
 
 def test_member_data_stays_small() -> None:
     tasks = tasks_of(orders=5, **{"a-second-actor": 5})
-    member = Member(
-        "m0", "worker-17", "http://10.0.0.17:6066", 12, frozenset(tasks), dict.fromkeys(tasks, 10**9)
-    )
+    member = Member("m0", "worker-17", "http://10.0.0.17:6066", 12, frozenset(tasks), dict.fromkeys(tasks, 10**9))
     assert len(encode_member_data(member)) < 150
     all_tasks = [Task(f"actor{actor}", number) for actor in range(10) for number in range(100)]
-    routing = encode_routing(
-        {task: f"http://10.0.0.{index % 200}:6066" for index, task in enumerate(all_tasks)}
-    )
+    routing = encode_routing({task: f"http://10.0.0.{index % 200}:6066" for index, task in enumerate(all_tasks)})
     assert len(routing) < 10_000
 
 
-@given(
-    st.dictionaries(
-        st.builds(Task, st.text(max_size=5), st.integers(0, 300)), st.text(max_size=8), max_size=20
-    )
-)
+@given(st.dictionaries(st.builds(Task, st.text(max_size=5), st.integers(0, 300)), st.text(max_size=8), max_size=20))
 def test_routing_survives_the_trip(owners: dict[Task, str]) -> None:
     raw = encode_routing(owners)
     assert decode_routing(raw) == owners

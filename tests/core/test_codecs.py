@@ -387,16 +387,10 @@ def test_raw_numbers_keep_what_json_has_not() -> None:
     assert math.isnan(codec.decode(codec.encode(math.nan)))
 
 
-@named(
-    [(Command, COMMAND), (Reading, READING), (dict[str, int], {"a": 1}), (UUID, UUID(int=1)), (bool, True)]
-)
+@named([(Command, COMMAND), (Reading, READING), (dict[str, int], {"a": 1}), (UUID, UUID(int=1)), (bool, True)])
 @pytest.mark.parametrize("serializer", [None, "json", "json|binary"])
-async def test_plain_agents_get_our_types(
-    app: faust.App, type_: Any, value: Any, serializer: str | None
-) -> None:
-    topic = app.topic(
-        "t", key_type=type_, value_type=type_, key_serializer=serializer, value_serializer=serializer
-    )
+async def test_plain_agents_get_our_types(app: faust.App, type_: Any, value: Any, serializer: str | None) -> None:
+    topic = app.topic("t", key_type=type_, value_type=type_, key_serializer=serializer, value_serializer=serializer)
     key, _ = topic.prepare_key(value, topic.key_serializer)
     raw, _ = topic.prepare_value(value, topic.value_serializer)
     assert raw == resolve(type_, serializer).encode(value)
@@ -407,9 +401,7 @@ async def test_plain_agents_get_our_types(
 
 
 @named(FAUST_VALUES)
-def test_what_faust_knows_is_left_to_faust(
-    app: faust.App, plain_app: faust.App, type_: Any, value: Any
-) -> None:
+def test_what_faust_knows_is_left_to_faust(app: faust.App, plain_app: faust.App, type_: Any, value: Any) -> None:
     ours, theirs = app.topic("t", value_type=type_), plain_app.topic("t", value_type=type_)
     raw = theirs.prepare_value(value, None)
     assert ours.prepare_value(value, None) == raw
@@ -457,9 +449,7 @@ def test_the_schema_follows_the_apps_serializer_and_the_calls() -> None:
     expected = resolve(Command, "json|binary").encode(COMMAND)
     assert schema.dumps_value(app, COMMAND, headers=None)[0] == expected
     assert schema.loads_value(app, Message(value=expected)) == COMMAND
-    assert schema.dumps_value(app, COMMAND, serializer="json", headers=None)[0] == resolve(Command).encode(
-        COMMAND
-    )
+    assert schema.dumps_value(app, COMMAND, serializer="json", headers=None)[0] == resolve(Command).encode(COMMAND)
 
 
 def test_the_schema_follows_an_update(app: faust.App) -> None:
