@@ -109,7 +109,8 @@ class Restorer:
                 if len(pending) >= LOAD_RECORDS:
                     if loading is not None:
                         await loading
-                    loading = asyncio.create_task(finish_in_thread(_load, store, pending, position))
+                    begun = _unfinished(position, plan)
+                    loading = asyncio.create_task(finish_in_thread(_load, store, pending, begun))
                     pending = []
                 now_s = self._clock.monotonic()
                 if now_s - reported_s >= REPORT_EVERY_S:
@@ -118,8 +119,8 @@ class Restorer:
         finally:
             if loading is not None:
                 await loading
+        await finish_in_thread(_load, store, pending, _unfinished(position, plan))
         position = replace(position, changelog_offset=plan.end)
-        await finish_in_thread(_load, store, pending, position)
         if count:
             seconds = max(self._clock.monotonic() - started_s, 1e-6)
             logger.info("%s: restored %d records in %.2f s", source, count, seconds)
@@ -151,6 +152,15 @@ def _after(position: Position, records: list[ChangelogRecord], next_offset: int)
         epoch=max(position.epoch, int.from_bytes(newest_epoch, "big")),
         source_offset=max(position.source_offset, int.from_bytes(newest_source, "big") + 1),
     )
+
+
+def _unfinished(position: Position, plan: Restore) -> Position:
+    """Give the position to keep on disk until the restore is known to be good.
+
+    It stays far enough from the log's end for the next restore to look at the checkpoint's age, which this one, if it
+    dies here, hasn't done yet. The claim writes the real one.
+    """
+    return replace(position, changelog_offset=max(plan.start, min(position.changelog_offset, plan.end - 2)))
 
 
 def _load(store: PartitionStore, records: list[ChangelogRecord], position: Position) -> None:

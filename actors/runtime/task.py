@@ -22,6 +22,7 @@ matters here whether the broker went through with it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections import deque
@@ -258,8 +259,9 @@ class Task:
             await self._mend_stores(error)
         if not self._stopping:
             self._wake.clear()
-            with_timeout = asyncio.wait_for(self._wake.wait(), delay_s)
-            await asyncio.gather(with_timeout, return_exceptions=True)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay_s):
+                    await self._wake.wait()
 
     async def _mend_stores(self, error: StoreError) -> None:
         for store in self.spec.stores:

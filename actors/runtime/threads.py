@@ -20,4 +20,7 @@ async def finish_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.
         return await asyncio.shield(work)
     except asyncio.CancelledError:
         await asyncio.wait([work])
+        if not work.cancelled():
+            # Nobody is left to hear of it; the store says it again to its next user.
+            work.exception()
         raise
