@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
@@ -77,13 +78,7 @@ class Topics:
         if not wanted:
             return {}
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in wanted]
-        with broker_errors("asking for topic settings"):
-            admin = AIOKafkaAdminClient(**self._connection.arguments("admin"))
-            try:
-                await admin.start()
-                responses = await admin.describe_configs(resources)
-            finally:
-                await admin.close()
+        responses = await self._administer("asking for topic settings", lambda admin: admin.describe_configs(resources))
         found: dict[str, dict[str, str]] = {}
         for response in responses:
             for code, message, _, name, entries in response.resources:
@@ -97,17 +92,30 @@ class Topics:
         for topic in topics:
             # Its constructor refuses -1, the broker's default.
             topic.replication_factor = settings.replication_factor
-        with broker_errors(f"making topics {', '.join(missing)}"):
-            admin = AIOKafkaAdminClient(**self._connection.arguments("admin"))
-            try:
-                await admin.start()
-                response = await admin.create_topics(topics)
-            finally:
-                await admin.close()
+        response = await self._administer(
+            f"making topics {', '.join(missing)}", lambda admin: admin.create_topics(topics)
+        )
         for name, code, *message in response.topic_errors:
             error = for_code(code)
             if code and error is not TopicAlreadyExistsError:
                 raise ConfigurationError(f"topic {name} can't be made: {error.__name__}: {' '.join(map(str, message))}")
+
+    async def _administer(self, what: str, call: Callable[[AIOKafkaAdminClient], Awaitable[Any]]) -> Any:
+        """Make an admin call, again on a fresh connection while a broker is away: the others may know."""
+        deadline_s = asyncio.get_running_loop().time() + VISIBLE_S
+        while True:
+            try:
+                with broker_errors(what):
+                    admin = AIOKafkaAdminClient(**self._connection.arguments("admin"))
+                    try:
+                        await admin.start()
+                        return await call(admin)
+                    finally:
+                        await admin.close()
+            except BrokerUnavailableError:
+                if asyncio.get_running_loop().time() > deadline_s:
+                    raise
+            await asyncio.sleep(0.2)
 
     async def _visible(self, wanted: Mapping[str, int]) -> dict[str, TopicInfo]:
         """Wait until new topics have reached the broker that is asked."""
