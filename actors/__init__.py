@@ -6,7 +6,6 @@ from actors._faust.options import ActorOptions
 from actors.errors import (
     ActorsError,
     ConfigurationError,
-    DataFolderError,
     ForeignKeyError,
     HandlerFailedError,
     RecordError,
@@ -26,7 +25,6 @@ __all__ = [
     "App",
     "ConfigurationError",
     "Context",
-    "DataFolderError",
     "ForeignKeyError",
     "HandlerFailedError",
     "RecordError",

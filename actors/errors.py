@@ -14,10 +14,6 @@ class ConfigurationError(ActorsError):
     """The app, its settings or its topics don't fit together: the worker doesn't start."""
 
 
-class DataFolderError(ConfigurationError):
-    """The worker's data folder can't be used: locked, of another app, or of a newer format."""
-
-
 class UsageError(ActorsError):
     """The user's code called the framework in a way that can't work."""
 
