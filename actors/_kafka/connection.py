@@ -9,6 +9,7 @@ from typing import Any
 
 from aiokafka.errors import KafkaError
 
+from actors._kafka.outage import Outages
 from actors.errors import BrokerUnavailableError
 
 
@@ -20,6 +21,7 @@ class Connection:
     security: Mapping[str, Any] = field(default_factory=dict)
     client_id: str = "faust-actors"
     request_timeout_ms: int = 20_000
+    outages: Outages = field(default_factory=Outages, compare=False, repr=False)
 
     def arguments(self, role: str) -> dict[str, Any]:
         """Give the arguments that all of aiokafka's classes take; `role` tells clients apart in the broker's log."""

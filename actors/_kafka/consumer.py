@@ -30,7 +30,7 @@ from actors.ports import Identity, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-STOP_S = 5.0
+LEAVE_S = 1.0
 """How long leaving the group may take: a pending join would hold it for a rebalance timeout."""
 RETRY_S = 0.2
 METADATA_AGE_MS = 10_000
@@ -111,6 +111,7 @@ class KafkaSource:
             max_poll_records=settings.max_poll_records,
             partition_assignment_strategy=(assignor,),
         )
+        connection.outages.watch(consumer._client)
         assignor.generation = lambda: _generation(consumer)
         source = cls(consumer, assigned=assigned, revoked=revoked, room=room, lost=lost, failed=failed)
         try:
@@ -189,7 +190,7 @@ class KafkaSource:
             return
         self._is_closed = True
         with contextlib.suppress(KafkaError, TimeoutError, OSError):
-            async with asyncio.timeout(STOP_S):
+            async with asyncio.timeout(LEAVE_S):
                 await self._consumer.stop()
         self._consumer._closed = True
         await self._consumer._client.close()

@@ -71,6 +71,7 @@ class ControlPlane:
             BrokerUnavailableError: no broker of the list answers.
         """
         client = AIOKafkaClient(**connection.arguments("control"))
+        connection.outages.watch(client)
         try:
             with broker_errors(f"no broker answers at {', '.join(connection.bootstrap)}"):
                 await client.bootstrap()

@@ -56,6 +56,7 @@ class KafkaLogs:
             auto_offset_reset="none",
             max_partition_fetch_bytes=FETCH_BYTES,
         )
+        self._connection.outages.watch(consumer._client)
         try:
             with broker_errors(f"reading {partition}"):
                 await consumer.start()

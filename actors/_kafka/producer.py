@@ -124,6 +124,7 @@ class TransactionLog:
             retry_backoff_ms=20,
         )
         _guard(producer)
+        self._connection.outages.watch(producer.client)
         self._producer = producer
         with broker_errors(f"starting the producer {self._transactional_id}"):
             await producer.start()
@@ -205,6 +206,7 @@ class OrderedLog:
             compression_type=self._compression,
             retry_backoff_ms=20,
         )
+        self._connection.outages.watch(self._producer.client)
         with broker_errors(f"starting the producer {self._name}"):
             await self._producer.start()
 

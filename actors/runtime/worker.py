@@ -20,7 +20,7 @@ from actors.runtime.task import Task
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.2
-ABANDON_S = 2.0
+ABANDON_S = 0.3
 POLL_SOME_S = 0.02
 """The poll's wait when some tasks are full: theirs may get room at any time, and a poll can't be interrupted."""
 
@@ -106,12 +106,15 @@ class Worker:
 
     async def revoked(self) -> None:
         """Stop all tasks, and wait for their last commits as long as the settings allow."""
+        await self._stop_tasks(self._settings.revoke_s)
+
+    async def _stop_tasks(self, handlers_s: float) -> None:
         tasks = list(self._tasks.values())
         for task in tasks:
             self._ending[task.source] = task
             task.request_stop()
         self._tasks.clear()
-        await asyncio.gather(*(task.stopped(self._settings.revoke_s) for task in tasks))
+        await asyncio.gather(*(task.stopped(handlers_s) for task in tasks))
 
     async def run(self) -> None:
         """Dispatch records until `stop`."""
@@ -138,12 +141,17 @@ class Worker:
             return
 
     async def stop(self, timeout_s: float) -> None:
-        """Commit what was handled and end all tasks; what hasn't ended in time is cancelled."""
+        """Commit what was handled and end all tasks; what hasn't ended in time is cancelled.
+
+        Handlers that wait get half of the time, commits all of it.
+        """
         self._stopping = True
         self._room.set()
-        await self.revoked()
+        deadline_s = self._services.clock.monotonic() + timeout_s
+        await self._stop_tasks(min(self._settings.revoke_s, timeout_s / 2))
         left = list(self._ending.values())
-        over = await asyncio.gather(*(task.is_over(timeout_s) for task in left))
+        left_s = max(0.0, deadline_s - self._services.clock.monotonic())
+        over = await asyncio.gather(*(task.is_over(left_s) for task in left))
         late = [task for task, is_over in zip(left, over, strict=True) if not is_over]
         for task in late:
             logger.error("%r didn't end in time: what it didn't commit will be handled again", task)

@@ -9,7 +9,7 @@ import click
 
 from actors._faust.cli.cluster import Cluster, TaskStatus, owner_name
 from actors._faust.cli.session import Session, with_session
-from actors._faust.service import Setup
+from actors._faust.setup import Setup
 from actors.ports import OwnerRecord
 
 NOBODY = "(nobody yet)"

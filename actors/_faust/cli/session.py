@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Concatenate, ParamSpec
 import click
 from faust.cli.base import AppCommand
 
-from actors._faust.service import Setup
+from actors._faust.setup import Setup
 from actors.errors import ActorsError, BrokerUnavailableError
 from actors.runtime.context import Store
 from stores.errors import StoreError

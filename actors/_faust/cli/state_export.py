@@ -13,7 +13,7 @@ import click
 
 from actors._faust.cli.cluster import Cluster
 from actors._faust.cli.session import Session, with_session
-from actors._faust.service import Setup
+from actors._faust.setup import Setup
 from stores._core.manifest import MANIFEST, Manifest, decode_manifest
 from stores.errors import StoreError
 from stores.folder import DataFolder

@@ -14,7 +14,7 @@ from actors._faust.cli.cluster import Cluster, owner_name
 from actors._faust.cli.keys import key_bytes, value_json
 from actors._faust.cli.reading import Reading, read_key
 from actors._faust.cli.session import Session, with_session
-from actors._faust.service import Setup
+from actors._faust.setup import Setup
 from actors.errors import ConfigurationError
 from actors.ports import OwnerRecord
 from actors.runtime.context import Store

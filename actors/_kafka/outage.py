@@ -1,0 +1,118 @@
+"""Brokers that can't be reached: how often they are tried, and what is said about it.
+
+aiokafka tries to connect for each request that it wants to send, ten times a second and client, and logs each failure
+on its way up. Here all clients of a worker share what is known: a broker that refused is tried again after a back-off,
+a request to it fails at once until then, and one line per interval says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
+
+logger = logging.getLogger(__name__)
+
+FIRST_RETRY_S = 0.05
+LAST_RETRY_S = 1.0
+REMIND_S = 10.0
+
+
+@dataclass(slots=True)
+class _Down:
+    address: str
+    since_s: float
+    said_s: float
+    retry_s: float
+    retry_at_s: float
+
+
+class Outages:
+    """The brokers of one cluster that are away."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._down: dict[Any, _Down] = {}
+        _quiet.know(self)
+
+    @property
+    def ongoing(self) -> bool:
+        """Whether some broker can't be reached."""
+        return bool(self._down)
+
+    def watch(self, client: AIOKafkaClient) -> None:
+        """Make a client share what is known about brokers that are away."""
+        connect = client._get_conn
+
+        async def shared(node_id: Any, **options: Any) -> Any:
+            down = self._down.get(node_id)
+            if down is not None and self._now_s() < down.retry_at_s:
+                # A connection that stands is good, whatever others met.
+                held = client._conns.get((node_id, options.get("group", ConnectionGroup.DEFAULT)))
+                if held is not None and held.connected():
+                    return held
+                client.force_metadata_update()
+                return None
+            connection = await connect(node_id, **options)
+            if connection is not None:
+                if self._down:
+                    self._reached(node_id)
+            elif client.cluster.broker_metadata(node_id) is not None:
+                self._failed(node_id, client.cluster.broker_metadata(node_id))
+            return connection
+
+        client._get_conn = shared
+
+    def _failed(self, node_id: Any, broker: Any) -> None:
+        now_s = self._now_s()
+        down = self._down.get(node_id)
+        if down is None:
+            down = self._down[node_id] = _Down(f"{broker.host}:{broker.port}", now_s, now_s, FIRST_RETRY_S, 0.0)
+            logger.warning("broker %s can't be reached; it is tried again until it answers", down.address)
+        elif now_s - down.said_s >= REMIND_S:
+            down.said_s = now_s
+            away_s = now_s - down.since_s
+            logger.warning("broker %s can't be reached since %.0f s; it is tried again", down.address, away_s)
+        # Spread, so that the workers of a cluster don't all come back in the same moment.
+        down.retry_at_s = now_s + down.retry_s * random.uniform(0.8, 1.2)
+        down.retry_s = min(down.retry_s * 2, LAST_RETRY_S)
+
+    def _reached(self, node_id: Any) -> None:
+        down = self._down.pop(node_id, None)
+        if down is not None:
+            logger.warning("broker %s is reached again after %.1f s", down.address, self._now_s() - down.since_s)
+
+
+class _Quiet(logging.Filter):
+    """Lets each kind of aiokafka's messages pass once per interval while a broker is away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: weakref.WeakSet[Outages] = weakref.WeakSet()
+        self._passed_s: dict[tuple[str, str], float] = {}
+
+    def know(self, outages: Outages) -> None:
+        """Look at another cluster, and at the loggers that have come since."""
+        self._known.add(outages)
+        for name in list(logging.root.manager.loggerDict):
+            if name.startswith("aiokafka"):
+                logging.getLogger(name).addFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether a message is to be seen."""
+        if not any(outages.ongoing for outages in self._known):
+            return True
+        kind, now_s = (record.name, str(record.msg)), time.monotonic()
+        if now_s - self._passed_s.get(kind, float("-inf")) < REMIND_S:
+            return False
+        self._passed_s[kind] = now_s
+        return True
+
+
+_quiet = _Quiet()

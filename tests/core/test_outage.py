@@ -1,0 +1,97 @@
+"""What is known about a broker that is away is shared by all clients, and said seldom."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka.client import ConnectionGroup
+
+from actors._kafka.outage import LAST_RETRY_S, REMIND_S, Outages
+
+
+class FakeClient:
+    """As much of a client as is watched."""
+
+    def __init__(self) -> None:
+        self.tries = 0
+        self.answers = False
+        self.refreshes = 0
+        self.cluster = SimpleNamespace(broker_metadata=lambda node: SimpleNamespace(host="127.0.0.1", port=9000 + node))
+        self._conns: dict[Any, Any] = {}
+
+    async def _get_conn(self, node_id: int, *, group: Any = ConnectionGroup.DEFAULT) -> Any:
+        self.tries += 1
+        return object() if self.answers else None
+
+    def force_metadata_update(self) -> None:
+        self.refreshes += 1
+
+
+class Setting:
+    """Two clients of one worker, and a clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.outages = Outages(lambda: self.now_s)
+        self.one, self.two = FakeClient(), FakeClient()
+        for client in (self.one, self.two):
+            self.outages.watch(client)
+
+
+async def test_a_broker_that_refused_isnt_tried_before_the_back_off_is_over() -> None:
+    world = Setting()
+    for _ in range(10):
+        assert await world.one._get_conn(1) is None
+        assert await world.two._get_conn(1) is None
+    assert (world.one.tries, world.two.tries) == (1, 0)
+    assert world.two.refreshes == 10, "the leader may have moved to a broker that answers"
+    world.now_s += 2 * LAST_RETRY_S
+    await world.two._get_conn(1)
+    assert world.two.tries == 1
+
+
+async def test_tries_grow_rare() -> None:
+    world = Setting()
+    for _ in range(6_000):
+        await world.one._get_conn(1)
+        world.now_s += 0.01
+    assert 45 <= world.one.tries <= 85
+
+
+async def test_other_brokers_and_standing_connections_arent_held_back() -> None:
+    world = Setting()
+    await world.one._get_conn(1)
+    world.one.answers = True
+    assert await world.one._get_conn(2) is not None
+    standing = SimpleNamespace(connected=lambda: True)
+    world.two._conns[1, ConnectionGroup.COORDINATION] = standing
+    assert await world.two._get_conn(1, group=ConnectionGroup.COORDINATION) is standing
+    assert await world.two._get_conn(1) is None
+    assert world.outages.ongoing
+
+
+async def test_it_is_said_once_per_interval_and_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    gc.collect()  # the brokers of the tests before are still away
+    world = Setting()
+    client_log = logging.getLogger("aiokafka.client")
+    Outages()  # the loggers that exist by now are looked after
+    with caplog.at_level(logging.WARNING):
+        for _ in range(int(3 * REMIND_S / 0.1) + 1):
+            await world.one._get_conn(1)
+            client_log.error("Unable connect to node with id %s: %s", 1, "refused")
+            world.now_s += 0.1
+        world.one.answers = True
+        world.now_s += LAST_RETRY_S * 2
+        await world.one._get_conn(1)
+        client_log.error("Unable connect to node with id %s: %s", 1, "seen again")
+    said = [record.getMessage() for record in caplog.records if record.name == "actors._kafka.outage"]
+    assert said[0].startswith("broker 127.0.0.1:9001 can't be reached")
+    assert "is reached again after 32." in said[-1]
+    assert 2 <= len(said[1:-1]) <= 3
+    theirs = [record.getMessage() for record in caplog.records if record.name == "aiokafka.client"]
+    assert len(theirs) == 2
+    assert theirs[-1].endswith("seen again")
