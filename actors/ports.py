@@ -27,10 +27,8 @@ class TopicPartition(NamedTuple):
 
 
 class InputRecord(Protocol):
-    """A record as the source gives it (aiokafka's own, so that nothing is copied)."""
+    """A record as the source gives it (the client's own, so that nothing is copied)."""
 
-    topic: str
-    partition: int
     offset: int
     timestamp: int
     key: bytes | None

@@ -262,6 +262,9 @@ def _to_builtins(value: Any) -> Any:
 
 
 def _guard_decode(decode: _Decode, label: str) -> _Decode:
+    if decode is _identity:
+        return decode
+
     def guarded(raw: bytes) -> Any:
         try:
             return decode(raw)
@@ -278,9 +281,10 @@ def _guard_encode(encode: _Encode, type_: Any, label: str) -> _Encode:
     expected = _classes(type_)
     # JSON's true is no number: a record that says so couldn't be read back.
     refused = (types.NoneType, bool) if type_ in (int, float) else types.NoneType
+    exact = frozenset(expected)
 
     def guarded(value: Any) -> bytes:
-        if not isinstance(value, expected) or isinstance(value, refused):
+        if type(value) not in exact and (not isinstance(value, expected) or isinstance(value, refused)):
             raise CodecError(f"expected {label}, got {type(value).__name__}")
         try:
             return encode(value)
@@ -289,7 +293,8 @@ def _guard_encode(encode: _Encode, type_: Any, label: str) -> _Encode:
         except Exception as error:
             raise CodecError(f"can't encode {label}: {error or type(error).__name__}") from error
 
-    return guarded
+    # Bytes as they are need no more than a look at their type.
+    return guarded if encode is not _identity else lambda value: value if type(value) is bytes else guarded(value)
 
 
 def _classes(type_: Any) -> tuple[type, ...]:

@@ -179,34 +179,28 @@ class Setup:
         configs = await topics.configs(existing)
         for name, config in configs.items():
             self._max_record_bytes[name] = int(config["max.message.bytes"])
-        known: dict[Any, OutputTopic] = {}
         anything = resolve(None, None)
 
         def find(topic: Any) -> OutputTopic:
-            output = known.get(topic)
-            if output is None:
-                name = topic if isinstance(topic, str) else str(topic.get_topic_name())
-                if name not in existing:
-                    raise UnknownTopicError(
-                        f"topic {name} wasn't on the broker when the worker started, or isn't declared with "
-                        "app.topic(...): "
-                        f"make it (kafka-topics.sh --bootstrap-server BROKER --create --topic {name} --partitions 8) "
-                        "and restart the worker"
-                    )
-                key, value = (
-                    (_by_value(anything), _by_value(anything)) if isinstance(topic, str) else topic_codecs(topic)
+            name = topic if isinstance(topic, str) else str(topic.get_topic_name())
+            if name not in existing:
+                raise UnknownTopicError(
+                    f"topic {name} wasn't on the broker when the worker started, or isn't declared with "
+                    "app.topic(...): "
+                    f"make it (kafka-topics.sh --bootstrap-server BROKER --create --topic {name} --partitions 8) "
+                    "and restart the worker"
                 )
-                output = known[topic] = OutputTopic(
-                    name,
-                    key.encode,
-                    value.encode,
-                    self.batch_bytes(name),
-                    partition_count=existing[name].partitions,
-                    is_compacted="compact" in configs[name]["cleanup.policy"],
-                )
-            return output
+            key, value = (_by_value(anything), _by_value(anything)) if isinstance(topic, str) else topic_codecs(topic)
+            return OutputTopic(
+                name,
+                key.encode,
+                value.encode,
+                self.batch_bytes(name),
+                partition_count=existing[name].partitions,
+                is_compacted="compact" in configs[name]["cleanup.policy"],
+            )
 
-        return find
+        return _Found(find).__getitem__
 
     def batch_bytes(self, topic: str) -> int:
         """Give the size of the largest batch that a topic takes."""
@@ -257,6 +251,18 @@ class Setup:
             transaction_timeout_ms=int(deadline_s * 1000) + 10_000,
             commit_deadline_s=deadline_s,
         )
+
+
+class _Found(dict[Any, OutputTopic]):
+    """The output topics found so far; one that is missing is looked for. A dict, so that a hit runs no Python."""
+
+    def __init__(self, find: Callable[[Any], OutputTopic]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, topic: Any) -> OutputTopic:
+        found = self[topic] = self._find(topic)
+        return found
 
 
 def connection(app: Any) -> Connection:

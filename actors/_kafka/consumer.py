@@ -25,6 +25,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._kafka.assignor import ActorAssignor
 from actors._kafka.connection import Connection, broker_errors
+from actors._kafka.records import RAW
 from actors.errors import ActorsError, BrokerUnavailableError, ConfigurationError
 from actors.ports import Identity, TopicPartition
 
@@ -110,6 +111,7 @@ class KafkaSource:
             max_partition_fetch_bytes=settings.fetch_bytes,
             max_poll_records=settings.max_poll_records,
             partition_assignment_strategy=(assignor,),
+            key_deserializer=RAW,
         )
         connection.outages.watch(consumer._client)
         assignor.generation = lambda: _generation(consumer)

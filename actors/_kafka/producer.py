@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.client import ConnectionGroup
 from aiokafka.errors import (
+    IllegalOperation,
     InvalidMessageError,
     InvalidTimestampError,
     InvalidTopicError,
@@ -49,18 +50,16 @@ from aiokafka.protocol.transaction import (
 from aiokafka.structs import OffsetAndMetadata
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from actors._core.partitioner import partition_for
+from actors._kafka.batches import MAX_BATCH_BYTES, by_partition, changelog_records, output_records, pack
 from actors._kafka.connection import Connection, broker_errors
 from actors.errors import CommitRefusedError, OutcomeUnknownError
-from actors.ports import ChangelogWrites, CommitBatch, CommitReceipt, Identity, Output
-from stores._core.record import STAMP_HEADER
+from actors.ports import CommitBatch, CommitReceipt, Identity
 
 logger = logging.getLogger(__name__)
 
 QUICK_BACKOFF_S = 0.002
 SLOW_BACKOFF_S = 0.1
 CLOSE_S = 5.0
-MAX_BATCH_BYTES = 900_000
 _REFUSED = (
     InvalidMessageError,
     InvalidTimestampError,
@@ -142,7 +141,8 @@ class TransactionLog:
         try:
             async with asyncio.timeout(self._commit_deadline_s):
                 return await self._transaction(producer, batch)
-        except (KafkaError, TransportFaultError, OSError, TimeoutError, AssertionError) as error:
+        except (KafkaError, IllegalOperation, TransportFaultError, OSError, TimeoutError, AssertionError) as error:
+            # IllegalOperation is no KafkaError: a batch that comes after its transaction failed says so.
             _retrieve(producer)
             refused = _refusal(error)
             if refused is not None:
@@ -286,79 +286,37 @@ async def send_all(producer: AIOKafkaProducer, batch: CommitBatch, batch_bytes: 
     Raises:
         KafkaError: a produce failed; nothing may be committed then.
     """
-    sends: list[Any] = [
-        _send_changelog(producer, KafkaPartition(topic, batch.source.partition), writes, batch_bytes(topic))
-        for topic, writes in batch.changelogs.items()
-    ]
-    changelogs = len(sends)
-    partitioned = await _by_partition(producer, batch.outputs)
-    sends += [
-        _send_outputs(producer, partition, outputs, batch_bytes(partition.topic))
-        for partition, outputs in partitioned.items()
-    ]
+    now_ms = time.time_ns() // 1_000_000
+    sends = []
+    for topic, writes in batch.changelogs.items():
+        builders = pack(producer, batch_bytes(topic), changelog_records(writes, now_ms))
+        sends.append(_send(producer, KafkaPartition(topic, batch.source.partition), builders))
+    for (topic, number), outputs in (await by_partition(producer, batch.outputs)).items():
+        builders = pack(producer, batch_bytes(topic), output_records(outputs, now_ms))
+        sends.append(_send(producer, KafkaPartition(topic, number), builders))
     results: list[Any] = await asyncio.gather(*sends, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
             raise result
-    return CommitReceipt(dict(zip(batch.changelogs, results[:changelogs], strict=True)))
+    return CommitReceipt(_next_offsets(batch.changelogs, results))
 
 
-async def _by_partition(producer: AIOKafkaProducer, outputs: Iterable[Output]) -> Mapping[KafkaPartition, list[Output]]:
-    counts: dict[str, int] = {}
-    found: dict[KafkaPartition, list[Output]] = defaultdict(list)
-    for output in outputs:
-        partition = output.partition
-        if partition is None:
-            count = counts.get(output.topic)
-            if count is None:
-                count = counts[output.topic] = len(await producer.client._wait_on_metadata(output.topic))
-            partition = partition_for(output.key, count) if output.key is not None else hash(output.value) % count
-        found[KafkaPartition(output.topic, partition)].append(output)
+async def _send(
+    producer: AIOKafkaProducer, partition: KafkaPartition, builders: Sequence[BatchBuilder]
+) -> tuple[int, int]:
+    """Send full batches in order, and give the offset and the length of the last one."""
+    sent = [await producer.send_batch(builder, partition.topic, partition=partition.partition) for builder in builders]
+    await asyncio.gather(*sent)
+    return int(sent[-1].result().offset), int(builders[-1].record_count())
+
+
+def _next_offsets(changelogs: Iterable[str], results: Iterable[tuple[int, int]]) -> dict[str, int]:
+    found = {}
+    for topic, (base_offset, count) in zip(changelogs, results, strict=False):
+        if base_offset < 0:
+            raise KafkaError(f"{topic} took a batch without saying where: it may be a repeat")
+        found[topic] = base_offset + count
     return found
-
-
-async def _send_changelog(
-    producer: AIOKafkaProducer, partition: KafkaPartition, writes: ChangelogWrites, batch_bytes: int
-) -> int:
-    """Append the writes of one store, and give the changelog's next offset."""
-    sent = []
-    builder = _builder(producer, batch_bytes)
-    for key, (stamp, value) in writes.items():
-        headers = [(STAMP_HEADER, stamp)]
-        if builder.append(key=key, value=value, timestamp=None, headers=headers) is None:
-            sent.append(await producer.send_batch(builder, partition.topic, partition=partition.partition))
-            builder = _builder(producer, batch_bytes)
-            builder.append(key=key, value=value, timestamp=None, headers=headers)
-    sent.append(await producer.send_batch(builder, partition.topic, partition=partition.partition))
-    await asyncio.gather(*sent)
-    base_offset = int(sent[-1].result().offset)
-    if base_offset < 0:
-        raise KafkaError(f"{partition} took a batch without saying where: it may be a repeat")
-    return base_offset + int(builder.record_count())
-
-
-async def _send_outputs(
-    producer: AIOKafkaProducer, partition: KafkaPartition, outputs: Iterable[Output], batch_bytes: int
-) -> None:
-    sent = []
-    builder = _builder(producer, batch_bytes)
-    for _, _, key, value, headers, timestamp_ms in outputs:
-        if builder.append(key=key, value=value, timestamp=timestamp_ms, headers=headers) is None:
-            sent.append(await producer.send_batch(builder, partition.topic, partition=partition.partition))
-            builder = _builder(producer, batch_bytes)
-            builder.append(key=key, value=value, timestamp=timestamp_ms, headers=headers)
-    sent.append(await producer.send_batch(builder, partition.topic, partition=partition.partition))
-    await asyncio.gather(*sent)
-
-
-def _builder(producer: AIOKafkaProducer, batch_bytes: int) -> BatchBuilder:
-    """Give an empty batch that its topic takes; `create_batch` knows one size for all topics."""
-    accumulator, transactions = producer._message_accumulator, producer._txn_manager
-    return BatchBuilder(
-        min(batch_bytes, MAX_BATCH_BYTES),
-        accumulator._compression_type,
-        is_transactional=transactions is not None and transactions.transactional_id is not None,
-    )
 
 
 def _retrieve(producer: AIOKafkaProducer) -> None:
@@ -366,6 +324,15 @@ def _retrieve(producer: AIOKafkaProducer) -> None:
     waiter = producer._txn_manager._transaction_waiter
     if waiter is not None and waiter.done() and not waiter.cancelled():
         waiter.exception()
+
+
+def _retrieve_batches(producer: AIOKafkaProducer) -> None:
+    accumulator = producer._message_accumulator
+    for batches in (*accumulator._batches.values(), accumulator._pending_batches):
+        for batch in batches:
+            for waiter in (batch.future, batch._drain_waiter):
+                if waiter.done() and not waiter.cancelled():
+                    waiter.exception()
 
 
 async def discard_producer(producer: AIOKafkaProducer) -> None:
@@ -389,5 +356,6 @@ async def discard_producer(producer: AIOKafkaProducer) -> None:
     await producer.client.close()
     if sender is not None and sender.done() and not sender.cancelled():
         sender.exception()
+    _retrieve_batches(producer)
     if producer._txn_manager is not None:
         _retrieve(producer)

@@ -28,7 +28,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from actors._core.commit import CommitMark, parse_mark
 from actors._core.lifecycle import Event, State, advance
@@ -374,6 +374,7 @@ class Task:
         ]
         self._messages = TaskState(
             actor=self.spec.name,
+            source=self.source,
             partition=self.partition,
             partition_count=self.spec.partition_count,
             scope=scope,
@@ -442,58 +443,85 @@ class Task:
                 await self._commit()
             raise
 
-    async def _handle(self, records: Sequence[InputRecord]) -> None:  # noqa: C901  a call costs more than it tidies
-        """Handle records one after the other. Hot: everything that can be is in a local variable."""
-        messages, scope, spec, handler = self._started(), self._scope, self.spec, self.spec.handler
-        undo, monotonic, interval_s = scope.undo, self._services.clock.monotonic, self._settings.policy.interval_s
+    async def _handle(self, records: Sequence[InputRecord]) -> None:
+        """Handle records one after the other. Hot: what can be is in a local variable, what is seldom in a call."""
+        messages, scope, handler = self._started(), self._scope, self.spec.handler
+        decode_key, decode_value = self.spec.decode_key, self.spec.decode_value
+        undo, monotonic, count = scope.undo, self._services.clock.monotonic, 0
         scope.now_ms = max(scope.now_ms, self._services.clock.wall_ms())
-        count, now_s = 0, monotonic()
-        yield_s = now_s + YIELD_EVERY_S
         if self._next_offset == self._committed_offset:
-            self._oldest_s = now_s
+            self._oldest_s = monotonic()
+        outputs, pause_s = messages.outputs, self._next_pause_s()
         for record in records:
             offset, raw_key, raw_value = record.offset, record.key, record.value
             if offset < self._next_offset:
                 continue
             try:
-                key, value = spec.decode_key(raw_key), spec.decode_value(raw_value)  # type: ignore[arg-type]
+                key, value = decode_key(raw_key), decode_value(raw_value)  # type: ignore[arg-type]
             except Exception as error:
-                raise _undecodable(record, error) from error
+                raise self._undecodable(record, error) from error
             if raw_key is None or raw_value is None:
-                raise _undecodable(record, None)
+                raise self._undecodable(record, None)
             scope.source_offset = offset
             ctx = Context(messages, record, key, raw_key)
             enter_message(ctx)
-            sent, sent_bytes = len(messages.outputs), messages.output_bytes
+            sent = len(outputs)
             try:
                 await handler(ctx, value)
             except BaseException as error:
-                scope.rollback()
-                del messages.outputs[sent:]
-                messages.output_bytes = sent_bytes
-                if isinstance(error, StoreError):
-                    raise
-                if isinstance(error, Exception) or (isinstance(error, asyncio.CancelledError) and not self._stopping):
-                    raise self._handler_failed(record, error) from error
-                raise
-            finally:
                 ctx._state = None
+                scope.rollback()
+                del outputs[sent:]
+                self._raise_as_handlers(error, record)
+            ctx._state = None
             if undo:
                 undo.clear()
             self._next_offset = offset + 1
             count += 1
-            now_s = monotonic()
-            if offset < self._careful_until:
-                await self._commit_alone(record)
-            elif now_s - self._oldest_s >= interval_s or (not count & _SIZE_MASK and self._is_large()):
-                await self._commit()
-                self._oldest_s = now_s = monotonic()
-                yield_s = now_s + YIELD_EVERY_S
-            elif now_s >= yield_s:
-                await self._services.clock.sleep(0)
-                yield_s = monotonic() + YIELD_EVERY_S
+            if monotonic() >= pause_s or (not count & _SIZE_MASK and self._is_large()):
+                await self._pause(record)
+                outputs, pause_s = messages.outputs, self._next_pause_s()
             if self._stopping:
                 return
+
+    def _next_pause_s(self) -> float:
+        """Give the time after which the run of messages is interrupted: for a commit, or to let others run."""
+        if self._next_offset < self._careful_until:
+            return 0.0
+        commit_s = self._oldest_s + self._settings.policy.interval_s
+        return min(commit_s, self._services.clock.monotonic() + YIELD_EVERY_S)
+
+    async def _pause(self, record: InputRecord) -> None:
+        if record.offset < self._careful_until:
+            await self._commit_alone(record)
+            return
+        if (
+            self._services.clock.monotonic() - self._oldest_s < self._settings.policy.interval_s
+            and not self._is_large()
+        ):
+            await self._services.clock.sleep(0)
+            return
+        await self._commit()
+        self._oldest_s = self._services.clock.monotonic()
+
+    def _raise_as_handlers(self, error: BaseException, record: InputRecord) -> NoReturn:
+        """Raise what a handler raised: as its error, unless it is the store's, or the end of the task."""
+        if isinstance(error, StoreError):
+            raise error
+        if isinstance(error, Exception) or (isinstance(error, asyncio.CancelledError) and not self._stopping):
+            reason = f"the handler of actor {self.spec.name} raised {type(error).__name__}: {error}"
+            raise HandlerFailedError(reason, **self._address(record)) from error
+        raise error
+
+    def _undecodable(self, record: InputRecord, error: Exception | None) -> UndecodableRecordError:
+        if record.key is None or record.value is None:
+            reason = "the key is null" if record.key is None else "the value is null"
+        else:
+            reason = f"it doesn't decode: {error}"
+        return UndecodableRecordError(reason, **self._address(record))
+
+    def _address(self, record: InputRecord) -> dict[str, Any]:
+        return {**self.source._asdict(), "offset": record.offset, "key": record.key}
 
     async def _commit_alone(self, record: InputRecord) -> None:
         """Commit what one record led to; if the broker refuses that again, the record is the reason."""
@@ -503,25 +531,13 @@ class Task:
             await self._log.fence()
             raise RefusedRecordError(
                 f"the broker refuses what the handler of actor {self.spec.name} wrote or sent: {error}",
-                topic=record.topic,
-                partition=record.partition,
-                offset=record.offset,
-                key=record.key,
+                **self._address(record),
             ) from error
 
     def _started(self) -> TaskState:
         if self._messages is None:
             raise AssertionError("a task handles and commits nothing before its takeover is done")
         return self._messages
-
-    def _handler_failed(self, record: InputRecord, error: BaseException) -> HandlerFailedError:
-        return HandlerFailedError(
-            f"the handler of actor {self.spec.name} raised {type(error).__name__}: {error}",
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            key=record.key,
-        )
 
     def _is_large(self) -> bool:
         """Tell whether so much is held that it has to be committed before the interval is over."""
@@ -588,13 +604,3 @@ class Task:
             held.store.apply(raw, position)
         else:
             await finish_in_thread(held.store.apply, raw, position)
-
-
-def _undecodable(record: InputRecord, error: Exception | None) -> UndecodableRecordError:
-    if record.key is None or record.value is None:
-        reason = "the key is null" if record.key is None else "the value is null"
-    else:
-        reason = f"it doesn't decode: {error}"
-    return UndecodableRecordError(
-        reason, topic=record.topic, partition=record.partition, offset=record.offset, key=record.key
-    )

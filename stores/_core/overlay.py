@@ -15,7 +15,7 @@ from heapq import merge
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
-from stores._core.record import NEVER, STAMP_BYTES, encode_stamp, is_expired
+from stores._core.record import NEVER, STAMP_BYTES, STAMP_VERSION, encode_stamp, is_expired, pack_stamp
 
 if TYPE_CHECKING:
     from stores.ports import PartitionReader
@@ -110,7 +110,7 @@ class Overlay:
         previous = writes.get(key)
         self._log((writes, key, previous))
         scope = self._scope
-        writes[key] = (encode_stamp(scope.epoch, scope.source_offset, expires_at_ms), value)
+        writes[key] = (pack_stamp(STAMP_VERSION, scope.epoch, scope.source_offset, expires_at_ms), value)
         if previous is None:
             self.bytes_held += len(key) + len(value) + WRITE_OVERHEAD_BYTES
         else:

@@ -17,6 +17,8 @@ NEVER = 0
 """`expires_at_ms` of a key that doesn't expire."""
 
 _STAMP = struct.Struct(">BQqq")
+pack_stamp = _STAMP.pack
+"""`encode_stamp` for where a call counts: (STAMP_VERSION, epoch, source_offset, expires_at_ms)."""
 _NEVER_BYTES = bytes(8)
 
 

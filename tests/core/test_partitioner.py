@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 from aiokafka import partitioner as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors._core.partitioner import murmur2, partition_for
+from actors._core.partitioner import murmur2, partition_for, partitions_for
 
 # org.apache.kafka.common.utils.UtilsTest.testMurmur2
 JAVA_VECTORS = {
@@ -43,3 +45,14 @@ def test_puts_a_key_where_the_producer_does(key: bytes, partitions: int) -> None
     choose = reference.DefaultPartitioner()
     numbers = list(range(partitions))
     assert partition_for(key, partitions) == choose(key, numbers, numbers)
+
+
+@given(st.lists(st.binary(max_size=70), max_size=200), st.integers(1, 1000))
+def test_many_keys_at_once_go_where_each_goes_alone(keys: list[bytes], partitions: int) -> None:
+    assert partitions_for(keys, partitions) == [partition_for(key, partitions) for key in keys]
+
+
+@pytest.mark.parametrize("length", range(0, 22))
+def test_keys_of_one_length_are_hashed_side_by_side(length: int) -> None:
+    keys = [random.Random(number).randbytes(length) for number in range(500)]
+    assert partitions_for(keys, 1 << 30) == [partition_for(key, 1 << 30) for key in keys]
