@@ -305,7 +305,7 @@ def _collect_seldom() -> None:
     """Let the garbage collector look seldom: a fetch makes thousands of objects, none of them in a cycle."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    gc.set_threshold(100_000, 50, 100)
 
 
 def _opener(folder: DataFolder, resources: RocksResources) -> Callable[[str, int], PartitionStore]:

@@ -148,8 +148,8 @@ class TransactionLog:
             if refused is not None:
                 what = f"commit of {self._transactional_id} at {batch.next_offset}"
                 raise CommitRefusedError(f"{what}: {refused}") from error
-            kind = "fenced" if isinstance(error, ProducerFenced) else f"{type(error).__name__}: {error}"
-            raise OutcomeUnknownError(f"commit of {self._transactional_id} at {batch.next_offset}: {kind}") from error
+            why = _reason(error)
+            raise OutcomeUnknownError(f"commit of {self._transactional_id} at {batch.next_offset}: {why}") from error
 
     async def _transaction(self, producer: AIOKafkaProducer, batch: CommitBatch) -> CommitReceipt:
         offsets = {KafkaPartition(*batch.source): OffsetAndMetadata(batch.next_offset, batch.metadata)}
@@ -278,6 +278,15 @@ def _refusal(error: BaseException) -> str | None:
     if isinstance(error, _REFUSED) or (type(error) is UnknownError and not isinstance(error, ProducerFenced)):
         return f"{type(error).__name__}: {error}"
     return None
+
+
+def _reason(error: BaseException) -> str:
+    """Say why a commit failed. What ends the client's sender comes as the cause of a KafkaError that says nothing."""
+    if type(error) is KafkaError and error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, TransportFaultError):
+        return str(error)
+    return "fenced" if isinstance(error, ProducerFenced) else f"{type(error).__name__}: {error}"
 
 
 async def send_all(producer: AIOKafkaProducer, batch: CommitBatch, batch_bytes: Callable[[str], int]) -> CommitReceipt:

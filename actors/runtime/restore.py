@@ -19,13 +19,19 @@ from actors._core.takeover import Restore, missed_tombstones, plan_restore
 from actors.errors import RestoreError
 from actors.ports import ChangelogRecord, Clock, Logs, TopicPartition
 from actors.runtime.threads import finish_in_thread
-from stores._core.record import STAMP_BYTES, Position, encode_stamp
+from stores._core.record import STAMP_BYTES, Position, decode_stamp, encode_stamp
 from stores.ports import PartitionStore
 
 logger = logging.getLogger(__name__)
 
-LOAD_RECORDS = 50_000
-"""How many records are handed to the store at once: enough for a sorted file, little enough for memory."""
+LOAD_RECORDS = 100_000
+LOAD_BYTES = 32 * 1024 * 1024
+"""How much is handed to the store at once: enough for a sorted file, little enough for memory. Twice as much is held
+per restore, since the next chunk is read while one is loaded."""
+LONG_READ = 20_000
+LONG_READS_AT_ONCE = 4
+"""How many restores of more than `LONG_READ` offsets a worker runs side by side: it bounds memory, and more would only
+make all of them late."""
 REPORT_EVERY_S = 5.0
 _NO_STAMP = encode_stamp(0, 0)
 
@@ -57,6 +63,7 @@ class Restorer:
         self._logs = logs
         self._clock = clock
         self._margin_ms = clock_skew_margin_ms
+        self._long_reads = asyncio.Semaphore(LONG_READS_AT_ONCE)
 
     async def restore(self, store: PartitionStore, changelog: Changelog, partition: int) -> Restored:
         """Read what the store lacks; build it anew where its checkpoint can't be continued.
@@ -98,20 +105,28 @@ class Restorer:
         await finish_in_thread(store.wipe)
 
     async def _read(self, store: PartitionStore, source: TopicPartition, plan: Restore, begin: Position) -> Restored:
+        if plan.end - plan.start <= LONG_READ:
+            return await self._read_now(store, source, plan, begin)
+        async with self._long_reads:
+            return await self._read_now(store, source, plan, begin)
+
+    async def _read_now(
+        self, store: PartitionStore, source: TopicPartition, plan: Restore, begin: Position
+    ) -> Restored:
         position, loading, count = begin, None, 0
-        pending: list[ChangelogRecord] = []
+        pending = _Pending()
         started_s = reported_s = self._clock.monotonic()
         try:
             async for records, next_offset in self._logs.read(source, plan.start, plan.end):
-                pending += records
+                pending.add(records)
                 count += len(records)
-                position = _after(position, records, next_offset)
-                if len(pending) >= LOAD_RECORDS:
+                position = _after(position, pending.newest, next_offset)
+                if pending.is_enough:
                     if loading is not None:
                         await loading
                     begun = _unfinished(position, plan)
-                    loading = asyncio.create_task(finish_in_thread(_load, store, pending, begun))
-                    pending = []
+                    loading = asyncio.create_task(finish_in_thread(store.load, pending.writes.items(), begun))
+                    pending = _Pending()
                 now_s = self._clock.monotonic()
                 if now_s - reported_s >= REPORT_EVERY_S:
                     reported_s = now_s
@@ -119,7 +134,7 @@ class Restorer:
         finally:
             if loading is not None:
                 await loading
-        await finish_in_thread(_load, store, pending, _unfinished(position, plan))
+        await finish_in_thread(store.load, pending.writes.items(), _unfinished(position, plan))
         position = replace(position, changelog_offset=plan.end)
         if count:
             seconds = max(self._clock.monotonic() - started_s, 1e-6)
@@ -139,18 +154,61 @@ def _begin(position: Position | None, plan: Restore, since_ms: int, changelog: C
     )
 
 
-def _after(position: Position, records: list[ChangelogRecord], next_offset: int) -> Position:
-    """Move the position past `records`. Stamps compare as bytes: big-endian, not negative."""
-    stamps = [record.stamp for record in records if record.stamp is not None and len(record.stamp) == STAMP_BYTES]
-    if not stamps:
-        return replace(position, changelog_offset=next_offset)
-    newest_epoch = max(stamp[1:9] for stamp in stamps)
-    newest_source = max(stamp[9:17] for stamp in stamps)
+class _Pending:
+    """Records that were read and aren't in the store yet: the last write of each key, as the store keeps it.
+
+    `newest` is the highest stamp among them. Stamps compare as bytes: version, epoch, input offset, big-endian and not
+    negative.
+    """
+
+    __slots__ = ("held_bytes", "newest", "writes")
+
+    def __init__(self) -> None:
+        self.writes: dict[bytes, bytes | None] = {}
+        self.newest = _NO_STAMP
+        self.held_bytes = 0
+
+    @property
+    def is_enough(self) -> bool:
+        return len(self.writes) >= LOAD_RECORDS or self.held_bytes >= LOAD_BYTES
+
+    def add(self, records: list[ChangelogRecord]) -> None:
+        """Take records in the log's order. Another program's get an empty stamp, those without a key are no state."""
+        writes, newest, held = self.writes, self.newest, 0
+        for _, key, value, stamp in records:
+            if key is None:
+                continue
+            if stamp is None or len(stamp) != STAMP_BYTES:
+                stamp = _NO_STAMP
+            elif stamp > newest:
+                newest = stamp
+            if value is None:
+                writes[key] = None
+            else:
+                writes[key] = stamp + value
+                held += len(value)
+        self.newest = newest
+        self.held_bytes += held
+
+
+def _after(position: Position, newest: bytes, next_offset: int) -> Position:
+    """Move the position past records whose highest stamp is `newest`.
+
+    The newest owner's input offset counts, also where an older one had come further: an operator may have set the
+    offset back in between.
+    """
+    stamp = decode_stamp(newest)
+    if stamp.epoch > position.epoch:
+        source_offset = stamp.source_offset + 1
+    elif stamp.epoch == position.epoch and newest is not _NO_STAMP:
+        source_offset = max(position.source_offset, stamp.source_offset + 1)
+    else:
+        source_offset = position.source_offset
     return replace(
         position,
         changelog_offset=next_offset,
-        epoch=max(position.epoch, int.from_bytes(newest_epoch, "big")),
-        source_offset=max(position.source_offset, int.from_bytes(newest_source, "big") + 1),
+        epoch=max(position.epoch, stamp.epoch),
+        source_offset=source_offset,
     )
 
 
@@ -161,20 +219,3 @@ def _unfinished(position: Position, plan: Restore) -> Position:
     dies here, hasn't done yet. The claim writes the real one.
     """
     return replace(position, changelog_offset=max(plan.start, min(position.changelog_offset, plan.end - 2)))
-
-
-def _load(store: PartitionStore, records: list[ChangelogRecord], position: Position) -> None:
-    store.load(_stamped(records), position)
-
-
-def _stamped(records: list[ChangelogRecord]) -> list[tuple[bytes, bytes | None]]:
-    """Give what the store keeps: another program's record gets an empty stamp, one without key is no state."""
-    return [
-        (record.key, None if record.value is None else (_usable(record.stamp) + record.value))
-        for record in records
-        if record.key is not None
-    ]
-
-
-def _usable(stamp: bytes | None) -> bytes:
-    return stamp if stamp is not None and len(stamp) == STAMP_BYTES else _NO_STAMP

@@ -40,6 +40,12 @@ class TaskSettings:
     checkpoint_refresh_s: float
     exactly_once: bool
 
+    def owner_record(self, actor: str, partition: int, epoch: int, at_ms: int) -> OwnerRecord:
+        """Give what the registry says when this worker takes a task over."""
+        return OwnerRecord(
+            actor=actor, partition=partition, epoch=epoch, worker=self.worker, address=self.address, at_ms=at_ms
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class TaskServices:

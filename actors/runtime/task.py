@@ -56,7 +56,6 @@ from actors.ports import (
     Committed,
     Identity,
     InputRecord,
-    OwnerRecord,
     TaskLog,
     TopicPartition,
 )
@@ -100,7 +99,6 @@ class Task:
         self.source = TopicPartition(spec.topic, partition)
         self.state = State.FENCING
         self.epoch = 0
-        self.committed = 0
         self.failure: BaseException | None = None
         self._identity = identity
         self._log = log
@@ -336,15 +334,7 @@ class Task:
         return next_epoch(known)
 
     async def _claim(self, offset: int, epoch: int) -> None:
-        settings = self._settings
-        record = OwnerRecord(
-            actor=self.spec.name,
-            partition=self.partition,
-            epoch=epoch,
-            worker=settings.worker,
-            address=settings.address,
-            at_ms=self._services.clock.wall_ms(),
-        )
+        record = self._settings.owner_record(self.spec.name, self.partition, epoch, self._services.clock.wall_ms())
         self.epoch, self._transaction = epoch, 0
         await self._log.commit(
             CommitBatch(
@@ -576,7 +566,6 @@ class Task:
             await self._write_store(held, writes, receipt.changelog_offsets.get(topic), next_offset, began_ms)
             overlay.settle()
         self._committed_offset = next_offset
-        self.committed += 1
         self._failures = 0
         self._advance(Event.COMMITTED)
 

@@ -1,0 +1,121 @@
+"""A worker with its consumer in the group: the world's task, fed by the real source."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from actors._kafka.assignor import ActorAssignor
+from actors._kafka.connection import Connection
+from actors._kafka.consumer import GroupSettings, KafkaSource
+from actors._kafka.control import ControlPlane
+from actors.ports import TopicPartition
+from actors.runtime.task import Task
+from actors.runtime.worker import Worker, WorkerSettings
+from tests.kafka.helpers import eventually
+from tests.kafka.wire.world import ACTOR, PROGRESS_S, Stores, World
+
+
+class _LateSink:
+    """The source, for a worker that is made before it."""
+
+    source: KafkaSource
+
+    def start_from(self, source: TopicPartition, offset: int) -> None:
+        self.source.start_from(source, offset)
+
+    def stop_delivery(self, source: TopicPartition) -> None:
+        self.source.stop_delivery(source)
+
+    def has_room(self) -> None:
+        self.source.has_room()
+
+    def position(self, source: TopicPartition) -> int | None:
+        return self.source.position(source)
+
+    def check(self) -> None:
+        self.source.check()
+
+    async def poll(self, wanted: Any, timeout_s: float) -> Mapping[Any, Any]:
+        return await self.source.poll(wanted, timeout_s)
+
+
+class Node:
+    """One process. Its clients are `{name}-actors`, `{name}-control` and the task's producer."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.name = name
+        self.stores = Stores()
+        self.failures: list[BaseException] = []
+        self._world = world
+        self._connection = Connection((world.proxy.bootstrap,), client_id=name)
+        self._open = contextlib.AsyncExitStack()
+        self._worker: Worker | None = None
+
+    @property
+    def producer(self) -> str:
+        """The client id of its transactional producer."""
+        return f"{self.name}-{self._world.transactional_id}"
+
+    @property
+    def task(self) -> Task | None:
+        """Its task, while it has the partition."""
+        return None if self._worker is None else next(iter(self._worker.tasks), None)
+
+    async def __aenter__(self) -> Node:
+        world = self._world
+        control = await ControlPlane.open(self._connection, world.group)
+        self._open.push_async_callback(control.close)
+        sink = _LateSink()
+        spec = world.spec(self.name)
+        self._worker = worker = Worker(
+            [spec],
+            source=sink,
+            services=world.services(self._connection, control, self.stores, sink),
+            task_settings=world.settings(self.name),
+            settings=WorkerSettings(revoke_s=2.0),
+            task_log=lambda *_: world.log(self._connection),
+            on_failure=self.failures.append,
+        )
+        sink.source = source = await self._join(worker)
+        self._open.push_async_callback(source.close)
+        dispatcher = asyncio.create_task(worker.run())
+        self._open.push_async_callback(asyncio.wait, [dispatcher], timeout=PROGRESS_S)
+        self._open.push_async_callback(worker.stop, 5.0)
+        return self
+
+    async def _join(self, worker: Worker) -> KafkaSource:
+        world = self._world
+        return await KafkaSource.open(
+            self._connection,
+            GroupSettings(
+                group=world.group,
+                instance_id=None,
+                session_timeout_ms=6000,
+                heartbeat_interval_ms=300,
+                rebalance_timeout_ms=10_000,
+                isolation_level="read_committed",
+                fetch_bytes=1_000_000,
+                max_poll_records=None,
+            ),
+            [world.input],
+            ActorAssignor(instance_id="", address="", actors={world.input: ACTOR}, on_disk=dict),
+            assigned=worker.assigned,
+            revoked=worker.revoked,
+            room=worker.room,
+            lost=worker.lost,
+            failed=self.failures.append,
+        )
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._open.aclose()
+
+    async def did(self, offset: int) -> None:
+        """Wait until everything before `offset` is committed."""
+
+        async def committed() -> bool:
+            return await self._world.committed() >= offset
+
+        await eventually(committed, deadline_s=PROGRESS_S, what=lambda: f"{self.name} did {offset}: {self.task!r}")

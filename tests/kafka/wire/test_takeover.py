@@ -1,0 +1,225 @@
+"""Takeovers that race: with a moving coordinator, with another owner, with a zombie, with an open transaction.
+
+Tests with `removed` run with the product as it is, and with one of its rules taken away: then there has to be damage.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aiokafka.protocol.commit import OffsetFetchResponse_v3
+
+from actors._core.lifecycle import State
+from tests.kafka.helpers import eventually, producing
+from tests.kafka.wire import damage
+from tests.kafka.wire.damage import Damage, Patch, assert_damage, remove, with_and_without
+from tests.kafka.wire.proxy import Api, Exchange, Gate, Hold, answered, lose_request
+from tests.kafka.wire.world import PROGRESS_S, World
+
+COORDINATOR_LOAD_IN_PROGRESS = 14
+COORDINATOR_NOT_AVAILABLE = 15
+NOT_COORDINATOR = 16
+NO_ERROR = 0
+
+
+# --- the committed offset ---------------------------------------------------------------------------------------------
+
+
+def no_offset(code: int, topics: Any = ()) -> Any:
+    """What a coordinator answers that has no offsets to give, with the error beside the topics, not in them."""
+
+    def body(exchange: Exchange) -> bytes:
+        assert exchange.version == OffsetFetchResponse_v3.API_VERSION
+        return OffsetFetchResponse_v3(throttle_time_ms=0, topics=list(topics), error_code=code).encode()
+
+    return answered(body)
+
+
+@pytest.mark.parametrize(
+    ("code", "has_store"),
+    [
+        (COORDINATOR_LOAD_IN_PROGRESS, True),
+        (COORDINATOR_NOT_AVAILABLE, True),
+        (NOT_COORDINATOR, True),
+        (NOT_COORDINATOR, False),
+        (NO_ERROR, False),
+    ],
+)
+@with_and_without(damage.top_level_unchecked)
+async def test_a_coordinator_that_moves_is_not_taken_for_no_offset(
+    world: World, monkeypatch: Patch, removed: Damage | None, code: int, has_store: bool
+) -> None:
+    """Without an error the partition is simply missing in the answer. Without state nothing contradicts the mistake."""
+    remove(removed, monkeypatch, world)
+    world.has_store = has_store
+    first = await world.sole_owner(4)
+    first.feed.allow(None)
+    await first.did(4)
+    await first.stop()
+    await world.add_inputs(2)
+    second = world.owner("b", (await world.member()).identity)
+    rule = world.proxy.on(Api.OFFSET_FETCH, no_offset(code), client="b-control", times=3)
+    await second.start()
+    await rule.was_hit(1 if removed else 3)
+    assert_damage(await world.damage(second, expected=removed is not None), removed)
+
+
+@with_and_without(damage.top_level_unchecked)
+async def test_a_coordinator_that_denies_with_the_partition_in_its_answer(
+    world: World, monkeypatch: Patch, removed: Damage | None
+) -> None:
+    """Offset -1 beside an error isn't "none" either."""
+    remove(removed, monkeypatch, world)
+    first = await world.sole_owner(4)
+    first.feed.allow(None)
+    await first.did(4)
+    await first.stop()
+    second = world.owner("b", (await world.member()).identity)
+    denial = no_offset(NOT_COORDINATOR, [(world.input, [(0, -1, "", 0)])])
+    rule = world.proxy.on(Api.OFFSET_FETCH, denial, client="b-control", times=3)
+    await second.start()
+    await rule.was_hit(1 if removed else 3)
+    assert_damage(await world.damage(second, expected=removed is not None), removed)
+
+
+# --- other owners -----------------------------------------------------------------------------------------------------
+
+
+@with_and_without(damage.decided_by_the_offset)
+async def test_another_owner_commits_the_same_offset_with_other_state(
+    world: World, monkeypatch: Patch, removed: Damage | None
+) -> None:
+    """A's commit gets lost; before A looks, B handles the same input and comes to another result."""
+    remove(removed, monkeypatch, world)
+    member = await world.member()
+    await world.add_inputs(5)
+    a = await world.owner("a", member.identity).start(limit=0)
+    await a.runs()
+    gate = Gate()
+    world.proxy.on(Api.END_TXN, lose_request, client=a.producer)
+    looks = world.proxy.on(Api.INIT_PRODUCER_ID, gate, client=a.producer)
+    a.feed.allow(1)
+    await looks.was_hit()
+    b = await world.owner("b", member.identity).start(limit=1)
+    await b.did(1)
+    await b.stop()
+    gate.open()
+    a.feed.allow(None)
+    assert_damage(await world.damage(a, expected=removed is not None), removed)
+
+
+@with_and_without(damage.confirmed_before_the_fence_only)
+async def test_a_zombie_that_fences_the_new_owner_emits_nothing(
+    world: World, monkeypatch: Patch, removed: Damage | None
+) -> None:
+    """A is a member when it asks, and none any more when its producer starts. The new owner goes on."""
+    remove(removed, monkeypatch, world)
+    await world.add_inputs(4)
+    before = await world.member()
+    gate = Gate()
+    fences = world.proxy.on(Api.INIT_PRODUCER_ID, gate, client="a-")
+    zombie = await world.owner("a", before.identity).start(limit=0)
+    await fences.was_hit()
+    await before.leave()
+    owner = await world.owner("b", (await world.member()).identity).start(limit=2)
+    await owner.did(2)
+    epoch = owner.running.epoch
+    gate.open()
+    await eventually(lambda: zombie.running.state in (State.CLOSED, State.RUNNING), deadline_s=PROGRESS_S)
+    owner.feed.allow(None)
+    assert await world.damage(owner) == []
+    assert owner.running.epoch > epoch, "the zombie fenced nobody: the test shows nothing"
+    assert_damage(await world.emitted_by("a"), removed)
+    assert zombie.running.failure is None
+
+
+@with_and_without(damage.confirmed_after_the_fence_only)
+async def test_a_zombie_that_knows_better_fences_nobody(
+    world: World, monkeypatch: Patch, removed: Damage | None
+) -> None:
+    remove(removed, monkeypatch, world)
+    await world.add_inputs(4)
+    before = await world.member()
+    await before.leave()
+    owner = await world.owner("b", (await world.member()).identity).start(limit=2)
+    await owner.did(2)
+    epoch = owner.running.epoch
+    with world.proxy.watching(Api.INIT_PRODUCER_ID, "a-") as fences:
+        zombie = await world.owner("a", before.identity).start()
+        await eventually(lambda: zombie.running.state is State.CLOSED, deadline_s=PROGRESS_S)
+    owner.feed.allow(None)
+    assert await world.damage(owner) == []
+    assert await world.emitted_by("a") == []
+    fenced = ["a fenced b"] if fences.seen or owner.running.epoch > epoch else []
+    assert_damage(fenced, removed)
+
+
+@with_and_without(damage.fenced_is_migrated)
+async def test_fenced_is_no_proof_of_another_owner(world: World, monkeypatch: Patch, removed: Damage | None) -> None:
+    """A request that a dead process sent to start a producer reaches the broker late. Nobody is there but the owner."""
+    remove(removed, monkeypatch, world)
+    await world.add_inputs(4)
+    member = await world.member()
+    hold = Hold()
+    fences = world.proxy.on(Api.INIT_PRODUCER_ID, hold, client="a-")
+    dead = await world.owner("a", member.identity).start(limit=0)
+    await fences.was_hit()
+    await dead.stop()
+    owner = await world.owner("b", member.identity).start(limit=2)
+    await owner.did(2)
+    epoch = owner.running.epoch
+    await hold.deliver()
+    owner.feed.allow(None)
+    assert_damage(await world.damage(owner, expected=removed is not None), removed)
+    assert removed or owner.running.epoch > epoch
+
+
+@pytest.mark.parametrize("api", [Api.INIT_PRODUCER_ID, Api.HEARTBEAT, Api.OFFSET_FETCH, Api.END_TXN])
+async def test_a_takeover_that_is_overtaken_gives_way(world: World, api: Api) -> None:
+    """A stands still in its takeover while B, of the same member, takes over and works; then A goes on."""
+    await world.add_inputs(4)
+    member = await world.member()
+    gate = Gate()
+    # The heartbeat after the fence is the second.
+    stands = world.proxy.on(api, gate, client="a-", skip=1 if api is Api.HEARTBEAT else 0)
+    a = await world.owner("a", member.identity).start(limit=0)
+    await stands.was_hit()
+    b = await world.owner("b", member.identity).start(limit=2)
+    await b.did(2)
+    gate.open()
+    await a.runs()
+    await b.stop()
+    a.feed.allow(None)
+    assert await world.damage(a) == []
+
+
+# --- restore ----------------------------------------------------------------------------------------------------------
+
+
+@with_and_without(damage.restored_to_the_last_stable_offset)
+async def test_a_restore_waits_for_an_open_transaction_of_another(
+    world: World, monkeypatch: Patch, removed: Damage | None
+) -> None:
+    """Committed records lie behind another's open transaction in the changelog: they are part of the state."""
+    remove(removed, monkeypatch, world)
+    first = await world.sole_owner(4)
+    async with producing(world.brokers, transactional_id=f"{world.name}-other") as other:
+        await other.begin_transaction()
+        await (await other.send(world.changelog, b"never", b"other", partition=0))
+        first.feed.allow(None)
+        await first.did(4)
+        await first.stop()
+        await world.add_inputs(2)
+        second = world.owner("b", (await world.member()).identity)
+        with world.proxy.watching(Api.FETCH, "b-restore") as fetches:
+            await second.start(limit=0)
+            if removed is None:
+                await eventually(lambda: fetches.seen >= 2, deadline_s=PROGRESS_S, what="the restore reads and waits")
+                assert second.running.state is State.RESTORING
+            else:
+                await second.runs()
+        await other.abort_transaction()
+    await second.runs()
+    second.feed.allow(None)
+    assert_damage(await world.damage(second, expected=removed is not None), removed)
