@@ -29,7 +29,7 @@ test: check  ## all tests, on a real broker and a real Spark
 crash: $(READY)  ## the crash run in full: 300,000 inputs, 20 faults
 	$(BIN)/python -m tests.crash
 
-sim: $(READY)  ## the simulation; SEED=n replays one seed with its trace
+sim: $(READY)  ## the simulation; SEED=n replays one seed with its trace, FEATURES=a,b and FAULTS=a,b choose
 	$(if $(SEED),SEED=$(SEED)) $(BIN)/python -m pytest tests/sim -q $(if $(SEED),-s)
 
 nightly: $(READY)  ## 10,000 seeds

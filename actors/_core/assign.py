@@ -30,7 +30,6 @@ from typing import Any
 import msgspec
 
 MEMBER_DATA_VERSION = 1
-ROUTING_VERSION = 1
 NO_GENERATION = -1
 """The generation of a member that was in no group before."""
 
@@ -350,16 +349,7 @@ class _ActorData(msgspec.Struct, array_like=True, frozen=True):
     positions: list[int]
 
 
-class _Routing(msgspec.Struct, array_like=True, frozen=True):
-    """`owners` are, by address, the partitions by index into `actors`."""
-
-    version: int
-    actors: list[str]
-    owners: dict[str, dict[int, list[int]]]
-
-
 _MEMBER_DECODER = msgspec.msgpack.Decoder(_MemberData)
-_ROUTING_DECODER = msgspec.msgpack.Decoder(_Routing)
 # msgspec leaves text that isn't UTF-8 to Python's own error.
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 
@@ -406,33 +396,6 @@ def decode_member_data(member_id: str, raw: bytes | None) -> Member:
             for partition, position in zip(part.on_disk, part.positions, strict=False)
         },
     )
-
-
-def encode_routing(owners: Mapping[Task, str]) -> bytes:
-    """Give what the leader tells all members: the address of each task's owner."""
-    actors = sorted({task.actor for task in owners})
-    index_of = {actor: index for index, actor in enumerate(actors)}
-    by_address: dict[str, dict[int, list[int]]] = {}
-    for task in sorted(owners):
-        by_address.setdefault(owners[task], {}).setdefault(index_of[task.actor], []).append(task.partition)
-    return msgspec.msgpack.encode(_Routing(ROUTING_VERSION, actors, by_address))
-
-
-def decode_routing(raw: bytes | None) -> dict[Task, str]:
-    """Read what `encode_routing` wrote; empty when it is of another version or can't be read."""
-    try:
-        routing = _ROUTING_DECODER.decode(raw or b"")
-    except _UNREADABLE:
-        return {}
-    if routing.version != ROUTING_VERSION:
-        return {}
-    return {
-        Task(routing.actors[index], partition): address
-        for address, by_actor in routing.owners.items()
-        for index, partitions in by_actor.items()
-        if 0 <= index < len(routing.actors)
-        for partition in partitions
-    }
 
 
 def _partitions_by_actor(tasks: Iterable[Task]) -> dict[str, list[int]]:

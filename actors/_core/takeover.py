@@ -113,7 +113,8 @@ class Contradiction:
 _REPROCESS = (
     "If the input is to be processed again on top of the state, set allow_reprocessing=True; "
     "if the state is to be given up too, delete the changelog topic while no worker runs; "
-    "otherwise set the group's offset back to {offset}"
+    "otherwise set the group's offset to where it was: {offset}, or higher if you know that later inputs were "
+    "processed without leaving a trace in the state"
 )
 
 

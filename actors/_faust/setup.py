@@ -222,7 +222,6 @@ class Setup:
             backoff=Backoff(),
             queue_records=options.queue_records,
             checkpoint_refresh_s=options.checkpoint_refresh.total_seconds(),
-            exactly_once=self.exactly_once,
         )
 
     def task_log(self, spec: ActorSpec, partition: int, identity: Identity, control: ControlPlane | None) -> TaskLog:

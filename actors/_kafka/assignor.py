@@ -1,8 +1,9 @@
 """Carries our assignment (`actors._core.assign`) through the group protocol.
 
-Each member's user data says what it owned, in which generation, and what its disk holds; the leader's assignment comes
-back with the routing table of all tasks. Members of a rolling upgrade may subscribe to different topics: a topic's
-tasks go to its subscribers only.
+Each member's user data says what it owned, in which generation, and what its disk holds. The leader sends no more than
+the partitions back: a table of all owners for every member would make the group's own record, which Kafka keeps in one
+message, grow with members times tasks. Who wants to know the owners reads the leader registry. Members of a
+rolling upgrade may subscribe to different topics: a topic's tasks go to its subscribers only.
 """
 
 from __future__ import annotations
@@ -19,9 +20,7 @@ from actors._core.assign import (
     Member,
     assign,
     decode_member_data,
-    decode_routing,
     encode_member_data,
-    encode_routing,
 )
 from actors._core.assign import Task as TaskId
 
@@ -54,7 +53,6 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         self.generation: Callable[[], int] = lambda: -1
         self._owned: frozenset[TaskId] = frozenset()
         self._owned_generation = -1
-        self.routing: dict[TaskId, str] = {}
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
         """Give what this member tells the leader."""
@@ -87,13 +85,12 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
     def _encode(
         self, members: Iterable[str], owners: Mapping[TaskId, Member]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        routing = encode_routing({task: member.address for task, member in owners.items()})
         topics = {actor: topic for topic, actor in self._actors.items()}
         partitions: dict[str, dict[str, list[int]]] = {member_id: defaultdict(list) for member_id in members}
         for task, member in sorted(owners.items()):
             partitions[member.member_id][topics.get(task.actor, task.actor)].append(task.partition)
         return {
-            member_id: ConsumerProtocolMemberAssignment(PROTOCOL_VERSION, list(found.items()), routing)
+            member_id: ConsumerProtocolMemberAssignment(PROTOCOL_VERSION, list(found.items()), b"")
             for member_id, found in partitions.items()
         }
 
@@ -103,7 +100,6 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
             TaskId(self._task_name(topic), partition) for topic, partition in assignment.partitions()
         )
         self._owned_generation = self.generation()
-        self.routing = decode_routing(assignment.user_data)
 
     def _task_name(self, topic: str) -> str:
         """Give the topic's actor; of an actor that only newer workers have, the topic's own name."""

@@ -38,7 +38,6 @@ class TaskSettings:
     backoff: Backoff
     queue_records: int
     checkpoint_refresh_s: float
-    exactly_once: bool
 
     def owner_record(self, actor: str, partition: int, epoch: int, at_ms: int) -> OwnerRecord:
         """Give what the registry says when this worker takes a task over."""

@@ -13,11 +13,20 @@ disk.py           stores that outlive their process
 
 from actors.testing.cluster import SimKafka, Topic
 from actors.testing.disk import Disk, DiskStore, Files
+from actors.testing.errors import LostMembershipError, RefusedError
 from actors.testing.group import Group
 from actors.testing.log import Decision, PartitionLog, StoredRecord, Transaction, fold
 from actors.testing.loop import Process, ProcessDiedError, StuckError, VirtualLoop, current_process
 from actors.testing.network import Conditions, Network
-from actors.testing.ports import FakeClock, FakeGroupView, FakeLogs, FakeOwners, FakeTaskLog, encode_owner
+from actors.testing.ports import (
+    FakeClock,
+    FakeGroupView,
+    FakeLogs,
+    FakeOrderedLog,
+    FakeOwners,
+    FakeTaskLog,
+    encode_owner,
+)
 from actors.testing.source import FakeGroupSettings, FakeSource
 
 __all__ = [
@@ -29,15 +38,18 @@ __all__ = [
     "FakeGroupSettings",
     "FakeGroupView",
     "FakeLogs",
+    "FakeOrderedLog",
     "FakeOwners",
     "FakeSource",
     "FakeTaskLog",
     "Files",
     "Group",
+    "LostMembershipError",
     "Network",
     "PartitionLog",
     "Process",
     "ProcessDiedError",
+    "RefusedError",
     "SimKafka",
     "StoredRecord",
     "StuckError",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from actors._core.takeover import LogBounds
 from actors.ports import Committed, TopicPartition
-from actors.testing.errors import OffsetOutOfRangeError
+from actors.testing.errors import OffsetOutOfRangeError, OutOfOrderSequenceError, RecordRefusedError
 from actors.testing.group import Group
 from actors.testing.log import PartitionLog, StoredRecord, Transaction
 from actors.testing.transactions import TransactionCoordinator
@@ -38,14 +38,19 @@ class SimKafka:
     Attributes:
         transactions: the coordinator of all transactional ids.
         group: the one consumer group.
+        on_append: called with the log and the first offset of each batch.
     """
 
     def __init__(self, group: str, *, rebalance_s: float = 10.0, marker_s: Callable[[], float] = lambda: 0.001) -> None:
+        appends = itertools.count(1)
         self.transactions = TransactionCoordinator(
-            complete=self._commit_offsets, marker_s=marker_s, wall_ms=self.wall_ms
+            complete=self._commit_offsets, appended=lambda: next(appends), marker_s=marker_s, wall_ms=self.wall_ms
         )
-        self.group = Group(group, rebalance_s=rebalance_s)
+        self.group = Group(group, rebalance_s=rebalance_s, appended=lambda: next(appends))
+        self.on_append: list[Callable[[PartitionLog, int], None]] = []
         self._topics: dict[str, Topic] = {}
+        self._max_record_bytes: dict[str, int | None] = {}
+        self._idempotent: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
         self._numbers = itertools.count(1)
         self._context = Context()
 
@@ -81,6 +86,10 @@ class SimKafka:
         """Give one partition."""
         return self._topics[partition.topic].partitions[partition.partition]
 
+    def limit_records(self, topic: str, max_record_bytes: int | None) -> None:
+        """Set the topic's `max.message.bytes`; here it is about the key and value of one record."""
+        self._max_record_bytes[topic] = max_record_bytes
+
     # --- producing -------------------------------------------------------------------------------------------------
 
     def produce(self, partition: TopicPartition, records: Produced) -> int:
@@ -94,11 +103,37 @@ class SimKafka:
         log = self.log(partition)
         return self._append(log, records, self.transactions.writing(transactional_id, epoch, log))
 
+    def new_producer_id(self) -> int:
+        """Give a producer id that nobody had; it fences nobody."""
+        return next(self._numbers)
+
+    def produce_idempotent(self, producer_id: int, sequence: int, partition: TopicPartition, records: Produced) -> int:
+        """Append a batch outside of any transaction, and give the first one's offset; a repeat appends nothing.
+
+        Raises:
+            OutOfOrderSequenceError: the batch before it is missing.
+        """
+        last, base = self._idempotent.get((producer_id, partition), (-1, -1))
+        if sequence <= last:
+            return base if sequence == last else -1
+        if sequence > last + 1:
+            raise OutOfOrderSequenceError(f"{partition}: {sequence} after {last} of producer {producer_id}")
+        base = self._append(self.log(partition), records, None)
+        self._idempotent[producer_id, partition] = (sequence, base)
+        return base
+
     def _append(self, log: PartitionLog, records: Produced, transaction: Transaction | None) -> int:
+        limit = self._max_record_bytes.get(log.name.topic)
+        if limit is not None:
+            for key, value, _ in records:
+                if len(key or b"") + len(value or b"") > limit:
+                    raise RecordRefusedError(f"{log.name} takes records of {limit} bytes")
         base = log.end
         now_ms = self.wall_ms()
         for key, value, headers in records:
             log.append(key, value, timestamp_ms=now_ms, headers=headers, transaction=transaction)
+        for observe in self.on_append:
+            observe(log, base)
         return base
 
     def add_partitions(self, transactional_id: str, epoch: int, partitions: Iterable[TopicPartition]) -> None:
@@ -108,7 +143,7 @@ class SimKafka:
     def _commit_offsets(self, transaction: Transaction) -> None:
         for (group, source), (offset, metadata) in transaction.offsets.items():
             if group == self.group.name:
-                self.group.offsets[source] = Committed(offset, metadata)
+                self.group.complete(source, Committed(offset, metadata), transaction.appended[group, source])
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -125,21 +160,24 @@ class SimKafka:
         log = self.log(partition)
         return LogBounds(log.start, log.end)
 
-    def fetch(self, partition: TopicPartition, start: int, max_records: int) -> tuple[list[StoredRecord], int]:
-        """Give committed records and the offset to go on at.
+    def fetch(
+        self, partition: TopicPartition, start: int, max_records: int, *, committed: bool = True
+    ) -> tuple[list[StoredRecord], int]:
+        """Give records, only committed ones unless told otherwise, and the offset to go on at.
 
         Raises:
             OffsetOutOfRangeError: the log doesn't have `start`.
         """
-        return self.log(partition).read(start, max_records=max_records)
+        return self.log(partition).read(start, max_records=max_records, committed=committed)
 
     def poll(
-        self, positions: Mapping[TopicPartition, int], max_records: int, timeout_s: float
+        self, positions: Mapping[TopicPartition, int], max_records: int, timeout_s: float, *, committed: bool = True
     ) -> asyncio.Future[dict[TopicPartition, tuple[list[StoredRecord], int]]]:
         """Give what there is behind `positions` as soon as there is anything, nothing after `timeout_s`."""
         answer: asyncio.Future[dict[TopicPartition, tuple[list[StoredRecord], int]]]
         answer = asyncio.get_running_loop().create_future()
-        self._try_poll(answer, positions, max_records, asyncio.get_running_loop().time() + timeout_s)
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        self._try_poll(answer, positions, max_records, deadline_s, committed)
         return answer
 
     def _try_poll(
@@ -148,13 +186,14 @@ class SimKafka:
         positions: Mapping[TopicPartition, int],
         max_records: int,
         deadline_s: float,
+        committed: bool,
     ) -> None:
         if answer.done():
             return
         found = {}
         for partition, start in positions.items():
             try:
-                records, reached = self.fetch(partition, start, max_records)
+                records, reached = self.fetch(partition, start, max_records, committed=committed)
             except OffsetOutOfRangeError as error:
                 answer.set_exception(error)
                 return
@@ -172,7 +211,7 @@ class SimKafka:
             timer.cancel()
             for take_back in undo:
                 take_back()
-            self._try_poll(answer, positions, max_records, deadline_s)
+            self._try_poll(answer, positions, max_records, deadline_s, committed)
 
         woken.add_done_callback(again, context=self._context)
 

@@ -36,6 +36,22 @@ class IllegalGenerationError(RefusedError):
     """The group is in another generation."""
 
 
+class FencedInstanceError(RefusedError):
+    """Another process joined with the same static identity."""
+
+
+class GroupNotEmptyError(RefusedError):
+    """The group has members: its offsets aren't an operator's to delete."""
+
+
+class RecordRefusedError(RefusedError):
+    """The topic never takes this record."""
+
+
+class OutOfOrderSequenceError(RefusedError):
+    """An idempotent producer's batch came before the one in front of it."""
+
+
 class ConcurrentTransactionsError(RefusedError):
     """The last transaction's markers are still being written."""
 
@@ -52,6 +68,10 @@ class RebalanceInProgressError(RefusedError):
     """The member has to join again."""
 
     is_retriable = True
+
+
+class LostMembershipError(Exception):
+    """The group doesn't know a worker's static identity any more: the worker has to end."""
 
 
 class NoAnswerError(Exception):

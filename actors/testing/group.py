@@ -1,10 +1,15 @@
-"""A consumer group's coordinator with the eager protocol: join, sync, heartbeat, leave, committed offsets."""
+"""A consumer group's coordinator with the eager protocol: join, sync, heartbeat, leave, committed offsets.
+
+Static members (KIP-345) come back under a new member id with what they had, and nobody else hears of it. Of several
+commits of one offset the one that was written last counts, a transactional one from when it was written, not from when
+its transaction ended.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +17,8 @@ from typing import Any
 from actors.ports import Committed, TopicPartition
 from actors.testing.errors import (
     CoordinatorMovedError,
+    FencedInstanceError,
+    GroupNotEmptyError,
     IllegalGenerationError,
     RebalanceInProgressError,
     UnknownMemberError,
@@ -40,6 +47,8 @@ class Joined:
 @dataclass(slots=True)
 class _Member:
     member_id: str
+    client: str
+    instance_id: str | None
     info: Any
     session_s: float
     deadline_s: float
@@ -55,14 +64,20 @@ class Group:
         generation: goes up with every rebalance.
         is_moving: refuses everything while it is true, as a coordinator does that loads its state.
         offsets: the committed offsets, pending ones not.
+        on_change: called with ("joins", "returns", "leaves" or "expires", the client) of each member.
+        on_commit: called with every offset that a member commits outside of a transaction.
     """
 
-    def __init__(self, name: str, *, rebalance_s: float) -> None:
+    def __init__(self, name: str, *, rebalance_s: float, appended: Callable[[], int]) -> None:
         self.name = name
         self.state = GroupState.EMPTY
         self.generation = 0
         self.is_moving = False
         self.offsets: dict[TopicPartition, Committed] = {}
+        self.on_change: list[Callable[[str, str], None]] = []
+        self.on_commit: list[Callable[[TopicPartition, Committed], None]] = []
+        self._next_append = appended
+        self._appended: dict[TopicPartition, int] = {}
         self._rebalance_s = rebalance_s
         self._members: dict[str, _Member] = {}
         self._leader = ""
@@ -75,20 +90,29 @@ class Group:
         """The member ids, in the order in which they joined."""
         return list(self._members)
 
-    def join(self, member_id: str, client: str, info: Any, session_s: float) -> asyncio.Future[Joined]:
-        """Join, with an empty id the first time; answered when every member has joined or run out of time."""
+    def join(
+        self, member_id: str, client: str, info: Any, session_s: float, instance_id: str | None = None
+    ) -> asyncio.Future[Joined]:
+        """Join, with an empty id the first time; answered when every member has joined or run out of time.
+
+        A static member that comes back into a stable group is answered at once, in the generation that is.
+        """
         self._check_available()
         member = self._members.get(member_id)
+        static = self._static(instance_id)
+        if static is not None and member_id not in ("", static.member_id):
+            raise FencedInstanceError(f"{instance_id} is {static.member_id} now")
+        is_back = static is not None and not member_id
         if member is None:
             if member_id:
                 raise UnknownMemberError(member_id)
-            self._ids += 1
-            member_id = f"{client}-{self._ids}"
-            member = self._members[member_id] = _Member(member_id, info, session_s, 0.0)
-            self._call_at(self._touch(member), self._expire, member)
+            member = self._add(client, info, session_s, instance_id, static)
         member.info = info
         self._touch(member)
         joining: asyncio.Future[Joined] = asyncio.get_running_loop().create_future()
+        if is_back and self.state is GroupState.STABLE:
+            joining.set_result(Joined(member.member_id, self.generation, is_leader=False, members={}))
+            return joining
         if member.joining is not None and not member.joining.done():
             member.joining.set_exception(RebalanceInProgressError("joined again"))
         member.joining = joining
@@ -96,6 +120,30 @@ class Group:
             self.rebalance()
         self._complete_join_if_all()
         return joining
+
+    def _static(self, instance_id: str | None) -> _Member | None:
+        if instance_id is None:
+            return None
+        return next((member for member in self._members.values() if member.instance_id == instance_id), None)
+
+    def _add(
+        self, client: str, info: Any, session_s: float, instance_id: str | None, replaced: _Member | None
+    ) -> _Member:
+        """Make a member, in the place of `replaced` if that was its earlier life."""
+        self._ids += 1
+        member = _Member(f"{client}-{self._ids}", client, instance_id, info, session_s, 0.0)
+        if replaced is not None:
+            del self._members[replaced.member_id]
+            member.assigned = replaced.assigned
+            if self._leader == replaced.member_id:
+                self._leader = member.member_id
+            for waiting in (replaced.joining, replaced.syncing):
+                if waiting is not None and not waiting.done():
+                    waiting.set_exception(FencedInstanceError(f"{instance_id} is {member.member_id} now"))
+        self._members[member.member_id] = member
+        self._call_at(self._touch(member), self._expire, member)
+        self._changed("joins" if replaced is None else "returns", client)
+        return member
 
     def sync(
         self, member_id: str, generation: int, assignment: Mapping[str, list[TopicPartition]] | None
@@ -125,12 +173,61 @@ class Group:
         """Leave at once."""
         self._check_available()
         if member_id in self._members:
+            self._changed("leaves", self._members[member_id].client)
             self._remove(self._members[member_id])
 
     def committed(self, source: TopicPartition) -> Committed | None:
         """Give the committed offset; one of a transaction without its marker is not."""
         self._check_available()
         return self.offsets.get(source)
+
+    def commit(self, member_id: str, generation: int, source: TopicPartition, committed: Committed) -> None:
+        """Commit an offset outside of a transaction, as a member."""
+        self._touch(self._checked(member_id, generation))
+        if self.state is GroupState.COMPLETING:
+            raise RebalanceInProgressError(self.name)
+        self._write(source, committed)
+        for observe in self.on_commit:
+            observe(source, committed)
+
+    def set_offset(self, source: TopicPartition, offset: int) -> None:
+        """Commit an offset as an operator's tool does.
+
+        Raises:
+            UnknownMemberError: the group has members.
+        """
+        self._check_available()
+        if self.state is not GroupState.EMPTY:
+            raise UnknownMemberError("an operator is no member")
+        self._write(source, Committed(offset, ""))
+
+    def delete_offset(self, source: TopicPartition) -> None:
+        """Delete a committed offset, pending ones included, as an operator's tool does.
+
+        Raises:
+            GroupNotEmptyError: the group has members.
+        """
+        self._check_available()
+        if self.state is not GroupState.EMPTY:
+            raise GroupNotEmptyError(self.name)
+        self._write(source, None)
+
+    def complete(self, source: TopicPartition, committed: Committed, appended: int) -> None:
+        """Let an offset of a committed transaction count, unless a later one was written meanwhile."""
+        if appended > self._appended.get(source, 0):
+            self._appended[source] = appended
+            self.offsets[source] = committed
+
+    def _write(self, source: TopicPartition, committed: Committed | None) -> None:
+        self._appended[source] = self._next_append()
+        if committed is None:
+            self.offsets.pop(source, None)
+        else:
+            self.offsets[source] = committed
+
+    def _changed(self, what: str, client: str) -> None:
+        for observe in self.on_change:
+            observe(what, client)
 
     def rebalance(self) -> None:
         """Have all members join again."""
@@ -157,19 +254,30 @@ class Group:
     def _complete_join_late(self, rebalance: int) -> None:
         if rebalance != self._rebalances or self.state is not GroupState.PREPARING:
             return
-        for member in [member for member in self._members.values() if member.joining is None]:
-            del self._members[member.member_id]
-        self._complete_join_if_all()
-        if not self._members:
+        missing = [member for member in self._members.values() if member.joining is None]
+        for member in missing:
+            if member.instance_id is None:
+                del self._members[member.member_id]
+        joined = [member for member in self._members.values() if member.joining is not None]
+        if joined:
+            self._complete_join(joined)
+        elif self._members:
+            now_s = asyncio.get_running_loop().time()
+            self._call_at(now_s + self._rebalance_s, self._complete_join_late, rebalance)
+        else:
             self.state = GroupState.EMPTY
 
     def _complete_join_if_all(self) -> None:
         if not self._members or any(member.joining is None for member in self._members.values()):
             return
+        self._complete_join(list(self._members.values()))
+
+    def _complete_join(self, joined: list[_Member]) -> None:
+        """Begin the next generation. A static member that didn't join yet keeps its place, but doesn't lead."""
         self.generation += 1
         self.state = GroupState.COMPLETING
-        if self._leader not in self._members:
-            self._leader = next(iter(self._members))
+        if self._leader not in [member.member_id for member in joined]:
+            self._leader = joined[0].member_id
         infos = {member.member_id: member.info for member in self._members.values()}
         for member in self._members.values():
             self._touch(member)
@@ -206,6 +314,7 @@ class Group:
         if member.deadline_s > now_s:
             self._call_at(member.deadline_s, self._expire, member)
             return
+        self._changed("expires", member.client)
         self._remove(member)
 
     def _remove(self, member: _Member) -> None:

@@ -32,6 +32,7 @@ class Transaction:
         epoch: the producer epoch it was begun with.
         logs: the partitions it was announced for.
         offsets: by group and partition, the offset and metadata it commits.
+        appended: by the same, when that was written into the group's log.
     """
 
     transactional_id: str
@@ -39,6 +40,7 @@ class Transaction:
     decision: Decision = Decision.OPEN
     logs: dict[PartitionLog, None] = field(default_factory=dict)
     offsets: dict[tuple[str, TopicPartition], tuple[int, str]] = field(default_factory=dict)
+    appended: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
     unmarked: int = 0
 
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from actors._core.partitioner import partition_for
 from actors._core.takeover import LogBounds
-from actors.errors import BrokerUnavailableError, OutcomeUnknownError, RestoreError
+from actors.errors import BrokerUnavailableError, CommitRefusedError, OutcomeUnknownError, RestoreError
 from actors.ports import (
     ChangelogRecord,
     CommitBatch,
@@ -32,6 +33,7 @@ from actors.testing.errors import (
     OffsetOutOfRangeError,
     ProducerFencedError,
     RebalanceInProgressError,
+    RecordRefusedError,
     RefusedError,
     UnknownMemberError,
 )
@@ -110,6 +112,9 @@ class FakeTaskLog:
         try:
             async with asyncio.timeout(self._commit_deadline_s):
                 return await self._transaction(epoch, batch)
+        except RecordRefusedError as error:
+            self._epoch = None
+            raise CommitRefusedError(f"commit of {self._id} at {batch.next_offset}: {_said(error)}") from error
         except (RefusedError, NoAnswerError, TimeoutError) as error:
             self._epoch = None
             kind = "fenced" if isinstance(error, ProducerFencedError) else _said(error)
@@ -124,30 +129,12 @@ class FakeTaskLog:
         offset = (batch.next_offset, batch.metadata)
         await self._ask("AddOffsetsToTxn", transactions.add_offsets, self._id, epoch)
         await self._ask("TxnOffsetCommit", transactions.commit_offset, self._id, epoch, group, batch.source, offset)
-        writes = self._writes(batch)
+        writes = _writes(self._cluster, batch)
         if writes:
             await self._ask("AddPartitionsToTxn", self._cluster.add_partitions, self._id, epoch, list(writes))
         bases = await asyncio.gather(*(self._produce(epoch, target, records) for target, records in writes.items()))
         await self._end(epoch)
-        offsets = dict(zip(writes, bases, strict=True))
-        receipt = {}
-        for topic, changelog in batch.changelogs.items():
-            target = TopicPartition(topic, batch.source.partition)
-            receipt[topic] = offsets[target] + len(changelog)
-        return CommitReceipt(receipt)
-
-    def _writes(self, batch: CommitBatch) -> Mapping[TopicPartition, list[Any]]:
-        writes: dict[TopicPartition, list[Any]] = defaultdict(list)
-        for topic, changelog in batch.changelogs.items():
-            writes[TopicPartition(topic, batch.source.partition)] += [
-                (key, value, [(STAMP_HEADER, stamp)]) for key, (stamp, value) in changelog.items()
-            ]
-        for topic, partition, key, value, headers, _ in batch.outputs:
-            if partition is None:
-                count = len(self._cluster.topic(topic).partitions)
-                partition = partition_for(key, count) if key is not None else len(value or b"") % count
-            writes[TopicPartition(topic, partition)].append((key, value, headers))
-        return writes
+        return _receipt(batch, dict(zip(writes, bases, strict=True)))
 
     async def _produce(self, epoch: int, target: TopicPartition, records: list[Any]) -> int:
         base: int = await self._network.ask(
@@ -172,6 +159,108 @@ class FakeTaskLog:
                 return
             await asyncio.sleep(backoff_s)
             backoff_s = min(backoff_s * 1.5, SLOW_BACKOFF_S)
+
+
+class FakeOrderedLog:
+    """`actors.ports.TaskLog` for at-least-once: outputs, changelog, offset, each acknowledged before the next."""
+
+    def __init__(
+        self,
+        cluster: SimKafka,
+        network: Network,
+        *,
+        name: str,
+        identity: Identity,
+        commit_deadline_s: float = 10.0,
+    ) -> None:
+        self._cluster = cluster
+        self._network = network
+        self._name = name
+        self._identity = identity
+        self._commit_deadline_s = commit_deadline_s
+        self._producer: int | None = None
+        self._sequences: dict[TopicPartition, int] = {}
+
+    async def fence(self) -> None:
+        """Start a new idempotent producer; this fences nobody."""
+        await self.close()
+        self._producer = await _answered(
+            f"starting the producer {self._name}",
+            lambda: self._network.ask("InitProducerId", self._cluster.new_producer_id),
+        )
+
+    async def commit(self, batch: CommitBatch) -> CommitReceipt:
+        """See `actors.ports.TaskLog.commit`."""
+        if self._producer is None:
+            raise OutcomeUnknownError(f"{self._name} has no producer")
+        what = f"commit of {self._name} at {batch.next_offset}"
+        try:
+            async with asyncio.timeout(self._commit_deadline_s):
+                return await self._in_order(self._producer, batch)
+        except RecordRefusedError as error:
+            self._producer = None
+            raise CommitRefusedError(f"{what}: {_said(error)}") from error
+        except (RefusedError, NoAnswerError, TimeoutError) as error:
+            self._producer = None
+            raise OutcomeUnknownError(f"{what}: {_said(error)}") from error
+
+    async def close(self) -> None:
+        """See `actors.ports.TaskLog.close`."""
+        self._producer = None
+        self._sequences = {}
+
+    async def _in_order(self, producer: int, batch: CommitBatch) -> CommitReceipt:
+        await self._send(producer, replace(batch, changelogs={}))
+        bases = await self._send(producer, replace(batch, outputs=()))
+        identity, committed = self._identity, Committed(batch.next_offset, batch.metadata)
+        group = self._cluster.group
+        await self._network.ask(
+            "OffsetCommit", group.commit, identity.member_id, identity.generation, batch.source, committed
+        )
+        return _receipt(batch, bases)
+
+    async def _send(self, producer: int, batch: CommitBatch) -> Mapping[TopicPartition, int]:
+        writes = _writes(self._cluster, batch)
+        sends = (self._produce(producer, target, records) for target, records in writes.items())
+        bases = {}
+        for target, sent in zip(writes, await asyncio.gather(*sends, return_exceptions=True), strict=True):
+            if isinstance(sent, BaseException):
+                raise sent
+            bases[target] = sent
+        return bases
+
+    async def _produce(self, producer: int, target: TopicPartition, records: list[Any]) -> int:
+        """Send one batch again until it is acknowledged: the broker knows a repeat by its sequence number."""
+        sequence = self._sequences[target] = self._sequences.get(target, -1) + 1
+        base: int = await retried(
+            lambda: self._network.ask("Produce", self._cluster.produce_idempotent, producer, sequence, target, records),
+            retry_s=SLOW_BACKOFF_S,
+            deadline_s=math.inf,
+        )
+        return base
+
+
+def _writes(cluster: SimKafka, batch: CommitBatch) -> Mapping[TopicPartition, list[Any]]:
+    writes: dict[TopicPartition, list[Any]] = defaultdict(list)
+    for topic, changelog in batch.changelogs.items():
+        writes[TopicPartition(topic, batch.source.partition)] += [
+            (key, value, [(STAMP_HEADER, stamp)]) for key, (stamp, value) in changelog.items()
+        ]
+    for topic, partition, key, value, headers, _ in batch.outputs:
+        if partition is None:
+            count = len(cluster.topic(topic).partitions)
+            partition = partition_for(key, count) if key is not None else len(value or b"") % count
+        writes[TopicPartition(topic, partition)].append((key, value, headers))
+    return writes
+
+
+def _receipt(batch: CommitBatch, bases: Mapping[TopicPartition, int]) -> CommitReceipt:
+    return CommitReceipt(
+        {
+            topic: bases[TopicPartition(topic, batch.source.partition)] + len(changelog)
+            for topic, changelog in batch.changelogs.items()
+        }
+    )
 
 
 class FakeGroupView:

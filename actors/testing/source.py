@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from actors._core.assign import Member, Task, assign
@@ -17,7 +18,9 @@ from actors.errors import BrokerUnavailableError
 from actors.ports import Identity, TopicPartition
 from actors.testing.cluster import SimKafka
 from actors.testing.errors import (
+    FencedInstanceError,
     IllegalGenerationError,
+    LostMembershipError,
     NoAnswerError,
     OffsetOutOfRangeError,
     RebalanceInProgressError,
@@ -34,9 +37,11 @@ LEAVE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class FakeGroupSettings:
-    """How the worker joins. Times in seconds."""
+    """How the worker joins. Times in seconds; `instance_id` None means dynamic membership."""
 
     client: str
+    instance_id: str | None = None
+    reads_committed: bool = True
     session_s: float = 6.0
     heartbeat_s: float = 2.0
     max_poll_records: int = 50
@@ -84,14 +89,14 @@ class FakeSource:
         return self._identity
 
     async def close(self) -> None:
-        """Leave the group. May be called twice."""
+        """Leave the group, as a static member without a word. May be called twice."""
         membership, self._membership = self._membership, None
         if membership is None:
             return
         membership.cancel()
         await asyncio.wait([membership])
         self._positions.clear()
-        if self._identity.member_id:
+        if self._identity.member_id and self._settings.instance_id is None:
             with contextlib.suppress(RefusedError, NoAnswerError, TimeoutError):
                 async with asyncio.timeout(LEAVE_S):
                     await self._network.ask("LeaveGroup", self._cluster.group.leave, self._identity.member_id)
@@ -110,7 +115,9 @@ class FakeSource:
             await asyncio.sleep(timeout_s)
             return {}
         try:
-            found = await self._network.ask(POLL, self._cluster.poll, asked, self._settings.max_poll_records, timeout_s)
+            settings = self._settings
+            function = partial(self._cluster.poll, committed=settings.reads_committed)
+            found = await self._network.ask(POLL, function, asked, settings.max_poll_records, timeout_s)
         except OffsetOutOfRangeError as error:
             self._lost(error.partition, f"the input doesn't have offset {error.offset} any more")
             return {}
@@ -196,7 +203,7 @@ class FakeSource:
                 self._must_join.set()
             except (UnknownMemberError, IllegalGenerationError):
                 self._must_join.set()
-                self._identity = Identity("", -1)
+                self._forgotten()
                 return
             except (RefusedError, NoAnswerError):
                 continue
@@ -207,15 +214,21 @@ class FakeSource:
         while True:
             try:
                 joined: Joined = await self._network.ask(
-                    "JoinGroup", group.join, self._identity.member_id, settings.client, self._info(), settings.session_s
+                    "JoinGroup",
+                    group.join,
+                    self._identity.member_id,
+                    settings.client,
+                    self._info(),
+                    settings.session_s,
+                    settings.instance_id,
                 )
                 self._identity = Identity(joined.member_id, joined.generation)
                 assignment = self._assign(joined.members) if joined.is_leader else None
                 partitions: list[TopicPartition] = await self._network.ask(
                     "SyncGroup", group.sync, joined.member_id, joined.generation, assignment
                 )
-            except (UnknownMemberError, IllegalGenerationError):
-                self._identity = Identity("", -1)
+            except (UnknownMemberError, IllegalGenerationError, FencedInstanceError):
+                self._forgotten()
             except (RefusedError, NoAnswerError):
                 await asyncio.sleep(RETRY_S)
             else:
@@ -225,6 +238,13 @@ class FakeSource:
                 owned = frozenset(Task(*source) for source in partitions)
                 self._last = Member("", settings.client, generation=joined.generation, owned=owned)
                 return sorted(partitions)
+
+    def _forgotten(self) -> None:
+        """Begin anew with the group; a static member that was in it has to end, somebody else may be in its place."""
+        was_joined = self._identity.generation > 0
+        self._identity = Identity("", -1)
+        if was_joined and self._settings.instance_id is not None:
+            self._failed(LostMembershipError(self._settings.instance_id))
 
     def _info(self) -> Member:
         on_disk = {Task(*source): position for source, position in self._on_disk().items()}

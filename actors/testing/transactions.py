@@ -54,6 +54,7 @@ class TransactionCoordinator:
         self,
         *,
         complete: Callable[[Transaction], None],
+        appended: Callable[[], int],
         marker_s: Callable[[], float],
         wall_ms: Callable[[], int],
     ) -> None:
@@ -61,6 +62,7 @@ class TransactionCoordinator:
         self.on_decision: list[Callable[[Transaction], None]] = []
         self.is_moving = False
         self._complete = complete
+        self._appended = appended
         self._wall_ms = wall_ms
         self._producers: dict[str, _Producer] = {}
         self._context = Context()
@@ -102,7 +104,9 @@ class TransactionCoordinator:
         self, transactional_id: str, epoch: int, group: str, source: TopicPartition, offset: tuple[int, str]
     ) -> None:
         """Add an offset with its metadata to the open transaction; it is pending until the end."""
-        self._ongoing(transactional_id, epoch).offsets[group, source] = offset
+        transaction = self._ongoing(transactional_id, epoch)
+        transaction.offsets[group, source] = offset
+        transaction.appended[group, source] = self._appended()
 
     def writing(self, transactional_id: str, epoch: int, log: PartitionLog) -> Transaction:
         """Give the open transaction if it was announced for this partition (KIP-890 has leaders ask this)."""

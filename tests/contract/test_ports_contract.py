@@ -3,52 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
-from aiokafka.errors import KafkaError
-from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._core.takeover import LogBounds
-from actors._kafka.connection import Connection
-from actors._kafka.control import ControlPlane
-from actors._kafka.logs import KafkaLogs
-from actors._kafka.owners import KafkaOwners
-from actors._kafka.owners import encode_owner as encode_kafka_owner
-from actors._kafka.producer import TransactionLog
-from actors.errors import OutcomeUnknownError, RestoreError
-from actors.ports import (
-    CommitBatch,
-    Committed,
-    GroupView,
-    Identity,
-    Logs,
-    Output,
-    OwnerRecord,
-    Owners,
-    TaskLog,
-    TopicPartition,
-)
-from actors.testing import (
-    FakeGroupSettings,
-    FakeGroupView,
-    FakeLogs,
-    FakeOwners,
-    FakeSource,
-    FakeTaskLog,
-    Network,
-    SimKafka,
-    encode_owner,
-)
+from actors.errors import CommitRefusedError, OutcomeUnknownError, RestoreError
+from actors.ports import CommitBatch, Committed, Output, OwnerRecord, TopicPartition
 from stores._core.record import encode_stamp
-from tests.kafka.helpers import eventually, make_topics, unique
+from tests.contract.worlds import FakeWorld, RealWorld, World
+from tests.kafka.helpers import eventually, unique
 
 STAMP = encode_stamp(1, 0)
 COMPACTED_CONFIG = {
@@ -57,205 +24,6 @@ COMPACTED_CONFIG = {
     "min.cleanable.dirty.ratio": "0.001",
     "max.compaction.lag.ms": "100",
 }
-
-
-class OpenTransaction(Protocol):
-    """Another program's transaction."""
-
-    async def end(self, *, commit: bool) -> None: ...
-
-
-class World(Protocol):
-    """A cluster, and the ports over it."""
-
-    group: GroupView
-    logs: Logs
-
-    def task_log(self, transactional_id: str) -> TaskLog: ...
-    def owners(self, topic: str) -> Owners: ...
-    def encode_owner(self, topic: str, record: OwnerRecord) -> Output: ...
-    async def make_topic(self, name: str, **config: str) -> None: ...
-    async def send(self, topic: str, key: bytes, value: bytes | None) -> None: ...
-    async def delete_before(self, topic: str, offset: int) -> None: ...
-    async def compact(self, topic: str) -> None: ...
-    async def join(self, topic: str) -> Callable[[], Identity]: ...
-    async def open_transaction(self, transactional_id: str, topic: str) -> OpenTransaction: ...
-
-
-# --- simulated --------------------------------------------------------------------------------------------------------
-
-
-class FakeWorld:
-    """The simulated cluster on the test's own event loop."""
-
-    def __init__(self) -> None:
-        self.network = Network(Random(1))
-        self.cluster = SimKafka("contract")
-        self.group = FakeGroupView(self.cluster, self.network)
-        self.logs = FakeLogs(self.cluster, self.network, chunk_records=2)
-        self._sources: list[FakeSource] = []
-
-    def task_log(self, transactional_id: str) -> TaskLog:
-        return FakeTaskLog(self.cluster, self.network, transactional_id=transactional_id)
-
-    def owners(self, topic: str) -> Owners:
-        return FakeOwners(topic, self.logs)
-
-    def encode_owner(self, topic: str, record: OwnerRecord) -> Output:
-        return encode_owner(topic, record)
-
-    async def make_topic(self, name: str, **config: str) -> None:
-        self.cluster.make_topic(name, 1, is_compacted=bool(config))
-
-    async def send(self, topic: str, key: bytes, value: bytes | None) -> None:
-        self.cluster.produce(TopicPartition(topic, 0), [(key, value, ())])
-
-    async def delete_before(self, topic: str, offset: int) -> None:
-        self.cluster.log(TopicPartition(topic, 0)).delete_before(offset)
-
-    async def compact(self, topic: str) -> None:
-        log = self.cluster.log(TopicPartition(topic, 0))
-        log.compact(self.cluster.wall_ms(), log.end)
-
-    async def join(self, topic: str) -> Callable[[], Identity]:
-        joined = asyncio.Event()
-
-        async def revoked() -> None:
-            joined.clear()
-
-        source = FakeSource(
-            self.cluster,
-            self.network,
-            FakeGroupSettings(f"member{len(self._sources)}", session_s=3.0, heartbeat_s=0.1),
-            [topic],
-            on_disk=dict,
-            assigned=lambda *_: joined.set(),
-            revoked=revoked,
-            room=lambda: None,
-            lost=lambda *_: None,
-            failed=lambda error: None,
-        )
-        source.open()
-        self._sources.append(source)
-        await joined.wait()
-        return source.identity
-
-    async def open_transaction(self, transactional_id: str, topic: str) -> OpenTransaction:
-        return await FakeTransaction.begin(self.cluster, transactional_id, topic)
-
-    async def close(self) -> None:
-        for source in self._sources:
-            await source.close()
-
-
-class FakeTransaction:
-    def __init__(self, cluster: SimKafka, transactional_id: str, epoch: int) -> None:
-        self._end = lambda commit: cluster.transactions.end(transactional_id, epoch, commit=commit)
-
-    @classmethod
-    async def begin(cls, cluster: SimKafka, transactional_id: str, topic: str) -> FakeTransaction:
-        epoch = cluster.transactions.init_producer_id(transactional_id, 30.0)
-        source = TopicPartition(topic, 0)
-        cluster.add_partitions(transactional_id, epoch, [source])
-        cluster.produce_in_transaction(transactional_id, epoch, source, [(b"open", b"open", ())])
-        return cls(cluster, transactional_id, epoch)
-
-    async def end(self, *, commit: bool) -> None:
-        self._end(commit)
-
-
-# --- real -------------------------------------------------------------------------------------------------------------
-
-
-class RealWorld:
-    """A real broker and the shells of `actors._kafka`."""
-
-    def __init__(self, brokers: str, control: ControlPlane, name: str) -> None:
-        self.brokers = brokers
-        self.connection = Connection(tuple(brokers.split(",")))
-        self.group = control
-        self.logs = KafkaLogs(self.connection, control)
-        self._name = name
-        self._opened: list[Any] = []
-
-    @classmethod
-    async def open(cls, brokers: str) -> RealWorld:
-        name = unique("contract")
-        control = await ControlPlane.open(Connection(tuple(brokers.split(","))), name)
-        return cls(brokers, control, name)
-
-    def task_log(self, transactional_id: str) -> TaskLog:
-        log = TransactionLog(
-            self.connection,
-            transactional_id=f"{self._name}-{transactional_id}",
-            group=self._name,
-            batch_bytes=lambda topic: 900_000,
-            compression=None,
-            transaction_timeout_ms=30_000,
-            commit_deadline_s=10.0,
-        )
-        self._opened.append(log)
-        return log
-
-    def owners(self, topic: str) -> Owners:
-        return KafkaOwners(topic, self.logs)
-
-    def encode_owner(self, topic: str, record: OwnerRecord) -> Output:
-        return encode_kafka_owner(topic, record)
-
-    async def make_topic(self, name: str, **config: str) -> None:
-        await make_topics(self.brokers, name, partitions=1, config=config)
-
-    async def send(self, topic: str, key: bytes, value: bytes | None) -> None:
-        producer = await self._producer()
-        await producer.send_and_wait(topic, value, key, partition=0)
-        await producer.stop()
-
-    async def delete_before(self, topic: str, offset: int) -> None:
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.brokers)
-        await admin.start()
-        try:
-            await admin.delete_records({KafkaPartition(topic, 0): RecordsToDelete(before_offset=offset)})
-        finally:
-            await admin.close()
-
-    async def compact(self, topic: str) -> None:
-        """The broker's cleaner comes by itself."""
-
-    async def join(self, topic: str) -> Callable[[], Identity]:
-        consumer = AIOKafkaConsumer(
-            topic, bootstrap_servers=self.brokers, group_id=self._name, heartbeat_interval_ms=100
-        )
-        await consumer.start()
-        self._opened.append(consumer)
-        coordinator = consumer._coordinator
-        return lambda: Identity(coordinator.member_id, coordinator.generation)
-
-    async def open_transaction(self, transactional_id: str, topic: str) -> OpenTransaction:
-        producer = await self._producer(transactional_id=f"{self._name}-{transactional_id}")
-        self._opened.append(producer)
-        await producer.begin_transaction()
-        await producer.send_and_wait(topic, b"open", b"open", partition=0)
-        return RealTransaction(producer)
-
-    async def _producer(self, **options: Any) -> AIOKafkaProducer:
-        producer = AIOKafkaProducer(bootstrap_servers=self.brokers, **options)
-        await producer.start()
-        return producer
-
-    async def close(self) -> None:
-        for opened in reversed(self._opened):
-            with contextlib.suppress(KafkaError):
-                await (opened.close() if isinstance(opened, TransactionLog) else opened.stop())
-        await self.group.close()
-
-
-class RealTransaction:
-    def __init__(self, producer: AIOKafkaProducer) -> None:
-        self._producer = producer
-
-    async def end(self, *, commit: bool) -> None:
-        await (self._producer.commit_transaction() if commit else self._producer.abort_transaction())
 
 
 @pytest.fixture(params=["fake", "real"])
@@ -341,6 +109,88 @@ async def test_a_commit_without_writes_moves_the_offset(world: World, topic: str
     assert await world.group.committed(empty.source) == Committed(11, empty.metadata)
 
 
+async def test_a_record_that_the_broker_never_takes_is_a_refusal(world: World, topic: str) -> None:
+    small = unique("small")
+    await world.make_topic(small, **{"max.message.bytes": "1000"})
+    log, large = world.task_log("a"), Output(small, 0, b"k", bytes(2000), [], None)
+    await log.fence()
+    for _ in range(2):
+        with pytest.raises(CommitRefusedError):
+            await log.commit(batch(topic, changelogs={topic: {b"k": (STAMP, b"v")}}, outputs=[large]))
+        with pytest.raises(OutcomeUnknownError):
+            await log.commit(batch(topic))
+        await log.fence()
+    assert await read(world, topic) == []
+    assert await world.group.committed(TopicPartition(topic, 0)) is None
+    await log.commit(batch(topic, outputs=[Output(small, 0, b"k", b"small", [], None)]))
+    await log.fence()
+    assert [value for _, value in await read(world, small)] == [b"small"]
+
+
+# --- at least once ----------------------------------------------------------------------------------------------------
+
+
+async def test_an_ordered_commit_has_no_markers(world: World, topic: str) -> None:
+    member = await world.join(topic)
+    log = world.ordered_log("a", member.identity)
+    await log.fence()
+    for offset in (1, 2):
+        written = batch(
+            topic,
+            offset,
+            changelogs={topic: {b"k": (STAMP, b"v%d" % offset)}},
+            outputs=[Output(topic, 0, b"k", b"output", [], None)],
+        )
+        receipt = await log.commit(written)
+        assert await world.group.committed(written.source) == Committed(offset, written.metadata)
+        assert receipt.changelog_offsets == {topic: 2 * offset}
+    assert await read(world, topic) == [(0, b"output"), (1, b"v1"), (2, b"output"), (3, b"v2")]
+
+
+async def test_an_ordered_commit_moves_the_offset_for_members_only(world: World, topic: str) -> None:
+    member = await world.join(topic)
+    strangers = [
+        replace(member.identity, generation=member.identity.generation - 1),
+        replace(member.identity, member_id="nobody"),
+    ]
+    for number, identity in enumerate([*strangers, member.identity]):
+        log = world.ordered_log("a", identity)
+        await log.fence()
+        written = batch(topic, outputs=[Output(topic, 0, b"k", b"%d" % number, [], None)])
+        if identity is member.identity:
+            await log.commit(written)
+            assert await world.group.committed(written.source) == Committed(7, written.metadata)
+        else:
+            with pytest.raises(OutcomeUnknownError):
+                await log.commit(written)
+            assert await world.group.committed(written.source) is None
+    assert [value for _, value in await read(world, topic)] == [b"0", b"1", b"2"]
+
+
+async def test_an_ordered_log_fences_nobody(world: World, topic: str) -> None:
+    member = await world.join(topic)
+    logs = [world.ordered_log("a", member.identity) for _ in range(2)]
+    for log in logs:
+        await log.fence()
+    for number, log in enumerate(logs):
+        await log.commit(batch(topic, number, changelogs={topic: {b"k": (STAMP, b"%d" % number)}}))
+    assert [value for _, value in await read(world, topic)] == [b"0", b"1"]
+
+
+async def test_an_ordered_commit_stops_where_it_is_refused(world: World, topic: str) -> None:
+    small = unique("small")
+    await world.make_topic(small, **{"max.message.bytes": "1000"})
+    member = await world.join(topic)
+    log = world.ordered_log("a", member.identity)
+    await log.fence()
+    outputs = [Output(topic, 0, b"k", b"output", [], None), Output(small, 0, b"k", bytes(2000), [], None)]
+    with pytest.raises(CommitRefusedError):
+        await log.commit(batch(topic, changelogs={small: {b"k": (STAMP, b"v")}}, outputs=outputs))
+    assert [value for _, value in await read(world, topic)] == [b"output"]
+    assert await read(world, small) == []
+    assert await world.group.committed(TopicPartition(topic, 0)) is None
+
+
 # --- fences -----------------------------------------------------------------------------------------------------------
 
 
@@ -384,16 +234,143 @@ async def test_no_committed_offset_is_none(world: World, topic: str) -> None:
 
 
 async def test_a_member_is_known_in_its_generation_only(world: World, topic: str) -> None:
-    identity = await world.join(topic)
-    before = identity()
+    member = await world.join(topic)
+    before = member.identity
     assert await world.group.is_member(before)
     assert not await world.group.is_member(replace(before, generation=before.generation - 1))
     assert not await world.group.is_member(replace(before, member_id="nobody"))
     other = await world.join(topic)
-    await eventually(lambda: identity().generation == other().generation > before.generation)
+    await eventually(lambda: member.identity.generation == other.identity.generation > before.generation)
     assert not await world.group.is_member(before)
-    assert await world.group.is_member(identity())
-    assert await world.group.is_member(other())
+    assert await world.group.is_member(member.identity)
+    assert await world.group.is_member(other.identity)
+
+
+async def test_an_operator_moves_the_offset_of_an_empty_group_only(world: World, topic: str) -> None:
+    source = TopicPartition(topic, 0)
+    assert await world.set_offset(topic, 5)
+    assert await world.group.committed(source) == Committed(5, "")
+    member = await world.join(topic)
+    assert not await world.set_offset(topic, 3)
+    assert not await world.delete_offset(topic)
+    assert await world.group.committed(source) == Committed(5, "")
+    transaction = await world.open_offset("no member", topic, 8)
+    await transaction.end(commit=True)
+    await eventually(lambda: _is_committed(world, source, 8))
+    await member.close()
+    await eventually(lambda: world.set_offset(topic, 3))
+    assert await world.group.committed(source) == Committed(3, "")
+    assert await world.delete_offset(topic)
+    assert await world.group.committed(source) is None
+
+
+async def test_of_two_offsets_the_one_that_was_written_last_counts(world: World, topic: str) -> None:
+    """A transactional one was written when it was sent, not when its transaction ended."""
+    source = TopicPartition(topic, 0)
+    first, second = await world.open_offset("a", topic, 10), await world.open_offset("b", topic, 20)
+    assert await world.group.committed(source) is None
+    await second.end(commit=True)
+    await eventually(lambda: _is_committed(world, source, 20))
+    await first.end(commit=True)
+    third = await world.open_offset("c", topic, 30)
+    assert await world.set_offset(topic, 3)
+    await third.end(commit=True)
+    fourth = await world.open_offset("d", topic, 40)
+    await fourth.end(commit=False)
+    await asyncio.sleep(0.3)
+    assert await world.group.committed(source) == Committed(3, "")
+
+
+async def test_an_operator_who_deletes_an_offset_deletes_what_is_pending(world: World, topic: str) -> None:
+    source = TopicPartition(topic, 0)
+    assert await world.set_offset(topic, 3)
+    pending = await world.open_offset("a", topic, 10)
+    assert await world.delete_offset(topic)
+    await pending.end(commit=True)
+    await asyncio.sleep(0.3)
+    assert await world.group.committed(source) is None
+
+
+async def _is_committed(world: World, source: TopicPartition, offset: int) -> bool:
+    committed = await world.group.committed(source)
+    return committed is not None and committed.offset == offset
+
+
+async def test_a_static_member_comes_back_to_what_it_had(world: World, topic: str) -> None:
+    """Also the group's leader, whose restart would make a dynamic group rebalance."""
+    members = {name: await world.join(topic, name) for name in ("a", "b")}
+    await eventually(lambda: len({member.identity.generation for member in members.values()}) == 1)
+    for name, member in members.items():
+        other = next(held for held in members.values() if held is not member)
+        before, assignments = other.identity, other.assignments
+        await member.close()
+        assert await world.group.is_member(member.identity)
+        back = await world.join(topic, name)
+        assert back.identity.generation == member.identity.generation == other.identity.generation
+        assert back.identity.member_id != member.identity.member_id
+        assert (back.partitions, back.assignments) == (member.partitions or back.partitions, 1)
+        assert len(back.partitions) + len(other.partitions) == 1
+        assert await world.group.is_member(back.identity)
+        assert not await world.group.is_member(member.identity)
+        assert (other.identity, other.assignments) == (before, assignments)
+        members[name] = back
+
+
+async def test_a_static_member_whose_place_was_taken_has_to_end(world: World, topic: str) -> None:
+    first = await world.join(topic, "a")
+    before = first.identity
+    second = await world.join(topic, "a")
+    assert second.identity.generation == before.generation
+    assert not await world.group.is_member(before)
+    await eventually(lambda: first.failures)
+    assert first.failures[0] == "LostMembershipError"
+
+
+@pytest.mark.parametrize("reads_committed", [True, False])
+async def test_a_source_gives_what_is_committed_or_everything(world: World, topic: str, reads_committed: bool) -> None:
+    source = TopicPartition(topic, 0)
+    aborted = await world.open_transaction("other", topic)
+    await aborted.end(commit=False)
+    await eventually(lambda: _ends_at(world, topic, 2))
+    await world.send(topic, b"k", b"2")
+    member = await world.join(topic, reads_committed=reads_committed)
+    member.source.start_from(source, 0)
+    found: list[int] = []
+
+    async def is_read() -> bool:
+        for records in (await member.source.poll([source], 0.1)).values():
+            found.extend(record.offset for record in records)
+        return 2 in found
+
+    await eventually(is_read)
+    assert found == ([2] if reads_committed else [0, 2])
+
+
+async def test_a_position_that_retention_passed_is_lost(world: World, topic: str) -> None:
+    source = TopicPartition(topic, 0)
+    for number in range(4):
+        await world.send(topic, b"k", b"%d" % number)
+    member = await world.join(topic)
+    await world.delete_before(topic, 2)
+    member.source.start_from(source, 1)
+
+    async def is_lost() -> bool:
+        assert await member.source.poll([source], 0.1) == {}
+        return bool(member.lost)
+
+    await eventually(is_lost)
+    assert member.lost[0] == source
+    assert member.source.position(source) in (None, 1)
+    member.source.start_from(source, 2)
+    found = {}
+
+    async def is_read() -> bool:
+        found.update(await member.source.poll([source], 0.1))
+        return bool(found)
+
+    await eventually(is_read)
+    [records] = found.values()
+    assert [record.offset for record in records] == [2, 3]
 
 
 # --- logs -------------------------------------------------------------------------------------------------------------

@@ -20,9 +20,7 @@ from actors._core.assign import (
     Task,
     assign,
     decode_member_data,
-    decode_routing,
     encode_member_data,
-    encode_routing,
 )
 
 Assignment = Mapping[str, Collection[Task]]
@@ -371,27 +369,9 @@ def test_member_data_survives_the_trip(group: tuple[list[Member], list[Task]]) -
 )
 def test_member_data_of_another_version_is_a_member_without_a_history(raw: bytes | None) -> None:
     assert decode_member_data("m0", raw) == Member("m0")
-    assert decode_routing(raw) == {}
 
 
 def test_member_data_stays_small() -> None:
     tasks = tasks_of(orders=5, **{"a-second-actor": 5})
     member = Member("m0", "worker-17", "http://10.0.0.17:6066", 12, frozenset(tasks), dict.fromkeys(tasks, 10**9))
     assert len(encode_member_data(member)) < 150
-    all_tasks = [Task(f"actor{actor}", number) for actor in range(10) for number in range(100)]
-    routing = encode_routing({task: f"http://10.0.0.{index % 200}:6066" for index, task in enumerate(all_tasks)})
-    assert len(routing) < 10_000
-
-
-@given(st.dictionaries(st.builds(Task, st.text(max_size=5), st.integers(0, 300)), st.text(max_size=8), max_size=20))
-def test_routing_survives_the_trip(owners: dict[Task, str]) -> None:
-    raw = encode_routing(owners)
-    assert decode_routing(raw) == owners
-    assert raw == encode_routing(dict(reversed(owners.items())))
-
-
-def test_routing_of_another_version_is_none() -> None:
-    assert decode_routing(msgspec.msgpack.encode([2, ["a"], {"http://x": {0: [1]}}])) == {}
-    assert decode_routing(msgspec.msgpack.encode([1, ["a"], {"http://x": {-3: [1], 0: [2], 7: [1]}}])) == {
-        Task("a", 2): "http://x"
-    }

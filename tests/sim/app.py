@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 from actors.ports import TopicPartition
 from actors.runtime.context import Context, Store
-from actors.testing import PartitionLog
+from actors.testing import PartitionLog, StoredRecord
 
 ACTOR = "counter"
 INPUT = "inputs"
@@ -18,6 +21,14 @@ GROUP = "app-actors"
 COUNTS = "counts"
 FIRSTS = "firsts"
 STORES = (COUNTS, FIRSTS)
+GARBAGE = "garbage"
+"""What a handler writes and sends before it raises."""
+MAX_RECORD_BYTES = 200
+LARGE = "x" * 300
+SHOWN = 20
+"""How much of a result is echoed, so that a large value is large once."""
+POISON = ("1", "11", "01", "1011", "x", "x", "c")
+UNDECODABLE = ((b"k0", b"\xff"), (None, b"count:0"), (b"k0", None))
 
 
 def changelog(store: str) -> str:
@@ -43,42 +54,87 @@ def _decode_value(raw: bytes) -> Any:
     return int(text) if text.isdecimal() else text
 
 
-def make_handler() -> tuple[tuple[Store[Any, Any], ...], Any]:
-    """Stores and handler of one process: a message is `operation:argument`, every message echoes what it saw."""
+@dataclass
+class Deployment:
+    """What the operator has put into production; a process has what was there when it started."""
+
+    is_mended: bool = False
+    allow_reprocessing: bool = False
+    allow_lost_input: bool = False
+
+
+def make_handler(  # noqa: C901  one branch an operation
+    *, is_mended: bool, attempts: Counter[tuple[int, int]]
+) -> tuple[tuple[Store[Any, Any], ...], Any]:
+    """Stores and handler of one process: a message is `operation:argument`, every message echoes what it saw.
+
+    `poison` raises in those of the `attempts` that its argument names, always ("x", "c") or never, if it is mended.
+    """
     counts, firsts = _store(COUNTS), _store(FIRSTS)
+
+    async def fail_if_told(ctx: Context, pattern: str) -> None:
+        attempts[ctx.partition, ctx.offset] += 1
+        attempt = attempts[ctx.partition, ctx.offset]
+        if is_mended or not (pattern in "xc" or pattern[attempt - 1 : attempt] == "1"):
+            return
+        counts.set(ctx.key, GARBAGE)
+        ctx.send(ECHO, key=ctx.key, value=GARBAGE)
+        if attempt % 2:
+            await asyncio.sleep(0.05)
+        firsts.set(ctx.key, GARBAGE)
+        counts.delete(ctx.key)
+        ctx.send(ECHO, key=ctx.key, value=GARBAGE)
+        raise asyncio.CancelledError if pattern == "c" else ValueError(f"attempt {attempt}")
 
     async def handle(ctx: Context, value: str) -> None:
         operation, _, argument = value.partition(":")
-        if operation == "slow":
+        if operation in ("slow", "count", "poison"):
             seen = counts.get(ctx.key, 0)
-            await asyncio.sleep(float(argument))
-            counts.set(ctx.key, seen + 1)
+            if operation == "slow":
+                await asyncio.sleep(float(argument))
+            elif operation == "poison":
+                await fail_if_told(ctx, argument)
             result: object = seen + 1
-        elif operation == "count":
-            result = counts.get(ctx.key, 0) + 1
-            counts.set(ctx.key, result)
+            counts.set(ctx.key, seen + 1)
         elif operation == "first":
             result = firsts.put_if_absent(ctx.key, argument)
         elif operation == "reset":
             result = counts.delete(ctx.key)
+        elif operation == "large":
+            result = argument
+            if argument == "state":
+                firsts.set(ctx.key, LARGE)
         else:
             result = firsts.delete(ctx.key)
-        ctx.send(ECHO, key=ctx.key, value=f"{ctx.offset} {value} {result}")
+        padding = LARGE if value == "large:echo" else ""
+        ctx.send(ECHO, key=ctx.key, value=f"{ctx.offset} {value} {str(result)[:SHOWN]}{padding}")
 
     return (counts, firsts), handle
 
 
-def expected_echo(inputs: PartitionLog) -> list[tuple[bytes, bytes]]:
-    """What one partition of the echo topic has to hold, in order, once all of the input is processed."""
-    counts: dict[bytes, int] = {}
-    firsts: dict[bytes, str] = {}
-    echo = []
-    for record in inputs.history:
-        if not record.is_committed:
-            continue
+# --- the oracle -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Expected:
+    """What one partition has to come to: the echo topic in order, and the stores."""
+
+    echo: list[tuple[bytes, bytes]] = field(default_factory=list)
+    counts: dict[bytes, int] = field(default_factory=dict)
+    firsts: dict[bytes, str] = field(default_factory=dict)
+
+    def state(self, store: str) -> dict[bytes, bytes]:
+        return {key: str(value).encode() for key, value in getattr(self, store).items()}
+
+    def process(self, record: StoredRecord) -> None:
+        if not is_decodable(record):
+            self.echo.append((b"", b"%d can't be handled" % record.offset))
+            return
         key, text = record.key, record.value.decode()
         operation, argument = text.split(":")
-        if operation in ("slow", "count"):
+        counts, firsts = self.counts, self.firsts
+        padding = ""
+        if operation in ("slow", "count", "poison"):
             counts[key] = counts.get(key, 0) + 1
             result: object = counts[key]
         elif operation == "first":
@@ -86,20 +142,65 @@ def expected_echo(inputs: PartitionLog) -> list[tuple[bytes, bytes]]:
             firsts.setdefault(key, argument)
         elif operation == "reset":
             result = counts.pop(key, None) is not None
+        elif operation == "large":
+            result = argument
+            if argument == "state":
+                firsts[key] = LARGE
+            else:
+                padding = LARGE
         else:
             result = firsts.pop(key, None) is not None
-        echo.append((key, f"{record.offset} {text} {result}".encode()))
-    return echo
+        self.echo.append((key, f"{record.offset} {text} {str(result)[:SHOWN]}{padding}".encode()))
+
+
+def expected(inputs: PartitionLog, spans: Iterable[tuple[int, int]], *, committed: bool = True) -> Expected:
+    """What comes of processing these spans of offsets, one after the other."""
+    found = Expected()
+    for begin, end in spans:
+        for record in inputs.history:
+            if begin <= record.offset < end and (record.is_committed or not committed):
+                found.process(record)
+    return found
+
+
+def is_decodable(record: StoredRecord) -> bool:
+    return record.key is not None and record.value is not None and record.value != b"\xff"
+
+
+def failure_of(record: StoredRecord) -> str | None:
+    """The error that a record may stop its partition with."""
+    if not is_decodable(record):
+        return "UndecodableRecordError"
+    operation = record.value.partition(b":")[0]
+    return {b"poison": "HandlerFailedError", b"large": "RefusedRecordError"}.get(operation)
 
 
 def echoed(log: PartitionLog) -> list[tuple[bytes, bytes]]:
     return [(record.key, record.value) for record in log.history if record.is_committed]
 
 
-def last_input(log: PartitionLog) -> int:
+def last_input(log: PartitionLog, *, committed: bool = True) -> int:
     """The offset behind the last input that is to be processed."""
-    return max((record.offset + 1 for record in log.history if record.is_committed), default=0)
+    return max((record.offset + 1 for record in log.history if record.is_committed or not committed), default=0)
 
 
 def sources(partitions: int) -> Iterable[TopicPartition]:
     return [TopicPartition(INPUT, number) for number in range(partitions)]
+
+
+# --- inputs -----------------------------------------------------------------------------------------------------------
+
+
+def some_input(random: Random, keys: list[str], number: int) -> tuple[bytes, bytes]:
+    operation = random.choices(("count", "slow", "first", "reset", "forget"), (10, 1, 4, 3, 2))[0]
+    argument = f"{random.uniform(0.01, 0.4):.2f}" if operation == "slow" else str(number)
+    return random.choice(keys).encode(), f"{operation}:{argument}".encode()
+
+
+def bad_input(random: Random, key: bytes, kind: str) -> tuple[bytes | None, bytes | None]:
+    """An input that its handler or the broker refuses."""
+    if kind == "refused":
+        return key, random.choice((b"large:echo", b"large:state"))
+    if random.random() < 0.8:
+        return key, f"poison:{random.choice(POISON)}".encode()
+    return random.choice(UNDECODABLE)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import enum
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from actors.errors import OutcomeUnknownError
-from actors.ports import CommitBatch, CommitReceipt, Identity, TaskLog, TopicPartition
+from actors._core.commit import CommitMark, parse_mark
+from actors.errors import CommitRefusedError, OutcomeUnknownError, RecordError
+from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TaskLog, TopicPartition
 from actors.testing import Decision, Files, PartitionLog, SimKafka, StoredRecord, Transaction, current_process, fold
-from stores._core.record import STAMP_HEADER, decode_stamp
+from stores._core.record import STAMP_BYTES, STAMP_HEADER, decode_stamp
 from tests.sim import app
 
 
@@ -29,28 +30,74 @@ class Phase(enum.Enum):
 _phase: ContextVar[Phase] = ContextVar("phase", default=Phase.NEW)
 
 
+NOBODY = Identity("", 0)
+
+
 @dataclass
 class _Committed:
     offset: int = 0
     epoch: int = 0
     transaction: int = 0
-    generation: int = 0
+    owner: Identity = NOBODY
+
+
+@dataclass
+class _Input:
+    """What happened to one input partition: the offsets that an operator set, where its log began, what was processed.
+
+    `spans` are what the takeovers and commits went through, in their order; `retired` its owners but the last.
+    """
+
+    set_offsets: set[int | None] = field(default_factory=set)
+    starts: set[int] = field(default_factory=lambda: {0})
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    highest: int = 0
+    retired: set[Identity] = field(default_factory=set)
 
 
 class Audit:
-    """Watches the cluster's decisions and the disks' writes."""
+    """Watches the cluster's decisions and the disks' writes.
 
-    def __init__(self, cluster: SimKafka, *, check_phases: bool = True) -> None:
+    Attributes:
+        counted: how often what came, for the tests that ask whether anything is looked at.
+        stops: the error that each input partition was stopped with last.
+    """
+
+    def __init__(
+        self,
+        cluster: SimKafka,
+        deployment: app.Deployment,
+        *,
+        exactly_once: bool = True,
+        exact_state: bool = True,
+        is_static: bool = False,
+        check_phases: bool = True,
+    ) -> None:
         self.violations: list[str] = []
+        self.counted: Counter[str] = Counter()
+        self.stops: dict[TopicPartition, Exception] = {}
         self.trace: deque[str] = deque(maxlen=200)
         self.print_trace = False
         self.now_s: Callable[[], float] = float
-        self.generations: dict[str, int] = {}
+        self.owners: dict[str, Identity] = {}
         self._cluster = cluster
+        self._deployment = deployment
+        self._exactly_once = exactly_once
+        self._exact_state = exact_state
         self._check_phases = check_phases
         self._committed: dict[TopicPartition, _Committed] = {}
+        self._inputs: defaultdict[TopicPartition, _Input] = defaultdict(_Input)
         self._folds: dict[PartitionLog, tuple[int, dict[bytes, bytes]]] = {}
+        self._present: set[str] = set()
+        self._assigned: dict[tuple[int, str], list[TopicPartition]] = {}
+        self._batches: dict[str, CommitBatch] = {}
+        self._echoed: defaultdict[int, set[int]] = defaultdict(set)
         cluster.transactions.on_decision.append(self._decided)
+        if is_static:
+            cluster.group.on_change.append(self._changed)
+        if not exactly_once:
+            cluster.group.on_commit.append(self._committed_in_order)
+            cluster.on_append.append(self._appended)
 
     def note(self, text: str) -> None:
         process = current_process()
@@ -70,18 +117,29 @@ class Audit:
         if transaction.decision is not Decision.COMMIT:
             return
         for (_, source), (offset, metadata) in transaction.offsets.items():
-            self._check_offset(source, offset, metadata)
+            mark = parse_mark(metadata)
+            if mark is None:
+                self.operator_set(source, offset)
+            else:
+                self._check_offset(source, offset, mark, self.owners[metadata])
 
-    def _check_offset(self, source: TopicPartition, offset: int, metadata: str) -> None:
+    def _check_offset(self, source: TopicPartition, offset: int, mark: CommitMark, owner: Identity) -> None:
         before = self._committed.setdefault(source, _Committed())
-        epoch, number, _ = metadata.split(";")
-        now = _Committed(offset, int(epoch), int(number), self.generations.get(metadata, 0))
+        now = _Committed(offset, mark.epoch, mark.transaction, owner)
         if (now.epoch, now.transaction) <= (before.epoch, before.transaction):
             self.violated(f"one owner: {source} commits {now} after {before}: the epoch or its number isn't higher")
-        if now.generation < before.generation:
-            self.violated(f"one owner: {source} commits {now} after {before}: an old generation came back")
-        if offset < before.offset:
+        held = self._inputs[source]
+        if owner != before.owner:
+            held.retired.add(before.owner)
+        if owner in held.retired or owner.generation < before.owner.generation:
+            self.violated(f"one owner: {source} commits {now} after {before}: an old owner came back")
+        if mark.transaction == 1:
+            self._check_takeover(source, offset)
+        elif offset < before.offset:
             self.violated(f"exactly once: the offset of {source} goes back from {before.offset} to {offset}")
+        held.highest = max(held.highest, offset)
+        if held.spans:
+            held.spans[-1] = (held.spans[-1][0], offset)
         self._committed[source] = now
 
     def check_epochs(self, log: PartitionLog) -> None:
@@ -93,6 +151,148 @@ class Audit:
                     self.violated(f"one owner: {log.name} has epoch {epoch} at {record.offset}, after {highest}")
                 highest = max(highest, epoch)
 
+    # --- operators and retention -----------------------------------------------------------------------------------
+
+    def operator_set(self, source: TopicPartition, offset: int | None) -> None:
+        """Note what an operator set the group's offset to, None if it was deleted."""
+        self.note(f"OPERATOR sets {source} to {offset}")
+        self._inputs[source].set_offsets.add(offset)
+
+    def retained(self, log: PartitionLog) -> None:
+        """Note the log's new start."""
+        self.note(f"RETENTION {log}")
+        self._inputs[log.name].starts.add(log.start)
+
+    def processed(self, source: TopicPartition) -> int:
+        """The input offset that the app committed last, whatever the group says now."""
+        held = self._committed.get(source)
+        return 0 if held is None else held.offset
+
+    def spans(self, source: TopicPartition) -> list[tuple[int, int]]:
+        return self._inputs[source].spans
+
+    def is_foreign(self, source: TopicPartition) -> bool:
+        """Whether somebody else wrote, or deleted, the group's offset after the app did."""
+        committed = self._cluster.group.offsets.get(source)
+        if committed is None:
+            return source in self._committed
+        return parse_mark(committed.metadata) is None
+
+    def has_lost_input(self, source: TopicPartition) -> bool:
+        """Whether retention removed records behind the group's offset."""
+        committed = self._cluster.group.offsets.get(source)
+        return committed is not None and committed.offset < self._cluster.log(source).start
+
+    def _check_takeover(self, source: TopicPartition, offset: int) -> None:
+        """Look at where a takeover goes on: where the last commit was, unless somebody wanted it otherwise."""
+        held, log = self._inputs[source], self._cluster.log(source)
+        if source in self._committed and held.spans and offset == held.spans[-1][1]:
+            return
+        wanted = {at for at in held.set_offsets if at is not None}
+        if not held.spans or None in held.set_offsets:
+            wanted |= held.starts
+        if self._deployment.allow_lost_input:
+            wanted |= {start for start in held.starts if start > min({self.processed(source), *wanted})}
+        where = f"a takeover of {source} goes on at {offset}, not at {self.processed(source)}"
+        if offset not in wanted:
+            self.violated(f"exactly once: {where}, which nobody wanted")
+        if offset > log.end:
+            self.violated(f"operator: {where}, which is behind the input's end {log.end}")
+        proven = self._proven(source)
+        if offset <= proven and not self._deployment.allow_reprocessing:
+            self.violated(f"operator: {where}, although the state has the input at {proven}")
+        if held.spans:
+            self.counted["reprocessed" if offset < held.highest else "skipped"] += 1
+        held.spans.append((offset, offset))
+
+    def _proven(self, source: TopicPartition) -> int:
+        """The highest input offset that a living value comes from: nobody can doubt that it was processed."""
+        proven = -1
+        for store in app.STORES:
+            log = self._cluster.log(TopicPartition(app.changelog(store), source.partition))
+            for raw in self.folded(log, log.last_stable).values():
+                proven = max(proven, decode_stamp(raw[:STAMP_BYTES]).source_offset)
+        return proven
+
+    # --- records that can't be handled -----------------------------------------------------------------------------
+
+    def stopped(self, source: TopicPartition, error: Exception) -> None:
+        """Look at what a task says that it was stopped by."""
+        self.note(f"STOPPED {source}: {error}")
+        self.stops[source] = error
+        self.counted[type(error).__name__] += 1
+        if isinstance(error, RecordError):
+            named = [record for record in self._cluster.log(source).history if record.offset == error.offset]
+            if [app.failure_of(record) for record in named] != [type(error).__name__]:
+                self.violated(f"offender: {source} is stopped by {named}: {error}")
+
+    def check_savepoints(self, log: PartitionLog) -> None:
+        for record in log.history:
+            if record.is_committed and app.GARBAGE.encode() in (record.value or b""):
+                self.violated(f"savepoint: {log.name} has at {record.offset} what a handler wrote before it raised")
+
+    # --- static members --------------------------------------------------------------------------------------------
+
+    def _changed(self, what: str, client: str) -> None:
+        self.note(f"{client} {what}")
+        if what == "leaves":
+            self.violated(f"static: {client} leaves the group, its restart moves its partitions")
+        elif what == "joins" and client in self._present:
+            self.violated(f"static: {client} joins anew while its last life is still a member")
+        elif what == "returns":
+            self.counted["returned"] += 1
+        if what in ("leaves", "expires"):
+            self._present.discard(client)
+        else:
+            self._present.add(client)
+
+    def assigned(self, client: str, identity: Identity, partitions: list[TopicPartition]) -> None:
+        """Look at an assignment: a client's is the same all over a generation, whichever of its lives asks."""
+        first = self._assigned.setdefault((identity.generation, client), list(partitions))
+        if first != list(partitions):
+            self.violated(f"static: {client} has {partitions} in generation {identity.generation}, and had {first}")
+
+    # --- at least once ---------------------------------------------------------------------------------------------
+
+    def _appended(self, log: PartitionLog, base: int) -> None:
+        """A write to the changelog comes after the outputs of its input."""
+        topic, partition = log.name
+        for record in log.history[_first_at(log.history, base) :]:
+            if topic == app.ECHO:
+                offset, _, _ = record.value.partition(b" ")
+                self._echoed[partition].add(int(offset) if offset.isdigit() else -1)
+            elif topic in map(app.changelog, app.STORES) and record.transaction is None:
+                offset = decode_stamp(_stamp(record)).source_offset
+                if offset not in self._echoed[partition]:
+                    self.violated(f"order: {log.name} has the write of input {offset} before its output")
+
+    def _committed_in_order(self, source: TopicPartition, committed: Committed) -> None:
+        """An offset comes after all outputs and writes of its batch."""
+        self.counted["ordered commits"] += 1
+        self.note(f"offset of {source} is {committed.offset}")
+        held = self._inputs[source]
+        held.spans = held.spans or [(committed.offset, committed.offset)]
+        for record in self.owed(source, committed.offset):
+            if record.offset >= held.highest and record.offset not in self._echoed[source.partition]:
+                self.violated(f"at least once: {source} is committed to {committed}, {record.offset} has no output")
+        held.highest = max(held.highest, committed.offset)
+        for topic, writes in self._batches[committed.metadata].changelogs.items():
+            log = self._cluster.log(TopicPartition(topic, source.partition))
+            there = {(record.key, _stamp(record), record.value) for record in log.history if record.transaction is None}
+            missing = {(key, stamp, value) for key, (stamp, value) in writes.items()} - there
+            if missing:
+                self.violated(f"order: {source} is committed to {committed}, {log.name} lacks {missing}")
+        self._committed.setdefault(source, _Committed()).offset = held.highest
+
+    def owed(self, source: TopicPartition, end: int) -> list[StoredRecord]:
+        """The inputs before `end` that must have an output. What was deleted before the app began isn't, or let go."""
+        held, log = self._inputs[source], self._cluster.log(source)
+        if self._deployment.allow_lost_input or not held.starts.isdisjoint(held.set_offsets):
+            begin = max(held.starts)
+        else:
+            begin = max({start for start, _ in held.spans} & held.starts, default=0)
+        return [record for record in log.history if begin <= record.offset < end and app.is_decodable(record)]
+
     # --- the disk --------------------------------------------------------------------------------------------------
 
     def written(self, kind: str, files: Files) -> None:
@@ -103,11 +303,12 @@ class Audit:
         if kind == "wipe" or position is None:
             return
         log = self._cluster.log(TopicPartition(app.changelog(files.store), files.partition))
-        committed = self._committed.get(TopicPartition(app.INPUT, files.partition), _Committed())
+        highest = self._inputs[TopicPartition(app.INPUT, files.partition)].highest
         if position.changelog_offset > log.end:
             self.violated(f"disk ahead: {where}: {position} is behind the log's end {log.end}")
-        if position.source_offset > committed.offset:
-            self.violated(f"disk ahead: {where}: {position}, committed is {committed}")
+        # What a restore finds in the changelog may be ahead of the offset, when they aren't committed together.
+        if position.source_offset > highest and (self._exactly_once or kind != "load"):
+            self.violated(f"disk ahead: {where}: {position}, committed is {highest}")
         expected = self.folded(log, position.changelog_offset)
         if files.data != expected:
             self._check_keys(where, files, expected, log, is_restoring=kind == "load")
@@ -123,7 +324,7 @@ class Audit:
                 continue
             if held is not None and not any(_raw(r) == held for r in log.history if r.is_committed and r.key == key):
                 self.violated(f"disk ahead: {where}: {key!r} has {held!r}, which nobody committed")
-            elif not is_restoring:
+            elif not is_restoring and self._exact_state:
                 what = "a deleted key came back" if wanted is None else "state isn't the fold of its changelog"
                 self.violated(f"{what}: {where} at {end}: {key!r} is {held!r}, not {wanted!r}")
 
@@ -168,14 +369,16 @@ class WatchedLog:
 
     async def commit(self, batch: CommitBatch) -> CommitReceipt:
         self._audit._check_phase("commits")
-        self._audit.generations[batch.metadata] = self._identity.generation
+        self._audit.owners[batch.metadata] = self._identity
+        self._audit._batches[batch.metadata] = batch
         changes = {topic: len(writes) for topic, writes in batch.changelogs.items()}
         mark = batch.metadata.rpartition(";")[0]
         self._audit.note(f"commit {batch.source} at {batch.next_offset} {mark} {changes}")
         try:
             receipt = await self._log.commit(batch)
-        except OutcomeUnknownError as error:
+        except (OutcomeUnknownError, CommitRefusedError) as error:
             self._audit.note(str(error))
+            self._audit.counted[type(error).__name__] += 1
             _phase.set(Phase.UNKNOWN)
             raise
         self._audit.note(f"committed {batch.source} at {batch.next_offset}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
-from actors.testing import Conditions, Disk
+from actors.testing import Conditions, Disk, Process
+from tests.sim import app
 from tests.sim.node import SKEW_MARGIN_MS, Node, World
 
 REQUESTS = (
@@ -35,12 +36,47 @@ TAKEOVER_STEPS = ("assigned", *STEPS[: 2 * REQUESTS.index("AddOffsetsToTxn")])
 ENOUGH_S = 250.0
 """After so long no new fault comes: a run is short, and there are many."""
 COMMIT_REQUESTS = ("AddOffsetsToTxn", "TxnOffsetCommit", "AddPartitionsToTxn", "Produce", "EndTxn")
+ORDERED_COMMIT_REQUESTS = ("Produce", "OffsetCommit")
+ORDERED_STEPS = (
+    *(step for step in STEPS if not step.startswith(tuple(set(COMMIT_REQUESTS) - {"Produce"}))),
+    *(f"OffsetCommit {when}" for when in ("to send", "answered")),
+)
+FATES = ("lost", "answer lost", "late", "doubled")
+PROMPT_FATES = ("lost", "answer lost")
+WITHOUT_ZOMBIES = (
+    "crash",
+    "crash_at_step",
+    "rebalance",
+    "rebalance_at_step",
+    "move_group_coordinator",
+    "move_group_coordinator_at_step",
+    "slow_disk",
+    "full_disk",
+    "damage_disk",
+    "clock_jump",
+    "compact",
+    "foreign_transaction",
+    "slow_markers",
+    "bounce",
+)
+"""What leaves nobody behind who writes to a partition that isn't his any more."""
+ON_ONE_NODE = ("unknown_outcome", "bad_network")
+"""The same, where there is no other node, as long as no request comes late."""
 
 
 class Nemesis:
     """Does harm until `heal`."""
 
-    def __init__(self, world: World, nodes: list[Node], random: Random, kinds: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        world: World,
+        nodes: list[Node],
+        random: Random,
+        *,
+        kinds: Sequence[str] = (),
+        further: Iterable[Callable[[], float | None]] = (),
+    ) -> None:
+        """`kinds` names all that may come; `further` are those that come with the run's features."""
         self._world = world
         self._nodes = nodes
         self._random = random
@@ -69,8 +105,18 @@ class Nemesis:
             self.slow_markers,
             self.bounce,
         ]
-        drawn = random.sample(every, random.randint(2, 9))
-        self._kinds = [fault for fault in every if fault.__name__ in kinds] if kinds else drawn
+        leaves_nobody_behind = not (world.is_exactly_once or world.has_zombies)
+        further = list(further)
+        if "static" in world.features:
+            further += [self.quick_restart] if leaves_nobody_behind else [self.quick_restart, self.move]
+        if leaves_nobody_behind:
+            harmless = WITHOUT_ZOMBIES + (ON_ONE_NODE if len(nodes) == 1 else ())
+            every = [fault for fault in every if fault.__name__ in harmless]
+        drawn = random.sample(every, random.randint(2, 9)) + 2 * further
+        self._kinds = [fault for fault in every + further if fault.__name__ in kinds] or drawn
+        self._fates = PROMPT_FATES if leaves_nobody_behind else FATES
+        self._requests = COMMIT_REQUESTS if world.is_exactly_once else ORDERED_COMMIT_REQUESTS
+        self._steps = STEPS if world.is_exactly_once else ORDERED_STEPS
         self._later: set[asyncio.TimerHandle] = set()
         self._foreign = 0
         self.done: dict[str, int] = {}
@@ -101,6 +147,9 @@ class Nemesis:
             self._heal_node(node)
 
     def _heal_node(self, node: Node) -> None:
+        for process in node.left_behind:
+            process.on_step = None
+            process.resume()
         node.disk.is_full = False
         node.blocking_s = (0.0002, 0.003)
         if node.process is None:
@@ -130,7 +179,7 @@ class Nemesis:
     def wake_in_takeover(self) -> None:
         """A node stops inside a commit, and wakes while another one is at some step of taking its partitions over."""
         node = self._some_node()
-        request = self._random.choice(COMMIT_REQUESTS)
+        request = self._random.choice(self._requests)
         self._at_step(node, lambda: self._sleep_until_takeover(node), f"{request} to send")
 
     def _sleep_until_takeover(self, node: Node) -> None:
@@ -153,12 +202,12 @@ class Nemesis:
         """A request of the next commit has no answer: it took place, or didn't, or will, or twice."""
         process = self._some_node().process
         if process is not None:
-            request = self._random.choice((*COMMIT_REQUESTS, "EndTxn", "EndTxn", "EndTxn"))
-            fate = self._random.choice(("lost", "answer lost", "late", "doubled"))
+            request = self._random.choice((*self._requests, *(3 * self._requests[-1:])))
+            fate = self._random.choice(self._fates)
             self._world.network.planned[process.name, request] = fate
 
     def bad_network(self) -> None:
-        odds = {fate: self._random.choice((0.0, 0.01, 0.05)) for fate in ("lost", "answer lost", "late", "doubled")}
+        odds = {fate: self._random.choice((0.0, 0.01, 0.05)) for fate in self._fates}
         slow_s = self._random.choice((0.005, 0.05, 0.5))
         self._world.network.conditions = Conditions(latency_s=(0.0005, slow_s), odds=odds)
         self._after(self._random.uniform(1.0, 10.0), self._mend_network)
@@ -184,7 +233,8 @@ class Nemesis:
 
     def move_group_coordinator_at_step(self) -> None:
         """The coordinator moves just when a task asks for the committed offset, or is in a commit."""
-        step = self._random.choice(("OffsetFetch to send", "Heartbeat? answered", "TxnOffsetCommit to send"))
+        commit = "TxnOffsetCommit" if self._world.is_exactly_once else "OffsetCommit"
+        step = self._random.choice(("OffsetFetch to send", "Heartbeat? answered", f"{commit} to send"))
         self._at_step(self._some_node(), self.move_group_coordinator, step)
 
     def move_transaction_coordinator(self) -> None:
@@ -270,7 +320,9 @@ class Nemesis:
         name = f"foreign-{self._foreign}"
         try:
             epoch = cluster.transactions.init_producer_id(name, random.choice((4.0, 20.0)))
-            logs = [random.choice(cluster.logs()) for _ in range(2)]
+            # Who reads what isn't committed would take its records for inputs.
+            logs = [log for log in cluster.logs() if self._world.is_exactly_once or log.name.topic != app.INPUT]
+            logs = [random.choice(logs) for _ in range(2)]
             cluster.add_partitions(name, epoch, [log.name for log in logs])
             for log in logs:
                 cluster.produce_in_transaction(name, epoch, log.name, [(b"foreign", b"never to be seen", ())])
@@ -292,11 +344,38 @@ class Nemesis:
         node = self._some_node()
         self._world.loop.create_task(self._bounce(node))
 
-    async def _bounce(self, node: Node) -> None:
+    async def _bounce(self, node: Node, back_s: float | None = None) -> None:
         await node.stop()
-        await asyncio.sleep(self._random.uniform(0.1, 8.0))
+        await asyncio.sleep(self._random.uniform(0.1, 8.0) if back_s is None else back_s)
         if not node.is_up:
             node.start()
+
+    def quick_restart(self) -> None:
+        """A process dies or stops, and its next life is there long before its session is over."""
+        node = self._some_node()
+        back_s = self._random.choice((0.01, 0.3, 1.0))
+        if self._random.random() < 0.5:
+            self._kill(node, back_s=back_s)
+        else:
+            self._world.loop.create_task(self._bounce(node, back_s))
+
+    def move(self) -> None:
+        """A worker is taken for dead and started elsewhere, with the same identity and in the same generation."""
+        node, random = self._some_node(), self._random
+        process = node.process
+        if process is None:
+            return
+        if random.random() < 0.5:
+            self._at_step(node, process.pause, f"{random.choice(self._requests)} to send")
+            self._after(random.choice((0.1, 1.0)), lambda: self._move(node, process))
+        else:
+            process.pause()
+            self._move(node, process)
+
+    def _move(self, node: Node, process: Process) -> None:
+        if node.process is process:
+            node.move()
+            self._after(self._random.choice((0.01, 0.3, 4.0, 20.0)), process.resume)
 
     # --- helpers ---------------------------------------------------------------------------------------------------
 
@@ -331,7 +410,7 @@ class Nemesis:
         if process is None:
             return
         left = 0 if step is not None else self._random.choice((0, 0, 1, 3))
-        step = self._random.choice(STEPS) if step is None else step
+        step = self._random.choice(self._steps) if step is None else step
 
         def reached(name: str) -> None:
             nonlocal left
@@ -347,10 +426,3 @@ class Nemesis:
 
     def _after(self, seconds: float, function: Callable[[], object]) -> None:
         self._later.add(self._world.loop.call_later(seconds, function))
-
-
-def inputs_of(random: Random, keys: list[str], number: int) -> tuple[bytes, bytes]:
-    """One input."""
-    operation = random.choices(("count", "slow", "first", "reset", "forget"), (10, 1, 4, 3, 2))[0]
-    argument = f"{random.uniform(0.01, 0.4):.2f}" if operation == "slow" else str(number)
-    return random.choice(keys).encode(), f"{operation}:{argument}".encode()

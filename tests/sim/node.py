@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextvars import Context
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from actors._core.commit import Backoff, CommitPolicy
 from actors._core.takeover import ResetPolicy, StartRules
-from actors.ports import Identity, TopicPartition
+from actors.ports import Identity, TaskLog, TopicPartition
 from actors.runtime.context import OutputTopic
 from actors.runtime.restore import Changelog, Restorer
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
@@ -21,9 +23,11 @@ from actors.testing import (
     FakeGroupSettings,
     FakeGroupView,
     FakeLogs,
+    FakeOrderedLog,
     FakeOwners,
     FakeSource,
     FakeTaskLog,
+    LostMembershipError,
     Network,
     Process,
     SimKafka,
@@ -37,11 +41,13 @@ DELETE_RETENTION_MS = 60_000
 SKEW_MARGIN_MS = 10_000
 REVOKE_S = 3.0
 STOP_S = 5.0
+SUPERVISED_S = 1.0
+"""How long after its end a process is started again by what supervises it."""
 
 
 @dataclass
 class World:
-    """What all nodes share."""
+    """What all nodes share. `features` are what is in this run beside faults (see `tests.sim.simulation.FEATURES`)."""
 
     loop: VirtualLoop
     cluster: SimKafka
@@ -56,7 +62,15 @@ class World:
     commit_max_bytes: int
     commit_deadline_s: float
     session_s: float
+    features: frozenset[str]
+    has_zombies: bool
+    deployment: app.Deployment
+    attempts: Counter[tuple[int, int]] = field(default_factory=Counter)
     delete_keys: Callable[[], None] = lambda: None
+
+    @property
+    def is_exactly_once(self) -> bool:
+        return "at_least_once" not in self.features
 
 
 class Node:
@@ -64,16 +78,22 @@ class Node:
 
     def __init__(self, world: World, name: str) -> None:
         self.name = name
-        self.disk = Disk()
-        self.disk.on_write = world.audit.written
+        self.disk = self._machine(world)
         self.clock = FakeClock()
         self.blocking_s = (0.0002, 0.003)
         self.process: Process | None = None
         self.dead: list[Process] = []
+        self.left_behind: list[Process] = []
         self.worker: Worker | None = None
         self.source: FakeSource | None = None
         self._world = world
         self._lives = 0
+
+    @staticmethod
+    def _machine(world: World) -> Disk:
+        disk = Disk()
+        disk.on_write = world.audit.written
+        return disk
 
     @property
     def is_up(self) -> bool:
@@ -99,23 +119,39 @@ class Node:
         self.disk.tears = False
         self.dead.append(process)
 
+    def move(self) -> Process | None:
+        """Start the next process on an empty machine, although the last one, which is given, may still be there."""
+        process, self.process = self.process, None
+        if process is not None:
+            self._world.audit.note(f"leaves {process.name} behind")
+            self.left_behind.append(process)
+        self.worker = self.source = None
+        self.disk = self._machine(self._world)
+        self.start()
+        return process
+
+    def forget(self, process: Process) -> None:
+        """Kill a process that was left behind."""
+        if process in self.left_behind:
+            self.left_behind.remove(process)
+            process.kill(lambda: True)
+            self.dead.append(process)
+
     async def stop(self) -> None:
         """End the process as SIGTERM does."""
-        process = self.process
-        if process is None or self.worker is None:
+        process, worker, source = self.process, self.worker, self.source
+        if process is None or worker is None or source is None:
             return
         self._world.audit.note(f"stops {process.name}")
-        stopping = process.spawn(self._stop(), name="stop")
+        stopping = process.spawn(self._stop(worker, source), name="stop")
         await asyncio.wait([stopping])
         if self.process is process:
             self.kill(finishes=True, tears=False)
 
-    async def _stop(self) -> None:
-        worker, source = self.worker, self.source
-        if worker is not None:
-            await worker.stop(STOP_S)
-        if source is not None:
-            await source.close()
+    @staticmethod
+    async def _stop(worker: Worker, source: FakeSource) -> None:
+        await worker.stop(STOP_S)
+        await source.close()
 
     def _ended(self, main: asyncio.Task[None]) -> None:
         if not main.cancelled() and main.exception() is not None:
@@ -138,10 +174,17 @@ class Node:
             return found
 
         def failed(error: BaseException) -> None:
+            if isinstance(error, LostMembershipError):
+                self._end(process)
+                return
             world.audit.violated(f"a task of {process.name} failed: {error!r}")
 
+        def assigned(identity: Identity, partitions: list[TopicPartition]) -> None:
+            world.audit.assigned(self.name, identity, partitions)
+            worker.assigned(identity, partitions)
+
         sink = _LateSink()
-        self.worker = worker = Worker(
+        worker = Worker(
             [_spec(world)],
             source=sink,
             services=TaskServices(
@@ -160,35 +203,65 @@ class Node:
             task_log=lambda spec, partition, identity: self._task_log(partition, identity),
             on_failure=failed,
         )
-        self.source = sink.source = FakeSource(
+        sink.source = FakeSource(
             world.cluster,
             world.network,
             FakeGroupSettings(
                 self.name,
+                instance_id=self.name if "static" in world.features else None,
+                reads_committed=world.is_exactly_once,
                 session_s=world.session_s,
                 heartbeat_s=world.session_s / 3,
                 max_poll_records=world.max_poll_records,
             ),
             [app.INPUT],
             on_disk=on_disk,
-            assigned=worker.assigned,
+            assigned=assigned,
             revoked=worker.revoked,
             room=worker.room,
             lost=worker.lost,
             failed=failed,
         )
-        self.source.open()
+        if self.process is process:
+            self.worker, self.source = worker, sink.source
+        sink.source.open()
         await worker.run()
+
+    def _end(self, process: Process) -> None:
+        """End a process that can't go on, as it would itself; it is started again."""
+
+        async def end() -> None:
+            if self.process is not process:
+                self.forget(process)
+                return
+            await self.stop()
+            await asyncio.sleep(SUPERVISED_S)
+            if not self.is_up:
+                self.start()
+
+        self._world.audit.note(f"ends {process.name}")
+        self._world.audit.counted["lost membership"] += 1
+        self._world.loop.create_task(end(), context=Context())
 
     def _task_log(self, partition: int, identity: Identity) -> WatchedLog:
         world = self._world
-        log = FakeTaskLog(
-            world.cluster,
-            world.network,
-            transactional_id=app.transactional_id(partition),
-            transaction_timeout_s=world.commit_deadline_s + 7.0,
-            commit_deadline_s=world.commit_deadline_s,
-        )
+        log: TaskLog
+        if world.is_exactly_once:
+            log = FakeTaskLog(
+                world.cluster,
+                world.network,
+                transactional_id=app.transactional_id(partition),
+                transaction_timeout_s=world.commit_deadline_s + 7.0,
+                commit_deadline_s=world.commit_deadline_s,
+            )
+        else:
+            log = FakeOrderedLog(
+                world.cluster,
+                world.network,
+                name=app.transactional_id(partition),
+                identity=identity,
+                commit_deadline_s=world.commit_deadline_s,
+            )
         return WatchedLog(log, world.audit, identity)
 
 
@@ -217,7 +290,7 @@ class _LateSink:
 
 
 def _spec(world: World) -> ActorSpec:
-    stores, handler = app.make_handler()
+    stores, handler = app.make_handler(is_mended=world.deployment.is_mended, attempts=world.attempts)
     changelogs = {}
     for store in app.STORES:
         topic = world.cluster.topic(app.changelog(store))
@@ -239,9 +312,13 @@ def _task_settings(world: World, worker: str) -> TaskSettings:
         worker=worker,
         address=f"http://{worker}",
         policy=CommitPolicy(interval_s=world.commit_interval_s, max_bytes=world.commit_max_bytes),
-        rules=StartRules(ResetPolicy.EARLIEST, exactly_once=True, allow_reprocessing=False, allow_lost_input=False),
+        rules=StartRules(
+            ResetPolicy.EARLIEST,
+            exactly_once=world.is_exactly_once,
+            allow_reprocessing=world.deployment.allow_reprocessing,
+            allow_lost_input=world.deployment.allow_lost_input,
+        ),
         backoff=Backoff(),
         queue_records=world.queue_records,
         checkpoint_refresh_s=10.0,
-        exactly_once=True,
     )

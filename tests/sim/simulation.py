@@ -1,4 +1,17 @@
-"""One run: a world drawn from a seed, inputs and faults, then peace, and every invariant."""
+"""One run: a world drawn from a seed, inputs and faults, then peace, and every invariant.
+
+About half of the runs have features beside faults:
+
+    operator        the group's offsets are reset, by people who don't ask the app
+    retention       inputs are deleted, processed or not
+    poison          some inputs make their handler raise, or can't be decoded
+    refused         some make it write or send what the broker doesn't take
+    at_least_once   commits are in order, and no transactions
+    static          workers are static members of the group
+
+With the first four of them partitions may stand still after the last fault: each has to do so for its own reason and
+with all before it committed, and to go on when the operator has put it right.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +20,14 @@ import contextlib
 import logging
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from actors._core.partitioner import partition_for
+from actors.errors import RecordError
 from actors.ports import TopicPartition
 from actors.runtime import restore, task, worker
 from actors.runtime.task import State
@@ -20,12 +35,17 @@ from actors.testing import Network, SimKafka, StuckError, VirtualLoop, fold
 from actors.testing.network import retried
 from tests.sim import app
 from tests.sim.audit import Audit
-from tests.sim.nemesis import Nemesis, inputs_of
+from tests.sim.nemesis import Nemesis
 from tests.sim.node import DELETE_RETENTION_MS, Node, World
+from tests.sim.operator import Operator
 
 PROGRESS_S = 90.0
 """How long after the last fault everything has to be processed."""
 TRACE_LINES = 60
+FEATURES = ("operator", "retention", "poison", "refused", "at_least_once", "static")
+MENDINGS = 12
+"""How often an operator may have to act: each of a partition's bad inputs is another one."""
+BAD_INPUTS = 0.04
 
 
 class SimulationFailedError(AssertionError):
@@ -44,27 +64,50 @@ class Report:
     recovery_s: float = 0.0
     virtual_s: float = 0.0
     faults: dict[str, int] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
+    counted: Counter[str] = field(default_factory=Counter)
 
 
-def check(seed: int, *, print_trace: bool = False, faults: Sequence[str] = ()) -> Report:
-    """Run a seed with all kinds of faults, or with these.
+def features_of(seed: int) -> tuple[str, ...]:
+    """The features that a seed has if nobody says otherwise."""
+    random = Random(f"{seed} features")
+    found = random.sample(FEATURES, random.choice((0, 0, 0, 1, 1, 2, 3)))
+    if "at_least_once" in found:
+        # Offsets and state aren't committed together: no reset can contradict anything.
+        found = [feature for feature in found if feature != "operator"]
+    return tuple(sorted(found))
+
+
+def check(
+    seed: int, *, print_trace: bool = False, faults: Sequence[str] = (), features: Sequence[str] | None = None
+) -> Report:
+    """Run a seed with all kinds of faults, or with these, and its own features, or these.
 
     Raises:
         SimulationFailedError: an invariant broke.
     """
-    report = simulate(seed, print_trace=print_trace, faults=faults)
+    features = features_of(seed) if features is None else features
+    report = simulate(seed, print_trace=print_trace, faults=faults, features=features)
     if report.violations:
         trace = "\n".join(report.trace[-TRACE_LINES:])
         broken = "\n".join(report.violations[:10])
         only = f" FAULTS={','.join(faults)}" if faults else ""
+        only += f" FEATURES={','.join(features) or 'none'}"
         raise SimulationFailedError(f"seed {seed}\n{broken}\n--- replay it: make sim SEED={seed}{only}\n{trace}")
     return report
 
 
-def simulate(seed: int, *, print_trace: bool = False, check_phases: bool = True, faults: Sequence[str] = ()) -> Report:
+def simulate(
+    seed: int,
+    *,
+    print_trace: bool = False,
+    check_phases: bool = True,
+    faults: Sequence[str] = (),
+    features: Sequence[str] = (),
+) -> Report:
     """Run a seed and report, whatever happens. `faults` restricts it to these kinds."""
     loop = VirtualLoop()
-    simulation = Simulation(loop, seed, faults, print_trace=print_trace, check_phases=check_phases)
+    simulation = Simulation(loop, seed, faults, features, print_trace=print_trace, check_phases=check_phases)
     loop.set_exception_handler(simulation.on_exception)
     with _logs_to(simulation.audit), simulation.small_limits(), warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -78,6 +121,8 @@ def simulate(seed: int, *, print_trace: bool = False, check_phases: bool = True,
             loop.close()
             for node in simulation.nodes:
                 node.kill(finishes=False, tears=False)
+                for process in list(node.left_behind):
+                    node.forget(process)
                 for process in node.dead:
                     process.reap()
     return simulation.report()
@@ -87,7 +132,14 @@ class Simulation:
     """A seed's world."""
 
     def __init__(
-        self, loop: VirtualLoop, seed: int, faults: Sequence[str], *, print_trace: bool, check_phases: bool
+        self,
+        loop: VirtualLoop,
+        seed: int,
+        faults: Sequence[str],
+        features: Sequence[str],
+        *,
+        print_trace: bool,
+        check_phases: bool,
     ) -> None:
         self.seed = seed
         self.is_over = False
@@ -95,7 +147,17 @@ class Simulation:
         self._random = Random(f"{seed} world")
         random = self._random
         cluster = SimKafka(app.GROUP, rebalance_s=8.0, marker_s=lambda: random.uniform(0.0005, 0.005))
-        self.audit = Audit(cluster, check_phases=check_phases)
+        self._bad_inputs = Random(f"{seed} bad inputs")
+        has_zombies = self._bad_inputs.random() < 0.5
+        deployment = app.Deployment()
+        self.audit = Audit(
+            cluster,
+            deployment,
+            exactly_once="at_least_once" not in features,
+            exact_state="at_least_once" not in features or not has_zombies,
+            is_static="static" in features,
+            check_phases=check_phases,
+        )
         self.audit.print_trace = print_trace
         self.audit.now_s = loop.time
         network = Network(Random(f"{seed} network"))
@@ -114,10 +176,16 @@ class Simulation:
             commit_max_bytes=random.choice((200, 1_000_000)),
             commit_deadline_s=random.choice((2.0, 5.0, 9.0)),
             session_s=random.choice((3.0, 6.0)),
+            features=frozenset(features),
+            has_zombies=has_zombies,
+            deployment=deployment,
         )
         self._make_topics()
         self.nodes = [Node(self._world, f"w{number}") for number in range(random.randint(1, 3))]
-        self._nemesis = Nemesis(self._world, self.nodes, Random(f"{seed} faults"), faults)
+        self._operator = Operator(self._world, self.nodes, Random(f"{seed} operator"))
+        self._nemesis = Nemesis(
+            self._world, self.nodes, Random(f"{seed} faults"), kinds=faults, further=self._operator.faults()
+        )
         self._world.delete_keys = self._delete_keys
         self._keys = [f"k{number}" for number in range(random.choice((1, 3, 8)))]
         self._inputs = 0
@@ -157,9 +225,9 @@ class Simulation:
         await self._nemesis.run(random.randint(3, 12), random.choice(((0.02, 0.5), (0.2, 4.0), (2.0, 12.0))))
         await producing
         await asyncio.sleep(random.choice((0.0, 2.0, 30.0)))
+        self._operator.interrupt()
         self._nemesis.heal()
-        self._healed_s = self._loop.time()
-        await self._settle()
+        await (self._settle_and_mend() if self._operator.is_needed else self._settle())
         if not self.audit.violations:
             self._check_end()
 
@@ -203,55 +271,137 @@ class Simulation:
 
         return await retried(ask, retry_s=0.1, deadline_s=math.inf)
 
-    def _input(self, random: Random) -> tuple[TopicPartition, tuple[bytes, bytes, tuple[()]]]:
+    def _input(self, random: Random) -> tuple[TopicPartition, tuple[bytes | None, bytes | None, tuple[()]]]:
         self._inputs += 1
-        key, value = inputs_of(random, self._keys, self._inputs)
-        return TopicPartition(app.INPUT, partition_for(key, self._world.partitions)), (key, value, ())
+        key, value = app.some_input(random, self._keys, self._inputs)
+        target = TopicPartition(app.INPUT, partition_for(key, self._world.partitions))
+        bad = [kind for kind in ("poison", "refused") if kind in self._world.features]
+        if bad and self._bad_inputs.random() < BAD_INPUTS:
+            return target, (*app.bad_input(self._bad_inputs, key, self._bad_inputs.choice(bad)), ())
+        return target, (key, value, ())
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
-    async def _settle(self) -> None:
-        """Wait until everything is processed."""
+    async def _settle_and_mend(self) -> None:
+        """Wait until everything is processed or stands still for a reason, and act until it is processed."""
+        for _ in range(MENDINGS):
+            await self._settle(may_stand=True)
+            if self.audit.violations or self._is_settled():
+                return
+            self.audit.counted["mended"] += 1
+            await self._operator.mend()
+        self.audit.violated(f"progress: {', '.join(self._unsettled())}, and nobody can mend it")
+
+    async def _settle(self, *, may_stand: bool = False) -> None:
+        """Wait until everything is processed, or stands still for a reason if it may."""
+        self._healed_s = self._loop.time()
         while self._loop.time() < self._healed_s + PROGRESS_S:
             if self.audit.violations:
                 return
-            if self._is_settled():
+            if self._is_settled(may_stand=may_stand):
                 self._settled_s = self._loop.time()
                 return
             await asyncio.sleep(0.25)
-        self.audit.violated(f"progress: {', '.join(self._unsettled())} after {PROGRESS_S:g} s without faults")
+        unsettled = ", ".join(self._unsettled(may_stand=may_stand))
+        self.audit.violated(f"progress: {unsettled} after {PROGRESS_S:g} s without faults")
 
-    def _is_settled(self) -> bool:
-        return next(iter(self._unsettled()), None) is None
+    def _is_settled(self, *, may_stand: bool = False) -> bool:
+        return next(iter(self._unsettled(may_stand=may_stand)), None) is None
 
-    def _unsettled(self) -> Iterator[str]:
+    def _unsettled(self, *, may_stand: bool = False) -> Iterator[str]:
         cluster = self._world.cluster
         tasks = [held for node in self.nodes if node.worker is not None for held in node.worker.tasks]
         for source in app.sources(self._world.partitions):
             owners = [held for held in tasks if held.source == source]
+            if may_stand and [owner.state for owner in owners] in ([State.HALTED], [State.REFUSED]):
+                yield from self._unfounded(source, owners[0].state)
+                continue
             if [owner.state for owner in owners] != [State.RUNNING]:
                 yield f"{source} is held by {owners}"
             committed = cluster.group.offsets.get(source)
-            wanted = app.last_input(cluster.log(source))
+            wanted = app.last_input(cluster.log(source), committed=self._world.is_exactly_once)
+            # Somebody else set the offset, or a request that came late did: what is processed is processed.
+            may_differ = not self._world.is_exactly_once or (may_stand and self.audit.is_foreign(source))
+            if may_differ and self.audit.processed(source) >= wanted:
+                continue
             if committed is None or committed.offset < wanted:
                 yield f"{source} is committed to {committed}, not {wanted}"
         if cluster.transactions.open_transactions():
             yield "transactions are open"
 
+    def _unfounded(self, source: TopicPartition, state: State) -> Iterator[str]:
+        """Say why a partition shouldn't stand as it does."""
+        error, log = self.audit.stops.get(source), self._world.cluster.log(source)
+        if state is State.REFUSED:
+            if not (self.audit.is_foreign(source) or self.audit.has_lost_input(source)):
+                yield f"{source} is refused without a reason: {error}"
+        elif not isinstance(error, RecordError):
+            yield f"{source} is halted without a record: {error}"
+        else:
+            at, is_exactly_once = self.audit.processed(source), self._world.is_exactly_once
+            left = [
+                record.offset
+                for record in log.history
+                if max(at, log.start) <= record.offset < error.offset and (record.is_committed or not is_exactly_once)
+            ]
+            if left or (at > error.offset and is_exactly_once):
+                yield f"{source} is committed to {at}, and stands at {error.offset} with {left} in front of it"
+
     def _check_end(self) -> None:
         cluster, audit = self._world.cluster, self.audit
         for source in app.sources(self._world.partitions):
-            expected = app.expected_echo(cluster.log(source))
-            found = app.echoed(cluster.log(TopicPartition(app.ECHO, source.partition)))
-            if found != expected:
-                audit.violated(f"exactly once: {source}: {_first_difference(expected, found)}")
+            if self._world.is_exactly_once:
+                self._check_exactly_once(source)
+            else:
+                self._check_at_least_once(source)
+            for topic in (app.ECHO, *map(app.changelog, app.STORES)):
+                audit.check_savepoints(cluster.log(TopicPartition(topic, source.partition)))
+        if self._world.is_exactly_once or not self._world.has_zombies:
+            self._check_changelogs()
+            self._check_stores()
+
+    def _check_exactly_once(self, source: TopicPartition) -> None:
+        cluster = self._world.cluster
+        expected = app.expected(cluster.log(source), self.audit.spans(source))
+        found = app.echoed(cluster.log(TopicPartition(app.ECHO, source.partition)))
+        if found != expected.echo:
+            self.audit.violated(f"exactly once: {source}: {_first_difference(expected.echo, found)}")
+        for store in app.STORES:
+            held, wanted = self._state(store, source.partition), expected.state(store)
+            if held != wanted:
+                self.audit.violated(f"exactly once: {store}[{source.partition}] is {held}, not {wanted}")
+
+    def _check_at_least_once(self, source: TopicPartition) -> None:
+        """Nothing is lost; counts are too high at most, and what is the same when it is repeated is right."""
+        cluster, audit = self._world.cluster, self.audit
+        inputs = audit.owed(source, cluster.log(source).end)
+        found = {int(value.split()[0]) for _, value in app.echoed(cluster.log(source._replace(topic=app.ECHO)))}
+        lost = {record.offset for record in inputs} - found
+        if lost:
+            audit.violated(f"at least once: {source}: {sorted(lost)} have no output")
+        if self._world.has_zombies or "retention" in self._world.features:
+            return
+        spans = [(record.offset, record.offset + 1) for record in inputs]
+        expected = app.expected(cluster.log(source), spans, committed=False)
+        counts, firsts = (self._state(store, source.partition) for store in app.STORES)
+        low = {key for key, value in expected.counts.items() if int(counts.get(key, b"0")) < value}
+        if low or counts.keys() != expected.counts.keys():
+            audit.violated(f"at least once: counts[{source.partition}] is {counts}, not {expected.counts} or more")
+        if firsts != expected.state(app.FIRSTS):
+            audit.violated(f"at least once: firsts[{source.partition}] is {firsts}, not {expected.firsts}")
+
+    def _state(self, store: str, partition: int) -> dict[bytes, bytes]:
+        log = self._world.cluster.log(TopicPartition(app.changelog(store), partition))
+        return {key: record.value for key, record in fold(log.history).items()}
+
+    def _check_changelogs(self) -> None:
+        cluster, audit = self._world.cluster, self.audit
         for store in app.STORES:
             for log in cluster.topic(app.changelog(store)).partitions:
                 audit.check_epochs(log)
                 records, _ = log.read(log.start, max_records=1_000_000)
                 if fold(records) != fold(log.history):
                     audit.violated(f"the simulated compaction of {log.name} changed its state")
-        self._check_stores()
 
     def _check_stores(self) -> None:
         for node in self.nodes:
@@ -286,6 +436,8 @@ class Simulation:
             recovery_s=self._settled_s - self._healed_s,
             virtual_s=self._loop.time(),
             faults=self._nemesis.done,
+            features=tuple(sorted(self._world.features)),
+            counted=self.audit.counted,
         )
 
 
@@ -304,12 +456,19 @@ class _logs_to:  # noqa: N801
         self._logger = logging.getLogger("actors")
         self._before = (self._logger.level, self._logger.propagate)
         self._handler = logging.Handler()
-        self._handler.emit = lambda record: audit.note(f"log: {record.getMessage()}")  # type: ignore[method-assign]
+        self._handler.emit = self._emit  # type: ignore[method-assign]
 
     def __enter__(self) -> None:
         self._logger.propagate = False
-        self._logger.setLevel(logging.INFO if self._audit.print_trace else logging.CRITICAL)
+        self._logger.setLevel(logging.INFO if self._audit.print_trace else logging.ERROR)
         self._logger.addHandler(self._handler)
+
+    def _emit(self, record: logging.LogRecord) -> None:
+        if record.msg.startswith("actor %s is stopped on"):
+            _, source, error = record.args
+            self._audit.stopped(source, error)
+        elif self._audit.print_trace:
+            self._audit.note(f"log: {record.getMessage()}")
 
     def __exit__(self, *_: object) -> None:
         self._logger.removeHandler(self._handler)

@@ -13,12 +13,14 @@ import pytest
 import actors.runtime.restore as restore
 import actors.runtime.task as task
 import actors.runtime.threads as threads
-from actors._core.takeover import Restore, Start
+from actors._core.takeover import Contradiction, Restore, Start
+from actors.errors import CommitRefusedError, HandlerFailedError, UndecodableRecordError
 from actors.ports import CommitReceipt, TopicPartition
 from actors.runtime.task import Task
-from actors.testing import FakeLogs, FakeTaskLog
-from actors.testing.ports import BrokerUnavailableError
+from actors.testing import FakeLogs, FakeOrderedLog, FakeSource, FakeTaskLog, Group
+from actors.testing.ports import BrokerUnavailableError, _receipt
 from actors.testing.transactions import TransactionCoordinator
+from stores._core.overlay import MessageScope, Overlay
 from tests.sim.simulation import simulate
 
 MAX_SEEDS = 400
@@ -253,6 +255,213 @@ def write_order_of_tasks(patch: Patch) -> None:
     patch.setattr(Task, "_wait_for_predecessor", go_on)
 
 
+# --- operators and retention ------------------------------------------------------------------------------------------
+
+
+def believe_the_operator(patch: Patch) -> None:
+    """Whatever the group's offset says, the task goes on there."""
+    rules = task.decide_start
+    patch.setattr(task, "decide_start", lambda facts, held: rules(facts, replace(held, allow_reprocessing=True)))
+
+
+def believe_any_end(patch: Patch) -> None:
+    """An offset behind the input's end is taken for one that will come."""
+    original = task.decide_start
+    patch.setattr(
+        task,
+        "decide_start",
+        lambda facts, rules: original(
+            replace(facts, bounds=replace(facts.bounds, end=max(facts.bounds.end, facts.committed or 0))), rules
+        ),
+    )
+
+
+def refuse_for_good(patch: Patch) -> None:
+    """A partition whose offset was set by an operator is refused, however right the offset is."""
+
+    async def take_over(self: Task) -> None:
+        committed = self._services.group._group._group.offsets.get(self.source)
+        if committed is not None and not committed.metadata:
+            self._advance(task.Event.FENCED)
+            self._advance(task.Event.CONFIRMED)
+            raise task.TakeoverRefusedError("an operator was here")
+        await original(self)
+
+    original = Task._take_over
+    patch.setattr(Task, "_take_over", take_over)
+
+
+def refuse_without_a_reason(patch: Patch) -> None:
+    """State and offset that agree are taken for a contradiction."""
+    original = task.decide_start
+
+    def decide(facts: Any, rules: Any) -> Any:
+        if facts.committed is not None and facts.committed == facts.state_source_offset:
+            return Contradiction("they are equal", "none")
+        return original(facts, rules)
+
+    patch.setattr(task, "decide_start", decide)
+
+
+def pass_over_lost_input(patch: Patch) -> None:
+    """What retention removed before it was processed isn't missed."""
+    original = task.decide_start
+    patch.setattr(task, "decide_start", lambda facts, rules: original(facts, replace(rules, allow_lost_input=True)))
+
+
+# --- records that can't be handled ------------------------------------------------------------------------------------
+
+
+def no_savepoint_of_writes(patch: Patch) -> None:
+    """What a handler wrote before it raised is committed with what came before."""
+    patch.setattr(MessageScope, "rollback", MessageScope.release)
+
+
+def no_savepoint_of_sends(patch: Patch) -> None:
+    """What a handler sent before it raised is sent."""
+
+    class Kept(list[Any]):
+        def __delitem__(self, index: Any) -> None:
+            """Keep it."""
+
+    class KeepsAll(task.TaskState):
+        outputs = property(lambda self: self.kept, lambda self, outputs: setattr(self, "kept", Kept(outputs)))
+
+    patch.setattr(task, "TaskState", KeepsAll)
+
+
+def read_on(patch: Patch) -> None:
+    """A record that can't be handled is skipped."""
+
+    async def handle(self: Task, records: Any) -> None:
+        try:
+            await original(self, records)
+        except (HandlerFailedError, UndecodableRecordError) as error:
+            self._next_offset = error.offset + 1
+            await handle(self, records)
+
+    original = Task._handle_or_halt
+    patch.setattr(Task, "_handle_or_halt", handle)
+
+
+def halt_without_commit(patch: Patch) -> None:
+    """A partition stops in front of a bad record without what was handled before it."""
+
+    async def handle(self: Task, records: Any) -> None:
+        await self._handle(records)
+
+    patch.setattr(Task, "_handle_or_halt", handle)
+
+
+def retry_what_is_refused(patch: Patch) -> None:
+    """A commit that the broker refuses is one of unknown outcome."""
+
+    async def commit(self: FakeTaskLog, batch: Any) -> CommitReceipt:
+        try:
+            return await original(self, batch)
+        except CommitRefusedError as error:
+            raise task.OutcomeUnknownError(str(error)) from error
+
+    original = FakeTaskLog.commit
+    patch.setattr(FakeTaskLog, "commit", commit)
+
+
+def blame_the_last(patch: Patch) -> None:
+    """The last record of a commit that was refused is taken for the reason."""
+
+    async def commit(self: Task) -> None:
+        try:
+            await original(self)
+        except CommitRefusedError as error:
+            last = self._next_offset - 1
+            raise task.RefusedRecordError(str(error), **self.source._asdict(), offset=last, key=None) from error
+
+    original = Task._commit
+    patch.setattr(Task, "_commit", commit)
+
+
+# --- at least once ----------------------------------------------------------------------------------------------------
+
+
+def changelog_first(patch: Patch) -> None:
+    """State is durable before the outputs that it stands for."""
+    patch.setattr(
+        FakeOrderedLog,
+        "_in_order",
+        rewritten(
+            FakeOrderedLog._in_order,
+            ("    await self._send(producer, replace(batch, changelogs={}))\n", ""),
+            (
+                "    bases = await self._send(producer, replace(batch, outputs=()))\n",
+                "    bases = await self._send(producer, replace(batch, outputs=()))\n"
+                "    await self._send(producer, replace(batch, changelogs={}))\n",
+            ),
+        ),
+    )
+
+
+def changelog_last(patch: Patch) -> None:
+    """The offset is committed before the changelog has the writes."""
+
+    async def in_order(self: FakeOrderedLog, producer: int, batch: Any) -> CommitReceipt:
+        await original(self, producer, replace(batch, changelogs={}))
+        return _receipt(batch, await self._send(producer, replace(batch, outputs=())))
+
+    original = FakeOrderedLog._in_order
+    patch.setattr(FakeOrderedLog, "_in_order", in_order)
+
+
+def outputs_last(patch: Patch) -> None:
+    """The offset is committed before the outputs are there."""
+
+    async def in_order(self: FakeOrderedLog, producer: int, batch: Any) -> CommitReceipt:
+        receipt = await original(self, producer, replace(batch, changelogs={}, outputs=()))
+        await self._send(producer, batch)
+        return receipt
+
+    original = FakeOrderedLog._in_order
+    patch.setattr(FakeOrderedLog, "_in_order", in_order)
+
+
+def lose_a_write(patch: Patch) -> None:
+    """Some commits have one write less than their messages made."""
+
+    def freeze(self: Overlay) -> Any:
+        writes = original(self)
+        if len(writes) > 2:
+            del writes[min(writes)]
+        return writes
+
+    original = Overlay.freeze
+    patch.setattr(Overlay, "freeze", freeze)
+
+
+# --- static members ---------------------------------------------------------------------------------------------------
+
+
+def leave_although_static(patch: Patch) -> None:
+    """A worker that stops leaves the group, although its next life is on the way."""
+    patch.setattr(FakeSource, "close", rewritten(FakeSource.close, (" and self._settings.instance_id is None", "")))
+
+
+def join_as_a_stranger(patch: Patch) -> None:
+    """A worker joins without its static identity."""
+    join = Group.join
+    patch.setattr(Group, "join", lambda self, *args: join(self, *args[:-1], None))
+
+
+def another_assignment(patch: Patch) -> None:
+    """A static member that comes back isn't given what it had."""
+    add = Group._add
+
+    def forget(self: Group, *args: Any) -> Any:
+        member = add(self, *args)
+        member.assigned = []
+        return member
+
+    patch.setattr(Group, "_add", forget)
+
+
 @dataclass(frozen=True)
 class Planted:
     """A damage, the invariant that has to break, and the faults that bring it to light (none named: any).
@@ -265,6 +474,7 @@ class Planted:
     faults: tuple[str, ...] = ()
     check_phases: bool = True
     first_seed: int = 0
+    features: tuple[str, ...] = ()
 
 
 DISK_AND_REBALANCE = ("slow_disk", "rebalance", "damage_disk")
@@ -288,14 +498,39 @@ PLANTED = (
     Planted(refresh_without_asking, "a deleted key came back", ("long_cut_off",), first_seed=28),
     Planted(coordinator_that_says_none, "progress", ("move_group_coordinator_at_step", "rebalance")),
     Planted(stop_at_the_first_failure, "progress", ("unknown_outcome",)),
+    Planted(believe_the_operator, "operator", ("reset_offset",), features=("operator",)),
+    Planted(believe_any_end, "operator", ("reset_offset",), first_seed=7, features=("operator",)),
+    Planted(refuse_for_good, "progress", ("reset_offset",), features=("operator",)),
+    Planted(refuse_without_a_reason, "progress", ("rebalance",), features=("operator",)),
+    Planted(pass_over_lost_input, "exactly once", ("retention",), features=("retention",)),
+    Planted(pass_over_lost_input, "at least once", ("retention",), features=("at_least_once", "retention")),
+    Planted(no_savepoint_of_writes, "savepoint", first_seed=10, features=("poison",)),
+    Planted(no_savepoint_of_sends, "savepoint", first_seed=10, features=("poison",)),
+    Planted(read_on, "exactly once", features=("poison",)),
+    Planted(halt_without_commit, "progress", features=("poison",)),
+    Planted(retry_what_is_refused, "progress", first_seed=22, features=("refused",)),
+    Planted(blame_the_last, "offender", first_seed=20, features=("refused",)),
+    Planted(store_before_commit, "disk ahead", features=("at_least_once",)),
+    Planted(changelog_first, "order", features=("at_least_once",)),
+    Planted(changelog_last, "order", features=("at_least_once",)),
+    Planted(outputs_last, "at least once", features=("at_least_once",)),
+    Planted(skip_to_the_end, "at least once", features=("at_least_once",)),
+    Planted(lose_a_write, "exactly once"),
+    Planted(lose_a_write, "at least once", first_seed=5, features=("at_least_once",)),
+    Planted(never_confirm, "one owner", ("move",), check_phases=False, features=("static",)),
+    Planted(leave_although_static, "static", ("bounce",), features=("static",)),
+    Planted(join_as_a_stranger, "static", ("quick_restart",), features=("static",)),
+    Planted(another_assignment, "static", ("quick_restart",), features=("static",)),
 )
 
 
-@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.damage.__name__)
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: "-".join((planted.damage.__name__, *planted.features)))
 def test_the_damage_is_found(planted: Planted, monkeypatch: Patch) -> None:
     planted.damage(monkeypatch)
     for seed in range(planted.first_seed, planted.first_seed + MAX_SEEDS):
-        violations = simulate(seed, check_phases=planted.check_phases, faults=planted.faults).violations
+        violations = simulate(
+            seed, check_phases=planted.check_phases, faults=planted.faults, features=planted.features
+        ).violations
         if any(violation.startswith(planted.invariant) for violation in violations):
             return
     pytest.fail(f"{MAX_SEEDS} seeds, and nobody noticed")

@@ -1,6 +1,7 @@
 """The runtime under faults, in virtual time.
 
-`SEED=n` replays one seed with its trace (`FAULTS=crash,pause` restricts it), `SIM_SEEDS=n` runs n of them.
+`SEED=n` replays one seed with its trace (`FAULTS=crash,pause` restricts it, `FEATURES=poison,static` or `none` replaces
+what the seed has), `SIM_SEEDS=n` runs n of them.
 """
 
 from __future__ import annotations
@@ -11,47 +12,75 @@ import pytest
 
 from actors.testing import Process, VirtualLoop
 from tests.sim.nemesis import STEPS
-from tests.sim.simulation import check, simulate
+from tests.sim.simulation import FEATURES, check, features_of, simulate
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "300"))
 REPLAYED = os.environ.get("SEED")
 FAULTS = tuple(filter(None, os.environ.get("FAULTS", "").split(",")))
+NAMED = os.environ.get("FEATURES")
+PLAIN: tuple[str, ...] = ()
 
 FOUND = (
     # A store was opened while its task was cancelled: it stayed open, and nobody could open it again.
-    (97, ()),
-    (107, ()),
-    (273, ()),
-    (35, ("slow_disk", "rebalance")),
-    (50, ("slow_disk", "rebalance")),
+    (97, (), PLAIN),
+    (107, (), PLAIN),
+    (273, (), PLAIN),
+    (35, ("slow_disk", "rebalance"), PLAIN),
+    (50, ("slow_disk", "rebalance"), PLAIN),
     # A call in a thread failed after its caller was cancelled: nobody read the error.
-    (6, ("slow_disk", "rebalance")),
-    (825, ()),
+    (6, ("slow_disk", "rebalance"), PLAIN),
+    (825, (), PLAIN),
     # A restore died between its last load and the wipe: its checkpoint was at the log's end, so old as it was.
-    (344, ()),
-    (350, ()),
-    (170, ("long_absence",)),
-    (173, ("long_absence",)),
+    (344, (), PLAIN),
+    (350, (), PLAIN),
+    (170, ("long_absence",), PLAIN),
+    (173, ("long_absence",), PLAIN),
 )
-"""Runs that found a defect once, and what it was."""
+"""Runs that found a defect once (seed, faults, features), and what it was."""
 
 
 def runs() -> list[object]:
     if REPLAYED is not None:
-        return [pytest.param(int(REPLAYED), FAULTS)]
-    wanted = dict.fromkeys([*((seed, ()) for seed in range(SEEDS)), *FOUND])
-    return [pytest.param(*run, id="-".join(map(str, (run[0], *run[1])))) for run in wanted]
+        seed = int(REPLAYED)
+        named = features_of(seed) if NAMED is None else tuple(name for name in NAMED.split(",") if name in FEATURES)
+        return [pytest.param(seed, FAULTS, named)]
+    wanted = dict.fromkeys([*((seed, (), features_of(seed)) for seed in range(SEEDS)), *FOUND])
+    return [pytest.param(*run, id="-".join(map(str, (run[0], *run[1], *run[2])))) for run in wanted]
 
 
-@pytest.mark.parametrize(("seed", "faults"), runs())
-def test_exactly_once_under_faults(seed: int, faults: tuple[str, ...]) -> None:
-    check(seed, faults=faults, print_trace=REPLAYED is not None)
+@pytest.mark.parametrize(("seed", "faults", "features"), runs())
+def test_every_invariant_holds_under_faults(seed: int, faults: tuple[str, ...], features: tuple[str, ...]) -> None:
+    check(seed, faults=faults, features=features, print_trace=REPLAYED is not None)
 
 
 def test_a_seed_is_one_run() -> None:
-    first, again = simulate(3), simulate(3)
-    assert first.trace == again.trace
-    assert (first.virtual_s, first.takeovers) == (again.virtual_s, again.takeovers)
+    for features in (PLAIN, ("operator", "poison", "refused", "retention", "static"), ("at_least_once",)):
+        first, again = simulate(3, features=features), simulate(3, features=features)
+        assert first.trace == again.trace
+        assert (first.virtual_s, first.takeovers) == (again.virtual_s, again.takeovers)
+
+
+def test_every_feature_comes() -> None:
+    """An invariant of what never happens would be none."""
+    left = {
+        "operator",
+        "operator refused",
+        "TakeoverRefusedError",
+        "reprocessed",
+        "skipped",
+        "HandlerFailedError",
+        "UndecodableRecordError",
+        "RefusedRecordError",
+        "CommitRefusedError",
+        "returned",
+        "lost membership",
+        "mended",
+    }
+    for seed in range(200):
+        left -= simulate(seed, features=("operator", "retention", "poison", "refused", "static")).counted.keys()
+        if not left:
+            return
+    pytest.fail(f"nobody came to {left}")
 
 
 def test_every_step_is_come_to(monkeypatch: pytest.MonkeyPatch) -> None:

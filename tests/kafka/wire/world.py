@@ -309,7 +309,6 @@ class World:
             backoff=Backoff(),
             queue_records=1000,
             checkpoint_refresh_s=3600.0,
-            exactly_once=True,
         )
 
     def spec(self, owner: str) -> ActorSpec:

@@ -1,0 +1,214 @@
+"""The people around the app: they reset offsets, deploy, and mend what stands still."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine, Iterator
+from random import Random
+
+from actors.errors import UndecodableRecordError
+from actors.ports import TopicPartition
+from actors.runtime.task import State
+from actors.testing import RefusedError
+from actors.testing.network import retried
+from tests.sim import app
+from tests.sim.node import Node, World
+
+STOP_S = 15.0
+EMPTY_S = 60.0
+"""How long an operator waits for the group to be empty: until the last session is over."""
+LOOK_S = 0.25
+
+
+class Operator:
+    """Does what the features of a run ask for, in the middle of everything else, and puts it right at the end."""
+
+    def __init__(self, world: World, nodes: list[Node], random: Random) -> None:
+        self._world = world
+        self._nodes = nodes
+        self._random = random
+        self._work: asyncio.Task[None] | None = None
+        self._stopping: list[Node] = []
+        self._tools = 0
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether something may stand still until somebody acts."""
+        return not self._world.features.isdisjoint(("operator", "retention", "poison", "refused"))
+
+    def faults(self) -> Iterator[Callable[[], float | None]]:
+        features = self._world.features
+        if "operator" in features:
+            yield self.reset_offset
+        if "retention" in features:
+            yield self.retention
+        if not features.isdisjoint(("poison", "refused")):
+            yield self.deploy
+        if "refused" in features:
+            yield self.limit_records
+
+    def interrupt(self) -> None:
+        """Drop what is being done; a worker that is half stopped wouldn't come back by itself."""
+        if self._work is not None:
+            self._work.cancel()
+        for node in self._stopping:
+            node.kill(finishes=True, tears=False)
+
+    # --- faults ----------------------------------------------------------------------------------------------------
+
+    def reset_offset(self) -> None:
+        """Somebody moves or deletes the group's offset of a partition, with a tool, while nobody or somebody runs."""
+        source = TopicPartition(app.INPUT, self._random.randrange(self._world.partitions))
+        way = self._random.choice((self._reset_at_once, self._reset_while_stopped, self._reset_in_a_transaction))
+        self._begin(way(source))
+
+    def retention(self) -> None:
+        """The input's first records are deleted, processed or not."""
+        log = self._random.choice(self._world.cluster.topic(app.INPUT).partitions)
+        log.delete_before(self._random.randint(log.start, log.end))
+        self._world.audit.retained(log)
+
+    def deploy(self) -> None:
+        """All workers are restarted, with a handler that is mended or the one that isn't."""
+        self._world.deployment.is_mended = self._random.random() < 0.4
+        self._begin(self._restart())
+
+    def limit_records(self) -> None:
+        """The topics' limit is lifted, or set."""
+        limit = self._random.choice((None, app.MAX_RECORD_BYTES))
+        self._limit(limit)
+
+    def _limit(self, limit: int | None) -> None:
+        for topic in (app.ECHO, *map(app.changelog, app.STORES)):
+            self._world.cluster.limit_records(topic, limit)
+
+    def _begin(self, work: Coroutine[object, object, None]) -> None:
+        """Do one thing at a time: what is asked for meanwhile isn't done."""
+        if self._work is not None and not self._work.done():
+            work.close()
+            return
+        self._work = self._world.loop.create_task(work)
+
+    # --- resets ----------------------------------------------------------------------------------------------------
+
+    async def _reset_at_once(self, source: TopicPartition) -> None:
+        self._set(source, self._some_offset(source))
+
+    async def _reset_while_stopped(self, source: TopicPartition) -> None:
+        await self._stop_all()
+        await self._until_empty()
+        self._set(source, self._some_offset(source))
+        self._start_all()
+
+    async def _reset_in_a_transaction(self, source: TopicPartition) -> None:
+        """A program that isn't a member commits the group's offset with its outputs: the broker doesn't mind."""
+        transactions = self._world.cluster.transactions
+        self._tools += 1
+        name = f"tool-{self._tools}"
+        epoch = await self._insist(lambda: transactions.init_producer_id(name, 60.0))
+        await self._insist(lambda: transactions.add_offsets(name, epoch))
+        offset = self._some_offset(source)
+        if offset is None:
+            offset = 0
+        await self._insist(lambda: transactions.commit_offset(name, epoch, app.GROUP, source, (offset, "")))
+        await asyncio.sleep(self._random.choice((0.0, 0.3)))
+        await self._insist(lambda: transactions.end(name, epoch, commit=True))
+
+    async def _insist(self, request: Callable[[], int | None]) -> int:
+        async def ask() -> int | None:
+            return request()
+
+        return await retried(ask, retry_s=0.1, deadline_s=math.inf)
+
+    def _some_offset(self, source: TopicPartition) -> int | None:
+        """An offset that makes sense, or doesn't; None to delete it."""
+        random, log = self._random, self._world.cluster.log(source)
+        committed = self._world.cluster.group.offsets.get(source)
+        at = min(0 if committed is None else committed.offset, log.end)
+        back, forward = random.randint(0, at), random.randint(at, log.end)
+        return random.choice((back, back, forward, log.end + random.randint(1, 9), None))
+
+    def _set(self, source: TopicPartition, offset: int | None) -> None:
+        """Set or delete the offset, as long as the group has no members."""
+        group, audit = self._world.cluster.group, self._world.audit
+        try:
+            if offset is None:
+                group.delete_offset(source)
+            else:
+                group.set_offset(source, offset)
+        except RefusedError as error:
+            audit.note(f"OPERATOR is refused: {error!r}")
+            audit.counted["operator refused"] += 1
+        else:
+            audit.operator_set(source, offset)
+            audit.counted["operator"] += 1
+
+    # --- stop and start --------------------------------------------------------------------------------------------
+
+    async def _restart(self) -> None:
+        await self._stop_all()
+        self._start_all()
+
+    async def _stop_all(self) -> None:
+        self._stopping = [node for node in self._nodes if self._random.random() < 0.5]
+        stops = [self._world.loop.create_task(node.stop()) for node in self._stopping]
+        if stops:
+            await asyncio.wait(stops, timeout=STOP_S)
+        for node in self._nodes:
+            node.kill(finishes=True, tears=False)
+        self._stopping = []
+
+    def _start_all(self) -> None:
+        for node in self._nodes:
+            if not node.is_up:
+                node.start()
+
+    async def _until_empty(self) -> None:
+        group, deadline_s = self._world.cluster.group, self._world.loop.time() + EMPTY_S
+        await self._until(lambda: not group.members or self._world.loop.time() >= deadline_s)
+
+    @staticmethod
+    async def _until(condition: Callable[[], bool]) -> None:
+        while not condition():  # noqa: ASYNC110  what is waited for is the cluster's, which wakes nobody
+            await asyncio.sleep(LOOK_S)
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    async def mend(self) -> None:
+        """Stop all workers, put right what keeps a partition from going on, and start them."""
+        world = self._world
+        stood = {
+            held.source: held.state for node in self._nodes if node.worker is not None for held in node.worker.tasks
+        }
+        await self._stop_all()
+        await self._until_empty()
+        await self._until(lambda: not world.cluster.transactions.open_transactions())
+        world.deployment.is_mended = True
+        self._limit(None)
+        for source in app.sources(world.partitions):
+            self._mend(source, stood.get(source))
+        self._start_all()
+
+    def _mend(self, source: TopicPartition, state: State | None) -> None:
+        world = self._world
+        error = world.audit.stops.get(source)
+        if state is State.HALTED and isinstance(error, UndecodableRecordError):
+            self._set(source, error.offset + 1)
+        elif "operator" in world.features or "retention" in world.features:
+            self._mend_offset(source)
+
+    def _mend_offset(self, source: TopicPartition) -> None:
+        """Set the offset where the app was, or let it go on where the offset is now."""
+        audit, deployment, log = self._world.audit, self._world.deployment, self._world.cluster.log(source)
+        committed = self._world.cluster.group.offsets.get(source)
+        if audit.has_lost_input(source):
+            if self._random.random() < 0.5:
+                self._set(source, log.start)
+            else:
+                deployment.allow_lost_input = True
+        elif audit.is_foreign(source):
+            if self._random.random() < 0.6 or (committed is not None and committed.offset > log.end):
+                self._set(source, audit.processed(source))
+            else:
+                deployment.allow_reprocessing = True
