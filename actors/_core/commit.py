@@ -35,11 +35,17 @@ class CommitPolicy:
     """Adaptive group commit: at once when the input runs dry, otherwise by age or by size.
 
     A lone record is committed as soon as it is handled, so latency is one transaction's; under load transactions
-    cost the same but carry an interval's worth of records.
+    cost the same but carry an interval's worth of records. In between, a task rests after a commit for `rest` times as
+    long as it took: transactions back to back keep broker and worker so busy that each takes several times as long.
     """
 
     interval_s: float
     max_bytes: int
+    rest: float = 1.0
+
+    def rest_s(self, commit_s: float) -> float:
+        """Give how long to gather records after a commit that took `commit_s`, before the next that isn't due."""
+        return min(self.interval_s, self.rest * commit_s)
 
 
 @dataclass(frozen=True, slots=True)

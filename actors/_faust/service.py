@@ -29,7 +29,7 @@ from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.stores import StoreCache
 from actors.runtime.task import Task
 from actors.runtime.worker import Worker, WorkerSettings
-from stores.errors import StoreError
+from stores.errors import StoreError, StoreUnavailableError
 from stores.folder import DataFolder
 from stores.ports import PartitionStore
 from stores.rocks import RocksResources, RocksStore
@@ -144,7 +144,16 @@ class ActorService(Service):  # type: ignore[misc]
             for store in spec.stores:
                 for partition in self._folder.partitions_on_disk(store.name):
                     if partition < spec.partition_count:
-                        await self._cache.open(store.name, partition)
+                        await self._open_store(store.name, partition)
+
+    async def _open_store(self, store: str, partition: int) -> None:
+        """Open one; a disk that is full for the moment is no reason not to start: the owner tries again."""
+        if self._cache is None:
+            return
+        try:
+            await self._cache.open(store, partition)
+        except StoreUnavailableError as error:
+            logger.warning("store %s, partition %d isn't counted as being on this disk: %s", store, partition, error)
 
     def _start_worker(
         self,

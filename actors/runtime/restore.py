@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from actors._core.takeover import Restore, missed_tombstones, plan_restore
 from actors.errors import RestoreError
 from actors.ports import ChangelogRecord, Clock, Logs, TopicPartition
+from actors.runtime.state import Restored
 from actors.runtime.threads import finish_in_thread
 from stores._core.record import STAMP_BYTES, Position, decode_stamp, encode_stamp
 from stores.ports import PartitionStore
@@ -45,15 +46,6 @@ class Changelog:
     topic_id: str
     delete_retention_ms: int
     max_record_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """A store at the end of its changelog; `position.source_offset` is what the state itself knows of the input."""
-
-    store: PartitionStore
-    position: Position
-    is_empty: bool
 
 
 class Restorer:

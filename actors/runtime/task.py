@@ -26,7 +26,7 @@ import contextlib
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -43,7 +43,6 @@ from actors.errors import (
     CommitRefusedError,
     HandlerFailedError,
     MigratedError,
-    OutcomeUnknownError,
     RecordError,
     RefusedRecordError,
     RestoreError,
@@ -60,20 +59,16 @@ from actors.ports import (
     TopicPartition,
 )
 from actors.runtime.context import Context, Store, TaskState, enter_message
-from actors.runtime.restore import Restored
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
+from actors.runtime.state import Restored
 from actors.runtime.threads import finish_in_thread
 from stores._core.overlay import MessageScope, Overlay, stamped
-from stores._core.record import Position
 from stores.errors import StoreCorruptedError, StoreError
 
 logger = logging.getLogger(__name__)
 
 YIELD_EVERY_S = 0.005
 """How long a task handles records before other tasks and the heartbeat get their turn."""
-INLINE_WRITES = 10_000
-"""How many writes go to the store on the event loop. rocksdict holds the interpreter's lock while it writes (0.6 µs a
-write), so a thread frees nobody; it only keeps the loop's timers honest when a batch is large."""
 HALT_REMINDER_S = 60.0
 PREDECESSOR_REMINDER_S = 10.0
 _SIZE_MASK = 15
@@ -116,6 +111,7 @@ class Task:
         self._next_offset = 0
         self._committed_offset = 0
         self._oldest_s = 0.0
+        self._rested_s = 0.0
         self._transaction = 0
         self._failures = 0
         self._doubt: str | None = None
@@ -391,12 +387,23 @@ class Task:
                 if was_full and self.has_room:
                     self._services.sink.has_room()
                 await self._handle_or_halt(records)
-            elif self._next_offset > self._committed_offset:
-                await self._commit()
-            else:
+            elif self._next_offset == self._committed_offset:
                 await self._idle()
+            elif not await self._rests():
+                await self._commit()
         if self._next_offset > self._committed_offset:
             await self._commit()
+
+    async def _rests(self) -> bool:
+        """Wait for records as long as no commit may begin yet; tell whether there was something to wait for."""
+        left_s = self._rested_s - self._services.clock.monotonic()
+        if left_s <= 0.0:
+            return False
+        self._wake.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
+                await self._wake.wait()
+        return True
 
     async def _idle(self) -> None:
         self._wake.clear()
@@ -541,7 +548,7 @@ class Task:
     async def _commit(self) -> None:
         messages = self._started()
         self._advance(Event.COMMIT)
-        began_ms = self._services.clock.wall_ms()
+        began_ms, began_s = self._services.clock.wall_ms(), self._services.clock.monotonic()
         frozen = [
             (held, overlay, overlay.freeze()) for held, (_, overlay) in zip(self._stores, self._overlays, strict=True)
         ]
@@ -563,33 +570,17 @@ class Task:
         )
         for (store, _), (held, overlay, writes) in zip(self._overlays, frozen, strict=True):
             topic = self.spec.changelogs[store.name].topic
-            await self._write_store(held, writes, receipt.changelog_offsets.get(topic), next_offset, began_ms)
+            await held.write(
+                ((key, stamped(entry)) for key, entry in writes.items()),
+                len(writes),
+                source_offset=next_offset,
+                changelog_offset=receipt.changelog_offsets.get(topic),
+                wall_time_ms=began_ms,
+                epoch=self.epoch,
+            )
             overlay.settle()
         self._committed_offset = next_offset
         self._failures = 0
+        ended_s = self._services.clock.monotonic()
+        self._rested_s = ended_s + self._settings.policy.rest_s(ended_s - began_s)
         self._advance(Event.COMMITTED)
-
-    async def _write_store(
-        self,
-        held: Restored,
-        writes: Mapping[bytes, tuple[bytes, bytes | None]],
-        changelog_offset: int | None,
-        next_offset: int,
-        began_ms: int,
-    ) -> None:
-        """Write what the transaction made durable. `began_ms` was ours: the transaction's success proves it."""
-        before = held.store.position()
-        if before is None:
-            raise OutcomeUnknownError(f"store of {self.source} lost its position")
-        position = Position(
-            source_offset=next_offset,
-            changelog_offset=before.changelog_offset if changelog_offset is None else changelog_offset,
-            wall_time_ms=max(began_ms, before.wall_time_ms),
-            epoch=self.epoch,
-            changelog_id=before.changelog_id,
-        )
-        raw = ((key, stamped(entry)) for key, entry in writes.items())
-        if len(writes) <= INLINE_WRITES:
-            held.store.apply(raw, position)
-        else:
-            await finish_in_thread(held.store.apply, raw, position)

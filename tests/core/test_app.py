@@ -8,6 +8,8 @@ import pytest
 
 import actors
 from actors import App, ConfigurationError, Context, StoreOutsideHandlerError
+from actors._faust.service import ActorService
+from stores.errors import StoreUnavailableError
 
 
 def new_app() -> App:
@@ -108,3 +110,18 @@ def test_our_defaults_give_way_to_what_is_set() -> None:
 
 def test_the_public_names_are_there() -> None:
     assert all(hasattr(actors, name) for name in actors.__all__)
+
+
+class _FullDisk:
+    async def open(self, store: str, partition: int) -> None:
+        raise StoreUnavailableError(f"can't read or write {store} {partition}: no space left on device")
+
+
+async def test_a_store_that_cant_be_opened_for_the_moment_is_no_reason_not_to_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service = ActorService(new_app())
+    service._cache = _FullDisk()
+    await service._open_store("counts", 3)
+    assert "store counts, partition 3 isn't counted as being on this disk" in caplog.text
+    assert "no space left" in caplog.text

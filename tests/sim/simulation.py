@@ -29,7 +29,7 @@ from typing import Any
 from actors._core.partitioner import partition_for
 from actors.errors import RecordError
 from actors.ports import TopicPartition
-from actors.runtime import restore, task, worker
+from actors.runtime import restore, state, worker
 from actors.runtime.task import State
 from actors.testing import Network, SimKafka, StuckError, VirtualLoop, fold
 from actors.testing.network import retried
@@ -208,14 +208,14 @@ class Simulation:
 
         Polls take longer, for the simulation's speed: most of what happens in a silence are polls.
         """
-        before = restore.LOAD_RECORDS, task.INLINE_WRITES, worker.POLL_S
+        before = restore.LOAD_RECORDS, state.INLINE_WRITES, worker.POLL_S
         restore.LOAD_RECORDS = self._random.choice((2, 10, 1000))
-        task.INLINE_WRITES = self._random.choice((0, 2, 1000))
+        state.INLINE_WRITES = self._random.choice((0, 2, 1000))
         worker.POLL_S = self._random.choice((0.2, 1.0, 1.0))
         try:
             yield
         finally:
-            restore.LOAD_RECORDS, task.INLINE_WRITES, worker.POLL_S = before
+            restore.LOAD_RECORDS, state.INLINE_WRITES, worker.POLL_S = before
 
     async def run(self) -> None:
         for node in self.nodes:

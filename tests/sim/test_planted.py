@@ -14,7 +14,7 @@ import actors.runtime.restore as restore
 import actors.runtime.task as task
 import actors.runtime.threads as threads
 from actors._core.takeover import Contradiction, Restore, Start
-from actors.errors import CommitRefusedError, HandlerFailedError, UndecodableRecordError
+from actors.errors import CommitRefusedError, HandlerFailedError, OutcomeUnknownError, UndecodableRecordError
 from actors.ports import CommitReceipt, TopicPartition
 from actors.runtime.task import Task
 from actors.testing import FakeLogs, FakeOrderedLog, FakeSource, FakeTaskLog, Group
@@ -198,7 +198,7 @@ def unread_commit_errors(patch: Patch) -> None:
     async def commit(self: FakeTaskLog, batch: Any) -> CommitReceipt:
         try:
             return await original(self, batch)
-        except task.OutcomeUnknownError:
+        except OutcomeUnknownError:
             ends = {
                 topic: self._cluster.log(TopicPartition(topic, batch.source.partition)).end
                 for topic in batch.changelogs
@@ -360,7 +360,7 @@ def retry_what_is_refused(patch: Patch) -> None:
         try:
             return await original(self, batch)
         except CommitRefusedError as error:
-            raise task.OutcomeUnknownError(str(error)) from error
+            raise OutcomeUnknownError(str(error)) from error
 
     original = FakeTaskLog.commit
     patch.setattr(FakeTaskLog, "commit", commit)
