@@ -26,14 +26,17 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}[{self.partition}]"
 
 
-class InputRecord(Protocol):
-    """A record as the source gives it (the client's own, so that nothing is copied)."""
+class LogRecord(Protocol):
+    """A record as the client's parser makes it, so that nothing is copied."""
 
     offset: int
     timestamp: int
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes]]
+
+
+InputRecord = LogRecord
 
 
 class Output(NamedTuple):
@@ -116,22 +119,13 @@ class GroupView(Protocol):
         """Give the group's committed offset, None only where there provably is none."""
 
 
-class ChangelogRecord(NamedTuple):
-    """A committed record of a changelog; `stamp` is None where another program wrote it."""
-
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    stamp: bytes | None
-
-
 class Logs(Protocol):
     """Committed records and bounds of any topic."""
 
     async def bounds(self, partition: TopicPartition) -> LogBounds:
         """Give the partition's start and its high watermark, as its leader says."""
 
-    def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[tuple[list[ChangelogRecord], int]]:
+    def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[tuple[Sequence[LogRecord], int]]:
         """Give chunks of committed records with the next offset to read, until that reaches `end`.
 
         Waits while an open transaction holds back the last stable offset.

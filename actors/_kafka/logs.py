@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
@@ -16,8 +15,7 @@ from actors._kafka.connection import Connection, broker_errors
 from actors._kafka.control import ControlPlane
 from actors._kafka.records import RAW
 from actors.errors import BrokerUnavailableError, RestoreError
-from actors.ports import ChangelogRecord, TopicPartition
-from stores._core.record import STAMP_HEADER
+from actors.ports import LogRecord, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +25,6 @@ REMIND_S = 10.0
 GIVE_UP_S = 60.0
 """After so long without any progress the task looks again: the broker may have forgotten the fetch."""
 FETCH_BYTES = 4 * 1024 * 1024
-_new_tuple = tuple.__new__
 
 
 class KafkaLogs:
@@ -43,7 +40,7 @@ class KafkaLogs:
 
     async def read(
         self, partition: TopicPartition, start: int, end: int
-    ) -> AsyncIterator[tuple[list[ChangelogRecord], int]]:
+    ) -> AsyncIterator[tuple[Sequence[LogRecord], int]]:
         """Give chunks of committed records with the next offset to read, until that reaches `end`.
 
         Raises:
@@ -74,7 +71,7 @@ class KafkaLogs:
 
 async def _follow(
     consumer: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int
-) -> AsyncIterator[tuple[list[ChangelogRecord], int]]:
+) -> AsyncIterator[tuple[Sequence[LogRecord], int]]:
     loop = asyncio.get_running_loop()
     source = KafkaPartition(*partition)
     position, moved_s, said_s = start, loop.time(), loop.time()
@@ -89,29 +86,12 @@ async def _follow(
         now_s = loop.time()
         if reached > position:
             position, moved_s = reached, now_s
-            yield _records(fetched.get(source, ()), end), min(position, end)
+            records = fetched.get(source, ())
+            if records and records[-1].offset >= end:
+                records = [record for record in records if record.offset < end]
+            yield records, min(position, end)
         elif now_s - moved_s > GIVE_UP_S:
             raise BrokerUnavailableError(f"reading {partition}: nothing came behind offset {position} of {end}")
         elif now_s - said_s > REMIND_S:
             said_s = now_s
             logger.info("%s: waiting at offset %d of %d for an open transaction to end", partition, position, end)
-
-
-def _records(fetched: Iterable[Any], end: int) -> list[ChangelogRecord]:
-    """Give what was fetched as the runtime takes it. Hot: a restore goes through here with every record."""
-    found = []
-    for raw in fetched:
-        offset, headers = raw.offset, raw.headers
-        if offset >= end:
-            break
-        stamp = headers[0][1] if len(headers) == 1 and headers[0][0] == STAMP_HEADER else _stamp(headers)
-        found.append(_new_tuple(ChangelogRecord, (offset, raw.key, raw.value, stamp)))
-    return found
-
-
-def _stamp(headers: Iterable[tuple[str, bytes]]) -> bytes | None:
-    stamp = None
-    for name, value in headers:
-        if name == STAMP_HEADER:
-            stamp = value
-    return stamp

@@ -13,7 +13,7 @@ from dataclasses import asdict
 import msgspec
 
 from actors._kafka.logs import KafkaLogs
-from actors.ports import ChangelogRecord, Output, OwnerRecord, TopicPartition
+from actors.ports import LogRecord, Output, OwnerRecord, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class KafkaOwners:
         await self.refresh()
         return sorted(self._records.values(), key=lambda record: (record.actor, record.partition))
 
-    def _take(self, record: ChangelogRecord) -> None:
+    def _take(self, record: LogRecord) -> None:
         if record.key is None or record.value is None:
             return
         try:

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from actors._core.takeover import Restore, missed_tombstones, plan_restore
 from actors.errors import RestoreError
-from actors.ports import ChangelogRecord, Clock, Logs, TopicPartition
+from actors.ports import Clock, LogRecord, Logs, TopicPartition
 from actors.runtime.state import Restored
 from actors.runtime.threads import finish_in_thread
-from stores._core.record import STAMP_BYTES, Position, decode_stamp, encode_stamp
+from stores._core.record import STAMP_BYTES, STAMP_HEADER, Position, decode_stamp, encode_stamp
 from stores.ports import PartitionStore
 
 logger = logging.getLogger(__name__)
@@ -164,13 +165,15 @@ class _Pending:
     def is_enough(self) -> bool:
         return len(self.writes) >= LOAD_RECORDS or self.held_bytes >= LOAD_BYTES
 
-    def add(self, records: list[ChangelogRecord]) -> None:
+    def add(self, records: Iterable[LogRecord]) -> None:
         """Take records in the log's order. Another program's get an empty stamp, those without a key are no state."""
         writes, newest, held = self.writes, self.newest, 0
-        for _, key, value, stamp in records:
+        for record in records:
+            key, value, headers = record.key, record.value, record.headers
             if key is None:
                 continue
-            if stamp is None or len(stamp) != STAMP_BYTES:
+            stamp = headers[0][1] if len(headers) == 1 and headers[0][0] == STAMP_HEADER else _stamp(headers)
+            if len(stamp) != STAMP_BYTES:
                 stamp = _NO_STAMP
             elif stamp > newest:
                 newest = stamp
@@ -181,6 +184,15 @@ class _Pending:
                 held += len(value)
         self.newest = newest
         self.held_bytes += held
+
+
+def _stamp(headers: Iterable[tuple[str, bytes]]) -> bytes:
+    """Give the last stamp among a record's headers."""
+    stamp = _NO_STAMP
+    for name, value in headers:
+        if name == STAMP_HEADER:
+            stamp = value
+    return stamp
 
 
 def _after(position: Position, newest: bytes, next_offset: int) -> Position:

@@ -9,7 +9,7 @@ import asyncio
 import json
 import math
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -17,11 +17,11 @@ from actors._core.partitioner import partition_for
 from actors._core.takeover import LogBounds
 from actors.errors import BrokerUnavailableError, CommitRefusedError, OutcomeUnknownError, RestoreError
 from actors.ports import (
-    ChangelogRecord,
     CommitBatch,
     CommitReceipt,
     Committed,
     Identity,
+    LogRecord,
     Output,
     OwnerRecord,
     TopicPartition,
@@ -317,7 +317,7 @@ class FakeLogs:
 
     async def read(
         self, partition: TopicPartition, start: int, end: int
-    ) -> AsyncIterator[tuple[list[ChangelogRecord], int]]:
+    ) -> AsyncIterator[tuple[Sequence[LogRecord], int]]:
         """See `actors.ports.Logs.read`.
 
         Raises:
@@ -330,7 +330,7 @@ class FakeLogs:
             records, reached = await self._fetch(partition, position)
             if reached > position:
                 position, moved_s = reached, loop.time()
-                yield [_changelog_record(record) for record in records if record.offset < end], min(position, end)
+                yield [record for record in records if record.offset < end], min(position, end)
                 continue
             if loop.time() - moved_s > GIVE_UP_S:
                 raise BrokerUnavailableError(f"reading {partition}: nothing came behind offset {position} of {end}")
@@ -346,11 +346,6 @@ class FakeLogs:
         except NoAnswerError:
             return [], position
         return found
-
-
-def _changelog_record(record: StoredRecord) -> ChangelogRecord:
-    stamp = next((value for name, value in record.headers if name == STAMP_HEADER), None)
-    return ChangelogRecord(record.offset, record.key, record.value, stamp)
 
 
 class FakeOwners:

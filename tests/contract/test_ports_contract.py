@@ -13,7 +13,7 @@ import pytest
 from actors._core.takeover import LogBounds
 from actors.errors import CommitRefusedError, OutcomeUnknownError, RestoreError
 from actors.ports import CommitBatch, Committed, Output, OwnerRecord, TopicPartition
-from stores._core.record import encode_stamp
+from stores._core.record import STAMP_HEADER, encode_stamp
 from tests.contract.worlds import FakeWorld, RealWorld, World
 from tests.kafka.helpers import eventually, unique
 
@@ -85,7 +85,7 @@ async def test_a_changelog_record_has_its_stamp(world: World, topic: str) -> Non
     await log.commit(batch(topic, changelogs={topic: {b"k": (STAMP, b"v")}}))
     await log.fence()
     async for records, _ in world.logs.read(TopicPartition(topic, 0), 0, 1):
-        assert [(record.key, record.stamp) for record in records] == [(b"k", STAMP)]
+        assert [(record.key, list(record.headers)) for record in records] == [(b"k", [(STAMP_HEADER, STAMP)])]
 
 
 async def test_the_next_commit_begins_behind_the_marker(world: World, topic: str) -> None:
