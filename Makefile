@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench crash sim nightly format clean install
+.PHONY: demo test check bench bench-guard bench-peers bench-faults crash sim nightly format clean install
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +37,15 @@ nightly: $(READY)  ## 10,000 seeds
 
 bench: $(READY)  ## records/s of the main job on one worker
 	$(BIN)/python -m benchmarks.run_commands
+
+bench-guard: $(READY)  ## the same in a minute: the ratio to a loop that only fetches, for information
+	$(BIN)/python -m benchmarks.run_commands --records 500000 --repeat 1
+
+bench-peers: $(READY)  ## beside Kafka Streams, Quix Streams and Faust
+	$(BIN)/python -m benchmarks.peers
+
+bench-faults: $(READY)  ## what is lost and doubled under kills, and takeover times, beside Kafka Streams and Faust
+	$(BIN)/python -m benchmarks.faults
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

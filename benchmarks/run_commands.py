@@ -2,7 +2,7 @@
 
 2 million run commands of 116 bytes, half of them repeats, 4 partitions, put-if-absent in RocksDB with a changelog, the
 first of each forwarded. A real broker and a real `faust worker` process; timed from the moment the worker owns all
-partitions until the group has committed every input.
+partitions until the group has committed every input. Beside it stands a loop that only fetches.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def main(records: int, repeat: int, guarantee: str, profile: str | None) -> None
     try:
         with _cluster(folder) as cluster:
             asyncio.run(_load(cluster.bootstrap, "bench-input", records))
+            plain = [asyncio.run(_plain_loop(cluster.bootstrap, records)) for _ in range(repeat)]
             results = []
             for number in range(repeat):
                 results.append(_run(cluster.bootstrap, folder, number, records, guarantee, profile))
@@ -69,6 +70,8 @@ def main(records: int, repeat: int, guarantee: str, profile: str | None) -> None
         "min": round(min(rates)),
         "max": round(max(rates)),
         "worker_cpu_s_per_million": round(statistics.median(r.cpu_s_per_million for r in results), 2),
+        "plain_getmany_per_s": round(statistics.median(plain)),
+        "ratio_to_plain_getmany": round(statistics.median(rates) / statistics.median(plain), 3),
         "worker_max_rss_mb": round(max(r.max_rss_mb for r in results)),
     }
     click.echo(json.dumps(report))
@@ -111,6 +114,20 @@ async def make_topic(brokers: str, topic: str) -> None:
     await admin.start()
     await admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
     await admin.close()
+
+
+async def _plain_loop(brokers: str, records: int) -> float:
+    """Give the records/s of a consumer that does nothing with them: the ratio to it is less moved by the machine."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=brokers, enable_auto_commit=False)
+    await consumer.start()
+    consumer.assign([TopicPartition("bench-input", number) for number in range(PARTITIONS)])
+    await consumer.seek_to_beginning()
+    began_s, left = time.monotonic(), records
+    while left > 0:
+        left -= sum(len(batch) for batch in (await consumer.getmany(timeout_ms=1000)).values())
+    took_s = time.monotonic() - began_s
+    await consumer.stop()
+    return records / took_s
 
 
 def _run(brokers: str, folder: Path, number: int, records: int, guarantee: str, profile: str | None) -> Result:
