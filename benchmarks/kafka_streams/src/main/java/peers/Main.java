@@ -1,0 +1,99 @@
+package peers;
+
+import java.time.Duration;
+import java.util.Map;
+import java.util.Properties;
+import java.util.concurrent.CountDownLatch;
+import org.apache.kafka.clients.consumer.ConsumerConfig;
+import org.apache.kafka.common.serialization.Serde;
+import org.apache.kafka.common.serialization.Serdes;
+import org.apache.kafka.streams.KafkaStreams;
+import org.apache.kafka.streams.StreamsConfig;
+import org.apache.kafka.streams.Topology;
+import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
+import org.apache.kafka.streams.processor.api.ProcessorSupplier;
+import org.apache.kafka.streams.state.KeyValueStore;
+import org.apache.kafka.streams.state.StoreBuilder;
+import org.apache.kafka.streams.state.Stores;
+
+/** One Kafka Streams worker; what it runs is said by {@code --mode}. */
+public final class Main {
+    static final String STORE = "state";
+
+    private Main() {}
+
+    public static void main(String[] args) throws InterruptedException {
+        Options options = new Options(args);
+        KafkaStreams streams = new KafkaStreams(topology(options), config(options));
+        CountDownLatch ended = new CountDownLatch(1);
+        streams.setUncaughtExceptionHandler(error -> {
+            error.printStackTrace();
+            return StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
+        });
+        streams.setStateListener((now, before) -> {
+            if (now == KafkaStreams.State.ERROR || now == KafkaStreams.State.NOT_RUNNING) {
+                ended.countDown();
+            }
+        });
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> streams.close(Duration.ofSeconds(20))));
+        streams.start();
+        ended.await();
+        if (streams.state() == KafkaStreams.State.ERROR) {
+            System.exit(1);
+        }
+    }
+
+    private static Topology topology(Options options) {
+        String mode = options.get("mode");
+        return switch (mode) {
+            case "counter" -> counter(options);
+            case "dedupe" -> "json".equals(options.get("values", "raw"))
+                ? dedupe(options, new JsonSerde<>(RunCommand.class))
+                : dedupe(options, Serdes.ByteArray());
+            default -> throw new IllegalArgumentException("--mode " + mode + ": counter or dedupe");
+        };
+    }
+
+    private static Topology counter(Options options) {
+        return wired(options, CountPerKey::new, Serdes.ByteArray(), Serdes.Long(), Serdes.ByteArray());
+    }
+
+    private static <V> Topology dedupe(Options options, Serde<V> values) {
+        return wired(options, PassFirst::new, values, values, values);
+    }
+
+    private static <I, S, O> Topology wired(
+            Options options, ProcessorSupplier<byte[], I, byte[], O> processor, Serde<I> in, Serde<S> held, Serde<O> out) {
+        Serde<byte[]> keys = Serdes.ByteArray();
+        StoreBuilder<KeyValueStore<byte[], S>> builder =
+            Stores.keyValueStoreBuilder(Stores.persistentKeyValueStore(STORE), keys, held)
+                .withLoggingEnabled(Map.of());
+        StoreBuilder<KeyValueStore<byte[], S>> store =
+            options.isOn("caching") ? builder.withCachingEnabled() : builder.withCachingDisabled();
+        return new Topology()
+            .addSource("in", keys.deserializer(), in.deserializer(), options.get("input"))
+            .addProcessor("work", processor, "in")
+            .addStateStore(store, "work")
+            .addSink("out", options.get("output"), keys.serializer(), out.serializer(), "work");
+    }
+
+    private static Properties config(Options options) {
+        Properties config = new Properties();
+        config.put(StreamsConfig.APPLICATION_ID_CONFIG, options.get("application-id"));
+        config.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, options.get("bootstrap"));
+        config.put(StreamsConfig.STATE_DIR_CONFIG, options.get("state-dir"));
+        config.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, options.get("guarantee", "exactly_once_v2"));
+        config.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, options.get("commit-interval-ms", "100"));
+        config.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, options.get("threads", "1"));
+        config.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, "1");
+        config.put(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG, "earliest");
+        String instance = options.get("group-instance-id", "");
+        if (!instance.isEmpty()) {
+            config.put(ConsumerConfig.GROUP_INSTANCE_ID_CONFIG, instance);
+        }
+        int sessionMs = Integer.parseInt(options.get("session-timeout-ms", "10000"));
+        config.put(StreamsConfig.consumerPrefix(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG), sessionMs);
+        config.put(StreamsConfig.consumerPrefix(ConsumerConfig.HEARTBEAT_INTERVAL_MS_CONFIG), Math.min(1000, sessionMs / 3));
+        return config;
+    }
+}

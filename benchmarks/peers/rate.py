@@ -1,0 +1,92 @@
+"""Records per second, by one method for all systems: the group's committed offsets, as the coordinator tells them."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.peers.broker import Group, ends, make_topics
+from benchmarks.peers.systems import Job
+from benchmarks.peers.worker import Worker
+
+_POLL_S = 0.02
+_LEAST_SHARE = 0.5
+"""A measurement that saw less than this share of all records is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """One run.
+
+    Attributes:
+        records_per_s: Records committed per second.
+        cpu_s_per_million: CPU seconds of all workers, user and kernel, per million of those records.
+        max_rss_mb: The most memory that one worker held, MiB.
+        started_s: From the start of the processes until the measurement could begin.
+    """
+
+    records_per_s: float
+    cpu_s_per_million: float
+    max_rss_mb: float
+    started_s: float
+
+
+async def measure(job: Job, folder: Path, workers: int, *, timeout_s: float) -> Rate:
+    """Run `workers` processes from nothing to the end of the input.
+
+    The clock starts when the group has a committed offset, and with several workers when all of them are members and
+    every partition has one; it stops when the offsets have reached the input's end. What was committed before the
+    clock started doesn't count.
+
+    Raises:
+        TimeoutError: it took longer than `timeout_s`.
+        RuntimeError: a worker ended by itself, or most records were done before the clock started.
+    """
+    await make_topics(job.brokers, job.target, partitions=job.partitions)
+    # Each a member of its own, and a state folder of its own.
+    processes = [Worker(replace(job, instance=""), folder / f"worker-{number}") for number in range(workers)]
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _measure(job, processes)
+    finally:
+        for process in processes:
+            process.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _measure(job: Job, processes: Sequence[Worker]) -> Rate:
+    total = sum((await ends(job.brokers, job.source)).values())
+    launched_s = time.monotonic()
+    for process in processes:
+        process.start()
+    async with Group.watching(job.brokers, job.group, job.source) as group:
+        begun = 1 if len(processes) == 1 else job.partitions
+        while len(committed := await group.committed()) < begun or not await group.has_members(len(processes)):
+            await _pause(processes)
+        begun_s, begun_cpu_s, already = time.monotonic(), _cpu_s(processes), sum(committed.values())
+        if already > total * (1 - _LEAST_SHARE):
+            raise RuntimeError(f"{already:,} of {total:,} records were done before the clock started: take more")
+        while sum(committed.values()) < total:
+            await _pause(processes)
+            committed = await group.committed()
+    seconds, counted = time.monotonic() - begun_s, total - already
+    return Rate(
+        records_per_s=counted / seconds,
+        cpu_s_per_million=(_cpu_s(processes) - begun_cpu_s) / counted * 1e6,
+        max_rss_mb=max(process.max_rss_mb for process in processes),
+        started_s=begun_s - launched_s,
+    )
+
+
+async def _pause(processes: Sequence[Worker]) -> None:
+    for process in processes:
+        process.check()
+    await asyncio.sleep(_POLL_S)
+
+
+def _cpu_s(processes: Sequence[Worker]) -> float:
+    return sum(process.cpu_s for process in processes)

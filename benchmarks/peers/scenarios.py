@@ -1,0 +1,125 @@
+"""What is measured: the shape of the records, the job, and who takes part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from benchmarks.peers.systems import (
+    AT_LEAST_ONCE,
+    EXACTLY_ONCE,
+    FAUST,
+    KAFKA_STREAMS,
+    KAFKA_STREAMS_CACHED,
+    OURS,
+    QUIX,
+)
+
+EVERYBODY = (OURS, KAFKA_STREAMS, KAFKA_STREAMS_CACHED, QUIX, FAUST)
+FAST_ONES = (OURS, KAFKA_STREAMS)
+Records = Iterator[tuple[bytes, bytes]]
+
+
+def half_repeats(count: int) -> Records:
+    """Commands of 116 bytes, each twice: the repeats come after half of all records."""
+    return _commands(count, -(-count // 2), _raw)
+
+
+def typed_half_repeats(count: int) -> Records:
+    """The same as JSON of a typed value."""
+    return _commands(count, -(-count // 2), _typed)
+
+
+def all_repeats(count: int) -> Records:
+    """The same 1,000 commands again and again: after the first round nothing is written or forwarded."""
+    return _commands(count, 1_000, _raw)
+
+
+def all_distinct(count: int) -> Records:
+    """No command twice."""
+    return _commands(count, count, _raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One rate that is measured.
+
+    Attributes:
+        name: How it is chosen on the command line.
+        title: What it says in the table.
+        guarantee: One of `systems.GUARANTEES`.
+        records: Makes the input, given a count.
+        work: `dedupe` or `counter`.
+        values: `raw` or `json`.
+        partitions: Of the input.
+        workers: How many processes share the group.
+        systems: Who takes part.
+    """
+
+    name: str
+    title: str
+    guarantee: str
+    records: Callable[[int], Records] = half_repeats
+    work: str = "dedupe"
+    values: str = "raw"
+    partitions: int = 4
+    workers: int = 1
+    systems: tuple[str, ...] = FAST_ONES
+
+    def topic(self, count: int) -> str:
+        """Name the input topic: the same for all scenarios with the same records."""
+        return f"{self.records.__name__}-{count}-{self.partitions}".replace("_", "-")
+
+
+SCENARIOS = (
+    Scenario("exactly_once_raw", "run commands, exactly once", EXACTLY_ONCE, systems=EVERYBODY),
+    Scenario("at_least_once_raw", "run commands, at least once", AT_LEAST_ONCE, systems=EVERYBODY),
+    Scenario(
+        "exactly_once_typed",
+        "typed JSON values, exactly once",
+        EXACTLY_ONCE,
+        records=typed_half_repeats,
+        values="json",
+        systems=EVERYBODY,
+    ),
+    Scenario(
+        "at_least_once_typed",
+        "typed JSON values, at least once",
+        AT_LEAST_ONCE,
+        records=typed_half_repeats,
+        values="json",
+    ),
+    Scenario("two_workers_exactly_once", "two workers, exactly once", EXACTLY_ONCE, workers=2, systems=EVERYBODY),
+    Scenario("two_workers_at_least_once", "two workers, at least once", AT_LEAST_ONCE, workers=2, systems=EVERYBODY),
+    Scenario("repeats", "repeats only, exactly once", EXACTLY_ONCE, records=all_repeats),
+    Scenario("distinct", "distinct keys only, exactly once", EXACTLY_ONCE, records=all_distinct),
+    Scenario("partitions_64", "64 partitions, exactly once", EXACTLY_ONCE, partitions=64),
+    Scenario(
+        "hot_counters",
+        "counters on 1,000 keys, exactly once",
+        EXACTLY_ONCE,
+        records=all_repeats,
+        work="counter",
+        systems=(OURS, KAFKA_STREAMS, KAFKA_STREAMS_CACHED),
+    ),
+)
+LATENCY = "latency"
+RESTORE = "restore"
+NAMES = (*(scenario.name for scenario in SCENARIOS), LATENCY, RESTORE)
+
+
+def _commands(count: int, distinct: int, value: Callable[[int], bytes]) -> Records:
+    for number in range(count):
+        yield b"command-%08d" % (number % distinct), value(number)
+
+
+def _raw(number: int) -> bytes:
+    return b"%0100d" % number
+
+
+def _typed(number: int) -> bytes:
+    """98 bytes of JSON."""
+    return b'{"command":"/usr/bin/run-%08d","args":["--verbose","--output","/var/tmp/result-%08d.txt"]}' % (
+        number,
+        number,
+    )

@@ -1,0 +1,141 @@
+"""Medians, spreads and ratios, and the tables made of them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+from benchmarks.peers.scenarios import LATENCY, RESTORE, SCENARIOS
+from benchmarks.peers.systems import FAUST, KAFKA_STREAMS, KAFKA_STREAMS_CACHED, OURS, QUIX
+from benchmarks.peers.tables import Table
+
+NAMES = {
+    OURS: "ours",
+    KAFKA_STREAMS: "Kafka Streams",
+    KAFKA_STREAMS_CACHED: "Kafka Streams, caching on",
+    QUIX: "Quix Streams",
+    FAUST: "faust-streaming",
+}
+LATENCY_RATE = 1_000
+"""Records per second of the latency in the last line."""
+
+Run = Mapping[str, Any]
+"""A measurement: what, scenario, system, round, and its figures."""
+
+
+def ratios(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
+    """Compare ours with each peer, round by round, and give the median of the rounds' ratios.
+
+    Rates: ours ÷ theirs, more is better. Latencies: ours ÷ theirs, less is better. Restores: their seconds ÷ ours,
+    more is better.
+    """
+    peers = {"ratio_to_kafka_streams": KAFKA_STREAMS, "ratio_to_quix": QUIX, "ratio_to_faust": FAUST}
+    return {name: _ratios_to(peer, runs) for name, peer in peers.items()}
+
+
+def _ratios_to(peer: str, runs: Sequence[Run]) -> dict[str, float]:
+    found: dict[str, float | None] = {}
+    for scenario in SCENARIOS:
+        found[scenario.name] = _ratio(peer, _of(runs, scenario.name), itemgetter("records_per_s"))
+    at_rate = [run for run in _of(runs, LATENCY) if run["rate"] == LATENCY_RATE]
+    for part in ("p50", "p99"):
+        found[f"latency_{part}"] = _ratio(peer, at_rate, itemgetter(f"{part}_ms"))
+    for cold in (True, False):
+        some = [run for run in _of(runs, RESTORE) if run["cold"] == cold]
+        found["restore_cold" if cold else "restore_warm"] = _ratio(peer, some, lambda run: 1 / float(run["all_s"]))
+    return {name: round(ratio, 3) for name, ratio in found.items() if ratio is not None}
+
+
+def _ratio(peer: str, runs: Iterable[Run], figure: Callable[[Run], float]) -> float | None:
+    by_round: dict[int, dict[str, float]] = {}
+    for run in runs:
+        by_round.setdefault(run["round"], {})[run["system"]] = figure(run)
+    found = [figures[OURS] / figures[peer] for figures in by_round.values() if {OURS, peer} <= figures.keys()]
+    return statistics.median(found) if found else None
+
+
+def tables(runs: Sequence[Run]) -> list[Table]:
+    """Make a table of each kind of measurement that there is."""
+    made = [_rates(runs), _latencies(runs), _restores(runs)]
+    return [table for table in made if table.rows]
+
+
+def _rates(runs: Sequence[Run]) -> Table:
+    rows = []
+    for scenario in SCENARIOS:
+        for system, some in _by_system(_of(runs, scenario.name)):
+            ratio = _ratio(KAFKA_STREAMS, _of(runs, scenario.name), itemgetter("records_per_s"))
+            against = f"{ratio:.2f}" if system == OURS and ratio is not None else ""
+            rows.append(
+                [
+                    f"{scenario.title}: {NAMES[system]}",
+                    _spread([run["records_per_s"] for run in some], "{:,.0f}"),
+                    against,
+                    _spread([run["cpu_s_per_million"] for run in some], "{:.1f}"),
+                    f"{max(run['max_rss_mb'] for run in some):,.0f}",
+                    f"{some[0]['records']:,}",
+                ]
+            )
+    return Table(
+        "rates",
+        "Run commands of 116 bytes, half of them repeats: put if absent, the first of each is forwarded. One thread a "
+        "worker, 4 partitions, commit interval 100 ms, no caching where not said. Records/s by the group's committed "
+        "offsets: median (least to most); the ratio is to Kafka Streams without caching, of the same round.",
+        ["", "records/s", "ratio", "CPU s per million", "max RSS of a worker, MiB", "records"],
+        rows,
+    )
+
+
+def _latencies(runs: Sequence[Run]) -> Table:
+    rows = []
+    some = _of(runs, LATENCY)
+    for rate in sorted({run["rate"] for run in some}):
+        for system, same in _by_system([run for run in some if run["rate"] == rate]):
+            cells = [_spread([run[f"{part}_ms"] for run in same], "{:.1f}") for part in ("p50", "p99")]
+            came = min(run["came"] for run in same)
+            rows.append([f"{rate:,}/s: {NAMES[system]}", *cells, f"{came:.1%}"])
+    return Table(
+        "latency",
+        "Milliseconds from the producer's send to a read-committed consumer, exactly once, distinct keys, commit "
+        "interval 100 ms: median of the runs (least to most).",
+        ["", "p50", "p99", "came in time"],
+        rows,
+    )
+
+
+def _restores(runs: Sequence[Run]) -> Table:
+    rows = []
+    some = _of(runs, RESTORE)
+    for keys in sorted({run["keys"] for run in some}):
+        for system, same in _by_system([run for run in some if run["keys"] == keys]):
+            for cold in (False, True):
+                takeovers = [run for run in same if run["cold"] == cold]
+                cells = [_spread([run[part] for run in takeovers], "{:.1f}") for part in ("first_s", "all_s")]
+                rows.append([f"{keys:,} keys, {'empty' if cold else 'same'} folder: {NAMES[system]}", *cells])
+    return Table(
+        "restore",
+        "Seconds from the start of a worker to its outputs, after its predecessor was killed while idle (so that no "
+        "transaction was open); exactly once, the same static member: median (least to most).",
+        ["", "first output", "output of every partition"],
+        rows,
+    )
+
+
+def _of(runs: Iterable[Run], scenario: str) -> list[Run]:
+    return [run for run in runs if run["scenario"] == scenario]
+
+
+def _by_system(runs: Sequence[Run]) -> Iterable[tuple[str, list[Run]]]:
+    for system in NAMES:
+        some = [run for run in runs if run["system"] == system]
+        if some:
+            yield system, some
+
+
+def _spread(values: Sequence[float], form: str) -> str:
+    middle = form.format(statistics.median(values))
+    if len(values) == 1:
+        return middle
+    return f"{middle} ({form.format(min(values))} to {form.format(max(values))})"

@@ -1,0 +1,150 @@
+"""How each system's worker is started for a job, and where it keeps what is looked at from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.peers.java_build import java_command
+from dev.kafka.files import locked
+from dev.kafka.jars import REPOSITORY
+
+OURS = "ours"
+KAFKA_STREAMS = "kafka_streams"
+KAFKA_STREAMS_CACHED = "kafka_streams_cached"
+QUIX = "quix"
+FAUST = "faust"
+SYSTEMS = (OURS, KAFKA_STREAMS, KAFKA_STREAMS_CACHED, QUIX, FAUST)
+EXACTLY_ONCE = "exactly_once"
+AT_LEAST_ONCE = "at_least_once"
+GUARANTEES = (EXACTLY_ONCE, AT_LEAST_ONCE)
+
+_APPS = Path(__file__).resolve().parent / "apps"
+_QUIX_VERSION = "3.28.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a worker shall do.
+
+    Attributes:
+        system: One of `SYSTEMS`.
+        work: `counter` (read, add one, write, send the count) or `dedupe` (put if absent, send the first).
+        guarantee: One of `GUARANTEES`.
+        brokers: Addresses, separated by commas.
+        app: Names the group, the topics that the system makes, and the transactions.
+        source: The input topic.
+        target: The output topic.
+        values: `raw` bytes, or `json` decoded to a type of the system's own.
+        instance: The static member's name (`group.instance.id`); empty for a dynamic member.
+        session_s: The session timeout.
+        commit_s: The commit interval.
+        partitions: How many the input has.
+    """
+
+    system: str
+    work: str
+    guarantee: str
+    brokers: str
+    app: str
+    source: str
+    target: str
+    values: str = "raw"
+    instance: str = ""
+    session_s: float = 10.0
+    commit_s: float = 0.1
+    partitions: int = 4
+
+    @property
+    def group(self) -> str:
+        """The consumer group whose committed offsets tell how far the job is."""
+        return f"{self.app}-actors" if self.system == OURS else self.app
+
+    @property
+    def changelog(self) -> str:
+        """The topic that the state can be folded from."""
+        if self.system == QUIX:
+            return f"changelog__{self.app}--{self.source}--default"
+        return f"{self.app}-state-changelog"
+
+    @property
+    def read_count(self) -> Callable[[bytes], int]:
+        """How a count is read from a record of the changelog."""
+        if self.system in (KAFKA_STREAMS, KAFKA_STREAMS_CACHED):
+            return lambda value: int(struct.unpack(">q", value)[0])
+        return lambda value: int(json.loads(value))
+
+    def command(self, folder: Path) -> list[str]:
+        """Give the worker's command line, its state kept in `folder`."""
+        if self.system in (KAFKA_STREAMS, KAFKA_STREAMS_CACHED):
+            return self._java_command(folder)
+        if self.system == QUIX:
+            return [str(_quix_python()), str(_APPS / "quix_app.py")]
+        module = "ours" if self.system == OURS else "faust_app"
+        options = ["-A", f"benchmarks.peers.apps.{module}", "-D", str(folder)]
+        return [sys.executable, "-m", "faust", *options, "worker", "-l", "info", "--without-web"]
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        """Give the worker's environment."""
+        return {
+            **os.environ,
+            "PEER_WORK": self.work,
+            "PEER_APP": self.app,
+            "PEER_BROKERS": self.brokers,
+            "PEER_SOURCE": self.source,
+            "PEER_TARGET": self.target,
+            "PEER_GUARANTEE": self.guarantee,
+            "PEER_VALUES": self.values,
+            "PEER_INSTANCE": self.instance,
+            "PEER_SESSION_S": str(self.session_s),
+            "PEER_COMMIT_S": str(self.commit_s),
+            "PEER_PARTITIONS": str(self.partitions),
+            "PEER_FOLDER": str(folder),
+        }
+
+    def _java_command(self, folder: Path) -> list[str]:
+        options = {
+            "mode": self.work,
+            "bootstrap": self.brokers,
+            "application-id": self.app,
+            "input": self.source,
+            "output": self.target,
+            "state-dir": str(folder),
+            "guarantee": "exactly_once_v2" if self.guarantee == EXACTLY_ONCE else "at_least_once",
+            "caching": "on" if self.system == KAFKA_STREAMS_CACHED else "off",
+            "values": self.values,
+            "commit-interval-ms": str(round(self.commit_s * 1000)),
+            "session-timeout-ms": str(round(self.session_s * 1000)),
+        }
+        if self.instance:
+            options["group-instance-id"] = self.instance
+        return java_command(*(part for name, value in options.items() for part in (f"--{name}", value)))
+
+
+def prepare(system: str) -> None:
+    """Build or install what a system needs, so that no measurement waits for it."""
+    if system in (KAFKA_STREAMS, KAFKA_STREAMS_CACHED):
+        java_command()
+    elif system == QUIX:
+        _quix_python()
+
+
+def _quix_python() -> Path:
+    """Give the Python of Quix Streams' own environment: what it depends on must not change what ours runs on."""
+    folder = REPOSITORY / ".local" / f"quixstreams-{_QUIX_VERSION}"
+    python = folder / "bin" / "python"
+    with locked(folder.with_name(f"{folder.name}.lock")):
+        ready = folder / ".ready"
+        if not ready.exists():
+            venv.create(folder, with_pip=True, clear=True)
+            pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            subprocess.run([*pip, f"quixstreams=={_QUIX_VERSION}"], check=True, stdin=subprocess.DEVNULL)
+            ready.touch()
+    return python

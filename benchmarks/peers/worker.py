@@ -1,0 +1,87 @@
+"""A worker process of any system: started, killed, and looked at through /proc."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from benchmarks.peers.systems import Job
+from dev.kafka.jars import REPOSITORY
+
+_STOP_S = 25.0
+_USER_TICKS, _SYSTEM_TICKS = 11, 12
+"""Fields of /proc/<pid>/stat, counted from the one after the command's name."""
+
+
+class Worker:
+    """One process with a data folder of its own; its log is beside the folder."""
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        self.job = job
+        self.folder = folder
+        self.log_file = folder.with_name(f"{folder.name}.log")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; the log is appended to."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.job.command(self.folder),
+                cwd=REPOSITORY,
+                env=self.job.environment(self.folder),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def check(self) -> None:
+        """Raise if it ended by itself.
+
+        Raises:
+            RuntimeError: it did; the text has the end of its log.
+        """
+        if self._process is not None and self._process.poll() is not None:
+            said = self.log_file.read_text(errors="replace")[-3000:]
+            raise RuntimeError(f"{self.job.system} ended with {self._process.returncode}:\n{said}")
+
+    def kill(self) -> None:
+        """`kill -9`, and wait until it is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL for one that doesn't go."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds of all its threads so far, in user and kernel."""
+        fields = self._proc("stat").rpartition(")")[2].split()
+        return (int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def max_rss_mb(self) -> float:
+        """The most memory it held at once so far, in MiB."""
+        line = next(line for line in self._proc("status").splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) / 1024
+
+    def _proc(self, name: str) -> str:
+        if self._process is None:
+            raise RuntimeError("not started")
+        return Path(f"/proc/{self._process.pid}/{name}").read_text()
