@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,9 +102,16 @@ async def run(job: Job, folder: Path, workload: Workload) -> Run:
         worker.kill()
         await watch.outputs.close()
     state = await _state(job)
-    inputs = Counter(key for key, _ in workload.records())
-    found.verdict = judge(inputs, [(output.key, int(output.value or b"0")) for output in watch.seen], state)
+    inputs: defaultdict[bytes, list[int]] = defaultdict(list)
+    for key, value in workload.records():
+        inputs[key].append(int(value))
+    found.verdict = judge(inputs, [_told(output) for output in watch.seen], state)
     return found
+
+
+def _told(output: Output) -> tuple[bytes, int, int]:
+    count, _, number = (output.value or b"0:-1").partition(b":")
+    return output.key, int(count), int(number)
 
 
 async def _work(job: Job, worker: Worker, watch: _Watch, workload: Workload, found: Run) -> None:
@@ -163,4 +170,6 @@ async def _state(job: Job) -> dict[bytes, int] | None:
         return None
     # A key has one partition, so the order across partitions doesn't matter.
     ordered = sorted(records, key=lambda record: (record.partition, record.offset))
-    return fold((record.key, None if record.value is None else job.read_count(record.value)) for record in ordered)
+    return fold(
+        (job.read_key(record.key), None if record.value is None else job.read_count(record.value)) for record in ordered
+    )

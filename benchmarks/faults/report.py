@@ -12,7 +12,19 @@ from benchmarks.peers.tables import Table
 NAMES = {OURS: "ours", KAFKA_STREAMS: "Kafka Streams 4.1", FAUST: "faust-streaming 0.15.3"}
 GUARANTEES = {"exactly_once": "exactly once", "at_least_once": "at least once"}
 
-_COLUMNS = ("system", "expected", "counted", "lost", "doubled", "state", "kills", "to next output", "done in")
+_COLUMNS = (
+    "system",
+    "expected",
+    "counted",
+    "lost",
+    "doubled",
+    "wrong counts",
+    "state",
+    "wrong keys",
+    "kills",
+    "to next output",
+    "done in",
+)
 
 
 def increments_table(runs: Sequence[dict[str, Any]]) -> Table:
@@ -20,9 +32,10 @@ def increments_table(runs: Sequence[dict[str, Any]]) -> Table:
     return Table(
         "increments",
         "Increments with the only worker killed (`kill -9`) at 1/12, 5/12 and 9/12 of the outputs and started again "
-        "at once on its folder; seen by a read-committed reader. Lost: running counts that never came. Doubled: those "
-        "that came again or are too high. State: the sum of the folded changelog. To next output: seconds from a kill, "
-        "the slowest of the three. All systems: 1,000 keys, 4 partitions, one thread, commit interval 100 ms, static "
+        "at once on its folder; seen by a read-committed reader. Lost: increments that no output tells of. Doubled: "
+        "outputs that tell of one again. Wrong counts: increments told with another running count than theirs. State: "
+        "the sum of the folded changelog; wrong keys: those with another count than was sent. To next output: seconds "
+        "from a kill, the slowest of the three. All systems: 1,000 keys, 4 partitions, one thread, commit interval 100 ms, static "
         "membership, session timeout 10 s.",
         _COLUMNS,
         [_increments_row(run) for run in runs],
@@ -48,7 +61,9 @@ def _increments_row(run: dict[str, Any]) -> list[str]:
         f"{verdict['counted']:,}",
         f"{verdict['lost']:,}",
         f"{verdict['doubled']:,}",
+        f"{verdict['wrong_counts']:,}",
         "not to be read" if verdict["state"] is None else f"{verdict['state']:,}",
+        "" if verdict["wrong_keys"] is None else f"{verdict['wrong_keys']:,}",
         str(run["kills"]),
         _seconds(run["slowest_s"], "never came"),
         _seconds(run["finished_s"], "never finished") + _ended(run["ended_itself"]),

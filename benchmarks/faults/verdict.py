@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -13,48 +13,55 @@ class Verdict:
 
     Attributes:
         expected: How many increments were sent.
-        counted: What the last running counts of all keys add up to, as a reader of the outputs sees them.
-        lost: Running counts 1..n that never came, where n is how often the key was incremented.
-        doubled: Running counts that came again, or are higher than n.
+        counted: What the highest running counts of all keys add up to, as a reader of the outputs sees them.
+        lost: Increments that no output tells of.
+        doubled: Outputs that tell of an increment again, or of one that was never sent.
+        wrong_counts: Increments whose (first) output has another running count than their place among their key's.
         state: What the counts in the state add up to; None if that could not be read.
+        wrong_keys: Keys whose count in the state isn't what was sent; None likewise.
     """
 
     expected: int
     counted: int
     lost: int
     doubled: int
+    wrong_counts: int
     state: int | None
+    wrong_keys: int | None
 
     @property
     def is_exact(self) -> bool:
         """Whether every increment was counted once, in the outputs and in the state."""
-        return self.lost == self.doubled == 0 and self.counted == self.expected and self.state == self.expected
+        return self.lost == self.doubled == self.wrong_counts == 0 and self.wrong_keys == 0
 
 
 def judge(
-    inputs: Mapping[bytes, int], outputs: Iterable[tuple[bytes, int]], state: Mapping[bytes, int] | None
+    inputs: Mapping[bytes, Sequence[int]], outputs: Iterable[tuple[bytes, int, int]], state: Mapping[bytes, int] | None
 ) -> Verdict:
-    """Compare the increments sent with the running counts that came out and the counts that were kept.
+    """Compare the increments sent with the outputs that tell of them and with the counts that were kept.
 
     Args:
-        inputs: How often each key was incremented.
-        outputs: (key, running count), in any order: each key's have to be 1..n, each once.
+        inputs: Each key's increments in the order of its partition, by number.
+        outputs: (key, running count, number of the increment), in the order of their partition.
         state: Each key's count at the end; None if it could not be read.
     """
-    seen: defaultdict[bytes, Counter[int]] = defaultdict(Counter)
-    for key, count in outputs:
-        seen[key][count] += 1
-    lost = doubled = 0
-    for key in inputs.keys() | seen.keys():
-        wanted = inputs.get(key, 0)
-        lost += sum(count not in seen[key] for count in range(1, wanted + 1))
-        doubled += sum(times - (1 <= count <= wanted) for count, times in seen[key].items())
+    places = {(key, number): place for key, numbers in inputs.items() for place, number in enumerate(numbers, 1)}
+    times: Counter[tuple[bytes, int]] = Counter()
+    highest: defaultdict[bytes, int] = defaultdict(int)
+    wrong_counts = 0
+    for key, count, number in outputs:
+        times[key, number] += 1
+        highest[key] = max(highest[key], count)
+        wrong_counts += times[key, number] == 1 and places.get((key, number), count) != count
+    keys = inputs.keys() | (state or {}).keys()
     return Verdict(
-        expected=sum(inputs.values()),
-        counted=sum(max(counts, default=0) for counts in seen.values()),
-        lost=lost,
-        doubled=doubled,
+        expected=len(places),
+        counted=sum(highest.values()),
+        lost=sum(place not in times for place in places),
+        doubled=sum(told - (place in places) for place, told in times.items()),
+        wrong_counts=wrong_counts,
         state=None if state is None else sum(state.values()),
+        wrong_keys=None if state is None else sum(state.get(key, 0) != len(inputs.get(key, ())) for key in keys),
     )
 
 

@@ -75,6 +75,13 @@ class Job:
         return f"{self.app}-state-changelog"
 
     @property
+    def read_key(self) -> Callable[[bytes], bytes]:
+        """How a key is read from a record of the changelog."""
+        if self.system == FAUST:
+            return lambda key: str(json.loads(key)).encode() if key.startswith(b'"') else key
+        return lambda key: key
+
+    @property
     def read_count(self) -> Callable[[bytes], int]:
         """How a count is read from a record of the changelog."""
         if self.system in (KAFKA_STREAMS, KAFKA_STREAMS_CACHED):

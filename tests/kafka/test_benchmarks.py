@@ -10,8 +10,8 @@ from benchmarks.faults.verdict import fold, judge
 from benchmarks.peers.scenarios import all_distinct, all_repeats, half_repeats
 from benchmarks.peers.summary import ratios
 
-INPUTS = {b"a": 3, b"b": 2}
-OUTPUTS = [(b"a", 1), (b"b", 1), (b"a", 2), (b"a", 3), (b"b", 2)]
+INPUTS = {b"a": [0, 2, 4], b"b": [1, 3]}
+OUTPUTS = [(b"a", 1, 0), (b"b", 1, 1), (b"a", 2, 2), (b"a", 3, 4), (b"b", 2, 3)]
 STATE = {b"a": 3, b"b": 2}
 
 
@@ -21,46 +21,36 @@ def test_a_good_run_is_exact() -> None:
     assert (verdict.expected, verdict.counted, verdict.state) == (5, 5, 5)
 
 
-def test_an_increment_that_never_came_out() -> None:
-    verdict = judge(INPUTS, OUTPUTS[:-1], {**STATE, b"b": 1})
-    assert (verdict.lost, verdict.doubled, verdict.counted, verdict.state) == (1, 0, 4, 4)
+@pytest.mark.parametrize(
+    ("outputs", "state", "lost", "doubled", "wrong_counts", "wrong_keys"),
+    [
+        pytest.param(OUTPUTS[:-1], {**STATE, b"b": 1}, 1, 0, 0, 1, id="an increment never came out"),
+        pytest.param([*OUTPUTS, OUTPUTS[1]], STATE, 0, 1, 0, 0, id="an output came twice"),
+        pytest.param([*OUTPUTS, (b"b", 3, 3)], {**STATE, b"b": 3}, 0, 1, 0, 1, id="an increment was counted twice"),
+        pytest.param([*OUTPUTS[:3], (b"a", 3, 2), OUTPUTS[4]], STATE, 1, 1, 0, 0, id="one lost, one doubled"),
+        pytest.param([*OUTPUTS[:3], (b"a", 4, 4), OUTPUTS[4]], {**STATE, b"a": 4}, 0, 0, 1, 1, id="aborted state"),
+        pytest.param([*OUTPUTS, (b"c", 1, 7)], STATE, 0, 1, 0, 0, id="a key that was never sent"),
+        pytest.param(OUTPUTS, {b"a": 2, b"b": 3}, 0, 0, 0, 2, id="the right sum of wrong keys"),
+        pytest.param(OUTPUTS, {**STATE, b"c": 1}, 0, 0, 0, 1, id="a key too many in the state"),
+        pytest.param(OUTPUTS, None, 0, 0, 0, None, id="a state that couldn't be read proves nothing"),
+    ],
+)
+def test_damage_is_seen(
+    outputs: list[tuple[bytes, int, int]],
+    state: dict[bytes, int] | None,
+    lost: int,
+    doubled: int,
+    wrong_counts: int,
+    wrong_keys: int | None,
+) -> None:
+    verdict = judge(INPUTS, outputs, state)
+    assert (verdict.lost, verdict.doubled, verdict.wrong_counts, verdict.wrong_keys) == (
+        lost,
+        doubled,
+        wrong_counts,
+        wrong_keys,
+    )
     assert not verdict.is_exact
-
-
-def test_a_key_that_never_came_out() -> None:
-    verdict = judge(INPUTS, [output for output in OUTPUTS if output[0] == b"a"], {b"a": 3})
-    assert (verdict.lost, verdict.counted) == (2, 3)
-
-
-def test_an_output_that_came_twice() -> None:
-    verdict = judge(INPUTS, [*OUTPUTS, OUTPUTS[1]], STATE)
-    assert (verdict.lost, verdict.doubled, verdict.counted) == (0, 1, 5)
-    assert not verdict.is_exact
-
-
-def test_an_increment_counted_twice() -> None:
-    verdict = judge(INPUTS, [*OUTPUTS, (b"b", 3)], {**STATE, b"b": 3})
-    assert (verdict.lost, verdict.doubled, verdict.counted, verdict.state) == (0, 1, 6, 6)
-
-
-def test_a_count_that_went_back() -> None:
-    """The state forgot an increment that was already told: one count comes twice, the last one never."""
-    verdict = judge(INPUTS, [*OUTPUTS[:3], (b"a", 2), (b"b", 2)], {**STATE, b"a": 2})
-    assert (verdict.lost, verdict.doubled, verdict.counted, verdict.state) == (1, 1, 4, 4)
-
-
-def test_a_key_that_was_never_sent() -> None:
-    assert judge(INPUTS, [*OUTPUTS, (b"c", 1)], STATE).doubled == 1
-
-
-def test_a_state_that_is_behind_its_outputs() -> None:
-    verdict = judge(INPUTS, OUTPUTS, {**STATE, b"a": 2})
-    assert (verdict.lost, verdict.doubled) == (0, 0)
-    assert not verdict.is_exact
-
-
-def test_a_state_that_could_not_be_read_proves_nothing() -> None:
-    assert not judge(INPUTS, OUTPUTS, None).is_exact
 
 
 def test_the_changelog_is_folded_to_the_last_write_of_each_key() -> None:

@@ -48,12 +48,12 @@ state = app.Table(
 
 
 async def count_per_key(stream: Any) -> None:
-    """Count the records of each key, and send every running count."""
+    """Count the records of each key, and send every running count with the record that led to it."""
     async for event in stream.events():
         key = event.key
         count = state[key] + 1
         state[key] = count
-        await target.send(key=key, value=b"%d" % count)
+        await target.send(key=key, value=f"{count}:{event.value}".encode())
 
 
 async def pass_first(stream: Any) -> None:

@@ -31,15 +31,15 @@ class RunCommand(msgspec.Struct):
 counting = settings.work == "counter"
 value_type: Any = RunCommand if settings.typed else bytes
 source = app.topic(settings.source, key_type=bytes, value_type=value_type)
-target = app.topic(settings.target, key_type=bytes, value_type=int if counting else value_type)
+target = app.topic(settings.target, key_type=bytes, value_type=bytes if counting else value_type)
 state = app.store("state", key_type=bytes, value_type=int if counting else value_type)
 
 
-async def count_per_key(ctx: Context, _value: Any) -> None:
-    """Count the records of each key, and send every running count."""
+async def count_per_key(ctx: Context, value: Any) -> None:
+    """Count the records of each key, and send every running count with the record that led to it."""
     count = (state.get(ctx.key) or 0) + 1
     state.set(ctx.key, count)
-    ctx.send(target, key=ctx.key, value=count)
+    ctx.send(target, key=ctx.key, value=b"%d:%s" % (count, value))
 
 
 async def pass_first(ctx: Context, value: Any) -> None:

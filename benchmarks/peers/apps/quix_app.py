@@ -9,11 +9,11 @@ from quixstreams.state import State  # type: ignore[import-not-found]
 from settings import Settings  # type: ignore[import-not-found]
 
 
-def count_per_key(_value: Any, state: State) -> bytes:
-    """Count the records of each key, and give every running count."""
+def count_per_key(value: Any, state: State) -> bytes:
+    """Count the records of each key, and give every running count with the record that led to it."""
     count = state.get("count", 0) + 1
     state.set("count", count)
-    return b"%d" % count
+    return b"%d:%s" % (count, value)
 
 
 def is_first(value: bytes, state: State) -> bool:

@@ -6,7 +6,7 @@ import org.apache.kafka.streams.processor.api.ProcessorContext;
 import org.apache.kafka.streams.processor.api.Record;
 import org.apache.kafka.streams.state.KeyValueStore;
 
-/** Counts the records of each key, and sends every running count in decimal digits. */
+/** Counts the records of each key, and sends every running count with the record that led to it, "count:value". */
 final class CountPerKey implements Processor<byte[], byte[], byte[], byte[]> {
     private ProcessorContext<byte[], byte[]> context;
     private KeyValueStore<byte[], Long> counts;
@@ -22,6 +22,7 @@ final class CountPerKey implements Processor<byte[], byte[], byte[], byte[]> {
         Long held = counts.get(record.key());
         long count = held == null ? 1 : held + 1;
         counts.put(record.key(), count);
-        context.forward(record.withValue(Long.toString(count).getBytes(StandardCharsets.US_ASCII)));
+        String told = count + ":" + new String(record.value(), StandardCharsets.US_ASCII);
+        context.forward(record.withValue(told.getBytes(StandardCharsets.US_ASCII)));
     }
 }
