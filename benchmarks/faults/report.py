@@ -35,8 +35,8 @@ def increments_table(runs: Sequence[dict[str, Any]]) -> Table:
         "at once on its folder; seen by a read-committed reader. Lost: increments that no output tells of. Doubled: "
         "outputs that tell of one again. Wrong counts: increments told with another running count than theirs. State: "
         "the sum of the folded changelog; wrong keys: those with another count than was sent. To next output: seconds "
-        "from a kill, the slowest of the three. All systems: 1,000 keys, 4 partitions, one thread, commit interval 100 ms, static "
-        "membership, session timeout 10 s.",
+        "from a kill, the slowest of the three. All systems: 1,000 keys, 4 partitions, one thread, commit interval "
+        "100 ms, static membership, session timeout 10 s.",
         _COLUMNS,
         [_increments_row(run) for run in runs],
     )
