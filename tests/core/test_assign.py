@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -22,6 +23,7 @@ from actors._core.assign import (
     decode_member_data,
     encode_member_data,
 )
+from actors._kafka.assignor import ActorAssignor
 
 Assignment = Mapping[str, Collection[Task]]
 
@@ -375,3 +377,23 @@ def test_member_data_stays_small() -> None:
     tasks = tasks_of(orders=5, **{"a-second-actor": 5})
     member = Member("m0", "worker-17", "http://10.0.0.17:6066", 12, frozenset(tasks), dict.fromkeys(tasks, 10**9))
     assert len(encode_member_data(member)) < 150
+
+
+def test_a_large_group_fits_into_one_kafka_record() -> None:
+    """Kafka keeps a group, with every member's data and assignment, in one record of 1 MB at most."""
+    members, partitions = 200, 1_000
+    assignors = {
+        f"member-{number:03}-{'x' * 40}": ActorAssignor(
+            instance_id=f"worker-{number}",
+            address=f"http://10.0.0.{number}:6066",
+            actors={"input": "actor"},
+            on_disk=lambda first=number: {Task("actor", first * 5 + place): 10**9 for place in range(5)},
+        )
+        for number in range(members)
+    }
+    told = {member: assignor.metadata(["input"]) for member, assignor in assignors.items()}
+    cluster = SimpleNamespace(partitions_for_topic=lambda topic: set(range(partitions)))
+    answers = next(iter(assignors.values())).assign(cluster, told)
+    sizes = [len(part.encode()) for part in (*told.values(), *answers.values())]
+    assert len(answers) == members
+    assert sum(sizes) < 100_000
