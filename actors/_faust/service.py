@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mode import Service
@@ -20,7 +20,6 @@ from actors._kafka.logs import KafkaLogs
 from actors._kafka.owners import KafkaOwners, encode_owner
 from actors._kafka.topics import Topics
 from actors.errors import ActorsError
-from actors.ports import TopicPartition
 from actors.runtime.blocking import LoopWatch
 from actors.runtime.clock import SystemClock
 from actors.runtime.context import OutputTopic
@@ -28,7 +27,7 @@ from actors.runtime.restore import Restorer
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.stores import StoreCache
 from actors.runtime.task import Task
-from actors.runtime.worker import Worker, WorkerSettings
+from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from stores.errors import StoreError, StoreUnavailableError
 from stores.folder import DataFolder
 from stores.ports import PartitionStore
@@ -52,6 +51,7 @@ class ActorService(Service):  # type: ignore[misc]
         self._setup: Setup | None = None
         self._worker: Worker | None = None
         self._source: KafkaSource | None = None
+        self._late = LateSource()
         self._control: ControlPlane | None = None
         self._folder: DataFolder | None = None
         self._cache: StoreCache | None = None
@@ -173,14 +173,14 @@ class ActorService(Service):  # type: ignore[misc]
             owners=owners,
             restorer=Restorer(logs, clock, clock_skew_margin_ms=margin_ms),
             stores=self._cache,
-            sink=_Sink(self),
+            sink=self._late,
             clock=clock,
             resolve_output=outputs,
             encode_owner=lambda record: encode_owner(setup.owners_topic, record),
         )
         self._worker = Worker(
             specs,
-            source=_Sink(self),
+            source=self._late,
             services=services,
             task_settings=setup.task_settings(),
             settings=WorkerSettings(revoke_s=self.app.actor_options.revoke_timeout.total_seconds()),
@@ -213,7 +213,7 @@ class ActorService(Service):  # type: ignore[misc]
             actors={spec.topic: spec.name for spec in specs},
             on_disk=on_disk,
         )
-        self._source = await KafkaSource.open(
+        self._late.source = self._source = await KafkaSource.open(
             setup.connection,
             setup.group_settings,
             [spec.topic for spec in specs],
@@ -270,38 +270,6 @@ class ActorService(Service):  # type: ignore[misc]
             await self._control.close()
         if self._folder is not None:
             self._folder.close()
-
-
-class _Sink:
-    """The consumer, for a worker that is made before it."""
-
-    def __init__(self, service: ActorService) -> None:
-        self._service = service
-
-    def start_from(self, source: TopicPartition, offset: int) -> None:
-        if self._service._source is not None:
-            self._service._source.start_from(source, offset)
-
-    def stop_delivery(self, source: TopicPartition) -> None:
-        if self._service._source is not None:
-            self._service._source.stop_delivery(source)
-
-    def has_room(self) -> None:
-        if self._service._source is not None:
-            self._service._source.has_room()
-
-    def position(self, source: TopicPartition) -> int | None:
-        return None if self._service._source is None else self._service._source.position(source)
-
-    def check(self) -> None:
-        if self._service._source is not None:
-            self._service._source.check()
-
-    async def poll(self, wanted: Any, timeout_s: float) -> Mapping[Any, Any]:
-        if self._service._source is None:
-            await asyncio.sleep(timeout_s)
-            return {}
-        return await self._service._source.poll(wanted, timeout_s)
 
 
 def refuse(app: Any, error: Exception) -> None:

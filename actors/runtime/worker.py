@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from actors.errors import ConfigurationError
 from actors.ports import Identity, Source, TaskLog, TopicPartition
@@ -30,6 +31,44 @@ class WorkerSettings:
     """`revoke_s`: how long a rebalance waits for handlers and commits; less than the group's timeouts."""
 
     revoke_s: float
+
+
+class LateSource:
+    """The source, for a worker that is made before it: until `source` is set nothing is delivered."""
+
+    def __init__(self) -> None:
+        self.source: Source | None = None
+
+    def start_from(self, source: TopicPartition, offset: int) -> None:
+        """See `TaskSink.start_from`."""
+        if self.source is not None:
+            self.source.start_from(source, offset)
+
+    def stop_delivery(self, source: TopicPartition) -> None:
+        """See `TaskSink.stop_delivery`."""
+        if self.source is not None:
+            self.source.stop_delivery(source)
+
+    def has_room(self) -> None:
+        """See `TaskSink.has_room`."""
+        if self.source is not None:
+            self.source.has_room()
+
+    def position(self, source: TopicPartition) -> int | None:
+        """See `TaskSink.position`."""
+        return None if self.source is None else self.source.position(source)
+
+    def check(self) -> None:
+        """See `Source.check`."""
+        if self.source is not None:
+            self.source.check()
+
+    async def poll(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Mapping[Any, Sequence[Any]]:
+        """See `Source.poll`."""
+        if self.source is None:
+            await asyncio.sleep(timeout_s)
+            return {}
+        return await self.source.poll(wanted, timeout_s)
 
 
 class Worker:

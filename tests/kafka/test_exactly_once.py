@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import random
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,15 +17,6 @@ from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all
 MODULE = "tests.kafka.apps.counter_app"
 PARTITIONS = 2
 KEYS = [f"key-{number}" for number in range(40)]
-
-
-@pytest.fixture
-def workers() -> Iterator[list[WorkerProcess]]:
-    """Workers that are ended with the test."""
-    started: list[WorkerProcess] = []
-    yield started
-    for worker in started:
-        worker.kill()
 
 
 def records(count: int, seed: int = 1) -> list[tuple[bytes, bytes]]:

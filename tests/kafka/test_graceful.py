@@ -6,10 +6,8 @@ import asyncio
 import linecache
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
 from dev.kafka import Cluster
@@ -17,15 +15,6 @@ from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all
 
 MODULE = "tests.kafka.apps.slow_app"
 EXIT_S = 5.0
-
-
-@pytest.fixture
-def workers() -> Iterator[list[WorkerProcess]]:
-    """Workers that are ended with the test."""
-    started: list[WorkerProcess] = []
-    yield started
-    for worker in started:
-        worker.kill()
 
 
 async def begin(brokers: str, partitions: int = 2) -> str:

@@ -6,10 +6,8 @@ import ast
 import collections
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, producing, read_all, unique
@@ -49,15 +47,6 @@ def test_the_readmes_program_is_the_examples() -> None:
     for planted in ("put_if_", "days=7", "key=ctx.key, ", " is None", "raw-data"):
         assert planted in shown
         assert program(shown.replace(planted, "", 1)) != program(example)
-
-
-@pytest.fixture
-def workers() -> Iterator[list[WorkerProcess]]:
-    """Workers that are ended with the test."""
-    started: list[WorkerProcess] = []
-    yield started
-    for worker in started:
-        worker.kill()
 
 
 async def make_missing_topics(brokers: str) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
 from actors._core.commit import Backoff, CommitPolicy
 from actors._core.takeover import ResetPolicy, StartRules
@@ -16,7 +15,7 @@ from actors.ports import Identity, TaskLog, TopicPartition
 from actors.runtime.context import OutputTopic
 from actors.runtime.restore import Changelog, Restorer
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
-from actors.runtime.worker import Worker, WorkerSettings
+from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from actors.testing import (
     Disk,
     FakeClock,
@@ -183,7 +182,7 @@ class Node:
             world.audit.assigned(self.name, identity, partitions)
             worker.assigned(identity, partitions)
 
-        sink = _LateSink()
+        sink = LateSource()
         worker = Worker(
             [_spec(world)],
             source=sink,
@@ -263,30 +262,6 @@ class Node:
                 commit_deadline_s=world.commit_deadline_s,
             )
         return WatchedLog(log, world.audit, identity)
-
-
-class _LateSink:
-    """The source, for a worker that is made before it."""
-
-    source: FakeSource
-
-    def start_from(self, source: TopicPartition, offset: int) -> None:
-        self.source.start_from(source, offset)
-
-    def stop_delivery(self, source: TopicPartition) -> None:
-        self.source.stop_delivery(source)
-
-    def has_room(self) -> None:
-        self.source.has_room()
-
-    def position(self, source: TopicPartition) -> int | None:
-        return self.source.position(source)
-
-    def check(self) -> None:
-        self.source.check()
-
-    async def poll(self, wanted: Any, timeout_s: float) -> Any:
-        return await self.source.poll(wanted, timeout_s)
 
 
 def _spec(world: World) -> ActorSpec:

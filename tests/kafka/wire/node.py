@@ -4,42 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
-from typing import Any
 
 from actors._kafka.assignor import ActorAssignor
 from actors._kafka.connection import Connection
 from actors._kafka.consumer import GroupSettings, KafkaSource
 from actors._kafka.control import ControlPlane
-from actors.ports import TopicPartition
 from actors.runtime.task import Task
-from actors.runtime.worker import Worker, WorkerSettings
+from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from tests.kafka.helpers import eventually
 from tests.kafka.wire.world import ACTOR, PROGRESS_S, Stores, World
-
-
-class _LateSink:
-    """The source, for a worker that is made before it."""
-
-    source: KafkaSource
-
-    def start_from(self, source: TopicPartition, offset: int) -> None:
-        self.source.start_from(source, offset)
-
-    def stop_delivery(self, source: TopicPartition) -> None:
-        self.source.stop_delivery(source)
-
-    def has_room(self) -> None:
-        self.source.has_room()
-
-    def position(self, source: TopicPartition) -> int | None:
-        return self.source.position(source)
-
-    def check(self) -> None:
-        self.source.check()
-
-    async def poll(self, wanted: Any, timeout_s: float) -> Mapping[Any, Any]:
-        return await self.source.poll(wanted, timeout_s)
 
 
 class Node:
@@ -68,7 +41,7 @@ class Node:
         world = self._world
         control = await ControlPlane.open(self._connection, world.group)
         self._open.push_async_callback(control.close)
-        sink = _LateSink()
+        sink = LateSource()
         spec = world.spec(self.name)
         self._worker = worker = Worker(
             [spec],

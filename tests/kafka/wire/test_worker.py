@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,15 +14,6 @@ from tests.kafka.wire.proxy import Chaos, WireProxy
 INPUTS = 20_000
 SHARE = 200
 FAULTS = 40
-
-
-@pytest.fixture
-async def workers() -> AsyncIterator[list[WorkerProcess]]:
-    """Workers that are ended with the test."""
-    started: list[WorkerProcess] = []
-    yield started
-    for worker in started:
-        worker.kill()
 
 
 @pytest.mark.parametrize("count", [1, 2], ids=["one worker", "two workers"])
