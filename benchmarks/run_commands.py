@@ -22,15 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition
 
-from actors._core.partitioner import partition_for
+from benchmarks.peers.broker import load, make_topics
+from benchmarks.peers.scenarios import half_repeats
 from dev.kafka import Cluster
 
 PARTITIONS = 4
-VALUE_BYTES = 100
 DEADLINE_S = 300.0
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -82,38 +81,10 @@ def _cluster(folder: Path) -> Cluster:
     return Cluster.up(folder / "kafka")
 
 
-def command_key(number: int) -> bytes:
-    """Give a key of 16 bytes."""
-    return b"command-%08d" % number
-
-
 async def _load(brokers: str, topic: str, records: int) -> None:
     """Each command twice: the repeats come after half of all records."""
-    await make_topic(brokers, topic)
-    producer = AIOKafkaProducer(bootstrap_servers=brokers, max_batch_size=900_000)
-    await producer.start()
-    distinct = records // 2
-    homes = [partition_for(command_key(number), PARTITIONS) for number in range(distinct)]
-    builders = [producer.create_batch() for _ in range(PARTITIONS)]
-    sent = []
-    for number in range(records):
-        home = homes[number % distinct]
-        key, value = command_key(number % distinct), b"%0100d" % number
-        if builders[home].append(key=key, value=value, timestamp=None) is None:
-            sent.append(await producer.send_batch(builders[home], topic, partition=home))
-            builders[home] = producer.create_batch()
-            builders[home].append(key=key, value=value, timestamp=None)
-    sent += [await producer.send_batch(builder, topic, partition=home) for home, builder in enumerate(builders)]
-    await asyncio.gather(*sent)
-    await producer.stop()
-
-
-async def make_topic(brokers: str, topic: str) -> None:
-    """Make a topic of `PARTITIONS` partitions."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
-    await admin.start()
-    await admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
-    await admin.close()
+    await make_topics(brokers, topic, partitions=PARTITIONS)
+    await load(brokers, topic, PARTITIONS, half_repeats(records))
 
 
 async def _plain_loop(brokers: str, records: int) -> float:
@@ -132,7 +103,7 @@ async def _plain_loop(brokers: str, records: int) -> float:
 
 def _run(brokers: str, folder: Path, number: int, records: int, guarantee: str, profile: str | None) -> Result:
     output, app = f"bench-output-{number}", f"bench{number}"
-    asyncio.run(make_topic(brokers, output))
+    asyncio.run(make_topics(brokers, output, partitions=PARTITIONS))
     environment = {
         **os.environ,
         "KAFKA_URL": f"kafka://{brokers}",
