@@ -49,6 +49,10 @@ class MemoryStore:
         """See `PartitionStore.load`."""
         self.apply(writes, position)
 
+    def settle(self) -> None:
+        """See `PartitionStore.settle`."""
+        self._check_open()
+
     def wipe(self) -> None:
         """See `PartitionStore.wipe`."""
         self._check_open()

@@ -36,7 +36,14 @@ class PartitionStore(PartitionReader, Protocol):
         """
 
     def load(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
-        """Do what `apply` does for a chunk of a restore, the fastest way for many writes in any order."""
+        """Do what `apply` does for a chunk of a restore, which is faster when there are many.
+
+        If the process dies before `settle`, this chunk and others of the newest may be gone, whole ones with their
+        positions. Until then reads are slow; iterators may be cut short.
+        """
+
+    def settle(self) -> None:
+        """Keep what was loaded. Blocks, after many loads for some 100 ms; `apply` does it too."""
 
     def wipe(self) -> None:
         """Forget everything, the position too."""

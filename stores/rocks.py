@@ -1,7 +1,6 @@
 """A partition of a store in a RocksDB database of its own. The only user of rocksdict.
 
-Two column families, flushed together: `default` (key to stamp and value) and `meta` (`format`, `position` and
-`loading`).
+Two column families, flushed together: `default` (key to stamp and value) and `meta` (`format` and `position`).
 
 What holds after a crash:
 
@@ -13,23 +12,18 @@ What holds after a crash:
   refuse (a hole in the middle of the log), that is a `StoreCorruptedError`, and the changelog has
   everything.
 
-`load` can't put an ingested file and the position into one batch, so the data comes first. After a crash in
-between, the data is ahead of the position. That is harmless: the restore replays committed records from the
-older position in the changelog's order, and once it has passed the end of the chunk each key has the value
-of its last record, whatever was there before. Until then nobody may take the data for the position's. So
-`load` notes in `loading`, synced, the position that the chunk leads to, and a `RocksReader` gives no
-position before `position` has reached it. A database with data and no position died in its first chunk: it
-is emptied when it is opened, because nothing tells how old it is, and with it whether tombstones that would
-clear it have been compacted away.
+`load` writes data and position in one batch too, but after the first `LOGGED_LOADS` past the log, into memtables that
+aren't sorted before a thread of RocksDB's own flushes them: a third of the time. Both families are flushed at the same
+point, so a crash leaves the checkpoint of some chunk. A batch in the log must never lie behind one that isn't there:
+whatever the log holds is flushed before, by opening the database anew, and what was loaded is flushed before the next
+`apply`.
 
-rocksdict keeps the interpreter's lock during a read, a write and an ingestion: while a big batch is written
-no other thread runs, the event loop's neither. Hence the triggers with which RocksDB would slow writers
-down are out of reach here.
+rocksdict keeps the interpreter's lock during a read and a write: while a big batch is written no other thread runs,
+the event loop's neither. Hence the triggers with which RocksDB would slow writers down are out of reach here.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -41,10 +35,9 @@ from rocksdict import (
     BlockBasedOptions,
     Cache,
     DBCompressionType,
-    IngestExternalFileOptions,
+    MemtableFactory,
     Options,
     Rdict,
-    SstFileWriter,
     WriteBatch,
     WriteBufferManager,
     WriteOptions,
@@ -62,14 +55,12 @@ from stores.errors import (
 )
 
 FORMAT_VERSION = 1
-INGEST_MIN_WRITES = 4_000
-"""From how many writes on an ingested file is faster than a batch (measured: equal at 3,000)."""
+LOGGED_LOADS = 20_000
+"""How many writes a restore has before opening the database twice, which takes some 30 ms, is worth its while."""
 
 _META = "meta"
 _FORMAT = b"format"
 _POSITION = b"position"
-_LOADING = b"loading"
-_CHUNKS = "ingest"
 _READER_ATTEMPTS = 200
 _READER_CACHE_BYTES = 16 << 20
 _UNREACHED = 1 << 20
@@ -117,6 +108,15 @@ class RocksResources:
         options.set_max_log_file_size(_LOG_FILE_BYTES)
         options.set_keep_log_file_num(2)
         options.set_stats_dump_period_sec(0)
+        return options
+
+    def loading_options(self) -> Any:
+        """Give the options for `RocksStore.load`: memtables that keep what comes as it comes."""
+        options = self.options()
+        options.set_memtable_factory(MemtableFactory.vector())
+        options.set_allow_concurrent_memtable_write(False)
+        options.set_memtable_whole_key_filtering(False)
+        options.set_memtable_prefix_bloom_ratio(0.0)
         return options
 
     def _size_memtables(self, options: Any) -> None:
@@ -283,11 +283,13 @@ class _Database:
 class RocksStore(_Database):
     """A `PartitionStore` in RocksDB. Make one with `open`."""
 
-    def __init__(self, path: Path, data: Any, options: Any) -> None:
+    def __init__(self, path: Path, data: Any, resources: RocksResources) -> None:
         super().__init__(path, data)
-        self._options = options
+        self._resources = resources
         self._meta_handle: Any = data.get_column_family_handle(_META)
         self._position: Position | None = None
+        self._past_the_log: Any = None
+        self._loaded = 0
 
     @classmethod
     def open(cls, path: Path | str, *, resources: RocksResources | None = None) -> RocksStore:
@@ -303,28 +305,18 @@ class RocksStore(_Database):
             StoreFormatError: a newer release wrote it.
             StoreUnavailableError: the operating system refused.
         """
-        path = Path(path)
-        options = (resources or RocksResources()).options()
-        store = cls._open(path, options)
-        try:
-            if store._died_in_its_first_chunk():
-                store.wipe()
-        except BaseException:
-            store.close()
-            raise
-        return store
+        return cls._open(Path(path), resources or RocksResources())
 
     @classmethod
-    def _open(cls, path: Path, options: Any) -> RocksStore:
+    def _open(cls, path: Path, resources: RocksResources) -> RocksStore:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreUnavailableError(f"can't make the database's folder {path}: {error}") from error
-        store = cls(path, _open_database(path, options), options)
+        store = cls(path, _open_database(path, resources.options()), resources)
         try:
             store._settle_format()
             store._position = store._read_position(_POSITION)
-            shutil.rmtree(path / _CHUNKS, ignore_errors=True)
         except BaseException:
             store.close()
             raise
@@ -338,27 +330,30 @@ class RocksStore(_Database):
     def apply(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
         """See `PartitionStore.apply`. No other thread runs while RocksDB takes the batch: 0.6 µs a write."""
         self._check_open()
-        batch = WriteBatch(raw_mode=True)
-        put, delete = batch.put, batch.delete
-        for key, raw in writes:
-            if raw is None:
-                delete(key)
-            else:
-                put(key, raw)
-        put(_POSITION, encode_position(position), self._meta_handle)
-        self._write(batch)
-        self._position = position
+        if self._loaded:
+            self.settle()
+        self._write(writes, position)
 
     def load(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
-        """See `PartitionStore.load`. The module's docstring says what a crash in the middle leaves."""
+        """See `PartitionStore.load`."""
         self._check_open()
-        latest = dict(writes)
-        if len(latest) < INGEST_MIN_WRITES:
-            self.apply(latest.items(), position)
+        if self._past_the_log is None and self._loaded >= LOGGED_LOADS:
+            self._reopen(self._resources.loading_options())
+            self._past_the_log = WriteOptions()
+            self._past_the_log.disable_wal = True
+        self._loaded += self._write(writes, position)
+
+    def settle(self) -> None:
+        """See `PartitionStore.settle`. RocksDB tells nobody how a flush at its end went; the position does."""
+        self._check_open()
+        self._loaded = 0
+        if self._past_the_log is None:
             return
-        self._announce(position)
-        self._ingest(latest)
-        self.apply((), position)
+        self._reopen(self._resources.options())
+        if self._read_position(_POSITION) != self._position:
+            raise StoreUnavailableError(
+                f"the database at {self._path} could not be flushed: see whether the disk is full"
+            )
 
     def wipe(self) -> None:
         """See `PartitionStore.wipe`."""
@@ -367,45 +362,44 @@ class RocksStore(_Database):
         with suppress(StoreError):
             self.close()
         remove_tree(self._path)
-        fresh = self._open(self._path, self._options)
+        fresh = self._open(self._path, self._resources)
         self._data, self._meta, self._meta_handle = fresh._data, fresh._meta, fresh._meta_handle
         self._position = fresh._position
+        self._past_the_log, self._loaded = None, 0
 
     def close(self) -> None:
         """See `PartitionStore.close`. An iterator that isn't at its end raises `StoreClosedError` then."""
         self._meta_handle = None
-        super().close()
+        if self._past_the_log is None or self._data is None:
+            super().close()
+            return
+        # `flush` takes one family, and so does rocksdict's `close` at first; this takes all at one point.
+        self._data.cancel_all_background(True)
+        with suppress(StoreError):  # "Shutdown in progress", which is what was asked for
+            super().close()
 
-    def _announce(self, position: Position) -> None:
+    def _reopen(self, options: Any) -> None:
+        self.close()
+        self._past_the_log = None
+        self._data = _open_database(self._path, options)
+        self._meta = self._data.get_column_family(_META)
+        self._meta_handle = self._data.get_column_family_handle(_META)
+
+    def _write(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> int:
+        """Write a batch and give how much is in it."""
         batch = WriteBatch(raw_mode=True)
-        batch.put(_LOADING, encode_position(position), self._meta_handle)
-        synced = WriteOptions()
-        # The ingested file survives a power loss, so must this.
-        synced.sync = True
-        self._write(batch, synced)
-
-    def _ingest(self, latest: dict[bytes, bytes | None]) -> None:
-        folder = self._path / _CHUNKS
-        folder.mkdir(exist_ok=True)
-        file = folder / "chunk.sst"
-        file.unlink(missing_ok=True)
+        put, delete = batch.put, batch.delete
+        for key, raw in writes:
+            if raw is None:
+                delete(key)
+            else:
+                put(key, raw)
+        put(_POSITION, encode_position(position), self._meta_handle)
+        count = int(batch.len())
         with self.mapped_errors():
-            writer = SstFileWriter(self._options)
-            writer.open(str(file))
-            for key in sorted(latest):
-                raw = latest[key]
-                if raw is None:
-                    del writer[key]
-                else:
-                    writer[key] = raw
-            writer.finish()
-            how = IngestExternalFileOptions()
-            how.set_move_files(True)
-            self._data.ingest_external_file([str(file)], how)
-
-    def _write(self, batch: Any, options: Any = None) -> None:
-        with self.mapped_errors():
-            self._data.write(batch, options)
+            self._data.write(batch, self._past_the_log)
+        self._position = position
+        return count
 
     def _check_open(self) -> None:
         if self._data is None:
@@ -418,9 +412,6 @@ class RocksStore(_Database):
                 self._meta.put(_FORMAT, b"%d" % FORMAT_VERSION)
                 return
         _check_format(self._path, raw)
-
-    def _died_in_its_first_chunk(self) -> bool:
-        return self.position() is None and next(self.scan(), None) is not None
 
 
 class RocksReader(_Database):
@@ -467,13 +458,6 @@ class RocksReader(_Database):
         raise cause or StoreUnavailableError(
             f"the files of the database at {path} change faster than they can be opened: try again"
         )
-
-    def position(self) -> Position | None:
-        """See `PartitionReader.position`. None also while a restore has the data ahead of the position."""
-        position, target = super().position(), self._read_position(_LOADING)
-        if position is None or target is None or position.changelog_offset >= target.changelog_offset:
-            return position
-        return None
 
     def _checked(self) -> Self:
         try:

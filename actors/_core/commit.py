@@ -41,7 +41,7 @@ class CommitPolicy:
 
     interval_s: float
     max_bytes: int
-    rest: float = 1.0
+    rest: float = 0.5
 
     def rest_s(self, commit_s: float) -> float:
         """Give how long to gather records after a commit that took `commit_s`, before the next that isn't due."""

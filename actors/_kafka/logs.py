@@ -13,7 +13,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from actors._core.takeover import LogBounds
 from actors._kafka.connection import Connection, broker_errors
 from actors._kafka.control import ControlPlane
-from actors._kafka.records import RAW
+from actors._kafka.records import CHUNK_RECORDS, RAW
 from actors.errors import BrokerUnavailableError, RestoreError
 from actors.ports import LogRecord, TopicPartition
 
@@ -77,7 +77,7 @@ async def _follow(
     position, moved_s, said_s = start, loop.time(), loop.time()
     while position < end:
         try:
-            fetched = await consumer.getmany(source, timeout_ms=int(POLL_S * 1000))
+            fetched = await consumer.getmany(source, timeout_ms=int(POLL_S * 1000), max_records=CHUNK_RECORDS)
             reached = await consumer.position(source)
         except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
             raise RestoreError(f"{partition} doesn't have offset {position} any more: {error}") from error

@@ -26,10 +26,6 @@ from stores.ports import PartitionStore
 
 logger = logging.getLogger(__name__)
 
-LOAD_RECORDS = 100_000
-LOAD_BYTES = 32 * 1024 * 1024
-"""How much is handed to the store at once: enough for a sorted file, little enough for memory. Twice as much is held
-per restore, since the next chunk is read while one is loaded."""
 LONG_READ = 20_000
 LONG_READS_AT_ONCE = 4
 """How many restores of more than `LONG_READ` offsets a worker runs side by side: it bounds memory, and more would only
@@ -106,28 +102,20 @@ class Restorer:
     async def _read_now(
         self, store: PartitionStore, source: TopicPartition, plan: Restore, begin: Position
     ) -> Restored:
-        position, loading, count = begin, None, 0
-        pending = _Pending()
+        """Read, and give each chunk to the store at once: in a thread that would hold the loop up as long."""
+        position, count = begin, 0
         started_s = reported_s = self._clock.monotonic()
-        try:
-            async for records, next_offset in self._logs.read(source, plan.start, plan.end):
-                pending.add(records)
-                count += len(records)
-                position = _after(position, pending.newest, next_offset)
-                if pending.is_enough:
-                    if loading is not None:
-                        await loading
-                    begun = _unfinished(position, plan)
-                    loading = asyncio.create_task(finish_in_thread(store.load, pending.writes.items(), begun))
-                    pending = _Pending()
-                now_s = self._clock.monotonic()
-                if now_s - reported_s >= REPORT_EVERY_S:
-                    reported_s = now_s
-                    logger.info("%s: restored to %d of %d", source, next_offset, plan.end)
-        finally:
-            if loading is not None:
-                await loading
-        await finish_in_thread(store.load, pending.writes.items(), _unfinished(position, plan))
+        async for records, next_offset in self._logs.read(source, plan.start, plan.end):
+            writes, newest = _writes(records)
+            position = _after(position, newest, next_offset)
+            store.load(writes, _unfinished(position, plan))
+            count += len(records)
+            now_s = self._clock.monotonic()
+            if now_s - reported_s >= REPORT_EVERY_S:
+                reported_s = now_s
+                logger.info("%s: restored to %d of %d", source, next_offset, plan.end)
+        store.load((), _unfinished(position, plan))
+        await finish_in_thread(store.settle)
         position = replace(position, changelog_offset=plan.end)
         if count:
             seconds = max(self._clock.monotonic() - started_s, 1e-6)
@@ -147,43 +135,25 @@ def _begin(position: Position | None, plan: Restore, since_ms: int, changelog: C
     )
 
 
-class _Pending:
-    """Records that were read and aren't in the store yet: the last write of each key, as the store keeps it.
+def _writes(records: Iterable[LogRecord]) -> tuple[list[tuple[bytes, bytes | None]], bytes]:
+    """Give what the store keeps of records, in the log's order, and the highest stamp among them.
 
-    `newest` is the highest stamp among them. Stamps compare as bytes: version, epoch, input offset, big-endian and not
-    negative.
+    Another program's get an empty stamp, those without a key are no state. Stamps compare as bytes: version, epoch,
+    input offset, big-endian and not negative.
     """
-
-    __slots__ = ("held_bytes", "newest", "writes")
-
-    def __init__(self) -> None:
-        self.writes: dict[bytes, bytes | None] = {}
-        self.newest = _NO_STAMP
-        self.held_bytes = 0
-
-    @property
-    def is_enough(self) -> bool:
-        return len(self.writes) >= LOAD_RECORDS or self.held_bytes >= LOAD_BYTES
-
-    def add(self, records: Iterable[LogRecord]) -> None:
-        """Take records in the log's order. Another program's get an empty stamp, those without a key are no state."""
-        writes, newest, held = self.writes, self.newest, 0
-        for record in records:
-            key, value, headers = record.key, record.value, record.headers
-            if key is None:
-                continue
-            stamp = headers[0][1] if len(headers) == 1 and headers[0][0] == STAMP_HEADER else _stamp(headers)
-            if len(stamp) != STAMP_BYTES:
-                stamp = _NO_STAMP
-            elif stamp > newest:
-                newest = stamp
-            if value is None:
-                writes[key] = None
-            else:
-                writes[key] = stamp + value
-                held += len(value)
-        self.newest = newest
-        self.held_bytes += held
+    writes: list[tuple[bytes, bytes | None]] = []
+    newest = _NO_STAMP
+    for record in records:
+        key, value, headers = record.key, record.value, record.headers
+        if key is None:
+            continue
+        stamp = headers[0][1] if len(headers) == 1 and headers[0][0] == STAMP_HEADER else _stamp(headers)
+        if len(stamp) != STAMP_BYTES:
+            stamp = _NO_STAMP
+        elif stamp > newest:
+            newest = stamp
+        writes.append((key, None if value is None else stamp + value))
+    return writes, newest
 
 
 def _stamp(headers: Iterable[tuple[str, bytes]]) -> bytes:

@@ -1,7 +1,7 @@
 """A simulated disk: stores that outlive the processes that opened them.
 
-A write is there wholly or not at all, except that a `load` that was cut off may leave its records without its
-position, as `stores.rocks` documents. A disk may also fall back to an older checkpoint, as after a loss of power,
+A write is there wholly or not at all. With a killed process its newest `load`s may go, back to the checkpoint of one
+before them, as `stores.ports` documents. A disk may also fall back to an older checkpoint, as after a loss of power,
 refuse to write, and be damaged.
 """
 
@@ -30,7 +30,14 @@ class Files:
     position: Position | None = None
     is_damaged: bool = False
     older: list[tuple[dict[bytes, bytes], Position | None]] = field(default_factory=list)
+    unsettled: int = 0
     opened_by: DiskStore | None = None
+
+    def lose(self, count: int) -> None:
+        """Fall back by `count` checkpoints."""
+        for _ in range(count):
+            self.data, self.position = self.older.pop()
+        self.unsettled = max(0, self.unsettled - count)
 
 
 class Disk:
@@ -38,13 +45,11 @@ class Disk:
 
     Attributes:
         is_full: writes are refused while it is true.
-        tears: a `load` that runs now leaves no position. Set while a process is killed.
         on_write: called after each write with the kind ("apply", "load" or "wipe") and the files.
     """
 
     def __init__(self) -> None:
         self.is_full = False
-        self.tears = False
         self.on_write: Callable[[str, Files], None] | None = None
         self._files: dict[tuple[str, int], Files] = {}
 
@@ -63,9 +68,12 @@ class Disk:
     def fall_back(self, choose: Callable[[int], int]) -> None:
         """Lose the newest writes of each store; `choose(n)` says how many of the `n` checkpoints that are kept."""
         for files in self._files.values():
-            lost = choose(len(files.older) + 1)
-            for _ in range(lost):
-                files.data, files.position = files.older.pop()
+            files.lose(choose(len(files.older) + 1))
+
+    def lose_loads(self, choose: Callable[[int], int]) -> None:
+        """Lose the newest of the loads that aren't settled; `choose(n)` says how many of `n - 1`."""
+        for files in self._files.values():
+            files.lose(choose(min(files.unsettled, len(files.older)) + 1))
 
     def _open(self, process: Process, store: str, partition: int) -> DiskStore:
         process.reach_now("store to open")
@@ -128,11 +136,17 @@ class DiskStore:
         """See `stores.ports.PartitionStore.load`."""
         self._write("load", writes, position)
 
+    def settle(self) -> None:
+        """See `stores.ports.PartitionStore.settle`."""
+        self._begin("settle")
+        self._files.unsettled = 0
+
     def wipe(self) -> None:
         """See `stores.ports.PartitionStore.wipe`."""
         self._begin("wipe")
         self._files.data, self._files.position = {}, None
         self._files.older.clear()
+        self._files.unsettled = 0
         self._written("wipe")
 
     def close(self) -> None:
@@ -149,8 +163,7 @@ class DiskStore:
                 files.data.pop(key, None)
             else:
                 files.data[key] = raw
-        if kind == "load" and self._disk.tears:
-            return
+        files.unsettled = files.unsettled + 1 if kind == "load" else 0
         files.position = position
         self._written(kind)
 

@@ -387,7 +387,7 @@ class Nemesis:
         random = self._random
         if node.process is None:
             return
-        node.kill(finishes=random.random() < 0.5, tears=random.random() < 0.3)
+        node.kill(finishes=random.random() < 0.5, loses_loads=random.randrange)
         fate = random.random()
         if keeps_disk or fate < 0.6:
             pass

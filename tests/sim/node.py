@@ -106,16 +106,15 @@ class Node:
         self._world.audit.note(f"starts {process.name}")
         process.spawn(self._main(process), name="main").add_done_callback(self._ended)
 
-    def kill(self, *, finishes: bool, tears: bool) -> None:
-        """Kill the process; a blocking write that is under way `finishes` or doesn't, a load may be torn."""
+    def kill(self, *, finishes: bool, loses_loads: Callable[[int], int] = lambda _: 0) -> None:
+        """Kill the process; a blocking write that is under way `finishes` or doesn't. See `Disk.lose_loads`."""
         process, self.process = self.process, None
         self.worker = self.source = None
         if process is None:
             return
         self._world.audit.note(f"kills {process.name}")
-        self.disk.tears = tears
         process.kill(lambda: finishes)
-        self.disk.tears = False
+        self.disk.lose_loads(loses_loads)
         self.dead.append(process)
 
     def move(self) -> Process | None:
@@ -145,7 +144,7 @@ class Node:
         stopping = process.spawn(self._stop(worker, source), name="stop")
         await asyncio.wait([stopping])
         if self.process is process:
-            self.kill(finishes=True, tears=False)
+            self.kill(finishes=True)
 
     @staticmethod
     async def _stop(worker: Worker, source: FakeSource) -> None:

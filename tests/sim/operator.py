@@ -53,7 +53,7 @@ class Operator:
         if self._work is not None:
             self._work.cancel()
         for node in self._stopping:
-            node.kill(finishes=True, tears=False)
+            node.kill(finishes=True)
 
     # --- faults ----------------------------------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class Operator:
         if stops:
             await asyncio.wait(stops, timeout=STOP_S)
         for node in self._nodes:
-            node.kill(finishes=True, tears=False)
+            node.kill(finishes=True)
         self._stopping = []
 
     def _start_all(self) -> None:

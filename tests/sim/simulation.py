@@ -120,7 +120,7 @@ def simulate(
             simulation.is_over = True
             loop.close()
             for node in simulation.nodes:
-                node.kill(finishes=False, tears=False)
+                node.kill(finishes=False)
                 for process in list(node.left_behind):
                     node.forget(process)
                 for process in node.dead:
@@ -204,18 +204,18 @@ class Simulation:
 
     @contextlib.contextmanager
     def small_limits(self) -> Iterator[None]:
-        """Have a hundred records do what the product does from thousands on: writes in a thread, loads in chunks.
+        """Have a hundred records do what the product does from thousands on: writes in a thread, long restores.
 
         Polls take longer, for the simulation's speed: most of what happens in a silence are polls.
         """
-        before = restore.LOAD_RECORDS, state.INLINE_WRITES, worker.POLL_S
-        restore.LOAD_RECORDS = self._random.choice((2, 10, 1000))
+        before = restore.LONG_READ, state.INLINE_WRITES, worker.POLL_S
+        restore.LONG_READ = self._random.choice((2, 10, 1000))
         state.INLINE_WRITES = self._random.choice((0, 2, 1000))
         worker.POLL_S = self._random.choice((0.2, 1.0, 1.0))
         try:
             yield
         finally:
-            restore.LOAD_RECORDS, state.INLINE_WRITES, worker.POLL_S = before
+            restore.LONG_READ, state.INLINE_WRITES, worker.POLL_S = before
 
     async def run(self) -> None:
         for node in self.nodes:
