@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench bench-guard bench-peers bench-faults crash sim nightly format clean install
+.PHONY: demo test check bench bench-guard bench-peers bench-faults bench-soak crash sim nightly format clean install
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -43,6 +43,9 @@ bench-guard: $(READY)  ## the same in a minute: the ratio to a loop that only fe
 
 bench-peers: $(READY)  ## beside Kafka Streams, Quix Streams and Faust
 	$(BIN)/python -m benchmarks.peers
+
+bench-soak: $(READY)  ## half an hour at full speed on 10 million keys: memory over time
+	$(BIN)/python -m benchmarks.soak
 
 bench-faults: $(READY)  ## what is lost and doubled under kills, and takeover times, beside Kafka Streams and Faust
 	$(BIN)/python -m benchmarks.faults

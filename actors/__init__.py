@@ -17,9 +17,11 @@ from actors.errors import (
     UnknownTopicError,
     UsageError,
 )
+from actors.runtime.actor import Actor, receive
 from actors.runtime.context import Context, Store
 
 __all__ = [
+    "Actor",
     "ActorOptions",
     "ActorsError",
     "App",
@@ -36,4 +38,5 @@ __all__ = [
     "UnknownStoreError",
     "UnknownTopicError",
     "UsageError",
+    "receive",
 ]

@@ -67,6 +67,10 @@ _UNREACHED = 1 << 20
 _BLOOM_BITS_PER_KEY = 10
 _WAL_LIMIT_BYTES = 64 << 20
 _LOG_FILE_BYTES = 1 << 20
+_ARENA_BLOCK_BYTES = 128 << 10
+"""By how much a memtable grows. RocksDB's own megabyte for each family of each database would fill the memory that all
+share before anything is written."""
+_META_MEMTABLE_BYTES = 1 << 20
 
 
 class RocksResources:
@@ -110,19 +114,26 @@ class RocksResources:
         options.set_stats_dump_period_sec(0)
         return options
 
-    def loading_options(self) -> Any:
-        """Give the options for `RocksStore.load`: memtables that keep what comes as it comes."""
-        options = self.options()
-        options.set_memtable_factory(MemtableFactory.vector())
-        options.set_allow_concurrent_memtable_write(False)
-        options.set_memtable_whole_key_filtering(False)
-        options.set_memtable_prefix_bloom_ratio(0.0)
-        return options
+    def families(self, *, loading: bool = False) -> tuple[Any, Any]:
+        """Give the options of the two families.
+
+        With `loading` they are for `RocksStore.load`: memtables that keep what comes as it comes.
+        """
+        data, meta = self.options(), self.options()
+        meta.set_write_buffer_size(_META_MEMTABLE_BYTES)
+        _no_filter(meta)
+        if loading:
+            _no_filter(data)
+            for options in (data, meta):
+                options.set_memtable_factory(MemtableFactory.vector())
+                options.set_allow_concurrent_memtable_write(False)
+        return data, meta
 
     def _size_memtables(self, options: Any) -> None:
         options.set_write_buffer_manager(self._write_buffers)
         options.set_write_buffer_size(self._memtable_bytes)
         options.set_max_write_buffer_number(4)
+        options.set_arena_block_size(_ARENA_BLOCK_BYTES)
         # A key that is new in each message is the common case: let the filters answer for it.
         options.set_memtable_whole_key_filtering(True)
         options.set_memtable_prefix_bloom_ratio(0.02)
@@ -135,6 +146,11 @@ class RocksResources:
         blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
         options.set_block_based_table_factory(blocks)
         options.set_compression_type(DBCompressionType.lz4())
+
+
+def _no_filter(options: Any) -> None:
+    options.set_memtable_whole_key_filtering(False)
+    options.set_memtable_prefix_bloom_ratio(0.0)
 
 
 def _never_slow_down(options: Any) -> None:
@@ -313,7 +329,7 @@ class RocksStore(_Database):
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreUnavailableError(f"can't make the database's folder {path}: {error}") from error
-        store = cls(path, _open_database(path, resources.options()), resources)
+        store = cls(path, _open_database(path, resources.families()), resources)
         try:
             store._settle_format()
             store._position = store._read_position(_POSITION)
@@ -338,7 +354,7 @@ class RocksStore(_Database):
         """See `PartitionStore.load`."""
         self._check_open()
         if self._past_the_log is None and self._loaded >= LOGGED_LOADS:
-            self._reopen(self._resources.loading_options())
+            self._reopen(self._resources.families(loading=True))
             self._past_the_log = WriteOptions()
             self._past_the_log.disable_wal = True
         self._loaded += self._write(writes, position)
@@ -349,7 +365,7 @@ class RocksStore(_Database):
         self._loaded = 0
         if self._past_the_log is None:
             return
-        self._reopen(self._resources.options())
+        self._reopen(self._resources.families())
         if self._read_position(_POSITION) != self._position:
             raise StoreUnavailableError(
                 f"the database at {self._path} could not be flushed: see whether the disk is full"
@@ -378,10 +394,10 @@ class RocksStore(_Database):
         with suppress(StoreError):  # "Shutdown in progress", which is what was asked for
             super().close()
 
-    def _reopen(self, options: Any) -> None:
+    def _reopen(self, families: tuple[Any, Any]) -> None:
         self.close()
         self._past_the_log = None
-        self._data = _open_database(self._path, options)
+        self._data = _open_database(self._path, families)
         self._meta = self._data.get_column_family(_META)
         self._meta_handle = self._data.get_column_family_handle(_META)
 
@@ -437,15 +453,15 @@ class RocksReader(_Database):
             StoreFormatError: a newer release wrote it.
         """
         path = Path(path)
-        options = RocksResources(block_cache_bytes=_READER_CACHE_BYTES).options()
-        options.create_if_missing(False)
+        families = RocksResources(block_cache_bytes=_READER_CACHE_BYTES).families()
+        families[0].create_if_missing(False)
         # All tables are opened at once and stay so: the owner may delete them.
-        options.set_max_open_files(-1)
+        families[0].set_max_open_files(-1)
         cause: StoreError | None = None
         for _ in range(_READER_ATTEMPTS):
             before = _version(path)
             try:
-                reader = cls(path, _open_database(path, options, AccessType.read_only(False)))
+                reader = cls(path, _open_database(path, families, AccessType.read_only(False)))
             except StoreError as error:
                 cause = error if _version(path) == before else None
                 continue
@@ -470,9 +486,10 @@ class RocksReader(_Database):
         return self
 
 
-def _open_database(path: Path, options: Any, access: Any = None) -> Any:
+def _open_database(path: Path, families: tuple[Any, Any], access: Any = None) -> Any:
+    data, meta = families
     try:
-        return Rdict(str(path), options, {_META: options}, access or AccessType.read_write())
+        return Rdict(str(path), data, {_META: meta}, access or AccessType.read_write())
     except Exception as error:
         raise _explain(path, error) from error
 

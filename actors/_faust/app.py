@@ -8,7 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import faust
@@ -16,24 +16,41 @@ from click.core import ParameterSource
 from faust.app.base import BootStrategy
 from mode import Service
 
-from actors._faust.codecs import ActorSchema, resolve
+from actors._faust.codecs import ActorSchema, key_codec, resolve
+from actors._faust.messages import MessageCodec, function_codec, message_codec
 from actors._faust.options import milliseconds, split_options
 from actors._faust.service import ActorService
-from actors.errors import ConfigurationError
+from actors._faust.versions import Upgrades, versioned
+from actors.errors import ConfigurationError, UsageError
+from actors.runtime.actor import Actor, expiry_of, handler_of
 from actors.runtime.context import Context, Placement, Store
+from actors.runtime.dedupe import Identify, by_header, deduplicated
 
-Handler = Callable[[Context, Any], Awaitable[None] | None]
+Handler = Callable[[Context, Any], Awaitable[Any] | Any]
+Coroutine = Callable[[Context, Any], Awaitable[Any]]
+Declared = TypeVar("Declared", bound=Handler | type[Actor[Any]])
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True)
 class ActorDefinition:
-    """An actor as it was declared."""
+    """An actor as it was declared: `declared` is the function or class."""
 
     name: str
     topic: Any
     stores: tuple[Store[Any, Any], ...]
-    handler: Callable[[Context, Any], Awaitable[None]]
+    handler: Callable[[Context, Any], Awaitable[Any]]
+    declared: Any
+
+    def messages(self) -> MessageCodec:
+        """Give how its messages become bytes.
+
+        Raises:
+            ConfigurationError: the topic and the class's handlers don't fit together.
+        """
+        if isinstance(self.declared, type):
+            return message_codec(self.declared, self.topic)
+        return function_codec(self.topic)
 
     @property
     def topic_name(self) -> str:
@@ -82,7 +99,11 @@ class App(faust.App):  # type: ignore[misc]
         key_serializer: str | None = None,
         value_serializer: str | None = None,
         ttl: timedelta | None = None,
+        expires: bool = False,
+        on_expire: Callable[[Context, Any], Any] | None = None,
         placement: Placement = "key",
+        version: int | None = None,
+        upgrades: Upgrades | None = None,
     ) -> Store[Any, Any]:
         """Declare per-key state, kept in RocksDB and in the compacted topic `{app id}-{name}-changelog`.
 
@@ -92,8 +113,15 @@ class App(faust.App):  # type: ignore[misc]
             value_type: `faust.Record`, `msgspec.Struct`, dataclass, `bytes`, `str`; None means any JSON.
             key_serializer: a codec of Faust's; follows from the type when left out.
             value_serializer: likewise.
-            ttl: a value is there that long after it was written.
+            ttl: a value is there that long after it was written. Expired keys read as absent at once; what is left of
+                them is removed in the background.
+            expires: writes may say a `ttl` of their own, also without one for all.
+            on_expire: called as `(ctx, value)` when an expired key is removed, once for each; may write and send. It is
+                called some time after the key expired, and again later if it raises.
             placement: "key" keeps each key in the partition that murmur2 gives it, "task" lets a handler use any key.
+            version: of `value_type`, from 1 on, for one that changes in ways that older values don't fit.
+            upgrades: for each earlier version, the function that turns a value of it, as plain JSON data, into one of
+                the next; applied when a value is read.
 
         Raises:
             ConfigurationError: the name can't be used.
@@ -105,9 +133,13 @@ class App(faust.App):  # type: ignore[misc]
                 f"store {name}: the app has a {kind} of that name, and both would use the topic "
                 f"…-{name}-changelog: rename one"
             )
+        if on_expire is not None and ttl is None and not expires:
+            raise ConfigurationError(f"store {name}: on_expire without ttl or expires=True: nothing would ever expire")
         if ttl is not None and ttl <= timedelta(0):
             raise ConfigurationError(f"store {name}: ttl={ttl} isn't a time to live: it has to be more than nothing")
         key, value = resolve(key_type, key_serializer), resolve(value_type, value_serializer)
+        if version is not None or upgrades:
+            value = versioned(value, version or 1, upgrades or {}, f"store {name}")
         self.stores[name] = Store(
             name,
             encode_key=key.encode,
@@ -115,29 +147,86 @@ class App(faust.App):  # type: ignore[misc]
             encode_value=value.encode,
             decode_value=value.decode,
             ttl_ms=None if ttl is None else milliseconds(ttl),
+            expires=expires,
+            on_expire=on_expire,
             placement=placement,
         )
         return self.stores[name]
 
     def actor(
-        self, topic: Any, *, stores: Sequence[Store[Any, Any]] = (), name: str | None = None
-    ) -> Callable[[Handler], Handler]:
-        """Make a function the actor of a topic, called with `(ctx, value)` for each record in order per partition.
+        self,
+        topic: Any,
+        *,
+        stores: Sequence[Store[Any, Any]] = (),
+        name: str | None = None,
+        dedupe_by: str | Identify | None = None,
+        dedupe_ttl: timedelta | None = None,
+    ) -> Callable[[Declared], Declared]:
+        """Make a function or an `Actor` class the actor of a topic.
+
+        A function is called with `(ctx, value)` for each record, in order per partition; of a class, the method that
+        takes the message's type. A class's state is kept in a store with the actor's name.
 
         Args:
             topic: a topic of `app.topic(...)`, the input of no other actor.
             stores: the stores that this actor owns.
             name: the actor's name in logs, commands and the leader registry; the function's by default.
+            dedupe_by: what identifies a message: the name of a header, or a function of `(ctx, value)` that gives text,
+                bytes, or None for a message without an id. A message whose id was seen in its partition is skipped.
+                The ids are kept in a store called like the actor with `-ids` behind it.
+            dedupe_ttl: how long an id is remembered; for ever when left out.
 
         Raises:
             ConfigurationError: name, topic or a store is taken, or isn't this app's.
         """
 
-        def decorate(function: Handler) -> Handler:
-            self._add_actor(name or function.__name__, topic, tuple(stores), function)
-            return function
+        def decorate(declared: Declared) -> Declared:
+            given: Any = declared
+            own_name = name or given.__name__
+            if dedupe_by is None:
+                self._add_actor(own_name, topic, tuple(stores), given)
+            else:
+                identify = by_header(dedupe_by) if isinstance(dedupe_by, str) else dedupe_by
+                ids = self.store(f"{own_name}-ids", key_type=bytes, value_type=bytes, ttl=dedupe_ttl, placement="task")
+                self._add_actor(
+                    own_name, topic, (*stores, ids), given, lambda handler: deduplicated(handler, ids, identify)
+                )
+            return declared
+
+        if dedupe_ttl is not None and dedupe_by is None:
+            raise ConfigurationError("dedupe_ttl without dedupe_by: say what identifies a message")
 
         return decorate
+
+    async def tell(self, actor: Any, key: Any, message: Any) -> None:
+        """Send `message` to the actor of `key` from outside of handlers; returns when the broker has it.
+
+        Args:
+            actor: an actor's class, its function, or its name.
+            key: which one of them.
+            message: of a type that the actor takes.
+
+        Raises:
+            UsageError: the app has no such actor, or an actor is handling a message: use `ctx.tell`.
+        """
+        definition = self.definition_of(actor)
+        codec = definition.messages()
+        raw_key = key_codec(self, definition.topic.schema).encode(key)
+        headers = codec.type_headers(message) if codec.type_headers is not None else []
+        raw = codec.encode(message)
+        await (await definition.topic.send(key=raw_key, value=raw, headers=dict(headers)))
+
+    def definition_of(self, actor: Any) -> ActorDefinition:
+        """Give the actor of a class, a function or a name.
+
+        Raises:
+            UsageError: the app has none.
+        """
+        for definition in self.actors.values():
+            if actor is definition.declared or actor == definition.name:
+                return definition
+        known = ", ".join(sorted(self.actors)) or "none"
+        raise UsageError(f"{getattr(actor, '__name__', actor)!r} is no actor of this app, which has: {known}")
 
     def topic(self, *topics: str, **options: Any) -> Any:
         """Describe a topic, as Faust does; `msgspec.Struct` and dataclasses work as types, bytes and str are raw.
@@ -220,19 +309,51 @@ class App(faust.App):  # type: ignore[misc]
             self.conf.datadir = root.obj.datadir
         super().worker_init()
 
-    def _add_actor(self, name: str, topic: Any, stores: tuple[Store[Any, Any], ...], function: Handler) -> None:
+    def _add_actor(
+        self,
+        name: str,
+        topic: Any,
+        stores: tuple[Store[Any, Any], ...],
+        declared: Any,
+        wrap: Callable[[Coroutine], Coroutine] = lambda handler: handler,
+    ) -> None:
         _check_name("actor", name)
         if name in self.actors:
             raise ConfigurationError(f"actor {name}: the app has an actor of that name: give one of them name=…")
         if not hasattr(topic, "get_topic_name"):
             raise ConfigurationError(f"actor {name}: its input has to be a topic of app.topic(...), not {topic!r}")
-        definition = ActorDefinition(name, topic, stores, _as_coroutine(function))
+        if isinstance(declared, type):
+            own = self._state_store(name, topic, declared)
+            stores = stores if own is None else (*stores, own)
+            handler = handler_of(declared, own)
+        else:
+            handler = _as_coroutine(declared)
+        definition = ActorDefinition(name, topic, stores, wrap(handler), declared)
         for other in self.actors.values():
             _check_disjoint(definition, other)
         for store in stores:
             if self.stores.get(store.name) is not store:
                 raise ConfigurationError(f"actor {name}: {store!r} isn't a store of app {self._default_options[0]}")
         self.actors[name] = definition
+
+    def _state_store(self, name: str, topic: Any, actor: Any) -> Store[Any, Any] | None:
+        """Make the store of a class actor's states; its keys are the input's."""
+        if not issubclass(actor, Actor):
+            raise ConfigurationError(f"actor {name}: a class has to be a subclass of actors.Actor, {actor!r} isn't")
+        if not actor.receivers:
+            raise ConfigurationError(f"actor {name}: no method is marked @receive, so it takes no message at all")
+        if actor.state_type is type(None):
+            return None
+        on_expire = expiry_of(actor)
+        store = self.store(name, value_type=actor.state_type, ttl=actor.state_ttl, on_expire=on_expire)
+        value = versioned(
+            resolve(actor.state_type), actor.state_version, actor.state_upgrades, f"the state of actor {name}"
+        )
+        store.encode_value, store.decode_value = value.encode, value.decode
+        # The app's settings may not be there yet.
+        keys = functools.cache(lambda: key_codec(self, topic.schema))
+        store.encode_key, store.decode_key = lambda key: keys().encode(key), lambda raw: keys().decode(raw)
+        return store
 
 
 def _check_name(kind: str, name: str) -> None:
@@ -254,14 +375,13 @@ def _check_disjoint(new: ActorDefinition, other: ActorDefinition) -> None:
             )
 
 
-def _as_coroutine(function: Handler) -> Callable[[Context, Any], Awaitable[None]]:
+def _as_coroutine(function: Handler) -> Callable[[Context, Any], Awaitable[Any]]:
     if inspect.iscoroutinefunction(function):
         return function
 
     @functools.wraps(function)
-    async def handle(ctx: Context, value: Any) -> None:
+    async def handle(ctx: Context, value: Any) -> Any:
         result = function(ctx, value)
-        if result is not None:
-            await result
+        return await result if inspect.isawaitable(result) else result
 
     return handle

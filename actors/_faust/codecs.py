@@ -23,6 +23,7 @@ from faust.models.base import Model
 from faust.serializers import codecs as registry
 from faust.utils.json import on_default
 
+from actors._core.unions import is_union
 from actors.errors import ActorsError, ConfigurationError, show_bytes
 
 _FAUST_SCALARS = (str, bytes, int, float, Decimal)
@@ -50,6 +51,7 @@ class Codec:
     decode: Callable[[bytes], Any]
     encode: Callable[[Any], bytes]
     name: str
+    is_json: bool = False
 
 
 def resolve(type_: Any, serializer: Any = None) -> Codec:
@@ -65,6 +67,7 @@ def resolve(type_: Any, serializer: Any = None) -> Codec:
         ConfigurationError: the serializer is unknown, or can't carry the type.
     """
     plain, optional = _strip_optional(type_)
+    is_json = False
     faust_codec = _find_serializer(serializer or _default_serializer(plain))
     label = getattr(plain, "__name__", None) or str(plain)
     if type(faust_codec) is registry.raw and not faust_codec.children:
@@ -72,10 +75,11 @@ def resolve(type_: Any, serializer: Any = None) -> Codec:
     elif type(faust_codec) is registry.json and not faust_codec.children:
         decode, encode = _json(plain)
         decode = _null_as_none(decode) if optional else decode
+        is_json = plain is not bytes
     else:
         decode, encode = _layered(plain, faust_codec, optional)
     name = serializer if isinstance(serializer, str) else repr(faust_codec)
-    return Codec(_guard_decode(decode, label), _guard_encode(encode, plain, label), f"{label} as {name}")
+    return Codec(_guard_decode(decode, label), _guard_encode(encode, plain, label), f"{label} as {name}", is_json)
 
 
 def key_codec(app: Any, schema: Any) -> Codec:
@@ -105,7 +109,7 @@ def _pass_bytes(codec: Codec, type_: Any) -> Codec:
 
 
 def _strip_optional(type_: Any) -> tuple[Any, bool]:
-    if typing.get_origin(type_) not in (Union, types.UnionType):
+    if not is_union(type_):
         return type_, False
     arms = [arm for arm in typing.get_args(type_) if arm is not types.NoneType]
     # Subscripting Union keeps the arms' order and gives a lone arm back as it is.
@@ -304,7 +308,7 @@ def _classes(type_: Any) -> tuple[type, ...]:
     if type_ is float:
         return (float, int)
     origin = typing.get_origin(type_)
-    if origin in (Union, types.UnionType):
+    if is_union(type_):
         return tuple(found for arm in typing.get_args(type_) for found in _classes(arm))
     # A class up to Python 3.12, a special form after it.
     is_class = isinstance(origin or type_, type) and origin is not Annotated

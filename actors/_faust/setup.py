@@ -7,6 +7,7 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from actors._kafka.producer import OrderedLog, TransactionLog
 from actors._kafka.topics import DEFAULT_MAX_RECORD_BYTES, ChangelogSettings, Topics
 from actors.errors import ConfigurationError, UnknownTopicError
 from actors.ports import Identity, TaskLog
-from actors.runtime.context import OutputTopic
+from actors.runtime.context import OutputTopic, Recipient
 from actors.runtime.restore import Changelog
 from actors.runtime.spec import ActorSpec, TaskSettings
 
@@ -148,7 +149,7 @@ class Setup:
         changelogs: Mapping[str, TopicInfo],
         configs: Mapping[str, Mapping[str, str]],
     ) -> ActorSpec:
-        key, value = topic_codecs(definition.topic)
+        key, messages = key_codec(self.app, definition.topic.schema), definition.messages()
         logs = {}
         for store in definition.stores:
             name = self.changelog_topic(store.name)
@@ -163,9 +164,9 @@ class Setup:
             name=definition.name,
             topic=definition.topic_name,
             partition_count=inputs[definition.topic_name].partitions,
-            handler=definition.handler,
+            handler=messages.around(definition.handler),
             decode_key=key.decode,
-            decode_value=value.decode,
+            decode_value=messages.decode,
             stores=definition.stores,
             changelogs=logs,
         )
@@ -182,6 +183,11 @@ class Setup:
         anything = resolve(None, None)
 
         def find(topic: Any) -> OutputTopic:
+            if isinstance(topic, Recipient):
+                definition = self.app.definition_of(topic.actor)
+                messages = definition.messages()
+                inbox = find(definition.topic)
+                return replace(inbox, encode_value=messages.encode, type_headers=messages.type_headers)
             name = topic if isinstance(topic, str) else str(topic.get_topic_name())
             if name not in existing:
                 raise UnknownTopicError(

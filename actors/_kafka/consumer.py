@@ -34,6 +34,11 @@ logger = logging.getLogger(__name__)
 LEAVE_S = 1.0
 """How long leaving the group may take: a pending join would hold it for a rebalance timeout."""
 RETRY_S = 0.2
+POLL_RECORDS = 2_000
+"""How many records a poll parses unless the app says otherwise. Parsed ones take three times the memory of raw ones."""
+FETCH_BUDGET_BYTES = 64 * 1024 * 1024
+LEAST_FETCH_BYTES = 64 * 1024
+"""How much the buffers of all assigned partitions may take together, and the least for one."""
 METADATA_AGE_MS = 10_000
 """How soon it is noticed that an input was given more partitions, which moves keys away from their state."""
 
@@ -76,6 +81,7 @@ class KafkaSource:
         self._lost = lost
         self._failed = failed
         self._is_closed = False
+        self._fetch_bytes = 0
 
     @classmethod
     async def open(
@@ -109,13 +115,14 @@ class KafkaSource:
             max_poll_interval_ms=2**31 - 1,
             metadata_max_age_ms=METADATA_AGE_MS,
             max_partition_fetch_bytes=settings.fetch_bytes,
-            max_poll_records=settings.max_poll_records,
+            max_poll_records=settings.max_poll_records or POLL_RECORDS,
             partition_assignment_strategy=(assignor,),
             key_deserializer=RAW,
         )
         connection.outages.watch(consumer._client)
         assignor.generation = lambda: _generation(consumer)
         source = cls(consumer, assigned=assigned, revoked=revoked, room=room, lost=lost, failed=failed)
+        source._fetch_bytes = settings.fetch_bytes
         try:
             consumer.subscribe(topics=sorted(topics), listener=_Listener(source))
             with broker_errors("joining the group"):
@@ -230,7 +237,11 @@ class KafkaSource:
             self._failed(error)
 
     def _on_assigned(self, partitions: Iterable[KafkaPartition]) -> None:
+        partitions = list(partitions)
         self._consumer.pause(*partitions)
+        # Asked for with each fetch; what one partition's buffer takes is multiplied by all of them.
+        share = max(LEAST_FETCH_BYTES, FETCH_BUDGET_BYTES // max(1, len(partitions)))
+        self._consumer._fetcher._max_partition_fetch_bytes = min(self._fetch_bytes, share)
         try:
             self._assigned(self.identity(), sorted(TopicPartition(*partition) for partition in partitions))
         except Exception as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Generic, Literal, TypeVar
 
 from actors._core.partitioner import partition_for
@@ -17,11 +18,13 @@ from actors.errors import (
     ForeignKeyError,
     RecordTooLargeError,
     StoreOutsideHandlerError,
+    UndecodableRecordError,
     UnknownStoreError,
     UsageError,
     show_bytes,
 )
 from actors.ports import Headers, InputRecord, Output, TopicPartition
+from actors.runtime.failures import undecodable
 from stores._core.overlay import MessageScope, Overlay
 from stores._core.record import NEVER
 
@@ -38,7 +41,10 @@ _new_tuple = tuple.__new__
 
 @dataclass(frozen=True, slots=True)
 class OutputTopic:
-    """A topic that handlers send to, resolved once: how keys and values become bytes, how many fit, what it takes."""
+    """A topic that handlers send to, resolved once: how keys and values become bytes, how many fit, what it takes.
+
+    `type_headers` gives the headers that name a message's type, where its actor needs them.
+    """
 
     name: str
     encode_key: Callable[[Any], bytes]
@@ -46,6 +52,7 @@ class OutputTopic:
     max_record_bytes: int
     partition_count: int = 1 << 31
     is_compacted: bool = False
+    type_headers: Callable[[Any], list[tuple[str, bytes]]] | None = None
 
 
 @dataclass(slots=True)
@@ -68,6 +75,13 @@ class TaskState:
     output_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """An actor in the place of a topic: its class, its function or its name."""
+
+    actor: Any
+
+
 class Context:
     """One message being handled.
 
@@ -76,9 +90,10 @@ class Context:
         topic, partition, offset: where it came from.
         timestamp_ms: its timestamp, Unix milliseconds.
         headers: its headers, (name, bytes) in order.
+        expired_in: the store, while its `on_expire` is called for a key; unset for messages.
     """
 
-    __slots__ = ("_raw_key", "_record", "_source", "_state", "key")
+    __slots__ = ("_raw_key", "_record", "_source", "_state", "expired_in", "key")
 
     def __init__(self, state: TaskState, record: InputRecord, key: Any, raw_key: bytes) -> None:
         self._state: TaskState | None = state
@@ -86,6 +101,8 @@ class Context:
         self._record = record
         self._raw_key = raw_key
         self.key = key
+
+    expired_in: Store[Any, Any]
 
     @property
     def topic(self) -> str:
@@ -111,6 +128,10 @@ class Context:
     def headers(self) -> Sequence[tuple[str, bytes]]:
         """The message's headers in order."""
         return self._record.headers
+
+    def undecodable(self, error: Exception) -> UndecodableRecordError:
+        """Give the error that says that the message isn't what its actor takes."""
+        return undecodable(self._source, self._record, error)
 
     def send(
         self,
@@ -156,6 +177,29 @@ class Context:
             _check_placement(target, raw_key, partition, timestamp_ms)
         state.outputs.append(_new_tuple(Output, (target.name, partition, raw_key, raw_value, pairs, timestamp_ms)))
         state.output_bytes += size + 64
+
+    def tell(self, actor: Any, key: Any, message: Any, *, headers: Headers | Mapping[str, bytes] = ()) -> None:
+        """Send `message` to the actor of `key`, as a part of this message's commit.
+
+        Args:
+            actor: an actor's class, its function, or its name.
+            key: which one of them; encoded as the actor's input says.
+            message: of a type that the actor takes.
+            headers: (name, bytes) pairs, or a mapping.
+
+        Raises:
+            UsageError: the app has no such actor, or it doesn't take such messages; else as `send`.
+        """
+        state = self._state
+        if state is None:
+            raise StoreOutsideHandlerError("ctx.tell() after the message was handled: tell before the handler returns")
+        recipient = Recipient(actor)
+        target = state.resolve_output(recipient)
+        if key is None:
+            raise UsageError(f"ctx.tell({target.name}): a message to an actor needs a key")
+        if target.type_headers is not None:
+            headers = [*_checked_headers(headers), *target.type_headers(message)]
+        self.send(recipient, key=key, value=message, headers=headers)
 
 
 def _checked_headers(headers: Headers | Mapping[str, bytes]) -> list[tuple[str, bytes]]:
@@ -213,10 +257,14 @@ class Store(Generic[K, V]):
         encode_value: Callable[[Any], bytes],
         decode_value: Callable[[bytes], Any],
         ttl_ms: int | None = None,
+        expires: bool = False,
+        on_expire: Callable[[Context, Any], Any] | None = None,
         placement: Placement = "key",
     ) -> None:
         self.name = name
         self.ttl_ms = ttl_ms
+        self.expires = expires or ttl_ms is not None
+        self.on_expire = on_expire
         self.placement: Placement = placement
         self.encode_key = encode_key
         self.decode_key = decode_key
@@ -234,17 +282,22 @@ class Store(Generic[K, V]):
     def __contains__(self, key: K) -> bool:
         return self._overlay()[0].get(self._address(key)) is not None
 
-    def set(self, key: K, value: V) -> None:
-        """Write `value`; with the store's `ttl` it expires that long after now."""
+    def set(self, key: K, value: V, *, ttl: timedelta | None = None) -> None:
+        """Write `value`; it expires `ttl` after now, the store's own by default.
+
+        Raises:
+            UsageError: a `ttl` in a store that was declared with neither `ttl` nor `expires`, or one that is negative.
+        """
         overlay, state = self._overlay()
-        self._write(overlay, state, self._address(key), self.encode_value(value))
+        ttl_ms = self.ttl_ms if ttl is None else self._checked_ttl(ttl)
+        self._write(overlay, state, self._address(key), self.encode_value(value), ttl_ms)
 
     def delete(self, key: K) -> bool:
         """Remove `key`, with a tombstone in the changelog; tell whether it was there."""
         return self._overlay()[0].delete(self._address(key))
 
-    def put_if_absent(self, key: K, value: V) -> V | None:
-        """Give the value that is there, or write `value` and give None."""
+    def put_if_absent(self, key: K, value: V, *, ttl: timedelta | None = None) -> V | None:
+        """Give the value that is there, or write `value`, as `set` does, and give None."""
         ctx = _current.get(None)
         state = ctx._state if ctx is not None else None
         if ctx is None or state is None:
@@ -259,7 +312,8 @@ class Store(Generic[K, V]):
         if held is not None:
             found: V = self.decode_value(held)
             return found
-        self._write(overlay, state, raw_key, self.encode_value(value))
+        ttl_ms = self.ttl_ms if ttl is None else self._checked_ttl(ttl)
+        self._write(overlay, state, raw_key, self.encode_value(value), ttl_ms)
         return None
 
     def compare_and_set(self, key: K, expected: V | None, value: V | None) -> bool:
@@ -272,8 +326,21 @@ class Store(Generic[K, V]):
         if value is None:
             overlay.delete(raw_key)
         else:
-            self._write(overlay, state, raw_key, self.encode_value(value))
+            self._write(overlay, state, raw_key, self.encode_value(value), self.ttl_ms)
         return True
+
+    def read_own(self, ctx: Context) -> bytes | None:
+        """Give the encoded value of the message's own key, None when it is absent or expired."""
+        return self._reach(ctx)[0].get(ctx._raw_key)
+
+    def write_own(self, ctx: Context, raw_value: bytes) -> None:
+        """Write the encoded value of the message's own key."""
+        overlay, state = self._reach(ctx)
+        self._write(overlay, state, ctx._raw_key, raw_value, self.ttl_ms)
+
+    def delete_own(self, ctx: Context) -> bool:
+        """Remove the message's own key; tell whether it was there."""
+        return self._reach(ctx)[0].delete(ctx._raw_key)
 
     def items(self) -> Iterator[tuple[K, V]]:
         """Give all (key, value) of this partition in byte order of the keys, as of the call."""
@@ -293,7 +360,9 @@ class Store(Generic[K, V]):
         return ((self.decode_key(key), self.decode_value(value)) for key, value in pairs)
 
     def _overlay(self) -> tuple[Overlay, TaskState]:
-        ctx = _current.get(None)
+        return self._reach(_current.get(None))
+
+    def _reach(self, ctx: Context | None) -> tuple[Overlay, TaskState]:
         state = ctx._state if ctx is not None else None
         if ctx is not None and state is not None:
             overlay = state.overlays.get(self)
@@ -319,11 +388,22 @@ class Store(Generic[K, V]):
                 'placement="task" to keep any key with the partition that wrote it'
             )
 
-    def _write(self, overlay: Overlay, state: TaskState, raw_key: bytes, raw_value: bytes) -> None:
+    def _checked_ttl(self, ttl: timedelta) -> int:
+        if not self.expires:
+            raise UsageError(
+                f"store {self.name}: a write with a ttl in a store whose keys don't expire: declare it with ttl=… (for "
+                "all writes) or expires=True, so that what expired is removed"
+            )
+        ttl_ms = ttl // timedelta(milliseconds=1)
+        if ttl_ms <= 0:
+            raise UsageError(f"store {self.name}: ttl={ttl} isn't a time to live: delete the key instead")
+        return ttl_ms
+
+    def _write(self, overlay: Overlay, state: TaskState, raw_key: bytes, raw_value: bytes, ttl_ms: int | None) -> None:
         limit = state.max_record_bytes[self.name]
         if len(raw_key) + len(raw_value) + RECORD_OVERHEAD_BYTES > limit:
             raise _too_large(f"changelog of store {self.name}", raw_key, len(raw_key) + len(raw_value), limit)
-        overlay.set(raw_key, raw_value, NEVER if self.ttl_ms is None else state.scope.now_ms + self.ttl_ms)
+        overlay.set(raw_key, raw_value, NEVER if ttl_ms is None else state.scope.now_ms + ttl_ms)
 
     def _unreachable(self, ctx: Context | None) -> Exception:
         if ctx is None or ctx._state is None:

@@ -28,7 +28,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 from actors._core.commit import CommitMark, parse_mark
 from actors._core.lifecycle import Event, State, advance
@@ -41,24 +41,17 @@ from actors._core.takeover import (
 from actors.errors import (
     ActorsError,
     CommitRefusedError,
-    HandlerFailedError,
     MigratedError,
     RecordError,
     RefusedRecordError,
     RestoreError,
     TakeoverRefusedError,
     TaskError,
-    UndecodableRecordError,
 )
-from actors.ports import (
-    CommitBatch,
-    Committed,
-    Identity,
-    InputRecord,
-    TaskLog,
-    TopicPartition,
-)
+from actors.ports import CommitBatch, Committed, Identity, InputRecord, TaskLog, TopicPartition
 from actors.runtime.context import Context, Store, TaskState, enter_message
+from actors.runtime.expiry import Sweeper
+from actors.runtime.failures import raise_as_handlers, refused, undecodable
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state import Restored
 from actors.runtime.threads import finish_in_thread
@@ -95,6 +88,7 @@ class Task:
         self.state = State.FENCING
         self.epoch = 0
         self.failure: BaseException | None = None
+        self.halted_by: ActorsError | None = None
         self._identity = identity
         self._log = log
         self._services = services
@@ -112,6 +106,8 @@ class Task:
         self._committed_offset = 0
         self._oldest_s = 0.0
         self._rested_s = 0.0
+        self._refreshed_s = 0.0
+        self._sweeper: Sweeper | None = None
         self._transaction = 0
         self._failures = 0
         self._doubt: str | None = None
@@ -141,6 +137,10 @@ class Task:
         self._queue.append(records)
         self._queued += len(records)
         self._wake.set()
+
+    def is_settled(self, end: int) -> bool:
+        """Whether all before offset `end` is handled and committed, and nothing is under way."""
+        return self.state is State.RUNNING and self._next_offset >= end and self._is_clean()
 
     def look_again(self, reason: str) -> None:
         """Make the task take over again, because of what its input said."""
@@ -234,6 +234,7 @@ class Task:
         """Keep the partition, so that no other worker fails on the same, and say so until somebody acts."""
         self._services.sink.stop_delivery(self.source)
         self._drop_work()
+        self.halted_by = error
         logger.error("actor %s is stopped on %s: %s", self.spec.name, self.source, error, exc_info=error.__cause__)
         while not self._stopping:
             self._wake.clear()
@@ -369,6 +370,9 @@ class Task:
             resolve_output=self._services.resolve_output,
             outputs=[],
         )
+        held = [restored.store for restored in self._stores]
+        self._sweeper = Sweeper.over(self._overlays, held, self._services.clock)
+        self._refreshed_s = self._services.clock.monotonic()
         self._next_offset = self._committed_offset = offset
         logger.info("actor %s owns %s from offset %d in epoch %d", self.spec.name, self.source, offset, self.epoch)
         self._services.sink.start_from(self.source, offset)
@@ -387,12 +391,20 @@ class Task:
                 if was_full and self.has_room:
                     self._services.sink.has_room()
                 await self._handle_or_halt(records)
-            elif self._next_offset == self._committed_offset:
+                if self._sweeper is not None and not self._sweeper.wait_s():
+                    await self._sweeper.sweep(self._started(), self._next_offset)
+            elif self._is_clean():
                 await self._idle()
             elif not await self._rests():
                 await self._commit()
-        if self._next_offset > self._committed_offset:
+        if not self._is_clean():
             await self._commit()
+
+    def _is_clean(self) -> bool:
+        """Whether nothing is left to commit."""
+        if self._next_offset > self._committed_offset:
+            return False
+        return not self._started().outputs and not any(overlay.writes for _, overlay in self._overlays)
 
     async def _rests(self) -> bool:
         """Wait for records as long as no commit may begin yet; tell whether there was something to wait for."""
@@ -407,10 +419,15 @@ class Task:
 
     async def _idle(self) -> None:
         self._wake.clear()
+        wait_s = self._refreshed_s + self._settings.checkpoint_refresh_s - self._services.clock.monotonic()
+        sweeper = self._sweeper
         try:
-            await asyncio.wait_for(self._wake.wait(), self._settings.checkpoint_refresh_s)
+            await asyncio.wait_for(self._wake.wait(), wait_s if sweeper is None else min(wait_s, sweeper.wait_s()))
         except TimeoutError:
-            await self._refresh_checkpoints()
+            if sweeper is not None and not sweeper.wait_s():
+                await sweeper.sweep(self._started(), self._next_offset)
+            else:
+                await self._refresh_checkpoints()
 
     async def _refresh_checkpoints(self) -> None:
         """Note that the checkpoint is still the truth, so that an idle worker isn't taken for one that was away.
@@ -429,6 +446,7 @@ class Task:
             position = held.store.position()
             if position is not None:
                 await finish_in_thread(held.store.apply, [], replace(position, wall_time_ms=asked_ms))
+        self._refreshed_s = self._services.clock.monotonic()
 
     async def _handle_or_halt(self, records: Sequence[InputRecord]) -> None:
         try:
@@ -456,9 +474,9 @@ class Task:
             try:
                 key, value = decode_key(raw_key), decode_value(raw_value)  # type: ignore[arg-type]
             except Exception as error:
-                raise self._undecodable(record, error) from error
+                raise undecodable(self.source, record, error) from error
             if raw_key is None or raw_value is None:
-                raise self._undecodable(record, None)
+                raise undecodable(self.source, record, None)
             scope.source_offset = offset
             ctx = Context(messages, record, key, raw_key)
             enter_message(ctx)
@@ -469,7 +487,7 @@ class Task:
                 ctx._state = None
                 scope.rollback()
                 del outputs[sent:]
-                self._raise_as_handlers(error, record)
+                raise_as_handlers(error, self.spec.name, self.source, record, is_ending=self._stopping)
             ctx._state = None
             if undo:
                 undo.clear()
@@ -501,35 +519,13 @@ class Task:
         await self._commit()
         self._oldest_s = self._services.clock.monotonic()
 
-    def _raise_as_handlers(self, error: BaseException, record: InputRecord) -> NoReturn:
-        """Raise what a handler raised: as its error, unless it is the store's, or the end of the task."""
-        if isinstance(error, StoreError):
-            raise error
-        if isinstance(error, Exception) or (isinstance(error, asyncio.CancelledError) and not self._stopping):
-            reason = f"the handler of actor {self.spec.name} raised {type(error).__name__}: {error}"
-            raise HandlerFailedError(reason, **self._address(record)) from error
-        raise error
-
-    def _undecodable(self, record: InputRecord, error: Exception | None) -> UndecodableRecordError:
-        if record.key is None or record.value is None:
-            reason = "the key is null" if record.key is None else "the value is null"
-        else:
-            reason = f"it doesn't decode: {error}"
-        return UndecodableRecordError(reason, **self._address(record))
-
-    def _address(self, record: InputRecord) -> dict[str, Any]:
-        return {**self.source._asdict(), "offset": record.offset, "key": record.key}
-
     async def _commit_alone(self, record: InputRecord) -> None:
         """Commit what one record led to; if the broker refuses that again, the record is the reason."""
         try:
             await self._commit()
         except CommitRefusedError as error:
             await self._log.fence()
-            raise RefusedRecordError(
-                f"the broker refuses what the handler of actor {self.spec.name} wrote or sent: {error}",
-                **self._address(record),
-            ) from error
+            raise refused(self.spec.name, self.source, record, error) from error
 
     def _started(self) -> TaskState:
         if self._messages is None:
@@ -582,5 +578,6 @@ class Task:
         self._committed_offset = next_offset
         self._failures = 0
         ended_s = self._services.clock.monotonic()
+        self._refreshed_s = ended_s
         self._rested_s = ended_s + self._settings.policy.rest_s(ended_s - began_s)
         self._advance(Event.COMMITTED)

@@ -28,9 +28,13 @@ POLL_SOME_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """`revoke_s`: how long a rebalance waits for handlers and commits; less than the group's timeouts."""
+    """`revoke_s`: how long a rebalance waits for handlers and commits; less than the group's timeouts.
+
+    `poll_s`: how long a poll waits for records when there are none.
+    """
 
     revoke_s: float
+    poll_s: float = POLL_S
 
 
 class LateSource:
@@ -164,7 +168,7 @@ class Worker:
                 await self._wait_for_room()
                 continue
             everything = len(wanted) == len(self._tasks)
-            batches = await self._source.poll(wanted, POLL_S if everything else POLL_SOME_S)
+            batches = await self._source.poll(wanted, self._settings.poll_s if everything else POLL_SOME_S)
             for partition, records in batches.items():
                 task = self._tasks.get(TopicPartition(partition.topic, partition.partition))
                 if task is not None:

@@ -9,10 +9,12 @@ network.py        requests that are lost, late, doubled
 ports.py          fakes of the ports: a task's log, the group's view, logs, owners, clock
 source.py         the fake of the worker's consumer
 disk.py           stores that outlive their process
+driver.py         for tests of an app: its actors on all of these
 """
 
 from actors.testing.cluster import SimKafka, Topic
 from actors.testing.disk import Disk, DiskStore, Files
+from actors.testing.driver import ActorTestDriver, Sent
 from actors.testing.errors import LostMembershipError, RefusedError
 from actors.testing.group import Group
 from actors.testing.log import Decision, PartitionLog, StoredRecord, Transaction, fold
@@ -30,6 +32,7 @@ from actors.testing.ports import (
 from actors.testing.source import FakeGroupSettings, FakeSource
 
 __all__ = [
+    "ActorTestDriver",
     "Conditions",
     "Decision",
     "Disk",
@@ -50,6 +53,7 @@ __all__ = [
     "Process",
     "ProcessDiedError",
     "RefusedError",
+    "Sent",
     "SimKafka",
     "StoredRecord",
     "StuckError",

@@ -36,7 +36,8 @@ class Job:
 
     Attributes:
         system: One of `SYSTEMS`.
-        work: `counter` (read, add one, write, send the count) or `dedupe` (put if absent, send the first).
+        work: `counter` (read, add one, write, send the count) or `dedupe` (put if absent, send the first); ours
+            also knows `table` (write and send each).
         guarantee: One of `GUARANTEES`.
         brokers: Addresses, separated by commas.
         app: Names the group, the topics that the system makes, and the transactions.

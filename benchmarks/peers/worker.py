@@ -78,7 +78,15 @@ class Worker:
     @property
     def max_rss_mb(self) -> float:
         """The most memory it held at once so far, in MiB."""
-        line = next(line for line in self._proc("status").splitlines() if line.startswith("VmHWM"))
+        return self._status_mb("VmHWM")
+
+    @property
+    def rss_mb(self) -> float:
+        """The memory it holds, in MiB."""
+        return self._status_mb("VmRSS")
+
+    def _status_mb(self, name: str) -> float:
+        line = next(line for line in self._proc("status").splitlines() if line.startswith(name))
         return int(line.split()[1]) / 1024
 
     def _proc(self, name: str) -> str:

@@ -12,6 +12,7 @@ from random import Random
 from actors._core.commit import Backoff, CommitPolicy
 from actors._core.takeover import ResetPolicy, StartRules
 from actors.ports import Identity, TaskLog, TopicPartition
+from actors.runtime import worker as runtime_worker
 from actors.runtime.context import OutputTopic
 from actors.runtime.restore import Changelog, Restorer
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
@@ -197,7 +198,7 @@ class Node:
                 encode_owner=lambda record: encode_owner(app.OWNERS, record),
             ),
             task_settings=_task_settings(world, process.name),
-            settings=WorkerSettings(revoke_s=REVOKE_S),
+            settings=WorkerSettings(revoke_s=REVOKE_S, poll_s=runtime_worker.POLL_S),
             task_log=lambda spec, partition, identity: self._task_log(partition, identity),
             on_failure=failed,
         )

@@ -48,4 +48,11 @@ async def pass_first(ctx: Context, value: Any) -> None:
         ctx.send(target, key=ctx.key, value=value)
 
 
-app.actor(source, stores=[state], name="work")(count_per_key if counting else pass_first)
+async def replace_each(ctx: Context, value: Any) -> None:
+    """Keep the last record of each key, and pass all on."""
+    state.set(ctx.key, value)
+    ctx.send(target, key=ctx.key, value=value)
+
+
+WORK = {"counter": count_per_key, "dedupe": pass_first, "table": replace_each}
+app.actor(source, stores=[state], name="work")(WORK[settings.work])

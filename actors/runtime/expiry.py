@@ -1,0 +1,130 @@
+"""Removes what has expired, a slice at a time, with tombstones in the changelog.
+
+An expired key reads as absent from its moment on, by the stamp that it carries. What is left of it goes later: a pass
+walks through the store in the order of its keys, a few hundred at a time, and rests between two slices so that all of
+them together take no more than `SHARE` of the time. A pass that dies with its process begins anew: what it removed was
+committed, and what it didn't is still expired.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from actors.errors import show_bytes
+from actors.ports import Clock
+from actors.runtime.context import Context, Store, TaskState, enter_message
+from stores._core.overlay import Overlay
+from stores._core.record import STAMP_BYTES, is_expired
+from stores.errors import StoreError
+from stores.ports import PartitionStore
+
+logger = logging.getLogger(__name__)
+
+SHARE = 0.02
+SLICE_KEYS = 500
+LEAST_REST_S = 0.05
+_AT_ONCE_S = 0.001
+PASS_REST_S = 10.0
+"""The least time between the end of a pass and the next. A shorter time to live doesn't need more: reads know."""
+
+
+@dataclass(slots=True)
+class _Moment:
+    """What a hook's context has in the place of a record."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]] = ()
+
+
+class Sweeper:
+    """Walks through the stores of a task in which keys expire."""
+
+    def __init__(self, stores: Sequence[tuple[Store[Any, Any], Overlay, PartitionStore]], clock: Clock) -> None:
+        self._stores = list(stores)
+        self._clock = clock
+        self._at = 0
+        self._cursor: bytes | None = None
+        self._due_s = clock.monotonic() + LEAST_REST_S
+
+    @classmethod
+    def over(
+        cls, overlays: Sequence[tuple[Store[Any, Any], Overlay]], stores: Sequence[PartitionStore], clock: Clock
+    ) -> Sweeper | None:
+        """Give the sweeper of those stores in which keys expire, None when there is none."""
+        expiring = [
+            (store, overlay, held) for (store, overlay), held in zip(overlays, stores, strict=True) if store.expires
+        ]
+        return cls(expiring, clock) if expiring else None
+
+    def wait_s(self) -> float:
+        """Give how long the next slice has to wait; 0 when it is due."""
+        left_s = self._due_s - self._clock.monotonic()
+        return left_s if left_s > _AT_ONCE_S else 0.0
+
+    async def sweep(self, messages: TaskState, next_offset: int) -> None:
+        """Remove what has expired in the next slice; it goes with the next commit."""
+        scope = messages.scope
+        began_s = self._clock.monotonic()
+        scope.now_ms = max(scope.now_ms, self._clock.wall_ms())
+        scope.source_offset = max(0, next_offset - 1)
+        for store, overlay, key, value in self._look(scope.now_ms):
+            await _remove(messages, store, overlay, key, value)
+        self._rest(self._clock.monotonic() - began_s)
+
+    def _look(self, now_ms: int) -> list[tuple[Store[Any, Any], Overlay, bytes, bytes]]:
+        store, overlay, held = self._stores[self._at]
+        found, last, count = [], None, 0
+        for key, raw in held.scan(self._cursor):
+            count, last = count + 1, key
+            if is_expired(raw, now_ms) and overlay.get(key) is None:
+                found.append((store, overlay, key, raw[STAMP_BYTES:]))
+            if count >= SLICE_KEYS:
+                break
+        if count < SLICE_KEYS or last is None:
+            self._cursor = None
+            self._at = (self._at + 1) % len(self._stores)
+        else:
+            self._cursor = last + b"\x00"
+        return found
+
+    def _rest(self, took_s: float) -> None:
+        """Let the next slice wait, after one that took so long; longer after the end of a pass through all stores."""
+        is_over = self._cursor is None and self._at == 0
+        rest_s = max(LEAST_REST_S, took_s * (1 - SHARE) / SHARE)
+        self._due_s = self._clock.monotonic() + (max(PASS_REST_S, rest_s) if is_over else rest_s)
+
+
+async def _remove(messages: TaskState, store: Store[Any, Any], overlay: Overlay, key: bytes, value: bytes) -> None:
+    """Remove an expired key and call its store's hook, all of it or, if the hook raises, nothing."""
+    scope, sent = messages.scope, len(messages.outputs)
+    ctx = Context(messages, _Moment(scope.source_offset, scope.now_ms, key, value), None, key)
+    enter_message(ctx)
+    try:
+        overlay.delete(key)
+        if store.on_expire is not None:
+            ctx.key, ctx.expired_in = store.decode_key(key), store
+            result = store.on_expire(ctx, store.decode_value(value))
+            if inspect.isawaitable(result):
+                await result
+    except BaseException as error:
+        scope.rollback()
+        del messages.outputs[sent:]
+        if not isinstance(error, Exception) or isinstance(error, StoreError):
+            raise
+        logger.exception(
+            "store %s, partition %d: on_expire raised for the expired key %s, it is called again later",
+            store.name,
+            messages.partition,
+            show_bytes(key),
+        )
+    else:
+        scope.release()
+    finally:
+        ctx._state = None

@@ -1,0 +1,419 @@
+"""`ActorTestDriver`: an app's actors without a broker, in virtual time.
+
+The actors run on the product's own worker, commits and restores; the broker, the disk and the clock are those of this
+package. What a message leads to is there when the call returns, and an hour passes in no time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Self, TypeVar
+from uuid import UUID
+
+from actors._core.partitioner import partition_for
+from actors._faust.app import App
+from actors._faust.codecs import Codec
+from actors._faust.setup import Setup, topic_codecs
+from actors._kafka.control import TopicInfo
+from actors.errors import ActorsError, UsageError
+from actors.ports import Headers, Identity, TaskLog, TopicPartition
+from actors.runtime.context import Store
+from actors.runtime.restore import Restorer
+from actors.runtime.spec import ActorSpec, TaskServices
+from actors.runtime.worker import LateSource, Worker, WorkerSettings
+from actors.testing.cluster import SimKafka
+from actors.testing.disk import Disk
+from actors.testing.log import StoredRecord
+from actors.testing.loop import Process, VirtualLoop
+from actors.testing.network import Conditions, Network
+from actors.testing.ports import (
+    FakeClock,
+    FakeGroupView,
+    FakeLogs,
+    FakeOrderedLog,
+    FakeOwners,
+    FakeTaskLog,
+    encode_owner,
+)
+from actors.testing.source import FakeGroupSettings, FakeSource
+from stores._core.record import STAMP_BYTES, is_expired
+
+T = TypeVar("T")
+
+_LOOK_S = 0.01
+_PATIENCE_S = 3600.0
+_STOP_S = 5.0
+_IDLE_S = 3600.0
+_FOREVER_S = 1e9
+"""Nobody misses a worker here, so that heartbeats and idle polls needn't fill the hours that a test lets pass."""
+_TOPIC_CONFIG = {"max.message.bytes": "1048588", "delete.retention.ms": "86400000", "cleanup.policy": "delete"}
+_MAX_RECORDS = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A record that a topic holds: key and value decoded as the topic says, value None for a tombstone."""
+
+    key: Any
+    value: Any
+    headers: Sequence[tuple[str, bytes]]
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+class ActorTestDriver:
+    """Runs the actors of an app; use it in a `with` block.
+
+    Every call returns when all that it led to is committed. A message that can't be handled raises what a worker would
+    log: `HandlerFailedError`, with the handler's exception as its cause, or `UndecodableRecordError`.
+
+    Args:
+        app: the app; its topics exist, each with `partitions` partitions.
+        partitions: of each topic.
+
+    Works in a plain test as well as in one that runs on an event loop: the actors have a loop of their own.
+    """
+
+    def __init__(self, app: App, *, partitions: int = 1) -> None:
+        self._app = app
+        self._partitions = partitions
+        self._setup = Setup(app)
+        self._loop = VirtualLoop()
+        self._clock = FakeClock()
+        self._disk = Disk()
+        self._network = Network(Random(0))
+        self._network.conditions = Conditions(latency_s=(0.0, 0.0))
+        self._cluster = SimKafka(self._setup.group, marker_s=lambda: 0.0)
+        self._worker: Worker | None = None
+        self._process: Process | None = None
+        self._dead: list[Process] = []
+        self._failures: list[BaseException] = []
+        self._lives = 0
+        self._read: dict[TopicPartition, int] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self._run(self._begin())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it. May be called twice."""
+        if self._loop.is_closed():
+            return
+        self._kill()
+        self._loop.close()
+        for process in self._dead:
+            process.reap()
+
+    # --- messages --------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: Any,
+        *,
+        key: Any = None,
+        value: Any = None,
+        headers: Headers | Mapping[str, bytes] = (),
+        partition: int | None = None,
+    ) -> None:
+        """Send a record to a topic of the app, and wait for all that it leads to."""
+        self.post(topic, key=key, value=value, headers=headers, partition=partition)
+        self.settle()
+
+    def post(
+        self,
+        topic: Any,
+        *,
+        key: Any = None,
+        value: Any = None,
+        headers: Headers | Mapping[str, bytes] = (),
+        partition: int | None = None,
+    ) -> None:
+        """Send a record without waiting: what is posted before `settle` may be handled and committed together."""
+        self._produce(str(topic.get_topic_name()), key, value, topic_codecs(topic), headers, partition)
+
+    def settle(self) -> None:
+        """Wait for all that earlier calls led to."""
+        self._run(self._settle())
+
+    def tell(self, actor: Any, key: Any, message: Any) -> None:
+        """Send a message to an actor, given by class, function or name, and wait for all that it leads to."""
+        definition = self._app.definition_of(actor)
+        messages = definition.messages()
+        headers = messages.type_headers(message) if messages.type_headers is not None else ()
+        codecs = (topic_codecs(definition.topic)[0], Codec(messages.decode, messages.encode, "message"))
+        self._produce(definition.topic_name, key, message, codecs, headers, None)
+        self.settle()
+
+    def outputs(self, topic: Any) -> list[Sent]:
+        """Give the committed records of a topic that no earlier call gave, by partition and offset."""
+        name = str(topic.get_topic_name())
+        key_codec, value_codec = topic_codecs(topic)
+        found = []
+        for number in range(self._partitions):
+            source = TopicPartition(name, number)
+            records, end = self._cluster.fetch(source, self._read.get(source, 0), _MAX_RECORDS)
+            self._read[source] = end
+            found += [self._sent(record, number, key_codec.decode, value_codec.decode) for record in records]
+        return found
+
+    @staticmethod
+    def _sent(
+        record: StoredRecord, partition: int, decode_key: Callable[[bytes], Any], decode_value: Callable[[bytes], Any]
+    ) -> Sent:
+        return Sent(
+            None if record.key is None else decode_key(record.key),
+            None if record.value is None else decode_value(record.value),
+            record.headers,
+            partition,
+            record.offset,
+            record.timestamp,
+        )
+
+    # --- state -----------------------------------------------------------------------------------------------------
+
+    def get(self, store: Any, key: Any) -> Any:
+        """Give the committed value of a key, None when it is absent or expired. `store` may be a class actor."""
+        raw_key = (found := self._store(store)).encode_key(key)
+        for files in self._disk.files():
+            held = files.data.get(raw_key) if files.store == found.name else None
+            if held is not None and not is_expired(held, self._clock_ms()):
+                return found.decode_value(held[STAMP_BYTES:])
+        return None
+
+    def changelog(self, store: Any) -> list[Sent]:
+        """Give all committed records of a store's changelog that compaction left, by partition and offset."""
+        found = self._store(store)
+        topic = self._setup.changelog_topic(found.name)
+        return [
+            self._sent(record, number, found.decode_key, found.decode_value)
+            for number in range(self._partitions)
+            for record in self._cluster.fetch(TopicPartition(topic, number), 0, _MAX_RECORDS)[0]
+        ]
+
+    def items(self, store: Any) -> dict[Any, Any]:
+        """Give all committed keys and values of a store, or of a class actor's states."""
+        found = self._store(store)
+        now_ms = self._clock_ms()
+        return {
+            found.decode_key(key): found.decode_value(raw[STAMP_BYTES:])
+            for files in self._disk.files()
+            if files.store == found.name
+            for key, raw in files.data.items()
+            if not is_expired(raw, now_ms)
+        }
+
+    # --- the world -------------------------------------------------------------------------------------------------
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and wait for all that it leads to."""
+        self._run(asyncio.sleep(seconds))
+        self.settle()
+
+    def crash(self, *, keep_disk: bool = True) -> None:
+        """Kill the worker as `kill -9` does and start another, on the same disk or on an empty one."""
+        self._kill()
+        if not keep_disk:
+            self._disk.erase()
+        self._run(self._restart())
+
+    def restart(self, app: App | None = None) -> None:
+        """Start the worker anew, with another version of the app if one is given: its actors have to be the same."""
+        self._kill()
+        if app is not None:
+            self._app, self._setup = app, Setup(app)
+        self._run(self._restart())
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        outer = asyncio._get_running_loop()
+        # A test may run on a loop itself. It is stopped here anyhow, as at any blocking call.
+        asyncio._set_running_loop(None)
+        try:
+            return self._loop.run_until_complete(coroutine)
+        finally:
+            asyncio._set_running_loop(outer)
+
+    async def _begin(self) -> None:
+        await self._make_topics()
+        await self._restart()
+
+    async def _make_topics(self) -> None:
+        app = self._app
+        inputs = {definition.topic_name for definition in app.actors.values()}
+        names = {str(topic.get_topic_name()) for topic in app.declared_topics if topic.topics}
+        for name in sorted(names | inputs):
+            self._cluster.make_topic(name, self._partitions)
+        self._cluster.make_topic(self._setup.owners_topic, 1, is_compacted=True)
+        for definition in app.actors.values():
+            for store in definition.stores:
+                self._cluster.make_topic(self._setup.changelog_topic(store.name), self._partitions, is_compacted=True)
+
+    async def _restart(self) -> None:
+        topics: Any = _Topics(self._cluster)
+        found = await self._setup.check_topics(topics)
+        self._outputs = await self._setup.outputs(topics)
+        changelogs = await topics.existing(self._setup.compacted(found))
+        self._specs = await self._setup.specs(found, changelogs, topics)
+        self._failures.clear()
+        self._start()
+        await self._settle()
+
+    def _start(self) -> None:
+        self._lives += 1
+        self._process = Process(self._loop, f"worker-{self._lives}")
+        self._process.spawn(self._main(self._process), name="main").add_done_callback(self._ended)
+
+    def _kill(self) -> None:
+        process, self._process, self._worker = self._process, None, None
+        if process is not None:
+            process.kill(lambda: False)
+            self._dead.append(process)
+
+    def _ended(self, main: asyncio.Task[None]) -> None:
+        error = None if main.cancelled() else main.exception()
+        if error is not None:
+            self._failures.append(error)
+
+    async def _main(self, process: Process) -> None:
+        stores, late = self._disk.cache(process), LateSource()
+        logs = FakeLogs(self._cluster, self._network)
+        owners_topic = self._setup.owners_topic
+        self._worker = worker = Worker(
+            self._specs,
+            source=late,
+            services=TaskServices(
+                group=FakeGroupView(self._cluster, self._network),
+                logs=logs,
+                owners=FakeOwners(owners_topic, logs),
+                restorer=Restorer(logs, self._clock, clock_skew_margin_ms=0),
+                stores=stores,
+                sink=late,
+                clock=self._clock,
+                resolve_output=self._outputs,
+                encode_owner=lambda record: encode_owner(owners_topic, record),
+            ),
+            task_settings=self._setup.task_settings(),
+            settings=WorkerSettings(revoke_s=_STOP_S, poll_s=_IDLE_S),
+            task_log=self._task_log,
+            on_failure=self._failures.append,
+        )
+        late.source = FakeSource(
+            self._cluster,
+            self._network,
+            FakeGroupSettings(
+                process.name, reads_committed=self._setup.exactly_once, session_s=_FOREVER_S, heartbeat_s=_IDLE_S
+            ),
+            [spec.topic for spec in self._specs],
+            on_disk=dict,
+            assigned=worker.assigned,
+            revoked=worker.revoked,
+            room=worker.room,
+            lost=worker.lost,
+            failed=self._failures.append,
+        )
+        late.source.open()
+        await worker.run()
+
+    def _task_log(self, spec: ActorSpec, partition: int, identity: Identity) -> TaskLog:
+        name = f"{self._app.conf.id}:{spec.name}:{partition}"
+        if self._setup.exactly_once:
+            return FakeTaskLog(self._cluster, self._network, transactional_id=name)
+        return FakeOrderedLog(self._cluster, self._network, name=name, identity=identity)
+
+    async def _settle(self) -> None:
+        """Wait until every record is handled and committed.
+
+        Raises:
+            ActorsError: one can't be handled.
+        """
+        deadline_s = self._loop.time() + _PATIENCE_S
+        while not self._is_settled():
+            self._raise_failure()
+            if self._loop.time() > deadline_s:
+                raise ActorsError(f"nothing came of it in {_PATIENCE_S:.0f} virtual seconds: does a handler wait?")
+            await asyncio.sleep(_LOOK_S)
+
+    def _is_settled(self) -> bool:
+        worker = self._worker
+        if worker is None or len(worker.tasks) < len(self._specs) * self._partitions:
+            return False
+        return all(task.is_settled(self._end_of(task.source)) for task in worker.tasks)
+
+    def _end_of(self, source: TopicPartition) -> int:
+        """Give the offset behind a partition's last record, which may have markers behind it."""
+        history = self._cluster.log(source).history
+        return next((record.offset + 1 for record in reversed(history) if record.is_committed), 0)
+
+    def _raise_failure(self) -> None:
+        if self._failures:
+            raise self._failures[0]
+        for task in self._worker.tasks if self._worker is not None else ():
+            if task.halted_by is not None:
+                raise task.halted_by
+
+    def _produce(
+        self,
+        topic: str,
+        key: Any,
+        value: Any,
+        codecs: tuple[Codec, Codec],
+        headers: Headers | Mapping[str, bytes],
+        partition: int | None,
+    ) -> None:
+        raw_key = None if key is None else codecs[0].encode(key)
+        raw_value = None if value is None else codecs[1].encode(value)
+        pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+        if partition is None:
+            partition = 0 if raw_key is None else partition_for(raw_key, self._partitions)
+
+        async def produce() -> None:
+            self._cluster.produce(TopicPartition(topic, partition), [(raw_key, raw_value, pairs)])
+
+        self._run(produce())
+
+    def _store(self, store: Any) -> Store[Any, Any]:
+        if isinstance(store, Store):
+            return store
+        name = self._app.definition_of(store).name
+        if name not in self._app.stores:
+            raise UsageError(f"actor {name} has no state of its own: name one of its stores")
+        return self._app.stores[name]
+
+    def _clock_ms(self) -> int:
+        outer = asyncio._get_running_loop()
+        asyncio._set_running_loop(self._loop)
+        try:
+            return self._clock.wall_ms()
+        finally:
+            asyncio._set_running_loop(outer)
+
+
+class _Topics:
+    """What `Setup` asks of `actors._kafka.topics.Topics`, from the simulated cluster."""
+
+    def __init__(self, cluster: SimKafka) -> None:
+        self._cluster = cluster
+
+    async def existing(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+        found = {}
+        for name in names:
+            with contextlib.suppress(KeyError):
+                topic = self._cluster.topic(name)
+                found[name] = TopicInfo(name, UUID(topic.topic_id), len(topic.partitions))
+        return found
+
+    async def configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        return {name: dict(_TOPIC_CONFIG) for name in names}

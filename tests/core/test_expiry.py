@@ -1,0 +1,169 @@
+"""Expiry on the test driver: absent at once, removed with tombstones, never back, a hook that can act."""
+
+from datetime import timedelta
+
+import pytest
+
+from actors import Actor, App, ConfigurationError, HandlerFailedError, receive
+from actors.testing import ActorTestDriver
+
+HOUR = timedelta(hours=1)
+
+
+def sessions(**options):
+    app = App("web", broker="kafka://127.0.0.1:1")
+    clicks = app.topic("clicks", key_type=str, value_type=str)
+    ended = app.topic("ended", key_type=str, value_type=str)
+    store = app.store("sessions", key_type=str, value_type=str, **options)
+
+    @app.actor(clicks, stores=[store])
+    def click(ctx, page):
+        if page == "look":
+            ctx.send(ended, key=ctx.key, value=str(store.get(ctx.key)))
+        elif page.startswith("for "):
+            store.set(ctx.key, page, ttl=timedelta(seconds=float(page[4:])))
+        else:
+            store.set(ctx.key, page)
+
+    return app, clicks, ended, store
+
+
+def test_an_expired_key_is_absent_at_once_and_its_remains_go_with_a_tombstone():
+    app, clicks, ended, store = sessions(ttl=HOUR)
+    with ActorTestDriver(app) as driver:
+        driver.send(clicks, key="a", value="home")
+        driver.advance(1800)
+        driver.send(clicks, key="b", value="home")
+        driver.advance(1799)
+        driver.send(clicks, key="a", value="look")
+        driver.advance(1)
+        driver.send(clicks, key="a", value="look")
+        assert [sent.value for sent in driver.outputs(ended)] == ["home", "None"]
+        driver.advance(60)
+        assert [(sent.key, sent.value) for sent in driver.changelog(store)] == [
+            ("a", "home"),
+            ("b", "home"),
+            ("a", None),
+        ]
+        assert driver.items(store) == {"b": "home"}
+        driver.crash(keep_disk=False)
+        assert driver.items(store) == {"b": "home"}
+        driver.advance(3600)
+        assert driver.items(store) == {}
+        assert driver.changelog(store)[-1].value is None
+
+
+def test_a_write_may_have_its_own_time_to_live():
+    app, clicks, _, store = sessions(expires=True)
+    with ActorTestDriver(app) as driver:
+        driver.send(clicks, key="a", value="for 10")
+        driver.send(clicks, key="b", value="for 100")
+        driver.send(clicks, key="c", value="home")
+        driver.advance(30)
+        assert sorted(driver.items(store)) == ["b", "c"]
+        driver.advance(100_000)
+        assert sorted(driver.items(store)) == ["c"]
+        assert sum(sent.value is None for sent in driver.changelog(store)) == 2
+
+
+def test_a_key_that_was_written_again_stays():
+    app, clicks, _, store = sessions(ttl=HOUR)
+    with ActorTestDriver(app) as driver:
+        for _ in range(5):
+            driver.send(clicks, key="a", value="home")
+            driver.advance(3000)
+        assert driver.items(store) == {"a": "home"}
+        assert [sent.value for sent in driver.changelog(store)] == ["home"] * 5
+
+
+def test_many_keys_go_in_slices():
+    app, clicks, _, store = sessions(ttl=HOUR)
+    with ActorTestDriver(app) as driver:
+        for number in range(1_200):
+            driver.post(clicks, key=f"k{number:04d}", value="home")
+        driver.settle()
+        assert len(driver.items(store)) == 1_200
+        driver.advance(3_700)
+        changelog = driver.changelog(store)
+        assert len({sent.key for sent in changelog if sent.value is None}) == 1_200
+        assert len(changelog) == 2_400
+
+
+def hooked(on_expire, **options):
+    app, clicks, ended, store = sessions(ttl=HOUR, on_expire=on_expire, **options)
+    return app, clicks, ended, store
+
+
+def test_a_hook_acts_once_for_each_expired_key_also_after_a_kill():
+    def end(ctx, page):
+        ctx.send("ended", key=ctx.key, value=f"left at {page}")
+
+    app, clicks, ended, _ = hooked(end)
+    with ActorTestDriver(app) as driver:
+        driver.send(clicks, key="a", value="shop")
+        driver.crash(keep_disk=False)
+        driver.advance(3_700)
+        driver.crash()
+        driver.advance(3_700)
+        assert [(sent.key, sent.value) for sent in driver.outputs(ended)] == [("a", "left at shop")]
+
+
+def test_a_hook_that_raises_is_called_again_and_left_nothing(caplog):
+    calls = []
+
+    async def end(ctx, page):
+        calls.append(page)
+        ctx.send("ended", key=ctx.key, value=page)
+        if len(calls) < 3:
+            raise ValueError("not now")
+
+    app, clicks, ended, store = hooked(end)
+    with ActorTestDriver(app) as driver:
+        driver.send(clicks, key="a", value="shop")
+        driver.advance(3_600)
+        driver.advance(11)
+        assert driver.outputs(ended) == []
+        assert driver.changelog(store)[-1].value == "shop"
+        assert "on_expire raised for the expired key 'a'" in caplog.text
+        driver.advance(30)
+        assert calls == ["shop"] * 3
+        assert [sent.value for sent in driver.outputs(ended)] == ["shop"]
+
+
+def test_a_class_actor_acts_when_its_state_expires():
+    app = App("web", broker="kafka://127.0.0.1:1")
+    clicks = app.topic("clicks", key_type=str, value_type=str)
+    ended = app.topic("ended", key_type=str, value_type=list)
+
+    @app.actor(clicks)
+    class Session(Actor[list]):
+        state_ttl = HOUR
+
+        @receive
+        def click(self, page: str) -> None:
+            self.state.append(page)
+
+        async def on_expire(self) -> None:
+            self.ctx.send(ended, key=self.key, value=self.state)
+            if self.state == ["stay"]:
+                self.state = ["stayed"]
+
+    with ActorTestDriver(app) as driver:
+        driver.send(clicks, key="a", value="home")
+        driver.send(clicks, key="a", value="shop")
+        driver.send(clicks, key="b", value="stay")
+        driver.advance(3_700)
+        assert [(sent.key, sent.value) for sent in driver.outputs(ended)] == [("a", ["home", "shop"]), ("b", ["stay"])]
+        assert driver.items(Session) == {"b": ["stayed"]}
+
+
+def test_what_cannot_be():
+    with pytest.raises(ConfigurationError, match="on_expire without ttl"):
+        sessions(on_expire=print)
+    for options, page, match in (
+        ({}, "for 10", "store sessions: a write with a ttl in a store whose keys don't expire"),
+        ({"expires": True}, "for 0", "isn't a time to live"),
+    ):
+        app, clicks, _, _ = sessions(**options)
+        with ActorTestDriver(app) as driver, pytest.raises(HandlerFailedError, match=match):
+            driver.send(clicks, key="a", value=page)
