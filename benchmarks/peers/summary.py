@@ -29,7 +29,7 @@ def ratios(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
     """Compare ours with each peer, round by round, and give the median of the rounds' ratios.
 
     Rates: ours ÷ theirs, more is better. Latencies: ours ÷ theirs, less is better. Restores: their seconds ÷ ours,
-    more is better.
+    more is better; of several sizes the smallest has the plain name.
     """
     peers = {"ratio_to_kafka_streams": KAFKA_STREAMS, "ratio_to_quix": QUIX, "ratio_to_faust": FAUST}
     return {name: _ratios_to(peer, runs) for name, peer in peers.items()}
@@ -42,9 +42,12 @@ def _ratios_to(peer: str, runs: Sequence[Run]) -> dict[str, float]:
     at_rate = [run for run in _of(runs, LATENCY) if run["rate"] == LATENCY_RATE]
     for part in ("p50", "p99"):
         found[f"latency_{part}"] = _ratio(peer, at_rate, itemgetter(f"{part}_ms"))
-    for cold in (True, False):
-        some = [run for run in _of(runs, RESTORE) if run["cold"] == cold]
-        found["restore_cold" if cold else "restore_warm"] = _ratio(peer, some, lambda run: 1 / float(run["all_s"]))
+    sizes = sorted({run["keys"] for run in _of(runs, RESTORE)})
+    for keys in sizes:
+        for cold in (True, False):
+            some = [run for run in _of(runs, RESTORE) if run["cold"] == cold and run["keys"] == keys]
+            name = ("restore_cold" if cold else "restore_warm") + ("" if keys == sizes[0] else f"_{keys}")
+            found[name] = _ratio(peer, some, lambda run: 1 / float(run["all_s"]))
     return {name: round(ratio, 3) for name, ratio in found.items() if ratio is not None}
 
 

@@ -4,8 +4,15 @@ from datetime import timedelta
 
 import pytest
 
-from actors import Actor, App, ConfigurationError, HandlerFailedError, receive
+from actors import Actor, App, ConfigurationError, HandlerFailedError, Store, receive
+from actors.ports import TopicPartition
+from actors.runtime.clock import SystemClock
+from actors.runtime.context import TaskState
+from actors.runtime.expiry import Sweeper
 from actors.testing import ActorTestDriver
+from stores._core.overlay import MessageScope, Overlay
+from stores._core.record import Position, encode_stamp
+from stores.memory import MemoryStore
 
 HOUR = timedelta(hours=1)
 
@@ -167,3 +174,22 @@ def test_what_cannot_be():
         app, clicks, _, _ = sessions(**options)
         with ActorTestDriver(app) as driver, pytest.raises(HandlerFailedError, match=match):
             driver.send(clicks, key="a", value=page)
+
+
+async def test_a_sweep_leaves_what_was_written_again_and_is_not_committed_yet():
+    store = Store(
+        "s", encode_key=bytes, decode_key=bytes, encode_value=bytes, decode_value=bytes, ttl_ms=10, placement="task"
+    )
+    base = MemoryStore()
+    expired, stays = encode_stamp(1, 1, 5), encode_stamp(1, 1)
+    base.apply([(b"a", expired + b"old"), (b"b", expired + b"old"), (b"c", stays + b"old")], Position(2, 2, 1, 1, "id"))
+    scope = MessageScope(epoch=1, now_ms=100)
+    overlay = Overlay(base, scope)
+    messages = TaskState("x", TopicPartition("in", 0), 0, 1, scope, {store: overlay}, {"s": 1_000}, None, [])
+    overlay.set(b"a", b"new", 1 << 60)
+    scope.release()
+    sweeper = Sweeper.over([(store, overlay)], [base], SystemClock())
+    await sweeper.sweep(messages, next_offset=7)
+    assert (overlay.get(b"a"), overlay.get(b"b"), overlay.get(b"c")) == (b"new", None, b"old")
+    assert [key for key, (_, value) in overlay.writes.items() if value is None] == [b"b"]
+    assert sweeper.wait_s() > 0

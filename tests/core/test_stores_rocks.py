@@ -431,3 +431,21 @@ def test_a_reader_opens_again_when_the_files_changed_meanwhile(closed_store, mon
     monkeypatch.setattr(rocks, "_READER_ATTEMPTS", 3)
     with pytest.raises(StoreUnavailableError, match="try again"):
         RocksReader.open(closed_store)
+
+
+def test_a_close_flushes_both_families_at_one_point_before_it_lets_go(tmp_path, monkeypatch):
+    monkeypatch.setattr(rocks, "LOGGED_LOADS", 0)
+    store = RocksStore.open(tmp_path / "0")
+    store.load([(b"a", b"1")], at(2))
+    unflushed = []
+    close = rocks._Database.close
+
+    def look_and_close(self):
+        name = "rocksdb.num-entries-active-mem-table"
+        unflushed.append((self._data.property_value(name), self._meta.property_value(name)))
+        close(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rocks._Database, "close", look_and_close)
+        store.close()
+    assert unflushed == [("0", "0")]
