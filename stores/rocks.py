@@ -360,13 +360,20 @@ class RocksStore(_Database):
         self._loaded += self._write(writes, position)
 
     def settle(self) -> None:
-        """See `PartitionStore.settle`. RocksDB tells nobody how a flush at its end went; the position does."""
+        """See `PartitionStore.settle`. RocksDB tells nobody how a flush at its end went; what is there does."""
         self._check_open()
         self._loaded = 0
         if self._past_the_log is None:
             return
+        loaded, sequence = self._position, self._data.latest_sequence_number()
         self._reopen(self._resources.families())
-        if self._read_position(_POSITION) != self._position:
+        try:
+            self._position = self._read_position(_POSITION)
+        except BaseException:
+            self.close()
+            raise
+        if self._position != loaded or self._data.latest_sequence_number() < sequence:
+            # From here on the store is what the disk has: whoever comes next restores from there.
             raise StoreUnavailableError(
                 f"the database at {self._path} could not be flushed: see whether the disk is full"
             )

@@ -36,6 +36,8 @@ def versioned(codec: Codec, version: int, upgrades: Upgrades, owner: str) -> Cod
         ConfigurationError: an upgrade is missing, or the codec isn't JSON.
     """
     _check(codec, version, upgrades, owner)
+    if not codec.is_json:
+        return codec
     if version == 1:
         return Codec(lambda raw: codec.decode(_refuse_newer(raw, owner)), codec.encode, codec.name)
     head = _HEAD.pack(_PREFIX, version)

@@ -111,7 +111,12 @@ class Actor(Generic[S]):
         if self._state is _UNREAD:
             store = self._stateful()
             self._raw = store.read_own(self.ctx)
-            self._state = self.initial_state() if self._raw is None else store.decode_value(self._raw)
+            if self._raw is None:
+                self._state = self.initial_state()
+                # So that looking alone writes nothing.
+                self._raw = store.encode_value(self._state)
+            else:
+                self._state = store.decode_value(self._raw)
         state: S = self._state
         return state
 
@@ -166,9 +171,16 @@ class Actor(Generic[S]):
 
 def handler_of(cls: type[Actor[Any]], store: Store[Any, Any] | None) -> Callable[[Context, Any], Awaitable[Any]]:
     """Give the function that handles a message of any of the class's types, already decoded."""
-    receivers = cls.receivers
+    receivers, expire = cls.receivers, expiry_of(cls)
 
     async def handle(ctx: Context, message: Any) -> Any:
+        if expire is not None and store is not None:
+            raw = store.expired_own(ctx)
+            if raw is not None:
+                # The message came before the round that removes: what it writes would take the expired state's place.
+                store.delete_own(ctx)
+                ctx.expired_in = store
+                await expire(ctx, store.decode_value(raw))
         method = receivers.get(type(message))
         if method is None:
             method = _inherited(cls, message)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 SHARE = 0.02
 SLICE_KEYS = 500
+SLICE_S = 0.05
 LEAST_REST_S = 0.05
 _AT_ONCE_S = 0.001
 PASS_REST_S = 10.0
@@ -68,22 +69,35 @@ class Sweeper:
         left_s = self._due_s - self._clock.monotonic()
         return left_s if left_s > _AT_ONCE_S else 0.0
 
-    async def sweep(self, messages: TaskState, next_offset: int) -> None:
-        """Remove what has expired in the next slice; it goes with the next commit."""
+    async def sweep(self, messages: TaskState, next_offset: int, is_over: Callable[[], bool]) -> None:
+        """Remove what has expired in the next slice; it goes with the next commit.
+
+        The slice ends early when it takes longer than `SLICE_S`, or when `is_over` says so.
+        """
         scope = messages.scope
         began_s = self._clock.monotonic()
         scope.now_ms = max(scope.now_ms, self._clock.wall_ms())
-        scope.source_offset = max(0, next_offset - 1)
-        for store, overlay, key, value in self._look(scope.now_ms):
-            await _remove(messages, store, overlay, key, value)
+        # Before the first input there is no offset that a write could come from.
+        if next_offset > 0:
+            scope.source_offset = next_offset - 1
+            at = self._at
+            for store, overlay, key, value in self._look(scope.now_ms):
+                if is_over() or self._clock.monotonic() - began_s > SLICE_S:
+                    self._at, self._cursor = at, key
+                    break
+                await _remove(messages, store, overlay, key, value)
         self._rest(self._clock.monotonic() - began_s)
+
+    def pause(self, seconds: float) -> None:
+        """Sweep nothing for so long."""
+        self._due_s = self._clock.monotonic() + seconds
 
     def _look(self, now_ms: int) -> list[tuple[Store[Any, Any], Overlay, bytes, bytes]]:
         store, overlay, held = self._stores[self._at]
         found, last, count = [], None, 0
         for key, raw in held.scan(self._cursor):
             count, last = count + 1, key
-            if is_expired(raw, now_ms) and overlay.get(key) is None:
+            if is_expired(raw, now_ms):
                 found.append((store, overlay, key, raw[STAMP_BYTES:]))
             if count >= SLICE_KEYS:
                 break
@@ -104,6 +118,9 @@ class Sweeper:
 async def _remove(messages: TaskState, store: Store[Any, Any], overlay: Overlay, key: bytes, value: bytes) -> None:
     """Remove an expired key and call its store's hook, all of it or, if the hook raises, nothing."""
     scope, sent = messages.scope, len(messages.outputs)
+    if overlay.has_write(key):
+        # A handler or another key's hook was here first: the next round sees what it left.
+        return
     ctx = Context(messages, _Moment(scope.source_offset, scope.now_ms, key, value), None, key)
     enter_message(ctx)
     try:

@@ -64,6 +64,7 @@ YIELD_EVERY_S = 0.005
 """How long a task handles records before other tasks and the heartbeat get their turn."""
 HALT_REMINDER_S = 60.0
 PREDECESSOR_REMINDER_S = 10.0
+SWEEP_AGAIN_S = 60.0
 _SIZE_MASK = 15
 """How much is held is looked at every 16 messages."""
 
@@ -108,6 +109,7 @@ class Task:
         self._rested_s = 0.0
         self._refreshed_s = 0.0
         self._sweeper: Sweeper | None = None
+        self._sweep_after_s = 0.0
         self._transaction = 0
         self._failures = 0
         self._doubt: str | None = None
@@ -372,6 +374,8 @@ class Task:
         )
         held = [restored.store for restored in self._stores]
         self._sweeper = Sweeper.over(self._overlays, held, self._services.clock)
+        if self._sweeper is not None and self._sweep_after_s:
+            self._sweeper.pause(self._sweep_after_s - self._services.clock.monotonic())
         self._refreshed_s = self._services.clock.monotonic()
         self._next_offset = self._committed_offset = offset
         logger.info("actor %s owns %s from offset %d in epoch %d", self.spec.name, self.source, offset, self.epoch)
@@ -392,7 +396,7 @@ class Task:
                     self._services.sink.has_room()
                 await self._handle_or_halt(records)
                 if self._sweeper is not None and not self._sweeper.wait_s():
-                    await self._sweeper.sweep(self._started(), self._next_offset)
+                    await self._sweep(self._sweeper)
             elif self._is_clean():
                 await self._idle()
             elif not await self._rests():
@@ -425,9 +429,27 @@ class Task:
             await asyncio.wait_for(self._wake.wait(), wait_s if sweeper is None else min(wait_s, sweeper.wait_s()))
         except TimeoutError:
             if sweeper is not None and not sweeper.wait_s():
-                await sweeper.sweep(self._started(), self._next_offset)
+                await self._sweep(sweeper)
             else:
                 await self._refresh_checkpoints()
+
+    async def _sweep(self, sweeper: Sweeper) -> None:
+        """Remove some of what has expired in a commit of its own, so that no message is blamed if it is refused."""
+        if not self._is_clean():
+            await self._commit()
+        await sweeper.sweep(self._started(), self._next_offset, lambda: self._stopping or self._is_large())
+        try:
+            if not self._is_clean():
+                await self._commit()
+        except CommitRefusedError:
+            self._sweep_after_s = self._services.clock.monotonic() + SWEEP_AGAIN_S
+            logger.exception(
+                "%s: the broker refuses what expired keys of actor %s led to: they are tried again in %.0f s",
+                self.source,
+                self.spec.name,
+                SWEEP_AGAIN_S,
+            )
+            raise
 
     async def _refresh_checkpoints(self) -> None:
         """Note that the checkpoint is still the truth, so that an idle worker isn't taken for one that was away.
@@ -578,6 +600,5 @@ class Task:
         self._committed_offset = next_offset
         self._failures = 0
         ended_s = self._services.clock.monotonic()
-        self._refreshed_s = ended_s
         self._rested_s = ended_s + self._settings.policy.rest_s(ended_s - began_s)
         self._advance(Event.COMMITTED)

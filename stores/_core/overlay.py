@@ -155,6 +155,19 @@ class Overlay:
             self.set(key, value, expires_at_ms)
         return True
 
+    def expired(self, key: bytes) -> bytes | None:
+        """Give the value that `key` had until it expired, None when it has none or one that is there."""
+        entry = self.writes.get(key) or self._frozen.get(key)
+        if entry is not None:
+            stamp, value = entry
+            return value if value is not None and is_expired(stamp, self._scope.now_ms) else None
+        raw = self._base_get(key)
+        return raw[STAMP_BYTES:] if raw is not None and is_expired(raw, self._scope.now_ms) else None
+
+    def has_write(self, key: bytes) -> bool:
+        """Tell whether there is a write of `key`, a delete too, that isn't in the base yet."""
+        return key in self.writes or key in self._frozen
+
     def items(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:

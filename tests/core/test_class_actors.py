@@ -112,7 +112,7 @@ def test_an_unchanged_state_is_not_written_again():
             driver.send(topic, key="a", value=number)
         written = driver.changelog(Looks)
     assert seen == [0, 0, 0, 4, 4]
-    assert [one.value for one in written] == [Balance(0), Balance(4)]
+    assert [one.value for one in written] == [Balance(4)]
 
 
 def test_forget_removes_the_state():
@@ -136,6 +136,27 @@ def test_forget_removes_the_state():
         driver.crash(keep_disk=False)
         driver.send(topic, key="a", value="one")
         assert driver.items(Counts) == {"a": Balance(1)}
+
+
+def test_a_look_after_forget_brings_nothing_back():
+    app = an_app()
+    topic = app.topic("in", key_type=str, value_type=int)
+    seen = []
+
+    @app.actor(topic)
+    class Forgets(Actor[Balance]):
+        @receive
+        def on(self, message: int) -> None:
+            if message:
+                self.state.amount += message
+                return
+            self.forget()
+            seen.append(self.state.amount)
+
+    with ActorTestDriver(app) as driver:
+        driver.send(topic, key="a", value=1)
+        driver.send(topic, key="a", value=0)
+        assert (seen, driver.items(Forgets)) == ([0], {})
 
 
 @dataclass
@@ -375,6 +396,8 @@ def test_stores_of_functions_have_versions_too():
         app.store("a", value_type=Name3, version=3, upgrades={2: add_tags})
     with pytest.raises(ConfigurationError, match="kept as JSON"):
         app.store("b", value_type=bytes, version=2, upgrades={1: add_tags})
+    raw = app.store("d", value_type=bytes, version=1)
+    assert raw.decode_value(raw.encode_value(b"\x00v\x00\x02x")) == b"\x00v\x00\x02x"
     store = app.store("c", value_type=Name2, version=2, upgrades={1: lambda _: 1 / 0})
     assert store.decode_value(store.encode_value(Name2("x", "y"))) == Name2("x", "y")
     with pytest.raises(ValueError, match="store c: the upgrade from version 1 raised ZeroDivisionError"):

@@ -189,7 +189,65 @@ async def test_a_sweep_leaves_what_was_written_again_and_is_not_committed_yet():
     overlay.set(b"a", b"new", 1 << 60)
     scope.release()
     sweeper = Sweeper.over([(store, overlay)], [base], SystemClock())
-    await sweeper.sweep(messages, next_offset=7)
+    await sweeper.sweep(messages, 7, lambda: False)
     assert (overlay.get(b"a"), overlay.get(b"b"), overlay.get(b"c")) == (b"new", None, b"old")
     assert [key for key, (_, value) in overlay.writes.items() if value is None] == [b"b"]
     assert sweeper.wait_s() > 0
+
+
+def test_what_a_hook_wrote_to_another_expired_key_stays():
+    def renew(ctx, page):
+        if ctx.key == "a":
+            store.set("b", "renewed")
+
+    app, clicks, _, store = sessions(ttl=HOUR, on_expire=renew, placement="task")
+    with ActorTestDriver(app) as driver:
+        driver.post(clicks, key="a", value="home")
+        driver.post(clicks, key="b", value="home")
+        driver.settle()
+        driver.advance(3_700)
+        assert driver.items(store) == {"b": "renewed"}
+
+
+def test_a_message_that_comes_before_the_removal_lets_the_class_actor_act_first():
+    app = App("web", broker="kafka://127.0.0.1:1")
+    clicks = app.topic("clicks", key_type=str, value_type=str)
+    ended = app.topic("ended", key_type=str, value_type=list)
+
+    @app.actor(clicks)
+    class Session(Actor[list]):
+        state_ttl = HOUR
+
+        @receive
+        def click(self, page: str) -> None:
+            self.state.append(page)
+
+        def on_expire(self) -> None:
+            self.ctx.send(ended, key=self.key, value=self.state)
+
+    with ActorTestDriver(app) as driver:
+        driver.send(clicks, key="a", value="home")
+        for task in driver._worker.tasks:
+            task._sweeper._due_s = 1e9
+        driver.advance(3_600)
+        driver.send(clicks, key="a", value="shop")
+        assert [sent.value for sent in driver.outputs(ended)] == [["home"]]
+        assert driver.items(Session) == {"a": ["shop"]}
+
+
+def test_effects_of_a_hook_that_the_broker_refuses_stop_no_message(caplog):
+    def end(ctx, page):
+        ctx.send("ended", key=ctx.key, value=page * 1_000)
+
+    app, clicks, ended, store = hooked(end)
+    with ActorTestDriver(app) as driver:
+        driver._cluster.limit_records("ended", 1_000)
+        driver.send(clicks, key="a", value="shop")
+        driver.advance(3_700)
+        assert "the broker refuses what expired keys of actor click led to" in caplog.text
+        assert len([record for record in caplog.records if "refuses what expired" in record.message]) <= 4
+        driver.send(clicks, key="b", value="home")
+        assert driver.items(store) == {"b": "home"}
+        driver._cluster.limit_records("ended", None)
+        driver.advance(70)
+        assert [sent.value for sent in driver.outputs(ended)] == ["shop" * 1_000]
