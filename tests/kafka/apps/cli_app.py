@@ -7,7 +7,10 @@ from typing import Any
 import faust
 
 from actors import App, Context
+from actors.runtime import expiry
 
+# What has expired stays for the commands to see.
+expiry.LEAST_REST_S = 3600.0
 NAME = os.environ["APP_NAME"]
 options: dict[str, Any] = {}
 if "APP_WEB_PORT" in os.environ:
