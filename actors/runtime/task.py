@@ -443,12 +443,8 @@ class Task:
                 await self._commit()
         except CommitRefusedError:
             self._sweep_after_s = self._services.clock.monotonic() + SWEEP_AGAIN_S
-            logger.exception(
-                "%s: the broker refuses what expired keys of actor %s led to: they are tried again in %.0f s",
-                self.source,
-                self.spec.name,
-                SWEEP_AGAIN_S,
-            )
+            again = f"they are tried again in {SWEEP_AGAIN_S:.0f} s"
+            logger.exception("%r: the broker refuses what expired keys led to: %s", self, again)
             raise
 
     async def _refresh_checkpoints(self) -> None:

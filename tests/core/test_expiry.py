@@ -244,7 +244,7 @@ def test_effects_of_a_hook_that_the_broker_refuses_stop_no_message(caplog):
         driver._cluster.limit_records("ended", 1_000)
         driver.send(clicks, key="a", value="shop")
         driver.advance(3_700)
-        assert "the broker refuses what expired keys of actor click led to" in caplog.text
+        assert "the broker refuses what expired keys led to" in caplog.text
         assert len([record for record in caplog.records if "refuses what expired" in record.message]) <= 4
         driver.send(clicks, key="b", value="home")
         assert driver.items(store) == {"b": "home"}
