@@ -1,15 +1,22 @@
 """Actors on Kafka: per-key state in RocksDB, backed by a compacted changelog topic, exactly once."""
 
+from actors._core.policy import OnError
 from actors._faust import cli as _cli  # noqa: F401  it registers its commands with Faust
 from actors._faust.app import App
 from actors._faust.options import ActorOptions
 from actors.errors import (
     ActorsError,
+    AskCycleError,
+    AskError,
+    AskFailedError,
+    AskRejectedError,
+    AskTimeoutError,
     ConfigurationError,
     ForeignKeyError,
     HandlerFailedError,
     RecordError,
     RecordTooLargeError,
+    Rejected,
     StoreOutsideHandlerError,
     TakeoverRefusedError,
     UndecodableRecordError,
@@ -19,18 +26,28 @@ from actors.errors import (
 )
 from actors.runtime.actor import Actor, receive
 from actors.runtime.context import Context, Store
+from actors.runtime.effects import Effect, EffectCall
 
 __all__ = [
     "Actor",
     "ActorOptions",
     "ActorsError",
     "App",
+    "AskCycleError",
+    "AskError",
+    "AskFailedError",
+    "AskRejectedError",
+    "AskTimeoutError",
     "ConfigurationError",
     "Context",
+    "Effect",
+    "EffectCall",
     "ForeignKeyError",
     "HandlerFailedError",
+    "OnError",
     "RecordError",
     "RecordTooLargeError",
+    "Rejected",
     "Store",
     "StoreOutsideHandlerError",
     "TakeoverRefusedError",

@@ -38,10 +38,35 @@ class RecordTooLargeError(UsageError):
     """A handler wrote or sent a record that its topic's `max.message.bytes` refuses."""
 
 
+class Rejected(ActorsError):  # noqa: N818  what a handler says, not what went wrong in it
+    """Raised by a handler to refuse a message: nothing that it wrote or sent remains, and who asked is told why."""
+
+
+class AskError(ActorsError):
+    """An ask came to nothing."""
+
+
+class AskTimeoutError(AskError):
+    """No answer came in time; whether the other actor handled the message isn't known."""
+
+
+class AskRejectedError(AskError):
+    """The other actor's handler refused the message by raising `Rejected`."""
+
+
+class AskFailedError(AskError):
+    """The other actor's handler failed; its message was skipped or parked."""
+
+
+class AskCycleError(AskError):
+    """The actor that is asked waits for an answer to which this ask belongs: it would wait for ever."""
+
+
 class RecordError(ActorsError):
     """An input record can't be handled. It isn't skipped: its partition stops in front of it.
 
-    The record is named by `topic`, `partition`, `offset` and `key` (its bytes, or None).
+    The record is named by `topic`, `partition`, `offset` and `key` (its bytes, or None). `is_passed` says whether
+    records behind it are finished, as with key-parallel handlers.
     """
 
     def __init__(self, reason: str, *, topic: str, partition: int, offset: int, key: bytes | None) -> None:
@@ -50,12 +75,25 @@ class RecordError(ActorsError):
         self.partition = partition
         self.offset = offset
         self.key = key
-        super().__init__(
-            f"{topic}[{partition}] offset {offset} key {show_bytes(key)}: {reason}. "
-            "The partition is stopped in front of this record and nothing of it was written or sent. Mend the "
-            "handler or "
-            f"the record's schema and restart the worker; to give the record up, stop the workers and move the "
-            f"group's committed offset of {topic}[{partition}] to {offset + 1}."
+        self.is_passed = False
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        source = f"{self.topic}[{self.partition}]"
+        if self.is_passed:
+            give_up = (
+                'to give the record up, start the workers once with on_error="skip" for its actor; moving the group\'s '
+                "offset would lose which records behind it are finished"
+            )
+        else:
+            give_up = (
+                f"to give the record up, stop the workers and move the group's committed offset of {source} to "
+                f"{self.offset + 1}"
+            )
+        return (
+            f"{source} offset {self.offset} key {show_bytes(self.key)}: {self.reason}. "
+            "The partition is stopped in front of this record and nothing of it was written or sent. Mend the handler "
+            f"or the record's schema and restart the worker; {give_up}."
         )
 
 

@@ -185,6 +185,38 @@ class TaskSink(Protocol):
         """Give the offset that is fetched next: all before it was delivered, or is no record. None if unknown."""
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A message that wants an answer. `id` is the same each time the same question is asked."""
+
+    id: str
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes
+    headers: Sequence[tuple[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back: "ok" with the encoded value, None for None, or the kind of failure with its text."""
+
+    status: str
+    value: bytes | None
+
+
+class Asks(Protocol):
+    """Carries questions, outside of any transaction, and brings their answers."""
+
+    async def ask(self, question: Question, timeout_s: float) -> Answer:
+        """Send a question and wait for its answer. A late or repeated answer is dropped.
+
+        Raises:
+            TimeoutError: none came in time.
+            BrokerUnavailableError: it couldn't be sent.
+        """
+
+
 class Source(TaskSink, Protocol):
     """The worker's one consumer."""
 

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def main(records: int, repeat: int, guarantee: str, profile: str | None) -> None
     """Measure the main job."""
     folder = Path(tempfile.mkdtemp(prefix="bench-"))
     try:
-        with _cluster(folder) as cluster:
+        with start_cluster(folder) as cluster:
             asyncio.run(_load(cluster.bootstrap, "bench-input", records))
             plain = [asyncio.run(_plain_loop(cluster.bootstrap, records)) for _ in range(repeat)]
             results = []
@@ -76,7 +77,8 @@ def main(records: int, repeat: int, guarantee: str, profile: str | None) -> None
     click.echo(json.dumps(report))
 
 
-def _cluster(folder: Path) -> Cluster:
+def start_cluster(folder: Path) -> Cluster:
+    """Start a broker in the folder."""
     os.environ.setdefault("KAFKA_JVM_FLAGS", "-XX:+UseG1GC")
     return Cluster.up(folder / "kafka")
 
@@ -111,14 +113,10 @@ def _run(brokers: str, folder: Path, number: int, records: int, guarantee: str, 
         "BENCH_OUTPUT": output,
         "BENCH_GUARANTEE": guarantee,
     }
-    options = ["-A", "benchmarks.dedupe_app", "-D", str(folder / app), "worker", "--without-web"]
-    with (folder / f"{app}.log").open("wb") as log:
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "faust", *options], cwd=ROOT, env=environment, stdout=log, stderr=log
-        )
+    worker = start_worker("benchmarks.dedupe_app", folder / app, environment)
     spy = _spy(worker.pid, f"{profile}.{number}") if profile else None
     try:
-        seconds, cpu_s = asyncio.run(_measure(brokers, f"{app}-actors", records, worker))
+        seconds, cpu_s = asyncio.run(measure(brokers, f"{app}-actors", "bench-input", records, worker))
     finally:
         worker.send_signal(signal.SIGTERM)
         worker.wait(30)
@@ -128,23 +126,34 @@ def _run(brokers: str, folder: Path, number: int, records: int, guarantee: str, 
     return Result(records / seconds, cpu_s / records * 1e6, rss_mb)
 
 
+def start_worker(module: str, folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a worker of an app; its log is beside its data folder."""
+    options = ["-A", module, "-D", str(folder), "worker", "--without-web"]
+    with folder.with_suffix(".log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "faust", *options], cwd=ROOT, env=environment, stdout=log, stderr=log
+        )
+
+
 def _spy(pid: int, output: str) -> subprocess.Popen[bytes]:
     spy = str(Path(sys.executable).with_name("py-spy"))
     return subprocess.Popen([spy, "record", "-r", "200", "-f", "raw", "-o", output, "-p", str(pid)])
 
 
-async def _measure(brokers: str, group: str, records: int, worker: subprocess.Popen[bytes]) -> tuple[float, float]:
+async def measure(
+    brokers: str, group: str, topic: str, records: int, worker: subprocess.Popen[bytes], *, partitions: int = PARTITIONS
+) -> tuple[float, float]:
     """Give the seconds, and the worker's CPU seconds, from owning all partitions to having committed all records."""
     consumer = AIOKafkaConsumer(bootstrap_servers=brokers, group_id=group, enable_auto_commit=False)
     await consumer.start()
-    partitions = [TopicPartition("bench-input", number) for number in range(PARTITIONS)]
+    sources = [TopicPartition(topic, number) for number in range(partitions)]
     deadline_s = time.monotonic() + DEADLINE_S
     begun_s, begun_cpu_s = 0.0, 0.0
     try:
         while time.monotonic() < deadline_s:
             if worker.poll() is not None:
                 raise RuntimeError(f"the worker ended with {worker.returncode}")
-            offsets = [await consumer.committed(partition) for partition in partitions]
+            offsets = [await consumer.committed(partition) for partition in sources]
             if not begun_s and None not in offsets:
                 begun_s, begun_cpu_s = time.monotonic(), _cpu_s(worker.pid)
             if sum(offset or 0 for offset in offsets) >= records:

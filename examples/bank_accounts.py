@@ -1,37 +1,47 @@
 """Accounts that send each other money (`faust -A examples.bank_accounts worker`).
 
-Every account is an actor with its balance as state. A transfer takes the money from one account and tells the other to
-take it in the same commit: it is never lost, and never there twice, whichever worker is killed when.
+Every account is an actor with its balance as state. A transfer asks one account for the money and tells the other to
+take it: it is never lost, and never there twice, whichever worker is killed when. Asked again after a crash, an account
+gives the answer that it gave before.
 """
 
 import os
 
 import msgspec
 
-from actors import Actor, App, receive
+from actors import Actor, App, AskRejectedError, Context, Rejected, receive
 
 app = App("bank", broker=os.environ.get("KAFKA_URL", "kafka://127.0.0.1:9092"))
 
 
 class Deposit(msgspec.Struct, tag="deposit"):
-    """Money that comes in; `transfer` names the transfer that it belongs to."""
+    """Money that comes in, in cents; `transfer` names the transfer that it belongs to."""
 
     amount: int
     transfer: str = ""
 
 
-class Transfer(msgspec.Struct, tag="transfer"):
-    """An order to send money to another account."""
+class Withdraw(msgspec.Struct, tag="withdraw"):
+    """Money to go out, in cents. The answer is what is left."""
 
-    id: str
-    to: str
+    amount: int
+
+
+class Show(msgspec.Struct, tag="show"):
+    """The question for the balance."""
+
+
+class Transfer(msgspec.Struct):
+    """An order to send money from one account to another."""
+
+    sender: str
+    receiver: str
     amount: int
 
 
 class Outcome(msgspec.Struct):
-    """What became of a transfer: `done` or `refused`."""
+    """What became of a transfer: `done`, or why it was refused."""
 
-    transfer: str
     outcome: str
 
 
@@ -42,6 +52,7 @@ class Balance(msgspec.Struct):
 
 
 accounts = app.topic("bank-accounts", key_type=str)
+transfers = app.topic("bank-transfers", key_type=str, value_type=Transfer)
 outcomes = app.topic("bank-outcomes", key_type=str, value_type=Outcome)
 
 
@@ -54,13 +65,28 @@ class Account(Actor[Balance]):
         """Take money in."""
         self.state.cents += message.amount
         if message.transfer:
-            self.ctx.send(outcomes, key=message.transfer, value=Outcome(message.transfer, "done"))
+            self.ctx.send(outcomes, key=message.transfer, value=Outcome("done"))
 
     @receive
-    async def transfer(self, message: Transfer) -> None:
-        """Send money on, if there is enough of it."""
+    async def withdraw(self, message: Withdraw) -> int:
+        """Give money out, if there is enough of it."""
         if self.state.cents < message.amount:
-            self.ctx.send(outcomes, key=message.id, value=Outcome(message.id, "refused"))
-            return
+            raise Rejected(f"{self.key} has {self.state.cents} cents, not {message.amount}")
         self.state.cents -= message.amount
-        self.ctx.tell(Account, message.to, Deposit(message.amount, message.id))
+        return self.state.cents
+
+    @receive
+    async def show(self, _: Show) -> Balance:
+        """Tell the balance."""
+        return self.state
+
+
+@app.actor(transfers, concurrency=50)
+async def transfer(ctx: Context, order: Transfer) -> None:
+    """See a transfer through; its key is its id."""
+    try:
+        await ctx.ask(Account, order.sender, Withdraw(order.amount))
+    except AskRejectedError as error:
+        ctx.send(outcomes, key=ctx.key, value=Outcome(str(error)))
+    else:
+        ctx.tell(Account, order.receiver, Deposit(order.amount, ctx.key))

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from actors._core.progress import decode_finished
+
 
 @dataclass(frozen=True, slots=True)
 class CommitMark:
     """The committed offset's metadata, `epoch;transaction;nonce`: which commit of which owner it was.
 
     An offset alone says nothing after a commit whose outcome is unknown: another owner may have committed the same
-    offset with other state.
+    offset with other state. `finished` is there when inputs behind the offset are finished too: see `Progress`.
     """
 
     epoch: int
     transaction: int
     nonce: str
+    finished: str = ""
 
     def encode(self) -> str:
         """Give the mark as offset metadata."""
-        return f"{self.epoch};{self.transaction};{self.nonce}"
+        mark = f"{self.epoch};{self.transaction};{self.nonce}"
+        return f"{mark};{self.finished}" if self.finished else mark
 
 
 def parse_mark(metadata: str | None) -> CommitMark | None:
     """Read an offset's metadata; None when it isn't ours, as after an operator's reset."""
     parts = (metadata or "").split(";")
-    if len(parts) != 3 or not (parts[0].isdecimal() and parts[1].isdecimal()):
+    if len(parts) not in (3, 4) or not (parts[0].isdecimal() and parts[1].isdecimal()):
         return None
-    return CommitMark(int(parts[0]), int(parts[1]), parts[2])
+    try:
+        decode_finished(0, "".join(parts[3:]))
+    except ValueError:
+        return None
+    return CommitMark(int(parts[0]), int(parts[1]), *parts[2:])
 
 
 @dataclass(frozen=True, slots=True)

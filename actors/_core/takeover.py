@@ -67,12 +67,14 @@ class InputFacts:
     """What is known of the input partition: the committed offset (None: the group has none), its log, the state.
 
     `state_source_offset` is the next input offset as the state has it: one more than the highest source offset found in
-    the stores' positions and in the changelog's stamps, or None when there is no state.
+    the stores' positions and in the changelog's stamps, or None when there is no state. `finished` is the offset behind
+    the last finished input, as the commit says; None if it says nothing of inputs behind the committed offset.
     """
 
     committed: int | None
     bounds: LogBounds
     state_source_offset: int | None
+    finished: int | None = None
 
 
 class ResetPolicy(enum.Enum):
@@ -135,7 +137,7 @@ def _reset_by_operator(facts: InputFacts, rules: StartRules) -> Contradiction | 
     remedy = _REPROCESS.format(offset=state)
     if facts.committed is None:
         return Contradiction(f"there is state up to input offset {state}, and no committed offset", remedy)
-    if facts.committed < state:
+    if max(facts.committed, facts.finished or 0) < state:
         return Contradiction(
             f"the committed offset {facts.committed} is below the state's input offset {state}", remedy
         )

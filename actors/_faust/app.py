@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
-import inspect
 import re
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -16,31 +17,50 @@ from click.core import ParameterSource
 from faust.app.base import BootStrategy
 from mode import Service
 
+from actors._core.partitioner import partition_for
+from actors._core.policy import STOP_ON_ERROR, OnError, Then
 from actors._faust.codecs import ActorSchema, key_codec, resolve
+from actors._faust.declared import Declaration, as_coroutine, check_options
 from actors._faust.messages import MessageCodec, function_codec, message_codec
 from actors._faust.options import milliseconds, split_options
 from actors._faust.service import ActorService
+from actors._faust.setup import Setup, inbox_of
 from actors._faust.versions import Upgrades, versioned
+from actors._kafka.asks import KafkaAsks
 from actors.errors import ConfigurationError, UsageError
+from actors.ports import Answer, Question
 from actors.runtime.actor import Actor, expiry_of, handler_of
-from actors.runtime.context import Context, Placement, Store
+from actors.runtime.asks import AnswerTypes, Asked, carry, deadline_header
+from actors.runtime.clock import SystemClock
+from actors.runtime.context import DEFAULT_ASK_TIMEOUT, Context, Placement, Store, is_handling
 from actors.runtime.dedupe import Identify, by_header, deduplicated
+from actors.runtime.effects import Effect
 
 Handler = Callable[[Context, Any], Awaitable[Any] | Any]
-Coroutine = Callable[[Context, Any], Awaitable[Any]]
 Declared = TypeVar("Declared", bound=Handler | type[Actor[Any]])
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True)
 class ActorDefinition:
-    """An actor as it was declared: `declared` is the function or class."""
+    """An actor as it was declared: `declared` is the function or class, `stores` all of its stores.
+
+    `timers`, `effects`, `parked` and `answers` are the stores of what it uses; `answer_types` is what it answers with.
+    """
 
     name: str
     topic: Any
     stores: tuple[Store[Any, Any], ...]
     handler: Callable[[Context, Any], Awaitable[Any]]
     declared: Any
+    concurrency: int = 1
+    on_error: OnError = STOP_ON_ERROR
+    effect_functions: Mapping[str, Effect] = field(default_factory=dict)
+    timers: Store[bytes, bytes] | None = None
+    effects: Store[bytes, bytes] | None = None
+    parked: Store[bytes, bytes] | None = None
+    answers: Store[bytes, bytes] | None = None
+    answer_types: AnswerTypes | None = None
 
     def messages(self) -> MessageCodec:
         """Give how its messages become bytes.
@@ -86,6 +106,7 @@ class App(faust.App):  # type: ignore[misc]
         self.stores: dict[str, Store[Any, Any]] = {}
         self.declared_topics: list[Any] = []
         self._actor_service: ActorService | None = None
+        self._asks: KafkaAsks | None = None
         super().__init__(id, **faust_options)
 
     # --- what users call -------------------------------------------------------------------------------------------
@@ -161,11 +182,18 @@ class App(faust.App):  # type: ignore[misc]
         name: str | None = None,
         dedupe_by: str | Identify | None = None,
         dedupe_ttl: timedelta | None = None,
+        timers: bool = False,
+        effects: Sequence[Effect] = (),
+        on_error: OnError | Then = "stop",
+        concurrency: int = 1,
+        threads: bool = False,
+        answer_ttl: timedelta = timedelta(days=1),
     ) -> Callable[[Declared], Declared]:
         """Make a function or an `Actor` class the actor of a topic.
 
         A function is called with `(ctx, value)` for each record, in order per partition; of a class, the method that
-        takes the message's type. A class's state is kept in a store with the actor's name.
+        takes the message's type. A class's state is kept in a store with the actor's name; what the actor needs beside
+        is kept in stores called like it with `-ids`, `-timers`, `-effects`, `-parked` or `-answers` behind it.
 
         Args:
             topic: a topic of `app.topic(...)`, the input of no other actor.
@@ -173,28 +201,79 @@ class App(faust.App):  # type: ignore[misc]
             name: the actor's name in logs, commands and the leader registry; the function's by default.
             dedupe_by: what identifies a message: the name of a header, or a function of `(ctx, value)` that gives text,
                 bytes, or None for a message without an id. A message whose id was seen in its partition is skipped.
-                The ids are kept in a store called like the actor with `-ids` behind it.
             dedupe_ttl: how long an id is remembered; for ever when left out.
+            timers: whether handlers use `ctx.schedule`.
+            effects: the functions of `@app.effect()` that handlers call through `ctx.effect`.
+            on_error: what becomes of a message whose handler raises, or that doesn't decode.
+            concurrency: how many messages of a partition are handled at once. Those of one key stay in order, one at a
+                time, and then reach no other key than their own.
+            threads: call plain (not async) handlers in threads: for such as keep a processor busy outside of Python's
+                lock.
+            answer_ttl: how long the answer to a question (see `ctx.ask` and `app.ask`) is kept for the case that it is
+                asked again; after that it would be handled again. A handler whose return annotation isn't None
+                answers.
 
         Raises:
-            ConfigurationError: name, topic or a store is taken, or isn't this app's.
+            ConfigurationError: name, topic or a store is taken, or isn't this app's; options contradict each other.
         """
+        options = Declaration(
+            stores=tuple(stores),
+            dedupe_by=by_header(dedupe_by) if isinstance(dedupe_by, str) else dedupe_by,
+            dedupe_ttl=dedupe_ttl,
+            timers=timers,
+            effects=tuple(effects),
+            on_error=OnError(then=on_error) if isinstance(on_error, str) else on_error,
+            concurrency=concurrency,
+            threads=threads,
+            answer_ttl=answer_ttl,
+        )
 
         def decorate(declared: Declared) -> Declared:
             given: Any = declared
-            own_name = name or given.__name__
-            if dedupe_by is None:
-                self._add_actor(own_name, topic, tuple(stores), given)
-            else:
-                identify = by_header(dedupe_by) if isinstance(dedupe_by, str) else dedupe_by
-                ids = self.store(f"{own_name}-ids", key_type=bytes, value_type=bytes, ttl=dedupe_ttl, placement="task")
-                self._add_actor(
-                    own_name, topic, (*stores, ids), given, lambda handler: deduplicated(handler, ids, identify)
-                )
+            self._add_actor(name or given.__name__, topic, given, options)
             return declared
 
         if dedupe_ttl is not None and dedupe_by is None:
             raise ConfigurationError("dedupe_ttl without dedupe_by: say what identifies a message")
+        return decorate
+
+    def effect(
+        self,
+        *,
+        name: str | None = None,
+        attempts: int = 10,
+        first_wait: timedelta = timedelta(seconds=1),
+        longest_wait: timedelta = timedelta(minutes=5),
+        timeout: timedelta = timedelta(seconds=30),
+    ) -> Callable[[Callable[..., Any]], Effect]:
+        """Make a function one that handlers may call through `ctx.effect`: it acts outside of Kafka.
+
+        It is called as `function(call, *args, **kwargs)`, `call` being an `EffectCall`; a plain function runs in a
+        thread.
+
+        Args:
+            name: how it is called in the outbox, so don't change it while calls wait there; the function's by default.
+            attempts: how often it is called until it is parked; 0 for ever.
+            first_wait: before the second attempt; doubled for each further one.
+            longest_wait: no wait is longer.
+            timeout: of one attempt.
+
+        Raises:
+            ConfigurationError: an argument can't be meant.
+        """
+
+        def decorate(function: Callable[..., Any]) -> Effect:
+            try:
+                return Effect(
+                    function,
+                    name=name or function.__name__,
+                    attempts=attempts,
+                    first_wait=first_wait,
+                    longest_wait=longest_wait,
+                    timeout=timeout,
+                )
+            except ValueError as error:
+                raise ConfigurationError(f"effect {name or function.__name__}: {error}") from error
 
         return decorate
 
@@ -215,6 +294,45 @@ class App(faust.App):  # type: ignore[misc]
         headers = codec.type_headers(message) if codec.type_headers is not None else []
         raw = codec.encode(message)
         await (await definition.topic.send(key=raw_key, value=raw, headers=dict(headers)))
+
+    async def ask(self, actor: Any, key: Any, message: Any, *, timeout: timedelta = DEFAULT_ASK_TIMEOUT) -> Any:
+        """Send `message` to the actor of `key` from outside of handlers, and wait for what its handler returns.
+
+        The answer comes after the actor's commit. A script that asks has to `await app.close_asks()` at its end; a
+        worker does so by itself.
+
+        Args:
+            actor: an actor's class, its function, or its name; its handler's return annotation is the answer's type.
+            key: which one of them.
+            message: of a type that the actor takes.
+            timeout: how long to wait.
+
+        Raises:
+            AskTimeoutError: no answer came in time; whether the actor handles the message isn't known.
+            AskRejectedError: its handler raised `Rejected`.
+            AskFailedError: its handler failed, and the message was skipped or parked.
+            UsageError: the app has no such actor, or it answers nothing; an actor is handling a message: use `ctx.ask`.
+        """
+        if is_handling():
+            raise UsageError("app.ask() inside an actor's handler: use ctx.ask(actor, key, message)")
+        inbox, clock = inbox_of(self.definition_of(actor)), SystemClock()
+        asked = Asked.of(inbox, key, message)
+        question_id, headers = uuid.uuid4().hex, [*asked.headers, deadline_header(clock, timeout)]
+
+        async def once(left_s: float) -> Answer:
+            async with asyncio.timeout(left_s):
+                partition = partition_for(asked.key, await self.asks.partitions_of(inbox.name))
+            return await self.asks.ask(
+                Question(question_id, inbox.name, partition, asked.key, asked.value, headers), left_s
+            )
+
+        return asked.open(await carry(once, clock, timeout, asked.what))
+
+    async def close_asks(self) -> None:
+        """Disconnect what `ask` connected. May be called twice; the next `ask` connects anew."""
+        asks, self._asks = self._asks, None
+        if asks is not None:
+            await asks.close()
 
     def definition_of(self, actor: Any) -> ActorDefinition:
         """Give the actor of a class, a function or a name.
@@ -254,6 +372,15 @@ class App(faust.App):  # type: ignore[misc]
         return super().Table(name, **options)
 
     # --- inside ----------------------------------------------------------------------------------------------------
+
+    @property
+    def asks(self) -> KafkaAsks:
+        """What carries the questions of this process; it connects with the first one."""
+        if self._asks is None:
+            service = self._actor_service
+            setup = Setup(self) if service is None or service.setup is None else service.setup
+            self._asks = setup.make_asks()
+        return self._asks
 
     @property
     def actor_service(self) -> ActorService:
@@ -309,32 +436,56 @@ class App(faust.App):  # type: ignore[misc]
             self.conf.datadir = root.obj.datadir
         super().worker_init()
 
-    def _add_actor(
-        self,
-        name: str,
-        topic: Any,
-        stores: tuple[Store[Any, Any], ...],
-        declared: Any,
-        wrap: Callable[[Coroutine], Coroutine] = lambda handler: handler,
-    ) -> None:
+    def _add_actor(self, name: str, topic: Any, declared: Any, options: Declaration) -> None:
         _check_name("actor", name)
         if name in self.actors:
             raise ConfigurationError(f"actor {name}: the app has an actor of that name: give one of them name=…")
         if not hasattr(topic, "get_topic_name"):
             raise ConfigurationError(f"actor {name}: its input has to be a topic of app.topic(...), not {topic!r}")
-        if isinstance(declared, type):
-            own = self._state_store(name, topic, declared)
-            stores = stores if own is None else (*stores, own)
-            handler = handler_of(declared, own)
-        else:
-            handler = _as_coroutine(declared)
-        definition = ActorDefinition(name, topic, stores, wrap(handler), declared)
-        for other in self.actors.values():
-            _check_disjoint(definition, other)
-        for store in stores:
+        check_options(name, declared, options)
+        for store in options.stores:
             if self.stores.get(store.name) is not store:
                 raise ConfigurationError(f"actor {name}: {store!r} isn't a store of app {self._default_options[0]}")
+        own = self._state_store(name, topic, declared) if isinstance(declared, type) else None
+        if isinstance(declared, type):
+            handler = handler_of(declared, own, in_threads=options.threads)
+        else:
+            handler = as_coroutine(declared, in_thread=options.threads)
+        ids = self._extra(name, "ids", options.dedupe_by is not None, ttl=options.dedupe_ttl)
+        if ids is not None and options.dedupe_by is not None:
+            handler = deduplicated(handler, ids, options.dedupe_by)
+        timers = self._extra(name, "timers", options.timers)
+        effects = self._extra(name, "effects", bool(options.effects))
+        parked = self._extra(name, "parked", options.on_error.then == "park")
+        answer_types = AnswerTypes.of(name, declared, resolve)
+        answers = self._extra(name, "answers", answer_types is not None, ttl=options.answer_ttl)
+        extras = (own, ids, timers, effects, parked, answers)
+        definition = ActorDefinition(
+            name,
+            topic,
+            (*options.stores, *(store for store in extras if store is not None)),
+            handler,
+            declared,
+            concurrency=options.concurrency,
+            on_error=options.on_error,
+            effect_functions={effect.name: effect for effect in options.effects},
+            timers=timers,
+            effects=effects,
+            parked=parked,
+            answers=answers,
+            answer_types=answer_types,
+        )
+        for other in self.actors.values():
+            _check_disjoint(definition, other)
         self.actors[name] = definition
+
+    def _extra(
+        self, actor: str, what: str, is_wanted: bool, *, ttl: timedelta | None = None
+    ) -> Store[bytes, bytes] | None:
+        """Make a store for something that an actor uses beside its state."""
+        if not is_wanted:
+            return None
+        return self.store(f"{actor}-{what}", key_type=bytes, value_type=bytes, ttl=ttl, placement="task")
 
     def _state_store(self, name: str, topic: Any, actor: Any) -> Store[Any, Any] | None:
         """Make the store of a class actor's states; its keys are the input's."""
@@ -373,15 +524,3 @@ def _check_disjoint(new: ActorDefinition, other: ActorDefinition) -> None:
             raise ConfigurationError(
                 f"actor {new.name}: store {store.name} belongs to actor {other.name}, and a store has one owner"
             )
-
-
-def _as_coroutine(function: Handler) -> Callable[[Context, Any], Awaitable[Any]]:
-    if inspect.iscoroutinefunction(function):
-        return function
-
-    @functools.wraps(function)
-    async def handle(ctx: Context, value: Any) -> Any:
-        result = function(ctx, value)
-        return await result if inspect.isawaitable(result) else result
-
-    return handle

@@ -37,6 +37,14 @@ class MessageCodec:
     by_headers: Callable[[Headers, bytes], Any] | None = None
     type_headers: Callable[[Any], list[tuple[str, bytes]]] | None = None
 
+    def with_headers(self, message: Any) -> tuple[bytes, list[tuple[str, bytes]]]:
+        """Give a message's bytes and the headers that it goes with.
+
+        Raises:
+            CodecError: the actor doesn't take such messages.
+        """
+        return self.encode(message), [] if self.type_headers is None else self.type_headers(message)
+
     def around(self, handler: Handler) -> Handler:
         """Give the handler for what `decode` gives.
 

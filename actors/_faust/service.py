@@ -68,6 +68,11 @@ class ActorService(Service):  # type: ignore[misc]
             else sorted(self._worker.tasks, key=lambda task: (task.spec.name, task.partition))
         )
 
+    @property
+    def setup(self) -> Setup | None:
+        """The app's settings as this worker has read them, None before it has."""
+        return self._setup
+
     def is_leader(self) -> bool:
         """Tell whether this worker owns the first actor's first partition."""
         first = min(self.app.actors, default=None)
@@ -117,6 +122,8 @@ class ActorService(Service):  # type: ignore[misc]
         topics = Topics(setup.connection, self._control)
         found = await setup.check_topics(topics)
         changelogs = await topics.ensure_compacted(setup.compacted(found), setup.changelog_settings)
+        await topics.ensure_plain(setup.plain(), setup.changelog_settings.replication_factor)
+        await setup.ensure_replies(topics)
         outputs = await setup.outputs(topics)
         specs = await setup.specs(found, changelogs, topics)
         resources = RocksResources(
@@ -177,6 +184,7 @@ class ActorService(Service):  # type: ignore[misc]
             clock=clock,
             resolve_output=outputs,
             encode_owner=lambda record: encode_owner(setup.owners_topic, record),
+            asks=self.app.asks if setup.answers else None,
         )
         self._worker = Worker(
             specs,
@@ -264,6 +272,7 @@ class ActorService(Service):  # type: ignore[misc]
         if self._dispatcher is not None:
             await asyncio.wait([self._dispatcher], timeout=0.3)
             self._dispatcher.cancel()
+        await self.app.close_asks()
         if self._cache is not None:
             self._cache.close()
         if self._control is not None:

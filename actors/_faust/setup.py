@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,6 +19,7 @@ from actors._core.commit import Backoff, CommitPolicy
 from actors._core.takeover import ResetPolicy, StartRules
 from actors._faust.codecs import Codec, key_codec, resolve, value_codec
 from actors._faust.options import milliseconds
+from actors._kafka.asks import KafkaAsks
 from actors._kafka.connection import Connection
 from actors._kafka.consumer import GroupSettings, check_timeouts
 from actors._kafka.control import ControlPlane, TopicInfo
@@ -25,6 +27,7 @@ from actors._kafka.producer import OrderedLog, TransactionLog
 from actors._kafka.topics import DEFAULT_MAX_RECORD_BYTES, ChangelogSettings, Topics
 from actors.errors import ConfigurationError, UnknownTopicError
 from actors.ports import Identity, TaskLog
+from actors.runtime.asks import REPLY_CONFIG, REPLY_PARTITIONS, Answers
 from actors.runtime.context import OutputTopic, Recipient
 from actors.runtime.restore import Changelog
 from actors.runtime.spec import ActorSpec, TaskSettings
@@ -47,6 +50,8 @@ class Setup:
         self._max_record_bytes: dict[str, int] = {}
         self.group = f"{conf.id}-actors"
         self.owners_topic = f"{conf.id}-actors-owners"
+        self.dead_letter_topic = f"{conf.id}-dead-letters"
+        self.reply_topic = f"{conf.id}-replies"
         self.folder = Path(conf.appdir) / "actors"
         self.exactly_once = conf.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE
         self.instance_id: str | None = conf.consumer_group_instance_id or None
@@ -160,20 +165,66 @@ class Setup:
                 delete_retention_ms=int(configs[name]["delete.retention.ms"]),
                 max_record_bytes=int(configs[name]["max.message.bytes"]),
             )
+        answers = self._answers(definition)
         return ActorSpec(
             name=definition.name,
             topic=definition.topic_name,
             partition_count=inputs[definition.topic_name].partitions,
-            handler=messages.around(definition.handler),
+            handler=messages.around(definition.handler if answers is None else answers.around(definition.handler)),
             decode_key=key.decode,
             decode_value=messages.decode,
             stores=definition.stores,
             changelogs=logs,
+            concurrency=definition.concurrency,
+            on_error=definition.on_error,
+            encode_message=messages.with_headers,
+            timers=definition.timers,
+            effects=definition.effects,
+            effect_functions=definition.effect_functions,
+            parked=definition.parked,
+            dead_letters=None if definition.parked is None else self._dead_letters(),
+            answers=answers,
         )
+
+    @property
+    def answers(self) -> bool:
+        """Whether some actor of the app answers questions."""
+        return any(definition.answers is not None for definition in self.app.actors.values())
+
+    def _answers(self, definition: ActorDefinition) -> Answers | None:
+        if definition.answers is None or definition.answer_types is None:
+            return None
+        definition.answer_types.check()
+        return Answers(definition.answers, definition.answer_types, self.reply_topic)
+
+    async def ensure_replies(self, topics: Topics) -> None:
+        """Make the topic of answers, if anybody answers and it is missing."""
+        if self.answers:
+            replication_factor = self.changelog_settings.replication_factor
+            await topics.ensure_plain({self.reply_topic: REPLY_PARTITIONS}, replication_factor, REPLY_CONFIG)
+
+    def make_asks(self) -> KafkaAsks:
+        """Give what carries questions to the app's actors; it connects with the first one."""
+        return KafkaAsks(
+            self.connection,
+            group=self.group,
+            topic=self.reply_topic,
+            replication_factor=self.changelog_settings.replication_factor,
+        )
+
+    def _dead_letters(self) -> OutputTopic:
+        """Give the topic of messages that are parked: their bytes as they came."""
+        return OutputTopic(self.dead_letter_topic, _as_it_is, _as_it_is, self.batch_bytes(self.dead_letter_topic))
+
+    def plain(self) -> dict[str, int]:
+        """Give our topics that aren't compacted, with the partitions that they are made with."""
+        parks = any(definition.parked is not None for definition in self.app.actors.values())
+        return {self.dead_letter_topic: 1} if parks else {}
 
     async def outputs(self, topics: Topics) -> Callable[[Any], OutputTopic]:
         """Give the function that finds the topic of a `ctx.send`: by a topic object or a declared one's name."""
         names = {topic.get_topic_name() for topic in self.app.declared_topics if topic.topics}
+        names |= {self.reply_topic} if self.answers else set()
         existing = await topics.existing(names)
         for name in sorted(names - existing.keys()):
             logger.warning("topic %s isn't on the broker: a ctx.send to it would stop the partition that sends", name)
@@ -187,7 +238,13 @@ class Setup:
                 definition = self.app.definition_of(topic.actor)
                 messages = definition.messages()
                 inbox = find(definition.topic)
-                return replace(inbox, encode_value=messages.encode, type_headers=messages.type_headers)
+                return replace(
+                    inbox,
+                    encode_value=messages.encode,
+                    type_headers=messages.type_headers,
+                    actor=definition.name,
+                    answer_decoder=_answer_decoder(definition),
+                )
             name = topic if isinstance(topic, str) else str(topic.get_topic_name())
             if name not in existing:
                 raise UnknownTopicError(
@@ -268,6 +325,28 @@ class _Found(dict[Any, OutputTopic]):
     def __missing__(self, topic: Any) -> OutputTopic:
         found = self[topic] = self._find(topic)
         return found
+
+
+def inbox_of(definition: ActorDefinition) -> OutputTopic:
+    """Give an actor's input for questions from outside of handlers: the broker says what is too large for it."""
+    messages = definition.messages()
+    return OutputTopic(
+        definition.topic_name,
+        key_codec(definition.topic.app, definition.topic.schema).encode,
+        messages.encode,
+        sys.maxsize,
+        type_headers=messages.type_headers,
+        actor=definition.name,
+        answer_decoder=_answer_decoder(definition),
+    )
+
+
+def _answer_decoder(definition: ActorDefinition) -> Callable[[Any], Callable[[bytes], Any] | None] | None:
+    return None if definition.answer_types is None else definition.answer_types.decoder_for
+
+
+def _as_it_is(raw: bytes) -> bytes:
+    return raw
 
 
 def connection(app: Any) -> Connection:

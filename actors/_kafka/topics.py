@@ -65,11 +65,22 @@ class Topics:
         found = await self.existing(wanted)
         missing = {name: count for name, count in wanted.items() if name not in found}
         if missing:
-            await self._create(missing, settings)
+            await self._create(missing, settings.replication_factor, settings.topic_config())
             found = await self._visible(wanted)
         configs = await self.configs(wanted)
         for name, partitions in wanted.items():
             _check_compacted(found[name], partitions, configs[name].get("cleanup.policy", ""))
+        return found
+
+    async def ensure_plain(
+        self, wanted: Mapping[str, int], replication_factor: int, config: Mapping[str, str] | None = None
+    ) -> dict[str, TopicInfo]:
+        """Make the missing ones of `wanted`, {name: partitions}, with these settings; the others may be as they are."""
+        found = await self.existing(wanted)
+        missing = {name: count for name, count in wanted.items() if name not in found}
+        if missing:
+            await self._create(missing, replication_factor, config or {})
+            found = await self._visible(wanted)
         return found
 
     async def configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -87,11 +98,11 @@ class Topics:
                 found[name] = {entry[0]: entry[1] for entry in entries}
         return found
 
-    async def _create(self, missing: Mapping[str, int], settings: ChangelogSettings) -> None:
-        topics = [NewTopic(name, count, 1, topic_configs=settings.topic_config()) for name, count in missing.items()]
+    async def _create(self, missing: Mapping[str, int], replication_factor: int, config: Mapping[str, str]) -> None:
+        topics = [NewTopic(name, count, 1, topic_configs=dict(config)) for name, count in missing.items()]
         for topic in topics:
             # Its constructor refuses -1, the broker's default.
-            topic.replication_factor = settings.replication_factor
+            topic.replication_factor = replication_factor
         response = await self._administer(
             f"making topics {', '.join(missing)}", lambda admin: admin.create_topics(topics)
         )

@@ -7,6 +7,7 @@ soon as its key is named, costs nothing while it is idle, and what a handler tha
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Mapping
@@ -169,8 +170,16 @@ class Actor(Generic[S]):
         return self._store
 
 
-def handler_of(cls: type[Actor[Any]], store: Store[Any, Any] | None) -> Callable[[Context, Any], Awaitable[Any]]:
-    """Give the function that handles a message of any of the class's types, already decoded."""
+def handler_of(
+    cls: type[Actor[Any]], store: Store[Any, Any] | None, *, in_threads: bool = False
+) -> Callable[[Context, Any], Awaitable[Any]]:
+    """Give the function that handles a message of any of the class's types, already decoded.
+
+    Args:
+        cls: the class.
+        store: of its states.
+        in_threads: whether methods that aren't async are called in threads.
+    """
     receivers, expire = cls.receivers, expiry_of(cls)
 
     async def handle(ctx: Context, message: Any) -> Any:
@@ -185,9 +194,12 @@ def handler_of(cls: type[Actor[Any]], store: Store[Any, Any] | None) -> Callable
         if method is None:
             method = _inherited(cls, message)
         actor = cls(ctx, store)
-        result = method(actor, message)
-        if inspect.isawaitable(result):
-            result = await result
+        if in_threads and not inspect.iscoroutinefunction(method):
+            result = await asyncio.to_thread(method, actor, message)
+        else:
+            result = method(actor, message)
+            if inspect.isawaitable(result):
+                result = await result
         actor.keep()
         return result
 

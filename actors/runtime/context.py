@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Generic, Literal, TypeVar
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from actors._core.partitioner import partition_for
 from actors.errors import (
@@ -28,12 +28,18 @@ from actors.runtime.failures import undecodable
 from stores._core.overlay import MessageScope, Overlay
 from stores._core.record import NEVER
 
+if TYPE_CHECKING:
+    from actors.runtime.asks import Asker
+    from actors.runtime.effects import Effects
+    from actors.runtime.timers import Timers
+
 K = TypeVar("K")
 V = TypeVar("V")
 
 Placement = Literal["key", "task"]
 RECORD_OVERHEAD_BYTES = 256
 """What a record takes in a batch beside key, value and headers, generously: batch header, framing, stamp."""
+DEFAULT_ASK_TIMEOUT = timedelta(seconds=30)
 _NO_HEADERS: list[tuple[str, bytes]] = []
 _new_tuple = tuple.__new__
 """Makes a named tuple in a third of the time that its class takes."""
@@ -43,7 +49,8 @@ _new_tuple = tuple.__new__
 class OutputTopic:
     """A topic that handlers send to, resolved once: how keys and values become bytes, how many fit, what it takes.
 
-    `type_headers` gives the headers that name a message's type, where its actor needs them.
+    `type_headers` gives the headers that name a message's type, where its actor needs them. For an actor's input,
+    `actor` is its name, and `answer_decoder` gives what reads the answer to a message, None if there is none.
     """
 
     name: str
@@ -53,6 +60,17 @@ class OutputTopic:
     partition_count: int = 1 << 31
     is_compacted: bool = False
     type_headers: Callable[[Any], list[tuple[str, bytes]]] | None = None
+    actor: str | None = None
+    answer_decoder: Callable[[Any], Callable[[bytes], Any] | None] | None = None
+
+
+@dataclass(slots=True)
+class Tools:
+    """What an actor has beside stores, as far as it was declared to."""
+
+    timers: Timers | None = None
+    effects: Effects | None = None
+    asks: Asker | None = None
 
 
 @dataclass(slots=True)
@@ -60,7 +78,8 @@ class TaskState:
     """What all messages of one task share. `max_record_bytes` is by store; `outputs` grows until the commit.
 
     `output_bytes` is about what the outputs take in a batch; after a message was taken back it is too high, never too
-    low.
+    low. `on_wait` is set where each message has a state of its own: it is called with 1 when the message begins to wait
+    for another actor, with -1 when it goes on.
     """
 
     actor: str
@@ -73,6 +92,8 @@ class TaskState:
     resolve_output: Callable[[Any], OutputTopic]
     outputs: list[Output]
     output_bytes: int = 0
+    tools: Tools = field(default_factory=Tools)
+    on_wait: Callable[[int], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +114,7 @@ class Context:
         expired_in: the store, while its `on_expire` is called for a key; unset for messages.
     """
 
-    __slots__ = ("_raw_key", "_record", "_source", "_state", "expired_in", "key")
+    __slots__ = ("_count", "_raw_key", "_record", "_source", "_state", "expired_in", "key")
 
     def __init__(self, state: TaskState, record: InputRecord, key: Any, raw_key: bytes) -> None:
         self._state: TaskState | None = state
@@ -103,6 +124,7 @@ class Context:
         self.key = key
 
     expired_in: Store[Any, Any]
+    _count: int
 
     @property
     def topic(self) -> str:
@@ -128,6 +150,26 @@ class Context:
     def headers(self) -> Sequence[tuple[str, bytes]]:
         """The message's headers in order."""
         return self._record.headers
+
+    @property
+    def message_id(self) -> str:
+        """What identifies the message: the same whenever, and by whomever, it is handled again."""
+        own: str | None = getattr(self._record, "id", None)
+        return own or f"{self._source.topic}-{self._source.partition}-{self._record.offset}"
+
+    @property
+    def timer(self) -> str | None:
+        """The name of the timer that sent the message, None if none did."""
+        name: str | None = getattr(self._record, "timer", None)
+        return name
+
+    def next_id(self) -> str:
+        """Give an id for something that the message begets: the same for the n-th one whenever it is handled again."""
+        try:
+            self._count += 1
+        except AttributeError:
+            self._count = 1
+        return f"{self.message_id}-{self._count}"
 
     def undecodable(self, error: Exception) -> UndecodableRecordError:
         """Give the error that says that the message isn't what its actor takes."""
@@ -200,6 +242,109 @@ class Context:
         if target.type_headers is not None:
             headers = [*_checked_headers(headers), *target.type_headers(message)]
         self.send(recipient, key=key, value=message, headers=headers)
+
+    def schedule(
+        self,
+        message: Any,
+        *,
+        after: timedelta | None = None,
+        at: datetime | None = None,
+        every: timedelta | None = None,
+        name: str | None = None,
+        stream_time: bool = False,
+    ) -> str:
+        """Send `message` to this key later: once, or `every` so often. It is durable, and a part of this commit.
+
+        A timer fires once for each time that it is due, in the commit of what its message leads to, however often
+        workers die or partitions move. A periodic one whose times passed while no worker ran fires once for all of
+        them. In the handler `ctx.timer` is its name.
+
+        Args:
+            message: of a type that this actor takes.
+            after: how long from now.
+            at: when, a time with a time zone. One that has passed is due at once.
+            every: how often, `after` or `at` saying when first; `every` from now when both are left out.
+            name: a timer of this key that has the same name is replaced; a name is made up when left out.
+            stream_time: measure by the timestamps of the partition's messages in place of the clock: it is due when a
+                message with that timestamp, or a later one, was handled.
+
+        Returns:
+            The name.
+
+        Raises:
+            UsageError: the actor wasn't declared with `timers=True`, the arguments contradict each other, or the actor
+                doesn't take such messages.
+        """
+        timers = self._working("schedule").tools.timers
+        if timers is None:
+            raise UsageError("ctx.schedule(): declare the actor with @app.actor(..., timers=True)")
+        return timers.schedule(self, message, after=after, at=at, every=every, name=name, stream_time=stream_time)
+
+    def cancel(self, name: str) -> bool:
+        """Remove this key's timer of that name; tell whether there was one.
+
+        Raises:
+            UsageError: the actor wasn't declared with `timers=True`.
+        """
+        timers = self._working("cancel").tools.timers
+        if timers is None:
+            raise UsageError("ctx.cancel(): declare the actor with @app.actor(..., timers=True)")
+        return timers.cancel(self, name)
+
+    def effect(self, function: Any, *args: Any, **kwargs: Any) -> str:
+        """Call `function(call, *args, **kwargs)` after this message's commit, again until it succeeds.
+
+        The call is recorded with the commit, so it happens if, and only if, the message's writes do; a worker that dies
+        meanwhile leaves it to the next owner, so it may happen more than once: `call.idempotency_key` is the same each
+        time. The effects of a key are called one after the other, in order. What the function returns, if not None, is
+        sent to this key as a message.
+
+        Args:
+            function: one of `@app.effect()` that the actor lists in `effects=`.
+            args: anything that becomes JSON.
+            kwargs: likewise.
+
+        Returns:
+            The call's idempotency key.
+
+        Raises:
+            UsageError: the actor doesn't list the function, or an argument doesn't become JSON.
+        """
+        effects = self._working("effect").tools.effects
+        if effects is None:
+            raise UsageError("ctx.effect(): list the function in @app.actor(..., effects=[...])")
+        return effects.call(self, function, args, kwargs)
+
+    async def ask(self, actor: Any, key: Any, message: Any, *, timeout: timedelta = DEFAULT_ASK_TIMEOUT) -> Any:
+        """Send `message` to the actor of `key`, outside of this message's commit, and wait for its handler's result.
+
+        The question is on its way at once, and what it leads to is committed by the other actor before the answer
+        comes, whatever becomes of this message; when this message is handled again, the same question isn't
+        handled twice, and its first answer is given again. What this handler wrote before and after is committed
+        together when it ends.
+
+        Args:
+            actor: an actor's class, its function, or its name; its handler's return annotation is the answer's type.
+            key: which one of them.
+            message: of a type that the actor takes.
+            timeout: how long to wait.
+
+        Raises:
+            AskTimeoutError: no answer came in time; whether the other actor handles the message isn't known.
+            AskRejectedError: its handler raised `Rejected`.
+            AskFailedError: its handler failed, and the message was skipped or parked.
+            AskCycleError: that key waits for an answer itself, and this message is a part of it.
+            UsageError: the actor answers nothing, or this one was declared without `concurrency=`.
+        """
+        asks = self._working("ask").tools.asks
+        if asks is None:
+            raise UsageError("ctx.ask(): no actor of this app answers: annotate what a handler returns")
+        return await asks.ask(self, actor, key, message, timeout)
+
+    def _working(self, call: str) -> TaskState:
+        if self._state is None:
+            raise StoreOutsideHandlerError(f"ctx.{call}() after the message was handled: call it before that")
+        return self._state
 
 
 def _checked_headers(headers: Headers | Mapping[str, bytes]) -> list[tuple[str, bytes]]:
@@ -346,6 +491,10 @@ class Store(Generic[K, V]):
         """Remove the message's own key; tell whether it was there."""
         return self._reach(ctx)[0].delete(ctx._raw_key)
 
+    def write_raw(self, state: TaskState, raw_key: bytes, raw_value: bytes, ttl_ms: int | None = None) -> None:
+        """Write encoded, whatever the placement."""
+        self._write(state.overlays[self], state, raw_key, raw_value, ttl_ms)
+
     def items(self) -> Iterator[tuple[K, V]]:
         """Give all (key, value) of this partition in byte order of the keys, as of the call."""
         return self._decoded(self._overlay()[0].items())
@@ -384,6 +533,11 @@ class Store(Generic[K, V]):
     def _check_placement(self, raw_key: bytes, state: TaskState) -> None:
         if self.placement == "task":
             return
+        if state.on_wait is not None:
+            raise ForeignKeyError(
+                f"store {self.name}: key {show_bytes(raw_key)} isn't the message's own, and with concurrency another "
+                "message may be changing it at this moment: send its actor a message"
+            )
         home = partition_for(raw_key, state.partition_count)
         if home != state.partition:
             raise ForeignKeyError(

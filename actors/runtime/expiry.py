@@ -11,12 +11,12 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from actors.errors import show_bytes
 from actors.ports import Clock
 from actors.runtime.context import Context, Store, TaskState, enter_message
+from actors.runtime.turns import Moment
 from stores._core.overlay import Overlay
 from stores._core.record import STAMP_BYTES, is_expired
 from stores.errors import StoreError
@@ -31,17 +31,6 @@ LEAST_REST_S = 0.05
 _AT_ONCE_S = 0.001
 PASS_REST_S = 10.0
 """The least time between the end of a pass and the next. A shorter time to live doesn't need more: reads know."""
-
-
-@dataclass(slots=True)
-class _Moment:
-    """What a hook's context has in the place of a record."""
-
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes]] = ()
 
 
 class Sweeper:
@@ -69,10 +58,17 @@ class Sweeper:
         left_s = self._due_s - self._clock.monotonic()
         return left_s if left_s > _AT_ONCE_S else 0.0
 
-    async def sweep(self, messages: TaskState, next_offset: int, is_over: Callable[[], bool]) -> None:
+    async def sweep(
+        self,
+        messages: TaskState,
+        next_offset: int,
+        is_over: Callable[[], bool],
+        is_busy: Callable[[bytes], bool],
+    ) -> None:
         """Remove what has expired in the next slice; it goes with the next commit.
 
-        The slice ends early when it takes longer than `SLICE_S`, or when `is_over` says so.
+        The slice ends early when it takes longer than `SLICE_S`, or when `is_over` says so. Keys that `is_busy` names
+        are left to the next pass.
         """
         scope = messages.scope
         began_s = self._clock.monotonic()
@@ -85,7 +81,8 @@ class Sweeper:
                 if is_over() or self._clock.monotonic() - began_s > SLICE_S:
                     self._at, self._cursor = at, key
                     break
-                await _remove(messages, store, overlay, key, value)
+                if not is_busy(key):
+                    await _remove(messages, store, overlay, key, value)
         self._rest(self._clock.monotonic() - began_s)
 
     def pause(self, seconds: float) -> None:
@@ -121,7 +118,7 @@ async def _remove(messages: TaskState, store: Store[Any, Any], overlay: Overlay,
     if overlay.has_write(key):
         # A handler or another key's hook was here first: the next round sees what it left.
         return
-    ctx = Context(messages, _Moment(scope.source_offset, scope.now_ms, key, value), None, key)
+    ctx = Context(messages, Moment(scope.source_offset, scope.now_ms, key, value), None, key)
     enter_message(ctx)
     try:
         overlay.delete(key)

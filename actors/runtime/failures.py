@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NoReturn
 
 from actors.errors import HandlerFailedError, RecordError, RefusedRecordError, UndecodableRecordError
 from actors.ports import InputRecord, TopicPartition
 from stores.errors import StoreError
 
 
-def raise_as_handlers(
+def as_record_error(
     error: BaseException, actor: str, source: TopicPartition, record: InputRecord, *, is_ending: bool
-) -> NoReturn:
-    """Raise what a handler raised: as its error, unless it is the store's, the record's, or the end of the task."""
-    if isinstance(error, StoreError | RecordError):
+) -> RecordError:
+    """Give what a handler raised as an error that names the record.
+
+    Raises:
+        BaseException: `error` itself, if it is the store's, or the end of the task.
+    """
+    if isinstance(error, RecordError):
+        return error
+    is_handlers = isinstance(error, Exception) and not isinstance(error, StoreError)
+    if not (is_handlers or (isinstance(error, asyncio.CancelledError) and not is_ending)):
         raise error
-    if isinstance(error, Exception) or (isinstance(error, asyncio.CancelledError) and not is_ending):
-        reason = f"the handler of actor {actor} raised {type(error).__name__}: {error}"
-        raise HandlerFailedError(
-            reason, topic=source.topic, partition=source.partition, offset=record.offset, key=record.key
-        ) from error
-    raise error
+    timer = getattr(record, "timer", None)
+    called = "" if timer is None else f", called by its timer {timer!r},"
+    reason = f"the handler of actor {actor}{called} raised {type(error).__name__}: {error}"
+    failed = HandlerFailedError(
+        reason, topic=source.topic, partition=source.partition, offset=record.offset, key=record.key
+    )
+    failed.__cause__ = error
+    return failed
 
 
 def undecodable(source: TopicPartition, record: InputRecord, error: Exception | None) -> UndecodableRecordError:

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from actors._core.commit import Backoff, CommitPolicy
+from actors._core.policy import STOP_ON_ERROR, OnError
 from actors._core.takeover import StartRules
-from actors.ports import Clock, GroupView, Logs, OwnerRecord, Owners, StoreProvider, TaskSink
+from actors.ports import Asks, Clock, GroupView, Logs, OwnerRecord, Owners, StoreProvider, TaskSink
+from actors.runtime.asks import Answers
 from actors.runtime.context import Context, OutputTopic, Store
+from actors.runtime.effects import Effect
 from actors.runtime.restore import Changelog, Restorer
 
 
 @dataclass(frozen=True, slots=True)
 class ActorSpec:
-    """An actor as the runtime needs it. `changelogs` is by store name."""
+    """An actor as the runtime needs it.
+
+    Attributes:
+        changelogs: by store name.
+        concurrency: how many messages of different keys are handled at once in a partition.
+        encode_message: gives the value and the headers of a message to this actor.
+        timers, effects, parked: the stores of these, which are in `stores` too; None for what isn't used.
+        effect_functions: by name.
+        dead_letters: where messages go that are parked.
+        answers: how its handlers' answers go to who asked; None if they give none.
+    """
 
     name: str
     topic: str
@@ -25,6 +38,15 @@ class ActorSpec:
     decode_value: Callable[[bytes], Any]
     stores: tuple[Store[Any, Any], ...]
     changelogs: Mapping[str, Changelog]
+    concurrency: int = 1
+    on_error: OnError = STOP_ON_ERROR
+    encode_message: Callable[[Any], tuple[bytes, list[tuple[str, bytes]]]] | None = None
+    timers: Store[bytes, bytes] | None = None
+    effects: Store[bytes, bytes] | None = None
+    effect_functions: Mapping[str, Effect] = field(default_factory=dict)
+    parked: Store[bytes, bytes] | None = None
+    dead_letters: OutputTopic | None = None
+    answers: Answers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +81,4 @@ class TaskServices:
     clock: Clock
     resolve_output: Callable[[Any], OutputTopic]
     encode_owner: Callable[[OwnerRecord], Any]
+    asks: Asks | None = None

@@ -12,6 +12,7 @@ disk.py           stores that outlive their process
 driver.py         for tests of an app: its actors on all of these
 """
 
+from actors.testing.asks import FakeAsks
 from actors.testing.cluster import SimKafka, Topic
 from actors.testing.disk import Disk, DiskStore, Files
 from actors.testing.driver import ActorTestDriver, Sent
@@ -37,6 +38,7 @@ __all__ = [
     "Decision",
     "Disk",
     "DiskStore",
+    "FakeAsks",
     "FakeClock",
     "FakeGroupSettings",
     "FakeGroupView",

@@ -9,22 +9,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from random import Random
 from typing import Any, Self, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from actors._core.partitioner import partition_for
 from actors._faust.app import App
 from actors._faust.codecs import Codec
-from actors._faust.setup import Setup, topic_codecs
+from actors._faust.setup import Setup, inbox_of, topic_codecs
 from actors._kafka.control import TopicInfo
 from actors.errors import ActorsError, UsageError
-from actors.ports import Headers, Identity, TaskLog, TopicPartition
-from actors.runtime.context import Store
+from actors.ports import Answer, Headers, Identity, Question, TaskLog, TopicPartition
+from actors.runtime.asks import REPLY_PARTITIONS, Asked, carry, deadline_header
+from actors.runtime.context import DEFAULT_ASK_TIMEOUT, Store
+from actors.runtime.effects import Effect
 from actors.runtime.restore import Restorer
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
+from actors.testing.asks import FakeAsks
 from actors.testing.cluster import SimKafka
 from actors.testing.disk import Disk
 from actors.testing.log import StoredRecord
@@ -75,12 +79,17 @@ class ActorTestDriver:
     Args:
         app: the app; its topics exist, each with `partitions` partitions.
         partitions: of each topic.
+        effects: by effect, a function that is called in its place, with the same arguments: a test can't let it out
+            into the world.
 
     Works in a plain test as well as in one that runs on an event loop: the actors have a loop of their own.
     """
 
-    def __init__(self, app: App, *, partitions: int = 1) -> None:
+    def __init__(
+        self, app: App, *, partitions: int = 1, effects: Mapping[Effect, Callable[..., Any]] | None = None
+    ) -> None:
         self._app = app
+        self._effects = {effect.name: function for effect, function in (effects or {}).items()}
         self._partitions = partitions
         self._setup = Setup(app)
         self._loop = VirtualLoop()
@@ -156,6 +165,32 @@ class ActorTestDriver:
         self._produce(definition.topic_name, key, message, codecs, headers, None)
         self.settle()
 
+    def ask(self, actor: Any, key: Any, message: Any, *, timeout: timedelta = DEFAULT_ASK_TIMEOUT) -> Any:
+        """Ask an actor as `App.ask` does, wait for all that it leads to, and give the answer.
+
+        Raises:
+            AskError: see `App.ask`.
+        """
+        asks, clock, inbox = self._make_asks(), self._clock, inbox_of(self._app.definition_of(actor))
+        if asks is None:
+            raise UsageError("driver.ask(): no actor of this app answers: annotate what a handler returns")
+        asked, partition_count, question_id = Asked.of(inbox, key, message), self._partitions, uuid4().hex
+
+        async def ask() -> Answer:
+            question = Question(
+                question_id,
+                inbox.name,
+                partition_for(asked.key, partition_count),
+                asked.key,
+                asked.value,
+                [*asked.headers, deadline_header(clock, timeout)],
+            )
+            return await carry(lambda left_s: asks.ask(question, left_s), clock, timeout, asked.what)
+
+        answer = asked.open(self._run(self._unless_failed(ask())))
+        self.settle()
+        return answer
+
     def outputs(self, topic: Any) -> list[Sent]:
         """Give the committed records of a topic that no earlier call gave, by partition and offset."""
         name = str(topic.get_topic_name())
@@ -216,17 +251,26 @@ class ActorTestDriver:
 
     # --- the world -------------------------------------------------------------------------------------------------
 
-    def advance(self, seconds: float) -> None:
-        """Let time pass, and wait for all that it leads to."""
-        self._run(asyncio.sleep(seconds))
-        self.settle()
+    @property
+    def now_s(self) -> float:
+        """The virtual time, in seconds since the driver began."""
+        return self._loop.time()
 
-    def crash(self, *, keep_disk: bool = True) -> None:
-        """Kill the worker as `kill -9` does and start another, on the same disk or on an empty one."""
+    def advance(self, seconds: float, *, settle: bool = True) -> None:
+        """Let time pass, and wait for all that it leads to, unless `settle` is false: handlers may still be at work."""
+        self._run(asyncio.sleep(seconds))
+        if settle:
+            self.settle()
+
+    def crash(self, *, keep_disk: bool = True, settle: bool = True) -> None:
+        """Kill the worker as `kill -9` does and start another, on the same disk or on an empty one.
+
+        Waits for all that its messages lead to, unless `settle` is false.
+        """
         self._kill()
         if not keep_disk:
             self._disk.erase()
-        self._run(self._restart())
+        self._run(self._restart(settle=settle))
 
     def restart(self, app: App | None = None) -> None:
         """Start the worker anew, with another version of the app if one is given: its actors have to be the same."""
@@ -256,20 +300,33 @@ class ActorTestDriver:
         names = {str(topic.get_topic_name()) for topic in app.declared_topics if topic.topics}
         for name in sorted(names | inputs):
             self._cluster.make_topic(name, self._partitions)
+        for name, partitions in self._setup.plain().items():
+            self._cluster.make_topic(name, partitions)
+        if self._setup.answers:
+            self._cluster.make_topic(self._setup.reply_topic, REPLY_PARTITIONS)
         self._cluster.make_topic(self._setup.owners_topic, 1, is_compacted=True)
         for definition in app.actors.values():
             for store in definition.stores:
                 self._cluster.make_topic(self._setup.changelog_topic(store.name), self._partitions, is_compacted=True)
 
-    async def _restart(self) -> None:
+    async def _restart(self, *, settle: bool = True) -> None:
         topics: Any = _Topics(self._cluster)
         found = await self._setup.check_topics(topics)
         self._outputs = await self._setup.outputs(topics)
         changelogs = await topics.existing(self._setup.compacted(found))
-        self._specs = await self._setup.specs(found, changelogs, topics)
+        self._specs = [self._replaced(spec) for spec in await self._setup.specs(found, changelogs, topics)]
         self._failures.clear()
         self._start()
-        await self._settle()
+        if settle:
+            await self._settle()
+
+    def _replaced(self, spec: ActorSpec) -> ActorSpec:
+        """Put the test's functions in the place of the effects'."""
+        functions = {
+            name: replace(effect, function=self._effects.get(name, effect.function))
+            for name, effect in spec.effect_functions.items()
+        }
+        return replace(spec, effect_functions=functions)
 
     def _start(self) -> None:
         self._lives += 1
@@ -304,6 +361,7 @@ class ActorTestDriver:
                 clock=self._clock,
                 resolve_output=self._outputs,
                 encode_owner=lambda record: encode_owner(owners_topic, record),
+                asks=self._make_asks(),
             ),
             task_settings=self._setup.task_settings(),
             settings=WorkerSettings(revoke_s=_STOP_S, poll_s=_IDLE_S),
@@ -351,6 +409,22 @@ class ActorTestDriver:
         if worker is None or len(worker.tasks) < len(self._specs) * self._partitions:
             return False
         return all(task.is_settled(self._end_of(task.source)) for task in worker.tasks)
+
+    async def _unless_failed(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Give what the coroutine gives, or raise what makes a task or the worker stop meanwhile."""
+        task = asyncio.create_task(coroutine)
+        try:
+            while not task.done():
+                self._raise_failure()
+                await asyncio.wait([task], timeout=_LOOK_S)
+        finally:
+            task.cancel()
+        return task.result()
+
+    def _make_asks(self) -> FakeAsks | None:
+        if not self._setup.answers:
+            return None
+        return FakeAsks(self._cluster, self._network, topic=self._setup.reply_topic)
 
     def _end_of(self, source: TopicPartition) -> int:
         """Give the offset behind a partition's last record, which may have markers behind it."""

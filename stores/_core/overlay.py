@@ -164,6 +164,26 @@ class Overlay:
         raw = self._base_get(key)
         return raw[STAMP_BYTES:] if raw is not None and is_expired(raw, self._scope.now_ms) else None
 
+    def read(self, key: bytes) -> bytes | None:
+        """Give the stamped value of `key` as a `PartitionReader` does: one that has expired is still given."""
+        entry = self.writes.get(key) or self._frozen.get(key)
+        return self._base_get(key) if entry is None else stamped(entry)
+
+    def scan(
+        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Give (key, stamped value) as a `PartitionReader` does, as of the call."""
+        return _layered(self._layer(start, end, reverse), self._base_scan(start, end, reverse=reverse), reverse)
+
+    def absorb(self, writes: Writes) -> None:
+        """Take over what another overlay above this one has gathered."""
+        mine = self.writes
+        for key, entry in writes.items():
+            if key not in mine:
+                self.bytes_held += len(key) + WRITE_OVERHEAD_BYTES
+            self.bytes_held += len(entry[1] or b"")
+            mine[key] = entry
+
     def has_write(self, key: bytes) -> bool:
         """Tell whether there is a write of `key`, a delete too, that isn't in the base yet."""
         return key in self.writes or key in self._frozen
@@ -175,14 +195,18 @@ class Overlay:
 
         Costs a look at every uncommitted key, then the keys in the range.
         """
-        base = self._base_scan(start, end, reverse=reverse)
+        now_ms = self._scope.now_ms
+        found = self.scan(start, end, reverse=reverse)
+        return ((key, raw[STAMP_BYTES:]) for key, raw in found if not is_expired(raw, now_ms))
+
+    def _layer(self, start: bytes | None, end: bytes | None, reverse: bool) -> list[tuple[bytes, bytes | None]]:
         layer = [
             (key, stamped(entry))
             for key, entry in (self._frozen | self.writes).items()
             if (start is None or key >= start) and (end is None or key < end)
         ]
         layer.sort(key=_first, reverse=reverse)
-        return _live(layer, base, self._scope.now_ms, reverse)
+        return layer
 
     def prefix(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Give (key, value) of the keys that begin with `prefix`, in byte order, as of the call."""
@@ -233,8 +257,21 @@ def _after_prefix(prefix: bytes) -> bytes | None:
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
 
-def _live(
-    layer: list[tuple[bytes, bytes | None]], base: Iterator[tuple[bytes, bytes]], now_ms: int, reverse: bool
+class OverlayReader:
+    """An overlay in the place of a store's partition: the base of another overlay."""
+
+    __slots__ = ("get", "scan")
+
+    def __init__(self, overlay: Overlay) -> None:
+        self.get = overlay.read
+        self.scan = overlay.scan
+
+    def position(self) -> None:
+        """Give none: uncommitted state belongs to no position."""
+
+
+def _layered(
+    layer: list[tuple[bytes, bytes | None]], base: Iterator[tuple[bytes, bytes]], reverse: bool
 ) -> Iterator[tuple[bytes, bytes]]:
     last = None
     # merge() is stable: of one key, the layer's entry comes before the base's.
@@ -242,5 +279,5 @@ def _live(
         if key == last:
             continue
         last = key
-        if raw is not None and not is_expired(raw, now_ms):
-            yield key, raw[STAMP_BYTES:]
+        if raw is not None:
+            yield key, raw

@@ -2,13 +2,25 @@
 
 import random
 
+import pytest
+
+from actors import AskRejectedError, EffectCall
 from actors.testing import ActorTestDriver
-from examples.bank_accounts import Account, Balance, Deposit, Transfer, outcomes
+from examples.bank_accounts import Account, Balance, Deposit, Show, Transfer, Withdraw, outcomes, transfers
 from examples.bank_accounts import app as bank
+from examples.cart_reminders import Checkout, Put, Shopper, reminders
+from examples.cart_reminders import app as cart_app
+from examples.cart_reminders import orders as cart_orders
+from examples.order_saga import Place, Process, Stock, Supply, results
+from examples.order_saga import app as saga
+from examples.rate_limiter import Bucket, Take
+from examples.rate_limiter import app as limits
 from examples.run_commands import RunCommand, commands, runs
 from examples.run_commands import app as dispatcher
 from examples.sessions import Visit, pages, visits
 from examples.sessions import app as shop
+from examples.webhooks import Delivered, Endpoint, Event, post
+from examples.webhooks import app as webhooks
 
 
 def test_run_commands_runs_each_once():
@@ -40,16 +52,98 @@ def test_bank_accounts_keep_all_the_money():
         order = random.Random(1)
         for number in range(60):
             sender, receiver = order.sample(names, 2)
-            driver.tell(Account, sender, Transfer(f"t{number}", receiver, order.randint(1, 90)))
-            if number == 30:
+            driver.post(transfers, key=f"t{number}", value=Transfer(sender, receiver, order.randint(1, 90)))
+            if number % 20 == 10:
+                driver.advance(0.001, settle=False)
                 driver.crash()
-        found = [sent.value for sent in driver.outputs(outcomes)]
-        assert sorted(one.transfer for one in found) == sorted(f"t{number}" for number in range(60))
-        assert {one.outcome for one in found} == {"done", "refused"}
+        driver.settle()
+        found = {sent.key: sent.value.outcome for sent in driver.outputs(outcomes)}
+        assert found.keys() == {f"t{number}" for number in range(60)}
+        assert {"done", "refused"} <= {outcome if outcome == "done" else "refused" for outcome in found.values()}
         balances = driver.items(Account)
         assert sum(balance.cents for balance in balances.values()) == 600
         assert all(balance.cents >= 0 for balance in balances.values())
-        assert type(balances["account-0"]) is Balance
+        assert driver.ask(Account, "account-0", Show()) == balances["account-0"]
+
+
+def test_a_withdrawal_that_isnt_covered_is_refused():
+    with ActorTestDriver(bank) as driver:
+        driver.tell(Account, "ada", Deposit(5))
+        assert driver.ask(Account, "ada", Withdraw(2)) == 3
+        with pytest.raises(AskRejectedError, match="ada has 3 cents, not 4"):
+            driver.ask(Account, "ada", Withdraw(4))
+        assert driver.get(Account, "ada") == Balance(3)
+
+
+def test_carts_are_reminded_of_twice_unless_they_are_paid():
+    with ActorTestDriver(cart_app, partitions=2) as driver:
+        for shopper, thing in (("ada", "hat"), ("bob", "shoes"), ("ada", "scarf")):
+            driver.tell(Shopper, shopper, Put(thing))
+        driver.advance(1800)
+        driver.tell(Shopper, "bob", Checkout())
+        assert [(sent.key, sent.value.things) for sent in driver.outputs(cart_orders)] == [("bob", ["shoes"])]
+        driver.crash(keep_disk=False)
+        driver.advance(1700)
+        assert driver.outputs(reminders) == []
+        driver.advance(200)
+        assert [sent.value for sent in driver.outputs(reminders)] == ["hat, scarf still in your cart"]
+        driver.advance(12 * 3600)
+        driver.crash()
+        driver.advance(12 * 3600)
+        assert [sent.key for sent in driver.outputs(reminders)] == ["ada"]
+        driver.advance(48 * 3600)
+        assert driver.outputs(reminders) == []
+
+
+def test_a_client_has_so_many_calls_and_later_more():
+    with ActorTestDriver(limits) as driver:
+        answers = [driver.ask(Bucket, "ada", Take(at_s=1_000.0)) for _ in range(6)]
+        assert [answer.is_allowed for answer in answers] == [True] * 5 + [False]
+        assert answers[-1].retry_after_s == 1.0
+        assert driver.ask(Bucket, "bob", Take(5, at_s=1_000.0)).is_allowed
+        assert not driver.ask(Bucket, "ada", Take(3, at_s=1_002.0)).is_allowed
+        assert driver.ask(Bucket, "ada", Take(2, at_s=1_002.0)).is_allowed
+
+
+def test_webhooks_arrive_in_order_with_one_key_each():
+    calls: list[tuple[str, str, int]] = []
+
+    async def post_flaky(call: EffectCall, url: str, body: str) -> Delivered:
+        calls.append((body, call.idempotency_key, call.attempt))
+        if body == "two" and call.attempt < 3:
+            raise ConnectionError("refused")
+        return Delivered(200)
+
+    with ActorTestDriver(webhooks, effects={post: post_flaky}) as driver:
+        for body in ("one", "two", "three"):
+            driver.tell(Endpoint, "http://a", Event(body))
+        driver.advance(1.5)
+        driver.advance(2.5)
+        assert [(body, attempt) for body, _, attempt in calls] == [
+            ("one", 1),
+            ("two", 1),
+            ("two", 2),
+            ("two", 3),
+            ("three", 1),
+        ]
+        assert len({key for body, key, _ in calls if body == "two"}) == 1
+        assert driver.get(Endpoint, "http://a").delivered == 3
+
+
+@pytest.mark.parametrize(
+    ("count", "card", "result", "free"),
+    [(2, "ok", "confirmed", 3), (9, "ok", "out of stock", 5), (2, "empty-1", "payment refused", 5)],
+)
+def test_orders_come_to_an_end(count: int, card: str, result: str, free: int):
+    with ActorTestDriver(saga, partitions=2) as driver:
+        driver.tell(Stock, "hat", Supply(5))
+        driver.tell(Process, "o1", Place("hat", count, card))
+        driver.crash()
+        driver.advance(1)
+        assert [(sent.key, sent.value) for sent in driver.outputs(results)] == [("o1", result)]
+        assert driver.get(Stock, "hat").free == free
+        driver.advance(3600)
+        assert driver.outputs(results) == []
 
 
 def test_sessions_give_each_visit_out_once():

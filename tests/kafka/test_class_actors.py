@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import orjson
 
-from examples.bank_accounts import Deposit, Transfer
+from tests.kafka.apps.bank_app import Deposit, Transfer
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
 MODULE = "tests.kafka.apps.bank_app"

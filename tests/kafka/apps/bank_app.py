@@ -1,21 +1,44 @@
-"""The example of the bank, under an app id and topics of the test's own; `BANK_VERSION=2` has a newer state."""
+"""A bank whose transfers are messages between accounts; `BANK_VERSION=2` has a newer state."""
 
 import os
 
 import msgspec
 
 from actors import Actor, App, receive
-from examples.bank_accounts import Deposit, Outcome, Transfer
 
-NAME = os.environ["APP_NAME"]
+NAME = os.environ.get("APP_NAME", "bank")
 app = App(
     NAME,
-    broker=os.environ["KAFKA_URL"],
+    broker=os.environ.get("KAFKA_URL", "kafka://127.0.0.1:9092"),
     broker_session_timeout=6.0,
     broker_heartbeat_interval=0.5,
     broker_max_poll_records=50,
     broker_commit_interval=0.05,
 )
+
+
+class Deposit(msgspec.Struct, tag="deposit"):
+    """Money that comes in; `transfer` names the transfer that it belongs to."""
+
+    amount: int
+    transfer: str = ""
+
+
+class Transfer(msgspec.Struct, tag="transfer"):
+    """An order to send money to another account."""
+
+    id: str
+    to: str
+    amount: int
+
+
+class Outcome(msgspec.Struct):
+    """What became of a transfer: `done` or `refused`."""
+
+    transfer: str
+    outcome: str
+
+
 accounts = app.topic(f"{NAME}-in", key_type=str)
 outcomes = app.topic(f"{NAME}-out", key_type=str, value_type=Outcome)
 is_newer = os.environ.get("BANK_VERSION") == "2"

@@ -182,7 +182,11 @@ class Owner:
     async def did(self, offset: int) -> Owner:
         """Wait until everything before `offset` is committed and stored."""
         await eventually(
-            lambda: self.running._committed_offset >= offset and self.running.state is State.RUNNING,
+            lambda: (
+                self.running._tenure is not None
+                and self.running._tenure.committed_offset >= offset
+                and self.running.state is State.RUNNING
+            ),
             deadline_s=PROGRESS_S,
             what=lambda: f"{self.name} committed {offset}: {self.task!r}",
         )

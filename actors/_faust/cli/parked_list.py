@@ -1,0 +1,70 @@
+"""`faust -A APP parked list`: which keys wait, and why."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from actors._faust.cli.parked_reading import Line, ParkedReader, actor_of, key_json
+from actors._faust.cli.session import Session, with_session
+
+SHOWN_ERROR_CHARS = 100
+_COLUMNS = ("actor", "what", "#partition", "key", "#waiting", "error", "#attempts", "since")
+
+
+@click.command("list")
+@click.option("--actor", metavar="NAME", help="Of this actor only.")
+@with_session
+def list_parked(session: Session, actor: str | None) -> None:
+    """List the keys whose messages or effects were put aside, from the committed changelogs.
+
+    Error and attempts are those of the first of a key; `waiting` counts it and all behind it.
+    """
+    lines = asyncio.run(_read(session, actor))
+    if session.as_json:
+        session.say_json([_as_json(line) for line in lines])
+    elif not lines:
+        session.say("nothing is parked")
+    elif not session.quiet:
+        from actors._faust.cli.output import print_table
+
+        print_table(session.stdout, f"Parked in {session.app.conf.id}", _COLUMNS, map(_as_row, lines))
+
+
+async def _read(session: Session, actor: str | None) -> list[Line]:
+    definitions = list(session.app.actors.values()) if actor is None else [actor_of(session, actor)]
+    async with ParkedReader.connect(session.setup) as reader:
+        lines = await reader.lines(definitions)
+    return [line for line in lines if any(entry.is_parked for entry in line.entries)]
+
+
+def _as_row(line: Line) -> list[str]:
+    from actors._faust.cli.output import moment
+
+    head = line.head
+    error = " ".join((head.error or "-").split())
+    return [
+        line.actor,
+        line.what,
+        str(line.partition),
+        line.shown_key,
+        str(len(line.entries)),
+        error if len(error) <= SHOWN_ERROR_CHARS else error[: SHOWN_ERROR_CHARS - 1] + "…",
+        str(head.attempts),
+        moment(head.since_ms),
+    ]
+
+
+def _as_json(line: Line) -> dict[str, Any]:
+    return {
+        "actor": line.actor,
+        "what": line.what,
+        "partition": line.partition,
+        "key": key_json(line),
+        "waiting": len(line.entries),
+        "error": line.head.error,
+        "attempts": line.head.attempts,
+        "since_ms": line.head.since_ms,
+    }

@@ -1,0 +1,256 @@
+"""Carries questions over a broker: a producer, and a consumer of the partition where this process's answers come.
+
+Traps of aiokafka that shape this module:
+
+- A future of the client's can be cancelled by the client itself when a connection dies. A cancellation that nobody
+  asked for is a broker that is away.
+- A producer whose sender met a fatal error refuses everything from then on: it is replaced. The consumer stays, and
+  with it the place from which answers are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextvars import Context
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+from aiokafka.structs import TopicPartition as KafkaPartition
+
+from actors._kafka.connection import Connection, broker_errors
+from actors._kafka.control import ControlPlane
+from actors._kafka.topics import Topics
+from actors.errors import AskTimeoutError, BrokerUnavailableError, RecordTooLargeError, UnknownTopicError, show_bytes
+from actors.ports import Answer, Question
+from actors.runtime.asks import ASK, REPLY_CONFIG, REPLY_PARTITIONS, REPLY_TO, Waiting
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 1.0
+RETRY_S = 0.2
+CLOSE_S = 2.0
+MAX_REQUEST_BYTES = 64 * 1024 * 1024
+
+
+class KafkaAsks:
+    """`actors.ports.Asks` over a broker. It connects when the first question is asked; one per process.
+
+    Args:
+        connection: to the brokers.
+        group: for the connection that asks about topics.
+        topic: where answers come; it is made if it is missing.
+        replication_factor: of the topic; -1 is the broker's default.
+    """
+
+    def __init__(self, connection: Connection, *, group: str, topic: str, replication_factor: int) -> None:
+        self._connection = connection
+        self._group = group
+        self._topic = topic
+        self._replication_factor = replication_factor
+        self._identity = uuid.uuid4()
+        self._waiting = Waiting(self._identity.hex)
+        self._partition = 0
+        self._counts: dict[str, int] = {}
+        self._opening: asyncio.Task[None] | None = None
+        self._producer: AIOKafkaProducer | None = None
+        self._consumer: AIOKafkaConsumer | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    async def ask(self, question: Question, timeout_s: float) -> Answer:
+        """See `actors.ports.Asks.ask`.
+
+        Raises:
+            TimeoutError: no answer came in time.
+            BrokerUnavailableError: the question couldn't be sent, or that isn't known.
+            RecordTooLargeError: the topic doesn't take a question of its size.
+            AskTimeoutError: this was closed meanwhile.
+        """
+        async with asyncio.timeout(timeout_s):
+            with self._waiting.question(question) as answer:
+                await self._open()
+                await self._send(question)
+                return await answer
+
+    async def partitions_of(self, topic: str) -> int:
+        """Give how many partitions an actor's input has; what was seen once isn't asked for again.
+
+        Raises:
+            UnknownTopicError: the broker doesn't have it.
+            BrokerUnavailableError: no broker answers.
+        """
+        if topic not in self._counts:
+            async with self._topics() as topics:
+                found = await topics.existing([topic])
+            if topic not in found:
+                raise UnknownTopicError(
+                    f"topic {topic} isn't on the broker, so no actor reads it: make it (kafka-topics.sh "
+                    f"--bootstrap-server BROKER --create --topic {topic} --partitions 8) and start a worker"
+                )
+            self._counts[topic] = found[topic].partitions
+        return self._counts[topic]
+
+    async def close(self) -> None:
+        """Disconnect; who still waits gets an `AskTimeoutError`. May be called twice."""
+        self._is_closed = True
+        self._waiting.fail(_closed())
+        for task in (self._opening, self._reader):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+        producer, self._producer = self._producer, None
+        consumer, self._consumer = self._consumer, None
+        if producer is not None:
+            await _stop(producer)
+        if consumer is not None:
+            await _stop(consumer)
+
+    # --- opening ---------------------------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        """Connect, once for all who ask at the same time: one who gives up ends it for nobody else."""
+        if self._is_closed:
+            raise _closed()
+        producer = self._producer
+        if producer is not None and producer._sender.sender_task.done():
+            self._producer = None
+            await _stop(producer)
+        if self._producer is not None and self._consumer is not None:
+            return
+        if self._opening is None or self._opening.done():
+            # In a context of its own: it outlives the message that happens to be the first.
+            self._opening = asyncio.create_task(self._connect(), name="asks connecting", context=Context())
+            # All who ask may have given up by then.
+            self._opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+        opening = self._opening
+        await asyncio.wait([opening])
+        if opening.cancelled():
+            raise _closed() if self._is_closed else BrokerUnavailableError("connecting for questions was given up")
+        opening.result()
+
+    async def _connect(self) -> None:
+        with broker_errors("connecting for questions and answers"), _own_cancellation("connecting for questions"):
+            if self._consumer is None:
+                await self._start_consumer()
+            if self._producer is None:
+                await self._start_producer()
+
+    async def _start_consumer(self) -> None:
+        """Stand at the end of our partition, before any question is sent."""
+        async with self._topics() as topics:
+            wanted = {self._topic: REPLY_PARTITIONS}
+            found = await topics.ensure_plain(wanted, self._replication_factor, REPLY_CONFIG)
+        self._partition = self._identity.int % found[self._topic].partitions
+        source = KafkaPartition(self._topic, self._partition)
+        consumer = AIOKafkaConsumer(
+            **self._connection.arguments("answers"),
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            # When the topic was made anew, or its records are gone, all that is there may be for us.
+            auto_offset_reset="earliest",
+        )
+        self._connection.outages.watch(consumer._client)
+        try:
+            await consumer.start()
+            consumer.assign([source])
+            consumer.seek(source, (await consumer.end_offsets([source]))[source])
+        except BaseException:
+            await _stop(consumer)
+            raise
+        self._consumer = consumer
+        self._reader = asyncio.create_task(self._read(consumer, source), name="answers reader", context=Context())
+
+    async def _start_producer(self) -> None:
+        producer = AIOKafkaProducer(
+            **self._connection.arguments("questions"),
+            enable_idempotence=True,
+            # The topic decides what is too large.
+            max_request_size=MAX_REQUEST_BYTES,
+        )
+        self._connection.outages.watch(producer.client)
+        try:
+            await producer.start()
+        except BaseException:
+            await _stop(producer)
+            raise
+        self._producer = producer
+
+    @contextlib.asynccontextmanager
+    async def _topics(self) -> AsyncIterator[Topics]:
+        control = await ControlPlane.open(self._connection, self._group)
+        try:
+            yield Topics(self._connection, control)
+        finally:
+            await control.close()
+
+    # --- while it runs ---------------------------------------------------------------------------------------------
+
+    async def _send(self, question: Question) -> None:
+        producer = self._producer
+        if producer is None:
+            raise _closed()
+        reply_to = f"{self._topic}/{self._partition}/{self._identity.hex}"
+        what = f"sending question {question.id} to {question.topic}[{question.partition}]"
+        try:
+            with broker_errors(what), _own_cancellation(what):
+                sent = await producer.send(
+                    question.topic,
+                    question.value,
+                    question.key,
+                    partition=question.partition,
+                    headers=[*question.headers, (ASK, question.id.encode()), (REPLY_TO, reply_to.encode())],
+                )
+                # The client doesn't expect its own futures to be cancelled.
+                await asyncio.shield(sent)
+        except AssertionError as error:
+            # The client's metadata is older than the partition, or somebody made the topic anew.
+            raise BrokerUnavailableError(f"{what}: the client knows no such partition") from error
+        except BrokerUnavailableError as error:
+            if isinstance(error.__cause__, MessageSizeTooLargeError | RecordListTooLargeError):
+                raise RecordTooLargeError(
+                    f"{what}: the topic's max.message.bytes doesn't allow {len(question.value)} bytes for key "
+                    f"{show_bytes(question.key)}: write less, or raise the topic's setting"
+                ) from error
+            raise
+
+    async def _read(self, consumer: AIOKafkaConsumer, source: KafkaPartition) -> None:
+        """Take answers until it is cancelled, whatever becomes of the broker."""
+        while True:
+            try:
+                with _own_cancellation("reading answers"):
+                    fetched = await consumer.getmany(source, timeout_ms=int(POLL_S * 1000))
+            except (KafkaError, OSError, BrokerUnavailableError) as error:
+                logger.warning("reading answers from %s[%d]: %r; it is tried again", *source, error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            for record in fetched.get(source, ()):
+                self._waiting.deliver(record)
+
+
+def _closed() -> AskTimeoutError:
+    return AskTimeoutError("the client for questions was closed: whether the question is handled isn't known")
+
+
+@contextlib.contextmanager
+def _own_cancellation(what: str) -> Iterator[None]:
+    """Tell a cancellation of the caller from one of the client's futures."""
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise BrokerUnavailableError(f"{what}: the client gave the request up") from error
+
+
+async def _stop(client: AIOKafkaProducer | AIOKafkaConsumer) -> None:
+    """Stop a client, though its brokers may be away."""
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await client.stop()
+    except (KafkaError, OSError, TimeoutError) as error:
+        logger.info("a client for questions was let go: %r", error)

@@ -1,0 +1,522 @@
+"""Questions between actors, and their answers.
+
+    asker's handler ──fa-ask──▶ input of the other actor ──▶ its handler, its commit ──▶ reply topic ──▶ asker's handler
+
+A question is a message like any other, sent at once and outside of any transaction, with an id that is the same each
+time the asking message is handled. The other actor keeps its answer under that id, in the commit of what the question
+led to, and sends it in the same commit. So a question that comes again is not handled again: its first answer is sent
+again, for as long as `answer_ttl` says. An answer is on its way only when what it tells of is committed.
+
+Headers of a question:
+
+    fa-ask        its id
+    fa-reply-to   topic/partition/asker: where the answer goes, and the key that it goes with
+    fa-chain      who waits for it, and who waits for them: JSON [[actor, partition, key], …], the outermost first
+    fa-deadline   when nobody waits any more, Unix ms. A question that is older is not handled at all, unless its actor
+                  may ask itself: what its handler asked before its worker died must not remain alone
+
+An answer has the headers `fa-ask` and `fa-status`: "ok" with the encoded value, null for None; "rejected" or "failed"
+with the reason as text. The store of answers has the same under the id: one byte for the status, then the value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import json
+import logging
+import typing
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import blake2b
+from types import NoneType, SimpleNamespace
+from typing import Any, Protocol
+
+from actors._core.partitioner import partition_for
+from actors.errors import (
+    AskCycleError,
+    AskFailedError,
+    AskRejectedError,
+    AskTimeoutError,
+    BrokerUnavailableError,
+    ConfigurationError,
+    RecordTooLargeError,
+    UsageError,
+    show_bytes,
+)
+from actors.ports import Answer, Asks, Clock, InputRecord, LogRecord, Output, Question
+from actors.runtime.context import RECORD_OVERHEAD_BYTES, Context, OutputTopic, Recipient, Store, TaskState
+from actors.runtime.turns import Moment
+
+logger = logging.getLogger(__name__)
+
+ASK, REPLY_TO, CHAIN, DEADLINE, STATUS = "fa-ask", "fa-reply-to", "fa-chain", "fa-deadline", "fa-status"
+OK, REJECTED, FAILED = "ok", "rejected", "failed"
+REPLY_PARTITIONS = 8
+REPLY_CONFIG = {"cleanup.policy": "delete", "retention.ms": "3600000"}
+"""How the topic of answers is made: an asker reads only what comes after its question."""
+MAX_QUESTIONS = 10_000
+"""How many questions of one process may be without an answer."""
+RETRY_S = 0.1
+"""After so long a question that couldn't be sent is sent again. It has its id, so it isn't handled twice."""
+_STATUS_OF = {b"o": OK, b"n": OK, b"r": REJECTED, b"f": FAILED}
+_NONE, _FAILED = b"n", b"f"
+_MAX_REASON_BYTES = 4_000
+_MAX_DIGITS = 18
+
+Handler = Callable[[Context, Any], Awaitable[Any]]
+Link = tuple[str, int, str]
+"""An actor, a partition, a key as text: somebody who waits."""
+
+
+# --- the asking side --------------------------------------------------------------------------------------------------
+
+
+class Asker:
+    """Asks on behalf of the handlers of one task."""
+
+    def __init__(self, asks: Asks, clock: Clock, actor: str) -> None:
+        self._asks = asks
+        self._clock = clock
+        self._actor = actor
+        self._waits: Counter[int] = Counter()
+
+    def wall_ms(self) -> int:
+        """Give Unix milliseconds."""
+        return self._clock.wall_ms()
+
+    async def ask(self, ctx: Context, actor: Any, key: Any, message: Any, timeout: timedelta) -> Any:
+        """See `Context.ask`."""
+        state = ctx._state
+        if state is None or state.on_wait is None:
+            raise UsageError(
+                f"ctx.ask() in actor {self._actor}: its partition would stand still while it waits, and could wait for "
+                "itself: declare it with @app.actor(..., concurrency=…)"
+            )
+        target = state.resolve_output(Recipient(actor))
+        asked = Asked.of(target, key, message)
+        chain: list[Link] = [*_chain_in(ctx), (state.actor, state.partition, _text(ctx._raw_key))]
+        _refuse_cycle(chain, target, asked)
+        question = Question(
+            id=f"{ctx.next_id()}-{_digest(state.actor, target.name, asked.key, asked.value)}",
+            topic=target.name,
+            partition=partition_for(asked.key, target.partition_count),
+            key=asked.key,
+            value=asked.value,
+            headers=[
+                *asked.headers,
+                (CHAIN, json.dumps(chain).encode()),
+                deadline_header(self._clock, timeout),
+            ],
+        )
+        with self._waiting(state):
+            answer = await carry(lambda left_s: self._asks.ask(question, left_s), self._clock, timeout, asked.what)
+        return asked.open(answer)
+
+    @contextlib.contextmanager
+    def _waiting(self, state: TaskState) -> Iterator[None]:
+        """Say that a message waits, once, however many questions it asks at a time."""
+        on_wait, message = state.on_wait or int, id(state)
+        self._waits[message] += 1
+        if self._waits[message] == 1:
+            on_wait(1)
+        try:
+            yield
+        finally:
+            self._waits[message] -= 1
+            if not self._waits[message]:
+                del self._waits[message]
+                on_wait(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question in bytes, and what it takes to open its answer. `what` is the question for people."""
+
+    key: bytes
+    value: bytes
+    headers: list[tuple[str, bytes]]
+    decode: Callable[[bytes], Any]
+    what: str
+
+    @classmethod
+    def of(cls, target: OutputTopic, key: Any, message: Any) -> Asked:
+        """Encode a question.
+
+        Raises:
+            UsageError: the actor doesn't answer such a message; the message is too large, or without a key.
+        """
+        kind = type(message).__name__
+        if key is None:
+            raise UsageError(f"ask({target.actor}): a question to an actor needs a key")
+        decode = None if target.answer_decoder is None else target.answer_decoder(message)
+        if decode is None:
+            raise UsageError(
+                f"actor {target.actor} gives no answer to {kind}: annotate what its handler returns, or use tell"
+            )
+        raw_key, raw_value = target.encode_key(key), target.encode_value(message)
+        size = len(raw_key) + len(raw_value) + RECORD_OVERHEAD_BYTES
+        if size > target.max_record_bytes:
+            raise RecordTooLargeError(
+                f"{target.name}: a question of {size} bytes for key {show_bytes(raw_key)} doesn't fit into the topic's "
+                f"max.message.bytes={target.max_record_bytes}: write less, or raise the topic's setting and restart "
+                "the worker"
+            )
+        headers = [] if target.type_headers is None else target.type_headers(message)
+        return cls(raw_key, raw_value, headers, decode, f"{kind} to actor {target.actor}, key {show_bytes(raw_key)}")
+
+    def open(self, answer: Answer) -> Any:
+        """Give what the other handler returned.
+
+        Raises:
+            AskRejectedError: it raised `Rejected`.
+            AskFailedError: it failed, or its answer isn't what it is declared to be.
+        """
+        if answer.status == OK:
+            try:
+                return None if answer.value is None else self.decode(answer.value)
+            except ValueError as error:
+                raise AskFailedError(f"{self.what}: it was handled, but its answer doesn't decode: {error}") from error
+        reason = (answer.value or b"").decode(errors="replace")
+        if answer.status == REJECTED:
+            raise AskRejectedError(f"{self.what}: rejected: {reason}")
+        raise AskFailedError(f"{self.what}: failed: {reason}")
+
+
+def deadline_header(clock: Clock, timeout: timedelta) -> tuple[str, bytes]:
+    """Give the header that says when nobody waits any more."""
+    return DEADLINE, b"%d" % (clock.wall_ms() + timeout // timedelta(milliseconds=1))
+
+
+async def carry(ask: Callable[[float], Awaitable[Answer]], clock: Clock, timeout: timedelta, what: str) -> Answer:
+    """Call `ask` with the seconds that are left, again while the question can't be sent, and give the answer.
+
+    Args:
+        ask: asks the same question, with the same id, each time.
+        clock: the time.
+        timeout: of all of it.
+        what: the question for people.
+
+    Raises:
+        AskTimeoutError: none came in time.
+    """
+    until_s = clock.monotonic() + timeout.total_seconds()
+    failure: BrokerUnavailableError | None = None
+    while (left_s := until_s - clock.monotonic()) > 0.0:
+        try:
+            return await ask(left_s)
+        except TimeoutError:
+            break
+        except BrokerUnavailableError as error:
+            failure = error
+        await clock.sleep(min(RETRY_S, max(0.0, until_s - clock.monotonic())))
+    why = "" if failure is None else f" ({failure})"
+    raise AskTimeoutError(
+        f"{what}: no answer within {timeout.total_seconds():g} s{why}: whether it is handled isn't known"
+    ) from failure
+
+
+def _digest(*parts: str | bytes) -> str:
+    """Tell questions apart that have the same number in the same message because the handler took another way."""
+    digest = blake2b(digest_size=4)
+    for part in parts:
+        raw = part.encode() if isinstance(part, str) else part
+        digest.update(b"%d:" % len(raw) + raw)
+    return digest.hexdigest()
+
+
+def _text(raw_key: bytes) -> str:
+    """Give a key as text, no two keys as the same."""
+    return raw_key.decode(errors="surrogateescape")
+
+
+def _chain_in(ctx: Context) -> list[Link]:
+    """Give who waits for the message that is being handled."""
+    raw = next((raw for name, raw in ctx.headers if name == CHAIN), None)
+    if raw is None:
+        return []
+    try:
+        return [(str(actor), int(partition), str(key)) for actor, partition, key in json.loads(raw)]
+    except (ValueError, TypeError):
+        logger.warning("%s offset %d: the header %s is not ours: %s", ctx.topic, ctx.offset, CHAIN, show_bytes(raw))
+        return []
+
+
+def _refuse_cycle(chain: Sequence[Link], target: OutputTopic, asked: Asked) -> None:
+    key = _text(asked.key)
+    if not any(actor == target.actor and waiting == key for actor, _, waiting in chain):
+        return
+    links = [*((actor, waiting) for actor, _, waiting in chain), (target.actor, key)]
+    raise AskCycleError(
+        f"{asked.what}: it would wait for itself: " + " -> ".join(f"{actor} {waiting!r}" for actor, waiting in links)
+    )
+
+
+class Waiting:
+    """The questions of a process that have no answer yet, for those who implement `actors.ports.Asks`.
+
+    `asker` is what answers to this process have as their key.
+    """
+
+    def __init__(self, asker: str, limit: int = MAX_QUESTIONS) -> None:
+        self.asker = asker
+        self._raw_asker = asker.encode()
+        self._limit = limit
+        self._futures: dict[str, set[asyncio.Future[Answer]]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @contextlib.contextmanager
+    def question(self, question: Question) -> Iterator[asyncio.Future[Answer]]:
+        """Give the future of a question's answer, which is waited for as long as the block runs.
+
+        Raises:
+            BrokerUnavailableError: too many questions wait already.
+        """
+        if self._count >= self._limit:
+            raise BrokerUnavailableError(
+                f"{self._limit} questions of this process wait for their answers: ask less at a time, or look why "
+                "nobody answers"
+            )
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._futures.setdefault(question.id, set()).add(future)
+        self._count += 1
+        try:
+            yield future
+        finally:
+            future.cancel()
+            self._count -= 1
+            self._futures[question.id].discard(future)
+            if not self._futures[question.id]:
+                del self._futures[question.id]
+
+    def deliver(self, record: LogRecord) -> None:
+        """Take a record of the reply topic; what is late, repeated or another process's is dropped."""
+        if record.key != self._raw_asker:
+            return
+        headers = dict(record.headers)
+        question_id = (headers.get(ASK) or b"").decode(errors="replace")
+        status = (headers.get(STATUS) or b"").decode(errors="replace")
+        for future in self._futures.get(question_id, ()):
+            if not future.done():
+                future.set_result(Answer(status, record.value))
+
+    def fail(self, error: Exception) -> None:
+        """End all waiting with an error."""
+        for futures in self._futures.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+
+
+# --- the answering side -----------------------------------------------------------------------------------------------
+
+
+class AnswerCodec(Protocol):
+    """How answers become bytes and back; neither takes None."""
+
+    @property
+    def encode(self) -> Callable[[Any], bytes]:
+        """Give the function that makes bytes."""
+
+    @property
+    def decode(self) -> Callable[[bytes], Any]:
+        """Give the function that reads them."""
+
+
+class AnswerTypes:
+    """What an actor answers with, by the type of the message: as its handlers' return annotations say."""
+
+    def __init__(
+        self, actor: str, handlers: Mapping[Any, Callable[..., Any]], resolve: Callable[[Any], AnswerCodec]
+    ) -> None:
+        self._actor = actor
+        self._handlers = handlers
+        self._resolve = resolve
+        self._codecs: dict[Any, AnswerCodec | None] = {}
+
+    @classmethod
+    def of(cls, actor: str, declared: Any, resolve: Callable[[Any], AnswerCodec]) -> AnswerTypes | None:
+        """Give those of a function or class, None if nothing that it does gives an answer.
+
+        Args:
+            actor: its name, for errors.
+            declared: the function or class.
+            resolve: gives a type's codec; called when the first message of the type comes.
+        """
+        methods: Mapping[Any, Any] = getattr(declared, "receivers", {object: declared})
+        handlers = {type_: method for type_, method in methods.items() if _annotation(method) is not None}
+        return cls(actor, handlers, resolve) if handlers else None
+
+    def check(self) -> None:
+        """Look whether all types can be had.
+
+        Raises:
+            ConfigurationError: an annotation can't be resolved.
+        """
+        for type_ in self._handlers:
+            self._codec(type_)
+
+    def codec_for(self, message: Any) -> AnswerCodec | None:
+        """Give the codec of the answer to a message, None if there is no answer to such messages."""
+        try:
+            return self._codecs[type(message)]
+        except KeyError:
+            base = next((base for base in type(message).__mro__ if base in self._handlers), None)
+            codec = self._codecs[type(message)] = None if base is None else self._codec(base)
+            return codec
+
+    def decoder_for(self, message: Any) -> Callable[[bytes], Any] | None:
+        """Give what reads the answer to a message, None if there is no answer to such messages."""
+        codec = self.codec_for(message)
+        return None if codec is None else codec.decode
+
+    def _codec(self, type_: Any) -> AnswerCodec:
+        handler = self._handlers[type_]
+        function = inspect.unwrap(handler)
+        annotated = SimpleNamespace(__annotations__={"return": _annotation(handler)})
+        try:
+            hints = typing.get_type_hints(annotated, globalns=getattr(function, "__globals__", {}))
+        except NameError as error:
+            raise ConfigurationError(
+                f"actor {self._actor}: what {function.__qualname__} returns is annotated with a name that isn't to be "
+                f"found ({error}): import it where the handler is defined, not only for type checks"
+            ) from error
+        return self._resolve(hints["return"])
+
+
+def _annotation(handler: Callable[..., Any]) -> Any:
+    """Give a handler's return annotation as it stands there, None if it has none or returns nothing."""
+    found = getattr(inspect.unwrap(handler), "__annotations__", {}).get("return")
+    return None if found in (None, NoneType, "None") else found
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a message's headers say of the question that it is."""
+
+    id: bytes
+    reply_to: bytes
+    deadline_ms: int | None
+
+    @classmethod
+    def of(cls, record: InputRecord) -> _Request | None:
+        """Give it, None for a message that isn't a question."""
+        if not record.headers:
+            return None
+        headers = dict(record.headers)
+        if not headers.get(ASK):
+            return None
+        deadline = headers.get(DEADLINE) or b""
+        is_number = deadline.isdigit() and len(deadline) <= _MAX_DIGITS
+        return cls(headers[ASK], headers.get(REPLY_TO) or b"", int(deadline) if is_number else None)
+
+
+class Answers:
+    """Answers the questions that come to an actor.
+
+    Args:
+        store: where answers are kept.
+        types: what the actor answers with.
+        reply_topic: where answers go, whatever a question says otherwise.
+    """
+
+    def __init__(self, store: Store[bytes, bytes], types: AnswerTypes, reply_topic: str) -> None:
+        self._store = store
+        self._types = types
+        self._reply_topic = reply_topic
+
+    def around(self, handler: Handler) -> Handler:
+        """Give a handler that answers questions; what it returns for other messages goes nowhere.
+
+        It has to be around `deduplicated`: a question whose message was seen before, under another question, is
+        answered with None, and one that comes again gets its own first answer.
+        """
+
+        async def handle(ctx: Context, message: Any) -> None:
+            request = _Request.of(ctx._record)
+            if request is None:
+                await handler(ctx, message)
+            else:
+                await self._answer(ctx, message, request, handler)
+
+        handle.__name__ = handle.__qualname__ = getattr(handler, "__name__", "handle")
+        return handle
+
+    def rejected(self, state: TaskState, record: InputRecord, reason: str) -> None:
+        """Tell who asked, if it was a question, that the handler refused the message."""
+        request = _Request.of(record)
+        if request is not None:
+            self._give(state, request, b"r" + _cut(reason))
+
+    def failed(self, state: TaskState, record: InputRecord, reason: str) -> None:
+        """Tell who asked, if it was a question, that the handler failed."""
+        request = _Request.of(record)
+        if request is not None:
+            self._give(state, request, _FAILED + _cut(reason))
+
+    async def _answer(self, ctx: Context, message: Any, request: _Request, handler: Handler) -> None:
+        state = ctx._state
+        if state is None:
+            raise AssertionError("a message that is being handled has a state")
+        given = state.overlays[self._store].get(request.id)
+        # It failed, was put aside, and is handled again because an operator wants it to be.
+        is_again = given is not None and given.startswith(_FAILED) and isinstance(ctx._record, Moment)
+        if given is not None and not is_again:
+            self._send(state, request, given)
+            return
+        if not is_again and self._is_late(state, request):
+            logger.info("%s offset %d: question %r is too old: nobody waits", ctx.topic, ctx.offset, request.id)
+            return
+        result = await handler(ctx, message)
+        codec = self._types.codec_for(message)
+        self._give(state, request, _NONE if result is None or codec is None else b"o" + codec.encode(result))
+
+    @staticmethod
+    def _is_late(state: TaskState, request: _Request) -> bool:
+        asks = state.tools.asks
+        now_ms = state.scope.now_ms if asks is None else asks.wall_ms()
+        may_ask = state.on_wait is not None
+        return not may_ask and request.deadline_ms is not None and now_ms > request.deadline_ms
+
+    def _give(self, state: TaskState, request: _Request, answer: bytes) -> None:
+        """Keep an answer and send it."""
+        limit = min(state.max_record_bytes[self._store.name], state.resolve_output(self._reply_topic).max_record_bytes)
+        if len(answer) + 2 * len(request.id) + len(request.reply_to) + RECORD_OVERHEAD_BYTES > limit:
+            answer = _FAILED + _cut(
+                f"the message was handled, but the answer of {len(answer)} bytes doesn't fit into "
+                f"max.message.bytes={limit} of {self._reply_topic} or of the changelog of {self._store.name}"
+            )
+        self._store.write_raw(state, request.id, answer, self._store.ttl_ms)
+        self._send(state, request, answer)
+
+    def _send(self, state: TaskState, request: _Request, answer: bytes) -> None:
+        topic, _, rest = request.reply_to.decode(errors="replace").partition("/")
+        number, _, asker = rest.partition("/")
+        count = state.resolve_output(self._reply_topic).partition_count
+        if topic != self._reply_topic or not _is_below(number, count):
+            logger.warning(
+                "%s: question %r wants its answer at %r, which isn't a partition of %s: it gets none",
+                state.source,
+                request.id,
+                request.reply_to,
+                self._reply_topic,
+            )
+            return
+        value = None if answer.startswith(_NONE) else answer[1:]
+        headers = [(ASK, request.id), (STATUS, _STATUS_OF[answer[:1]].encode())]
+        state.outputs.append(Output(topic, int(number), asker.encode(), value, headers, None))
+        state.output_bytes += len(answer) + len(request.id) + len(asker) + 64
+
+
+def _is_below(number: str, count: int) -> bool:
+    return number.isdecimal() and len(number) <= _MAX_DIGITS and int(number) < count
+
+
+def _cut(reason: str) -> bytes:
+    return reason.encode(errors="replace")[:_MAX_REASON_BYTES]

@@ -1,0 +1,165 @@
+"""One message to its end: the handler, and when it raises what the actor's policy says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from actors._core.policy import OnError
+from actors.errors import RecordError, Rejected, UndecodableRecordError
+from actors.ports import InputRecord, TopicPartition
+from actors.runtime.context import Context, TaskState, enter_message
+from actors.runtime.failures import as_record_error, undecodable
+from actors.runtime.parked import Parked
+from actors.runtime.spec import ActorSpec
+from actors.runtime.turns import Turn
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Handling:
+    """How messages of one partition are handled, from a takeover to the next.
+
+    Attributes:
+        spec: the actor.
+        source: the partition.
+        parked: the messages that were put aside; None if the actor puts none aside.
+        condemned: by what `identity` gives, why the broker refuses what a message led to.
+        is_ending: whether the task is asked to end.
+        wait: lets so many seconds pass, with nothing of the message held; raises CancelledError if the task ends.
+    """
+
+    spec: ActorSpec
+    source: TopicPartition
+    parked: Parked | None
+    condemned: dict[str | int, RecordError]
+    is_ending: Callable[[], bool]
+    wait: Callable[[float], Awaitable[None]]
+
+    async def message(self, state: TaskState, record: InputRecord, turn: Turn | None = None) -> None:
+        """Handle a message whose key nobody else is handling.
+
+        Raises:
+            RecordError: the partition has to stop in front of it.
+        """
+        parked, sent = self.parked, len(state.outputs)
+        if self.condemned and identity(record) in self.condemned:
+            self.give_up(state, record, self.condemned.pop(identity(record)), 1, turn)
+            return
+        if parked is not None and parked.concerns(record) and await parked.take(state, record, self, turn):
+            return
+        try:
+            await self.once(state, record, turn)
+        except BaseException as error:
+            await self.recover(state, record, error, sent, turn)
+
+    async def once(self, state: TaskState, record: InputRecord, turn: Turn | None = None) -> None:
+        """Call the handler. When it raises, what it wrote and sent is still there: see `undone`."""
+        spec = self.spec
+        raw_key, raw_value = record.key, record.value
+        ctx: Context | None = None
+        try:
+            if turn is not None:
+                ctx = Context(state, record, None, raw_key or b"")
+                enter_message(ctx)
+                if not turn.settle(ctx) or raw_value is None:
+                    state.scope.release()
+                    return
+            try:
+                key, value = spec.decode_key(raw_key), spec.decode_value(raw_value)  # type: ignore[arg-type]
+            except Exception as error:
+                raise undecodable(self.source, record, error) from error
+            if raw_key is None or raw_value is None:
+                raise undecodable(self.source, record, None)
+            if ctx is None:
+                ctx = Context(state, record, key, raw_key)
+                enter_message(ctx)
+            ctx.key = key
+            await spec.handler(ctx, value)
+        finally:
+            if ctx is not None:
+                ctx._state = None
+        state.scope.release()
+
+    def undone(self, state: TaskState, record: InputRecord, error: BaseException, sent: int) -> RecordError:
+        """Take back what an attempt wrote and sent, and give why it failed, as an error that names the message.
+
+        Raises:
+            BaseException: `error` itself, if it is the store's, or the end of the task.
+        """
+        state.scope.rollback()
+        del state.outputs[sent:]
+        return as_record_error(error, self.spec.name, self.source, record, is_ending=self.is_ending())
+
+    async def recover(
+        self, state: TaskState, record: InputRecord, error: BaseException, sent: int, turn: Turn | None = None
+    ) -> None:
+        """Do what the policy says after an attempt that raised; when it returns, the message is done with.
+
+        Raises:
+            RecordError: the partition has to stop in front of the message.
+        """
+        policy, attempts = self.spec.on_error, 1
+        failed = self.undone(state, record, error, sent)
+        if isinstance(error, Rejected):
+            self._reject(state, record, error, turn)
+            return
+        while attempts <= policy.retries and not isinstance(failed, UndecodableRecordError):
+            logger.warning("%s; attempt %d of %d", failed.reason, attempts, policy.retries + 1)
+            await self.wait(policy.wait_s(attempts))
+            attempts, sent = attempts + 1, len(state.outputs)
+            try:
+                await self.once(state, record, turn)
+            except Rejected as error:
+                self.undone(state, record, error, sent)
+                self._reject(state, record, error, turn)
+                return
+            except BaseException as again:
+                failed = self.undone(state, record, again, sent)
+            else:
+                return
+        self.give_up(state, record, failed, attempts, turn)
+
+    def give_up(
+        self, state: TaskState, record: InputRecord, failed: RecordError, attempts: int, turn: Turn | None = None
+    ) -> None:
+        """Stop, skip or park, as the policy says.
+
+        Raises:
+            RecordError: it says stop, or the message is too large to be parked.
+        """
+        policy: OnError = self.spec.on_error
+        if policy.then == "stop":
+            raise failed
+        if policy.then == "park" and self.parked is not None and self.spec.parked is not None:
+            # Before all else: it raises where there is no room, and nothing else may have been sent then.
+            self.parked.park(state, record, failed, attempts)
+        else:
+            where = f"{failed.topic}[{failed.partition}] offset {failed.offset}"
+            logger.error("%s: %s: skipped after %d attempts", where, failed.reason, attempts, exc_info=failed.__cause__)
+        self._settle(state, record, turn)
+        if self.spec.answers is not None:
+            self.spec.answers.failed(state, record, failed.reason)
+        state.scope.release()
+
+    def _reject(self, state: TaskState, record: InputRecord, rejected: Rejected, turn: Turn | None) -> None:
+        """Tell whoever asked that the handler refused the message, which is thereby handled."""
+        self._settle(state, record, turn)
+        if self.spec.answers is not None:
+            self.spec.answers.rejected(state, record, str(rejected))
+        logger.info("%s offset %d: rejected: %s", self.source, record.offset, rejected)
+        state.scope.release()
+
+    @staticmethod
+    def _settle(state: TaskState, record: InputRecord, turn: Turn | None) -> None:
+        if turn is not None:
+            ctx = Context(state, record, None, record.key or b"")
+            turn.settle(ctx)
+            ctx._state = None
+
+
+def identity(record: InputRecord) -> str | int:
+    """Give what tells a message of a partition from all others: a turn's id, an input's offset."""
+    return getattr(record, "id", None) or record.offset

@@ -1,0 +1,75 @@
+"""What a task and its tenures share: the partition, the world, and where the task is in its life."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+
+from actors._core.commit import CommitMark
+from actors._core.lifecycle import Event, State, advance
+from actors._core.progress import Progress, encode_finished
+from actors.errors import MigratedError, RecordError
+from actors.ports import Identity, TaskLog, TopicPartition
+from actors.runtime.inbox import Inbox
+from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
+
+
+@dataclass(slots=True)
+class Cautions:
+    """What a task remembers of earlier tenures, so that it doesn't run into the same again.
+
+    Attributes:
+        careful_until: messages before this offset are committed one by one: the broker refused a commit with them.
+        careful_turns_s: turns are committed one by one until then, by the monotonic clock.
+        condemned: by offset, or a turn's id, why the broker refuses what a message led to.
+        sweep_after_s: nothing expired is removed before.
+    """
+
+    careful_until: int = 0
+    careful_turns_s: float = 0.0
+    condemned: dict[str | int, RecordError] = field(default_factory=dict)
+    sweep_after_s: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Ownership:
+    """One partition of one actor as its task holds it."""
+
+    spec: ActorSpec
+    partition: int
+    identity: Identity
+    log: TaskLog
+    services: TaskServices
+    settings: TaskSettings
+    inbox: Inbox
+    cautions: Cautions = field(default_factory=Cautions)
+    state: State = State.FENCING
+    epoch: int = 0
+    transaction: int = 0
+    failures: int = 0
+
+    @property
+    def source(self) -> TopicPartition:
+        """The input partition."""
+        return TopicPartition(self.spec.topic, self.partition)
+
+    def advance(self, event: Event) -> None:
+        """Go on to the next state."""
+        self.state = advance(self.state, event)
+
+    def mark(self, progress: Progress) -> str:
+        """Give the offset metadata of the next commit."""
+        self.transaction += 1
+        finished = encode_finished(progress.next_offset, progress.finished) if progress.finished else ""
+        return CommitMark(self.epoch, self.transaction, uuid.uuid4().hex[:12], finished).encode()
+
+    async def confirm(self) -> None:
+        """Ask whether the partition is still ours. Before fencing it spares the new owner a fence; then it decides.
+
+        Raises:
+            MigratedError: it isn't.
+        """
+        if not await self.services.group.is_member(self.identity):
+            raise MigratedError(
+                f"the group doesn't know {self.identity.member_id} in generation {self.identity.generation} any more"
+            )

@@ -1,0 +1,43 @@
+"""Gives a tenure what its actor was declared to use beside stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from actors.runtime.asks import Asker
+from actors.runtime.context import TaskState, Tools
+from actors.runtime.effects import Effects
+from actors.runtime.ownership import Ownership
+from actors.runtime.parked import Parked
+from actors.runtime.timers import Timers
+from actors.runtime.turns import Duty
+from stores.ports import PartitionStore
+
+
+@dataclass(slots=True)
+class ToolSet:
+    """What handlers reach through their context, what comes due between messages, and what was put aside."""
+
+    tools: Tools = field(default_factory=Tools)
+    duties: list[Duty] = field(default_factory=list)
+    parked: Parked | None = None
+
+
+def make_tools(ownership: Ownership, state: TaskState, stores: Sequence[PartitionStore]) -> ToolSet:
+    """Make the tools of a tenure; `stores` holds what is committed, in the order of the actor's stores."""
+    spec, clock, made = ownership.spec, ownership.services.clock, ToolSet()
+    committed = dict(zip(spec.stores, stores, strict=True))
+    if spec.timers is not None:
+        made.tools.timers = timers = Timers(spec, state, clock)
+        made.duties.append(timers)
+    if spec.effects is not None:
+        made.tools.effects = effects = Effects(
+            spec, state, committed[spec.effects], clock, epoch=ownership.epoch, wake=ownership.inbox.wake
+        )
+        made.duties.append(effects)
+    if ownership.services.asks is not None:
+        made.tools.asks = Asker(ownership.services.asks, clock, spec.name)
+    if spec.parked is not None or spec.effects is not None:
+        made.parked = Parked(spec, state, effects=made.tools.effects)
+    return made

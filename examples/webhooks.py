@@ -1,0 +1,63 @@
+"""Webhooks that arrive (`faust -A examples.webhooks worker`).
+
+Every endpoint is an actor. An event is recorded with the call that delivers it; the call is made after the commit,
+again with longer and longer waits until the endpoint takes it, in the order of the events. The header `Idempotency-Key`
+is the same each time, so that an endpoint can tell a repeat. After eight tries the endpoint's events wait until
+somebody looks: `faust -A examples.webhooks parked list`.
+"""
+
+import os
+from datetime import timedelta
+
+import aiohttp
+import msgspec
+
+from actors import Actor, App, EffectCall, receive
+
+app = App("webhooks", broker=os.environ.get("KAFKA_URL", "kafka://127.0.0.1:9092"))
+
+
+class Event(msgspec.Struct, tag="event"):
+    """Something to tell the endpoint of."""
+
+    body: str
+
+
+class Delivered(msgspec.Struct, tag="delivered"):
+    """What the endpoint answered."""
+
+    status: int
+
+
+class Deliveries(msgspec.Struct):
+    """What is known of an endpoint."""
+
+    sent: int = 0
+    delivered: int = 0
+
+
+@app.effect(attempts=8, first_wait=timedelta(seconds=float(os.environ.get("FIRST_WAIT_S", "1"))))
+async def post(call: EffectCall, url: str, body: str) -> Delivered:
+    """Deliver one event; an answer that isn't a good one raises, and the delivery is tried again."""
+    headers = {"Idempotency-Key": call.idempotency_key, "Fencing-Token": str(call.fencing_token)}
+    async with (
+        aiohttp.ClientSession(raise_for_status=True) as session,
+        session.post(url, data=body, headers=headers) as answer,
+    ):
+        return Delivered(answer.status)
+
+
+@app.actor(app.topic("webhook-events", key_type=str), effects=[post])
+class Endpoint(Actor[Deliveries]):
+    """One endpoint; its key is its address."""
+
+    @receive
+    async def event(self, message: Event) -> None:
+        """Have an event delivered."""
+        self.state.sent += 1
+        self.ctx.effect(post, self.key, message.body)
+
+    @receive
+    async def delivered(self, _: Delivered) -> None:
+        """Note a delivery."""
+        self.state.delivered += 1

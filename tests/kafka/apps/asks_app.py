@@ -1,0 +1,118 @@
+"""Accounts that ask each other for money; also made by tests, to ask from outside."""
+
+import asyncio
+import os
+from types import SimpleNamespace
+
+import msgspec
+
+from actors import Actor, App, AskRejectedError, OnError, Rejected, receive
+
+
+class Deposit(msgspec.Struct, tag="deposit"):
+    """Put money in."""
+
+    cents: int
+
+
+class Withdraw(msgspec.Struct, tag="withdraw"):
+    """Take money out."""
+
+    cents: int
+
+
+class Fetch(msgspec.Struct, tag="fetch"):
+    """Have so much withdrawn from another account, then put it in here."""
+
+    id: str
+    source: str
+    cents: int
+
+
+class Look(msgspec.Struct, tag="look"):
+    """Tell the balance, after so many seconds."""
+
+    wait_s: float = 0.0
+
+
+class Ring(msgspec.Struct, tag="ring"):
+    """Ask the first of these accounts with the rest; give all keys."""
+
+    keys: list[str]
+
+
+class Break(msgspec.Struct, tag="break"):
+    """Fail."""
+
+
+class Balance(msgspec.Struct):
+    """An account; `withdrawals` counts them."""
+
+    cents: int = 0
+    withdrawals: int = 0
+
+
+def make(name: str, brokers: str) -> SimpleNamespace:
+    """Make the app."""
+    app = App(
+        name,
+        broker=brokers,
+        broker_session_timeout=6.0,
+        broker_heartbeat_interval=0.5,
+        broker_commit_interval=0.05,
+    )
+    accounts = app.topic(f"{name}-in", key_type=str)
+    outcomes = app.topic(f"{name}-out", key_type=str, value_type=str)
+
+    @app.actor(accounts, concurrency=8, on_error=OnError(retries=2, then="skip"))
+    class Account(Actor[Balance]):
+        """One account."""
+
+        @receive
+        async def deposit(self, message: Deposit) -> int:
+            """Take money in."""
+            self.state.cents += message.cents
+            return self.state.cents
+
+        @receive
+        async def withdraw(self, message: Withdraw) -> int:
+            """Give money out, if there is enough of it."""
+            if self.state.cents < message.cents:
+                raise Rejected(f"{self.key} has {self.state.cents}")
+            self.state.cents -= message.cents
+            self.state.withdrawals += 1
+            return message.cents
+
+        @receive
+        async def fetch(self, message: Fetch) -> None:
+            """Get money from another account."""
+            outcome = "done"
+            try:
+                self.state.cents += await self.ctx.ask(Account, message.source, Withdraw(message.cents))
+            except AskRejectedError:
+                outcome = "refused"
+            self.ctx.send(outcomes, key=message.id, value=outcome)
+
+        @receive
+        async def look(self, message: Look) -> Balance | None:
+            """Tell the balance, None if there never was one."""
+            await asyncio.sleep(message.wait_s)
+            return self.state if self.state != Balance() else None
+
+        @receive
+        async def ring(self, message: Ring) -> list[str]:
+            """Ask along a chain of accounts."""
+            if not message.keys:
+                return [self.key]
+            return [self.key, *await self.ctx.ask(Account, message.keys[0], Ring(message.keys[1:]))]
+
+        @receive
+        def broken(self, message: Break) -> int:
+            """Fail."""
+            raise ValueError("broken on purpose")
+
+    return SimpleNamespace(app=app, Account=Account)
+
+
+if "APP_NAME" in os.environ:
+    app = make(os.environ["APP_NAME"], os.environ["KAFKA_URL"]).app
