@@ -35,6 +35,7 @@ from actors.runtime.clock import SystemClock
 from actors.runtime.context import DEFAULT_ASK_TIMEOUT, Context, Placement, Store, is_handling
 from actors.runtime.dedupe import Identify, by_header, deduplicated
 from actors.runtime.effects import Effect
+from actors.runtime.threads import in_threads
 
 Handler = Callable[[Context, Any], Awaitable[Any] | Any]
 Declared = TypeVar("Declared", bound=Handler | type[Actor[Any]])
@@ -200,7 +201,7 @@ class App(faust.App):  # type: ignore[misc]
             stores: the stores that this actor owns.
             name: the actor's name in logs, commands and the leader registry; the function's by default.
             dedupe_by: what identifies a message: the name of a header, or a function of `(ctx, value)` that gives text,
-                bytes, or None for a message without an id. A message whose id was seen in its partition is skipped.
+                bytes, or None for a message without an id. A message whose id was seen with its key is skipped.
             dedupe_ttl: how long an id is remembered; for ever when left out.
             timers: whether handlers use `ctx.schedule`.
             effects: the functions of `@app.effect()` that handlers call through `ctx.effect`.
@@ -329,7 +330,12 @@ class App(faust.App):  # type: ignore[misc]
         return asked.open(await carry(once, clock, timeout, asked.what))
 
     async def close_asks(self) -> None:
-        """Disconnect what `ask` connected. May be called twice; the next `ask` connects anew."""
+        """Disconnect what `ask` connected. May be called twice; the next `ask` connects anew.
+
+        For programs that aren't workers: a worker does it when it stops, and its actors need the connection until then.
+        """
+        if self._actor_service is not None and self._actor_service.tasks:
+            return
         asks, self._asks = self._asks, None
         if asks is not None:
             await asks.close()
@@ -447,10 +453,13 @@ class App(faust.App):  # type: ignore[misc]
             if self.stores.get(store.name) is not store:
                 raise ConfigurationError(f"actor {name}: {store!r} isn't a store of app {self._default_options[0]}")
         own = self._state_store(name, topic, declared) if isinstance(declared, type) else None
+        threaded = in_threads(options.concurrency, f"actor {name}") if options.threads else None
         if isinstance(declared, type):
-            handler = handler_of(declared, own, in_threads=options.threads)
+            handler = handler_of(declared, own, threaded=threaded)
+        elif threaded is not None:
+            handler = threaded(declared)
         else:
-            handler = as_coroutine(declared, in_thread=options.threads)
+            handler = as_coroutine(declared)
         ids = self._extra(name, "ids", options.dedupe_by is not None, ttl=options.dedupe_ttl)
         if ids is not None and options.dedupe_by is not None:
             handler = deduplicated(handler, ids, options.dedupe_by)

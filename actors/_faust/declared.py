@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
@@ -71,15 +70,13 @@ def _has_plain_handler(declared: Any) -> bool:
     return not all(inspect.iscoroutinefunction(method) for method in methods)
 
 
-def as_coroutine(function: Callable[[Context, Any], Any], *, in_thread: bool) -> Coroutine:
-    """Give a handler that can be awaited; a plain function runs in a thread if `in_thread` says so."""
+def as_coroutine(function: Callable[[Context, Any], Any]) -> Coroutine:
+    """Give a handler that can be awaited."""
     if inspect.iscoroutinefunction(function):
         return function
 
     @functools.wraps(function)
     async def handle(ctx: Context, value: Any) -> Any:
-        if in_thread:
-            return await asyncio.to_thread(function, ctx, value)
         result = function(ctx, value)
         return await result if inspect.isawaitable(result) else result
 

@@ -7,7 +7,6 @@ soon as its key is named, costs nothing while it is idle, and what a handler tha
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Mapping
@@ -171,16 +170,23 @@ class Actor(Generic[S]):
 
 
 def handler_of(
-    cls: type[Actor[Any]], store: Store[Any, Any] | None, *, in_threads: bool = False
+    cls: type[Actor[Any]],
+    store: Store[Any, Any] | None,
+    *,
+    threaded: Callable[[Callable[..., Any]], Callable[..., Awaitable[Any]]] | None = None,
 ) -> Callable[[Context, Any], Awaitable[Any]]:
     """Give the function that handles a message of any of the class's types, already decoded.
 
     Args:
         cls: the class.
         store: of its states.
-        in_threads: whether methods that aren't async are called in threads.
+        threaded: makes a method that isn't async one that runs in a thread.
     """
-    receivers, expire = cls.receivers, expiry_of(cls)
+    expire = expiry_of(cls)
+    receivers = {
+        type_: method if threaded is None or inspect.iscoroutinefunction(method) else threaded(method)
+        for type_, method in cls.receivers.items()
+    }
 
     async def handle(ctx: Context, message: Any) -> Any:
         if expire is not None and store is not None:
@@ -192,14 +198,11 @@ def handler_of(
                 await expire(ctx, store.decode_value(raw))
         method = receivers.get(type(message))
         if method is None:
-            method = _inherited(cls, message)
+            method = _inherited(cls, receivers, message)
         actor = cls(ctx, store)
-        if in_threads and not inspect.iscoroutinefunction(method):
-            result = await asyncio.to_thread(method, actor, message)
-        else:
-            result = method(actor, message)
-            if inspect.isawaitable(result):
-                result = await result
+        result = method(actor, message)
+        if inspect.isawaitable(result):
+            result = await result
         actor.keep()
         return result
 
@@ -223,9 +226,9 @@ def expiry_of(cls: type[Actor[Any]]) -> Callable[[Context, Any], Awaitable[None]
     return expire
 
 
-def _inherited(cls: type[Actor[Any]], message: Any) -> Callable[..., Any]:
+def _inherited(cls: type[Actor[Any]], receivers: Mapping[Any, Callable[..., Any]], message: Any) -> Callable[..., Any]:
     for base in type(message).__mro__:
-        method = cls.receivers.get(base)
+        method = receivers.get(base)
         if method is not None:
             return method
     known = ", ".join(sorted(_show(type_) for type_ in cls.receivers))

@@ -91,6 +91,11 @@ class Asker:
     async def ask(self, ctx: Context, actor: Any, key: Any, message: Any, timeout: timedelta) -> Any:
         """See `Context.ask`."""
         state = ctx._state
+        if hasattr(ctx, "expired_in"):
+            raise UsageError(
+                f"ctx.ask() in on_expire of actor {self._actor}: nothing is handled while it waits: use ctx.tell, or "
+                "ctx.schedule a message to this key that asks"
+            )
         if state is None or state.on_wait is None:
             raise UsageError(
                 f"ctx.ask() in actor {self._actor}: its partition would stand still while it waits, and could wait for "
@@ -465,8 +470,8 @@ class Answers:
         if state is None:
             raise AssertionError("a message that is being handled has a state")
         given = state.overlays[self._store].get(request.id)
-        # It failed, was put aside, and is handled again because an operator wants it to be.
-        is_again = given is not None and given.startswith(_FAILED) and isinstance(ctx._record, Moment)
+        # It was put aside, and is handled now because an operator wants it to be, however late it is.
+        is_again = isinstance(ctx._record, Moment) and (given is None or given.startswith(_FAILED))
         if given is not None and not is_again:
             self._send(state, request, given)
             return

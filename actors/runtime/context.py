@@ -497,20 +497,29 @@ class Store(Generic[K, V]):
 
     def items(self) -> Iterator[tuple[K, V]]:
         """Give all (key, value) of this partition in byte order of the keys, as of the call."""
-        return self._decoded(self._overlay()[0].items())
+        return self._decoded(self._whole().items())
 
     def range(self, start: K | None = None, end: K | None = None, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
         """Give (key, value) from `start`, included, to `end`, not included, in byte order of the encoded keys."""
         first = None if start is None else self.encode_key(start)
         last = None if end is None else self.encode_key(end)
-        return self._decoded(self._overlay()[0].items(first, last, reverse=reverse))
+        return self._decoded(self._whole().items(first, last, reverse=reverse))
 
     def prefix(self, prefix: K) -> Iterator[tuple[K, V]]:
         """Give (key, value) of the keys whose bytes begin with those of `prefix`."""
-        return self._decoded(self._overlay()[0].prefix(self.encode_key(prefix)))
+        return self._decoded(self._whole().prefix(self.encode_key(prefix)))
 
     def _decoded(self, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[K, V]]:
         return ((self.decode_key(key), self.decode_value(value)) for key, value in pairs)
+
+    def _whole(self) -> Overlay:
+        overlay, state = self._overlay()
+        if state.on_wait is not None:
+            raise ForeignKeyError(
+                f"store {self.name}: items(), range() and prefix() reach other keys than the message's own, and with "
+                "concurrency other messages may be changing them at this moment"
+            )
+        return overlay
 
     def _overlay(self) -> tuple[Overlay, TaskState]:
         return self._reach(_current.get(None))

@@ -1,7 +1,11 @@
 """The idempotent consumer: a message whose id was seen before is skipped.
 
 The id is written with what the message writes and sends, in one commit. So an id that is there means that the effects
-are there too, and a handler that raises leaves no id behind.
+are there too, and a handler that raises leaves no id behind. An id counts for its key: the messages of a key are
+handled one after the other, also where those of other keys overlap.
+
+    key      4 bytes length of the message's raw key, big-endian, the raw key, the id
+    value    empty
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ def deduplicated(handler: Handler, store: Store[Any, Any], identify: Identify) -
         raw = found.encode() if isinstance(found, str) else found
         if not isinstance(raw, bytes):
             raise UsageError(f"dedupe_by gave {found!r}: an id is text or bytes, None for a message that has none")
-        if store.put_if_absent(raw, _SEEN) is not None:
+        if store.put_if_absent(len(ctx._raw_key).to_bytes(4, "big") + ctx._raw_key + raw, _SEEN) is not None:
             return None
         return await handler(ctx, message)
 

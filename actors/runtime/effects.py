@@ -144,7 +144,7 @@ class Effects:
         if state is None:
             raise UsageError("ctx.effect() after the message was handled: call it before that")
         effect = self._effect(function)
-        record = EffectRecord(id=_call_id(ctx), name=effect.name, args=list(args), kwargs=dict(kwargs))
+        record = EffectRecord(id=ctx.next_id(), name=effect.name, args=list(args), kwargs=dict(kwargs))
         raw = self._encoded(effect, record)
         store_key = make_key(ctx._raw_key, self._next_sequence(state.overlays[self._store], ctx._raw_key))
         limit = state.max_record_bytes[self._store.name] - RESERVE_BYTES
@@ -460,15 +460,6 @@ class Effects:
         return msgspec.structs.replace(
             record, attempts=attempts, error=error, next_ms=now_ms + math.ceil(wait_s * 1000)
         )
-
-
-def _call_id(ctx: Context) -> str:
-    """Give the id of a call. What a sweep removes has no id of its own: its key and time tell it from messages."""
-    own = ctx.next_id()
-    if not hasattr(ctx, "expired_in"):
-        return own
-    digest = hashlib.sha256(ctx._raw_key).hexdigest()[:16]
-    return f"{own}-{ctx.expired_in.name}-{digest}-{ctx.timestamp_ms}"
 
 
 def _result_id(call_id: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import Any
 
 from actors.errors import show_bytes
@@ -77,12 +78,12 @@ class Sweeper:
         if next_offset > 0:
             scope.source_offset = next_offset - 1
             at = self._at
-            for store, overlay, key, value in self._look(scope.now_ms):
+            for store, overlay, key, raw in self._look(scope.now_ms):
                 if is_over() or self._clock.monotonic() - began_s > SLICE_S:
                     self._at, self._cursor = at, key
                     break
                 if not is_busy(key):
-                    await _remove(messages, store, overlay, key, value)
+                    await _remove(messages, store, overlay, key, raw)
         self._rest(self._clock.monotonic() - began_s)
 
     def pause(self, seconds: float) -> None:
@@ -95,7 +96,7 @@ class Sweeper:
         for key, raw in held.scan(self._cursor):
             count, last = count + 1, key
             if is_expired(raw, now_ms):
-                found.append((store, overlay, key, raw[STAMP_BYTES:]))
+                found.append((store, overlay, key, raw))
             if count >= SLICE_KEYS:
                 break
         if count < SLICE_KEYS or last is None:
@@ -112,19 +113,20 @@ class Sweeper:
         self._due_s = self._clock.monotonic() + (max(PASS_REST_S, rest_s) if is_over else rest_s)
 
 
-async def _remove(messages: TaskState, store: Store[Any, Any], overlay: Overlay, key: bytes, value: bytes) -> None:
+async def _remove(messages: TaskState, store: Store[Any, Any], overlay: Overlay, key: bytes, raw: bytes) -> None:
     """Remove an expired key and call its store's hook, all of it or, if the hook raises, nothing."""
     scope, sent = messages.scope, len(messages.outputs)
     if overlay.has_write(key):
         # A handler or another key's hook was here first: the next round sees what it left.
         return
-    ctx = Context(messages, Moment(scope.source_offset, scope.now_ms, key, value), None, key)
+    moment = Moment(scope.source_offset, scope.now_ms, key, raw[STAMP_BYTES:], id=_id_of(messages, store, key, raw))
+    ctx = Context(messages, moment, None, key)
     enter_message(ctx)
     try:
         overlay.delete(key)
         if store.on_expire is not None:
             ctx.key, ctx.expired_in = store.decode_key(key), store
-            result = store.on_expire(ctx, store.decode_value(value))
+            result = store.on_expire(ctx, store.decode_value(raw[STAMP_BYTES:]))
             if inspect.isawaitable(result):
                 await result
     except BaseException as error:
@@ -142,3 +144,9 @@ async def _remove(messages: TaskState, store: Store[Any, Any], overlay: Overlay,
         scope.release()
     finally:
         ctx._state = None
+
+
+def _id_of(messages: TaskState, store: Store[Any, Any], key: bytes, raw: bytes) -> str:
+    """Give the id of an expiry: the same when its hook is called again, another one for each value."""
+    digest = blake2b(key + raw[:STAMP_BYTES], digest_size=12).hexdigest()
+    return f"{messages.source.topic}-{messages.source.partition}-expired-{store.name}-{digest}"

@@ -16,12 +16,14 @@ class Inbox:
     Attributes:
         queued: how many records wait.
         stopping: the task is to commit what it has handled and to end.
+        hurries: what runs isn't waited for any more.
         doubt: why the task has to take over again, None if it needn't.
     """
 
     def __init__(self, limit: int) -> None:
         self.queued = 0
         self.stopping = False
+        self.hurries = False
         self.doubt: str | None = None
         self._limit = limit
         self._batches: deque[Sequence[InputRecord]] = deque()

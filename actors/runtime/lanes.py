@@ -17,9 +17,10 @@ metadata says are finished aren't.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from actors._core.progress import Progress
@@ -28,9 +29,12 @@ from actors.runtime.context import TaskState
 from actors.runtime.handling import Handling
 from actors.runtime.turns import Turn
 from stores._core.overlay import MessageScope, Overlay, OverlayReader
+from stores.errors import StoreError
+
+logger = logging.getLogger(__name__)
 
 WINDOW = 20
-"""How many messages may be waiting or running, for each that may run."""
+"""How many messages may wait for a lane, for each lane."""
 LEAST_WINDOW = 1_000
 
 
@@ -81,8 +85,11 @@ class Lanes:
         self._lines: dict[bytes, Line] = {}
         self._ready: deque[Line] = deque()
         self._running: set[asyncio.Task[None]] = set()
-        self._held: list[tuple[Slot, TaskState]] | None = None
+        self._done: deque[tuple[Slot, TaskState]] = deque()
+        self._holds = 0
         self._waiting = 0
+        self._changed = asyncio.Event()
+        self._error: BaseException | None = None
         self._is_closed = False
 
     def __len__(self) -> int:
@@ -95,14 +102,17 @@ class Lanes:
 
     @property
     def has_room(self) -> bool:
-        """Whether another message may be admitted."""
-        return len(self._open) < self._window
+        """Whether another message may be admitted: those behind one of their key that waits don't count.
+
+        What they wait for may be behind them. Their number is bounded by `actors._core.progress.SPAN`.
+        """
+        return len(self._ready) < self._window
 
     @property
     def failure(self) -> BaseException | None:
-        """What made the first of all unmerged messages fail."""
+        """What made the first of all unmerged messages fail, or a merge."""
         first = next(iter(self._open), None)
-        return None if first is None else first.error
+        return self._error if first is None or first.error is None else first.error
 
     def admit(self, record: InputRecord, turn: Turn | None = None) -> None:
         """Take the next message; it runs as soon as all before it of its key are done and a lane is free."""
@@ -133,13 +143,15 @@ class Lanes:
         except BaseException as error:
             # Nothing of its key runs behind it.
             slot.error = error
+            if not self._is_closed:
+                logger.warning("%s: %r, behind unfinished messages", self._shared.source, error)
         else:
-            if self._held is None:
-                self._merge(slot, state)
-            else:
-                self._held.append((slot, state))
+            self._done.append((slot, state))
+            if not self._holds:
+                self.merge_all()
         self._running.discard(asyncio.current_task())
         self.start()
+        self._changed.set()
         self._wake()
 
     def _private_state(self, slot: Slot) -> TaskState:
@@ -158,24 +170,42 @@ class Lanes:
     def _waits(self, change: int) -> None:
         """A message that waits for another actor takes no lane: the one that answers may be behind it."""
         self._waiting += change
+        self._changed.set()
         if change > 0:
             self.start()
+            self._wake()
+
+    def hold(self, holds: bool) -> None:
+        """Begin or end a time in which nothing is merged but by `merge_one`."""
+        self._holds += 1 if holds else -1
+        if not self._holds:
+            self.merge_all()
 
     @contextmanager
     def holding(self) -> Iterator[None]:
         """Merge nothing meanwhile: somebody else writes to the shared overlays, and may take back what they wrote."""
-        held = self._held = []
+        self.hold(True)
         try:
             yield
         finally:
-            self._held = None
-            for slot, state in held:
+            self.hold(False)
+
+    def merge_all(self) -> None:
+        """Merge all that is done."""
+        while self._done:
+            self.merge_one()
+
+    def merge_one(self) -> InputRecord | None:
+        """Merge the message that was done first; give it, None when there is none."""
+        while self._done:
+            slot, state = self._done.popleft()
+            if slot in self._open:
                 self._merge(slot, state)
-            self.start()
+                self.start()
+                return slot.record
+        return None
 
     def _merge(self, slot: Slot, state: TaskState) -> None:
-        if slot not in self._open:
-            return
         shared = self._shared
         for store, overlay in state.overlays.items():
             if overlay.writes:
@@ -183,25 +213,30 @@ class Lanes:
         shared.outputs += state.outputs
         shared.output_bytes += state.output_bytes
         del self._open[slot]
-        if slot.turn is not None:
-            slot.turn.done()
-        else:
-            self._progress.finish(slot.record.offset)
-            shared.scope.source_offset = self._progress.reached - 1
-            if self._saw is not None:
-                self._saw(slot.record.timestamp)
         line = slot.line
         line.is_busy = False
         if line.waiting:
             self._ready.append(line)
         else:
             del self._lines[line.key]
+        if slot.turn is None:
+            self._progress.finish(slot.record.offset)
+            shared.scope.source_offset = self._progress.reached - 1
+            if self._saw is not None:
+                self._saw(slot.record.timestamp)
+            return
+        try:
+            slot.turn.done()
+        except Exception as error:
+            # It looks into a store, and nobody here could say what to do: the tenure ends with it.
+            self._error = error
 
     async def quiet(self) -> None:
-        """Start nothing more, and wait for the handlers that run."""
+        """Start nothing more, and wait for the handlers that run, but not for those that wait for others' answers."""
         self._is_closed = True
-        while self._running:
-            await asyncio.wait(set(self._running))
+        while len(self._running) > self._waiting:
+            self._changed.clear()
+            await self._changed.wait()
 
     async def close(self) -> None:
         """Cancel all that runs and forget all that isn't merged. May be called twice."""
@@ -213,6 +248,8 @@ class Lanes:
             await asyncio.wait(set(self._running))
         for slot in dropped:
             if slot.turn is not None:
-                slot.turn.done()
+                # What it may look at is dropped as well.
+                with suppress(StoreError):
+                    slot.turn.done()
         self._lines.clear()
         self._ready.clear()

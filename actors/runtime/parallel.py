@@ -22,8 +22,9 @@ class ParallelTenure(Tenure):
     """Handles up to `concurrency` messages at a time."""
 
     def __init__(self, ownership: Ownership, stores: Sequence[Restored], progress: Progress) -> None:
+        self._ending = asyncio.Event()
         super().__init__(ownership, stores, progress)
-        # What is handled without a lane has the same rights as what has one.
+        # A hook that is called without a lane has no more rights than a message that has one.
         self._messages.on_wait = lambda _: None
         self._lanes = Lanes(
             self._messages,
@@ -34,10 +35,9 @@ class ParallelTenure(Tenure):
             saw=self._saw,
         )
         self._pending: deque[InputRecord] = deque()
-        self._last: InputRecord | None = None
         self._admitted = progress.next_offset
         self._was_clean = True
-        self._ending = asyncio.Event()
+        self._holds = False
 
     async def work(self) -> None:
         """See `Tenure.work`."""
@@ -47,6 +47,8 @@ class ParallelTenure(Tenure):
             self._admit()
             self._lanes.start()
             if await self._look_at_what_is_done():
+                # What is due may go on without a pause of its own.
+                await self._clock.sleep(0)
                 continue
             wait_s = self._commit_in_s()
             if wait_s <= 0.0:
@@ -71,16 +73,15 @@ class ParallelTenure(Tenure):
     def _is_busy(self, key: bytes) -> bool:
         return self._lanes.is_busy(key)
 
-    @property
-    def _is_careful(self) -> bool:
-        """Whether messages go one by one, because the broker refused a commit."""
-        cautions = self._cautions
-        return self._admitted < cautions.careful_until or self._clock.monotonic() < cautions.careful_turns_s
+    def _is_ending(self) -> bool:
+        return self._inbox.stopping or self._ending.is_set()
 
     @property
-    def _is_free(self) -> bool:
-        """Whether more may be begun: what goes one by one waits for the commit of the last one."""
-        return not self._is_careful or (not self._lanes and self.is_clean)
+    def _is_careful(self) -> bool:
+        """Whether messages are merged and committed one by one, because the broker refused a commit."""
+        cautions = self._cautions
+        is_suspect = self._progress.next_offset < cautions.careful_until
+        return is_suspect or self._clock.monotonic() < cautions.careful_turns_s
 
     @property
     def reached(self) -> int:
@@ -97,14 +98,12 @@ class ParallelTenure(Tenure):
                 if record.offset < self._admitted:
                     self._pending.popleft()
                     continue
-                may_begin = lanes.has_room and progress.may_begin(record.offset)
-                if not may_begin or not self._is_free:
+                if not (lanes.has_room and progress.may_begin(record.offset)):
                     return
                 self._pending.popleft()
                 self._admitted = record.offset + 1
                 if progress.begin(record.offset):
                     lanes.admit(record)
-                    self._last = record
 
     async def _look_at_what_is_done(self) -> bool:
         """See to what the lanes have merged, and to what is due; tell whether the loop has to begin anew.
@@ -112,14 +111,12 @@ class ParallelTenure(Tenure):
         Raises:
             RecordError: a message can't be handled, and all before it is committed.
         """
+        await self._take_care()
         self.next_offset = self._progress.next_offset
         is_clean, was_clean = self.is_clean, self._was_clean
         if was_clean and not is_clean:
             self._oldest_s = self._clock.monotonic()
         self._was_clean = is_clean
-        if not is_clean and not self._lanes and self._is_careful and self._last is not None:
-            await self._commit_alone(self._last)
-            return True
         failure = self._lanes.failure
         if failure is None:
             return await self._see_to_duties()
@@ -128,6 +125,17 @@ class ParallelTenure(Tenure):
             if not is_clean:
                 await self._commit()
         raise failure
+
+    async def _take_care(self) -> None:
+        """While there is reason to, commit what each message led to alone, so that the right one is blamed."""
+        is_careful = self._is_careful
+        if is_careful and not self._holds and not self.is_clean:
+            await self._commit()
+        if is_careful != self._holds:
+            self._holds = is_careful
+            self._lanes.hold(is_careful)
+        while is_careful and (record := self._lanes.merge_one()) is not None:
+            await self._commit_alone(record)
 
     async def _commit(self) -> None:
         self.next_offset = self._progress.next_offset
@@ -148,12 +156,9 @@ class ParallelTenure(Tenure):
 
     @property
     def _may_take(self) -> bool:
-        return self._is_free and self._lanes.has_room and super()._may_take
+        return self._lanes.has_room and super()._may_take
 
     async def _take_turns(self, duty: Duty) -> None:
-        if self._is_careful:
-            await super()._take_turns(duty)
-            return
         for turn in duty.take():
             self._lanes.admit(turn.moment, turn)
 
@@ -174,7 +179,9 @@ class ParallelTenure(Tenure):
         if not self.is_clean:
             await self._commit()
         self._ending.set()
-        await self._lanes.quiet()
+        if not self._inbox.hurries:
+            await self._lanes.quiet()
+        await self._take_care()
         if not self.is_clean:
             await self._commit()
 

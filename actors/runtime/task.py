@@ -156,6 +156,7 @@ class Task:
         if self._run_task is None:
             return True
         done, _ = await asyncio.wait([self._run_task], timeout=timeout_s)
+        self._inbox.hurries = not done
         if not done and self.state is State.RUNNING:
             logger.warning("%s: the handler of actor %s didn't end in time: cancelled", self.source, self.spec.name)
             self._run_task.cancel()

@@ -209,9 +209,12 @@ class Tenure:
         """Remove some of what has expired in a commit of its own, so that no message is blamed if it is refused."""
         if not self.is_clean:
             await self._commit()
-        await sweeper.sweep(
-            self._messages, self.reached, lambda: self._inbox.stopping or self._is_large(), self._is_busy
-        )
+
+        def is_over() -> bool:
+            # What was taken back still counts as held until the next commit, which there is only after a write.
+            return self._inbox.stopping or (not self.is_clean and self._is_large())
+
+        await sweeper.sweep(self._messages, self.reached, is_over, self._is_busy)
         try:
             if not self.is_clean:
                 await self._commit()
@@ -407,8 +410,12 @@ class Tenure:
 
     async def _commit(self) -> None:
         ownership, messages, spec = self._ownership, self._messages, self._spec
+        scope = self._scope
+        # What goes with a commit comes from what is handled, not from a message that failed or waits for a retry.
+        offset, scope.source_offset = scope.source_offset, self.reached - 1
         for duty in self._duties:
             duty.before_commit()
+        scope.source_offset = offset
         ownership.advance(Event.COMMIT)
         began_ms, began_s = self._clock.wall_ms(), self._clock.monotonic()
         frozen = [

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextvars
+import functools
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -24,3 +27,23 @@ async def finish_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.
             # Nobody is left to hear of it; the store says it again to its next user.
             work.exception()
         raise
+
+
+def in_threads(count: int, name: str) -> Callable[[Callable[..., T]], Callable[..., Awaitable[T]]]:
+    """Give what makes a plain function one that can be awaited and runs in one of `count` threads of their own.
+
+    Not in the event loop's default ones: few as they are, a handler that blocks would hold up commits and takeovers.
+    """
+    pool = ThreadPoolExecutor(count, thread_name_prefix=name)
+
+    def wrap(function: Callable[..., T]) -> Callable[..., Awaitable[T]]:
+        @functools.wraps(function)
+        async def call(*args: object) -> T:
+            context = contextvars.copy_context()
+            return await asyncio.get_running_loop().run_in_executor(
+                pool, functools.partial(context.run, function, *args)
+            )
+
+        return call
+
+    return wrap

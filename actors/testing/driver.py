@@ -52,6 +52,7 @@ _LOOK_S = 0.01
 _PATIENCE_S = 3600.0
 _STOP_S = 5.0
 _IDLE_S = 3600.0
+_BUSY_S = 0.05
 _FOREVER_S = 1e9
 """Nobody misses a worker here, so that heartbeats and idle polls needn't fill the hours that a test lets pass."""
 _TOPIC_CONFIG = {"max.message.bytes": "1048588", "delete.retention.ms": "86400000", "cleanup.policy": "delete"}
@@ -364,7 +365,7 @@ class ActorTestDriver:
                 asks=self._make_asks(),
             ),
             task_settings=self._setup.task_settings(),
-            settings=WorkerSettings(revoke_s=_STOP_S, poll_s=_IDLE_S),
+            settings=_Patient(_STOP_S, self._is_settled),
             task_log=self._task_log,
             on_failure=self._failures.append,
         )
@@ -473,6 +474,18 @@ class ActorTestDriver:
             return self._clock.wall_ms()
         finally:
             asyncio._set_running_loop(outer)
+
+
+@dataclass(frozen=True)
+class _Patient(WorkerSettings):
+    """A worker's settings with long polls once there is nothing left to do: a takeover doesn't end one."""
+
+    is_settled: Callable[[], bool] = bool
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "poll_s":
+            return _IDLE_S if self.is_settled() else _BUSY_S
+        return super().__getattribute__(name)
 
 
 class _Topics:

@@ -1,15 +1,28 @@
-"""The app under fire: count, sum, min and max per key, and an echo of every running value.
+"""The app under fire: two actors.
 
-The echo goes to the input's own partition number, so that it can be compared with the input record by record.
+`summarise`: count, sum, min and max per key, and an echo of every running value. The echo goes to the input's own
+partition number, so that it can be compared with the input record by record.
+
+`Chores`: timers, values that expire, and effects that write lines to a file outside. What happens is said, in the
+commit in which it happens, to the input's own partition number too.
 """
 
+import asyncio
+import json
 import os
+from datetime import timedelta
+from typing import Any
 
 import msgspec
 
-from actors import App, Context
+from actors import Actor, App, Context, EffectCall, OnError, Rejected, receive
+from actors.runtime import expiry
+from tests.crash import rules
 
 NAME = os.environ["APP_NAME"]
+EFFECTS_FILE = os.environ.get("EFFECTS_FILE", os.devnull)
+# A run's values expire while it lasts, so that removals come between faults as well as messages do.
+expiry.PASS_REST_S = 0.3
 app = App(
     NAME,
     broker=os.environ["KAFKA_URL"],
@@ -52,3 +65,163 @@ async def summarise(ctx: Context, value: int) -> None:
     )
     stats.set(ctx.key, new)
     ctx.send(echoes, key=ctx.key, value=Echo(ctx.offset, value, new), partition=ctx.partition)
+
+
+class Ring(msgspec.Struct, tag="ring"):
+    """A timer's message."""
+
+    number: int
+
+
+class Done(msgspec.Struct, tag="done"):
+    """An effect's result."""
+
+    label: str
+
+
+class Said(msgspec.Struct):
+    """Something that happened: `what`, to the message, the value or the effect called `name`."""
+
+    what: str
+    name: str
+    offset: int
+
+
+chores = app.topic(f"{NAME}-chores", key_type=str)
+said = app.topic(f"{NAME}-said", key_type=str, value_type=Said)
+
+
+def say(ctx: Context, what: str, name: object) -> None:
+    """Say it with what else the message does."""
+    ctx.send(said, key=ctx.key, value=Said(what, str(name), ctx.offset), partition=ctx.partition)
+
+
+def act(ctx: Context, label: str) -> None:
+    """Have something done outside; by a function that waits, or by one that blocks."""
+    ctx.effect(post if rules.number_of(label) // 10 % 2 else stamp, label)
+    say(ctx, "asked", label)
+
+
+def expire_kept(ctx: Context, number: int) -> None:
+    """Say that a value expired."""
+    say(ctx, "expired", number)
+    if rules.expiry_acts(number):
+        act(ctx, f"expired-{number}")
+
+
+kept = app.store("kept", key_type=str, value_type=int, expires=True, on_expire=expire_kept, placement="task")
+
+
+def _write(call: EffectCall, label: str) -> None:
+    line = {
+        "id": call.idempotency_key,
+        "key": call.key.decode(),
+        "label": label,
+        "token": call.fencing_token,
+        "attempt": call.attempt,
+    }
+    # A disk that is full may take a part of a line: the next one doesn't go on with it.
+    raw = b"\n" + json.dumps(line).encode() + b"\n"
+    file = os.open(EFFECTS_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        if os.write(file, raw) != len(raw):
+            raise OSError(f"{EFFECTS_FILE}: a part of the line of {label} wasn't written")
+    finally:
+        os.close(file)
+    if rules.act_fails(label, call.attempt):
+        raise ValueError(f"attempt {call.attempt} of {label} has to fail")
+
+
+_WAITS: dict[str, Any] = {
+    "attempts": 0,
+    "first_wait": timedelta(milliseconds=100),
+    "longest_wait": timedelta(seconds=1),
+}
+
+
+@app.effect(**_WAITS)
+async def post(call: EffectCall, label: str) -> Done | None:
+    """Write a line, after a moment in which the worker may die."""
+    await asyncio.sleep(0.01)
+    _write(call, label)
+    await asyncio.sleep(0.01)
+    return Done(label) if rules.act_answers(label) else None
+
+
+@app.effect(**_WAITS)
+def stamp(call: EffectCall, label: str) -> Done | None:
+    """Write a line at once."""
+    _write(call, label)
+    return Done(label) if rules.act_answers(label) else None
+
+
+# To stop at a message that is to be refused would end the run; what is skipped and shouldn't be is found missing.
+@app.actor(chores, stores=[kept], timers=True, effects=[post, stamp], on_error=OnError(then="skip"))
+class Chores(Actor[list]):
+    """Rings, keeps and acts; its state are the numbers that it was to keep lately."""
+
+    state_ttl = timedelta(milliseconds=rules.STATE_TTL_MS)
+
+    @receive
+    def wind(self, message: rules.Wind) -> None:
+        """Ring later."""
+        say(self.ctx, "handled", message.number)
+        self._wind(message.number, timedelta(milliseconds=message.wait_ms), by_stream=message.by_stream)
+
+    def _wind(self, number: int, after: timedelta, *, by_stream: bool = False) -> None:
+        self.ctx.schedule(Ring(number), after=after, name=str(number), stream_time=by_stream)
+
+    @receive
+    def unwind(self, message: rules.Unwind) -> None:
+        """Don't ring."""
+        say(self.ctx, "handled", message.number)
+        if self.ctx.cancel(str(message.target)):
+            say(self.ctx, "cancelled", message.target)
+
+    @receive
+    def ring(self, message: Ring) -> None:
+        """Ring."""
+        say(self.ctx, "rang", message.number)
+        if rules.ring_acts(message.number):
+            act(self.ctx, f"ring-{message.number}")
+
+    @receive
+    def keep_it(self, message: rules.Keep) -> None:
+        """Keep the number, in a store and in the state."""
+        say(self.ctx, "handled", message.number)
+        self._keep(message.number, message.ttl_ms)
+
+    def _keep(self, number: int, ttl_ms: int | None) -> None:
+        kept.set(str(number), number, ttl=None if ttl_ms is None else timedelta(milliseconds=ttl_ms))
+        self.state.append(number)
+
+    async def on_expire(self) -> None:
+        """Give the numbers out."""
+        for number in self.state:
+            say(self.ctx, "left", number)
+        if rules.expiry_acts(self.state[0]):
+            act(self.ctx, f"left-{self.state[0]}")
+
+    @receive
+    def call(self, message: rules.Call) -> None:
+        """Act."""
+        say(self.ctx, "handled", message.number)
+        act(self.ctx, f"call-{message.number}")
+
+    @receive
+    def done(self, message: Done) -> None:
+        """Take a result."""
+        say(self.ctx, "done", message.label)
+
+    @receive
+    def refuse(self, message: rules.Refuse) -> None:
+        """Do everything, and raise."""
+        self._wind(message.number, timedelta())
+        self._keep(message.number, 1)
+        self.call(rules.Call(message.number))
+        raise (Rejected if message.number // 10 % 2 else ValueError)(f"{message.number} is to be refused")
+
+    @receive
+    def tick(self, message: rules.Tick) -> None:
+        """Let time go on."""
+        say(self.ctx, "handled", message.number)

@@ -15,6 +15,7 @@ class Record(NamedTuple):
     offset: int
     key: bytes | None
     value: bytes | None
+    timestamp_ms: int = 0
 
 
 @dataclass(slots=True)

@@ -144,7 +144,7 @@ async def reset_offsets(world: World) -> None:
     stopped = list(world.workers)
     for worker in stopped:
         await asyncio.to_thread(worker.terminate)
-    before = (await world.progress())[0]
+    before = (await world.progress())[TopicPartition(f"{NAME}-in", 0)]
     seen = {worker: len(worker.log()) for worker in stopped}
     if before > 100:
         await _set_offset(world, before - 100)

@@ -5,25 +5,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from dev.kafka import Cluster
 from tests.crash.checks import Findings, check_run
+from tests.crash.chore_checks import ChoreFindings, Evidence, check_chores, read_lines
 from tests.crash.faults import Fault
-from tests.crash.world import NAME, World
+from tests.crash.world import EFFECTS_FILE, INPUTS, NAME, STORES, World
 
 logger = logging.getLogger("crash")
 
 RECOVER_S = 30.0
 """Within this time after a fault is over, every partition makes progress again."""
 SETTLE_S = 120.0
+LATE_S = 2.0
+"""So long after all that had to happen did, something that happens twice may still do so."""
+CHORE_KINDS = ("handled", "rang", "cancelled", "expired", "left", "asked", "calls", "done")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run found. All counts but inputs, faults and the seconds have to be 0."""
+    """What a run found. All counts but inputs, faults, the seconds and `happened` have to be 0.
+
+    `chores` is what was wrong with the second actor, `happened` how often it did what.
+    """
 
     inputs: int
     faults: int
@@ -34,16 +41,23 @@ class Outcome:
     open_transactions: int
     slowest_recovery_s: float
     seconds: float
+    chores: Mapping[str, int] = field(default_factory=dict)
+    happened: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def clean(self) -> bool:
         """Whether nothing was wrong, in time."""
         wrong = self.lost + self.doubled + self.wrong_running_values + self.wrong_state + self.open_transactions
-        return wrong == 0 and self.slowest_recovery_s <= RECOVER_S
+        wrong += sum(self.chores.values())
+        # A run that didn't try something says nothing of it.
+        is_whole = all(self.happened.get(kind) for kind in CHORE_KINDS)
+        return wrong == 0 and is_whole and self.slowest_recovery_s <= RECOVER_S
 
-    def as_dict(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, object]:
         """For the last line of the run."""
-        return asdict(self)
+        found = asdict(self)
+        chores, happened = found.pop("chores"), found.pop("happened")
+        return {**found, **chores, "happened": happened}
 
 
 class StuckError(AssertionError):
@@ -71,11 +85,12 @@ async def run(
         await feeding
         await _settle(world)
         _all_alive(world, "the last fault")
+        chores = await _settle_chores(world)
         findings = await _check(world)
         open_transactions = await _open_transactions(world)
     finally:
         world.end()
-    for example in findings.examples:
+    for example in findings.examples + chores.examples:
         logger.error("%s", example)
     return Outcome(
         inputs=world.sent,
@@ -87,6 +102,8 @@ async def run(
         open_transactions=open_transactions,
         slowest_recovery_s=round(slowest_s, 1),
         seconds=round(time.monotonic() - began_s, 1),
+        chores=chores.counts,
+        happened=dict(chores.seen),
     )
 
 
@@ -96,7 +113,7 @@ async def _wait_for_progress(world: World, feeding: asyncio.Task[None], after: s
     before = await world.progress()
     while time.monotonic() - began_s < RECOVER_S * 2:
         now = await world.progress()
-        ends = await world.ends(f"{NAME}-in")
+        ends = await world.ends(*INPUTS)
         if all(now[part] > before[part] or (feeding.done() and now[part] >= ends[part]) for part in ends):
             return time.monotonic() - began_s
         await asyncio.sleep(0.2)
@@ -113,7 +130,7 @@ def _all_alive(world: World, after: str) -> None:
 async def _settle(world: World) -> None:
     """Wait until all inputs are committed."""
     deadline_s = time.monotonic() + SETTLE_S
-    while await world.progress() != await world.ends(f"{NAME}-in"):
+    while await world.progress() != await world.ends(*INPUTS):
         if time.monotonic() > deadline_s:
             logs = "\n".join(worker.log()[-3000:] for worker in world.workers)
             raise StuckError(f"not all inputs were processed: {await world.progress()}\n{logs}")
@@ -125,11 +142,34 @@ async def _check(world: World) -> Findings:
     return check_run(inputs, echoes, await world.read(f"{NAME}-stats-changelog"))
 
 
+async def _settle_chores(world: World) -> ChoreFindings:
+    """Wait until the second actor has nothing left to do, and check."""
+    deadline_s = time.monotonic() + SETTLE_S
+    while True:
+        await world.tick()
+        await _settle(world)
+        if not check_chores(await _evidence(world)).is_waiting or time.monotonic() > deadline_s:
+            break
+    await asyncio.sleep(LATE_S)
+    return check_chores(await _evidence(world))
+
+
+async def _evidence(world: World) -> Evidence:
+    file = world.folder / EFFECTS_FILE
+    return Evidence(
+        inputs=await world.read(f"{NAME}-chores"),
+        said=await world.read(f"{NAME}-said"),
+        state=await world.read(f"{NAME}-Chores-changelog"),
+        kept=await world.read(f"{NAME}-kept-changelog"),
+        timers=await world.read(f"{NAME}-Chores-timers-changelog"),
+        effects=await world.read(f"{NAME}-Chores-effects-changelog"),
+        lines=read_lines(await asyncio.to_thread(file.read_bytes)),
+    )
+
+
 async def _open_transactions(world: World) -> int:
     """Count partitions whose last stable offset stays behind the high watermark."""
-    topics = [f"{NAME}-echo", f"{NAME}-stats-changelog", f"{NAME}-actors-owners", "__consumer_offsets"]
-    held = 0
-    for topic in topics:
-        stable, ends = await world.ends(topic, "read_committed"), await world.ends(topic)
-        held += sum(stable[part] < end for part, end in ends.items())
-    return held
+    topics = [f"{NAME}-echo", f"{NAME}-said", f"{NAME}-actors-owners", "__consumer_offsets"]
+    topics += [f"{NAME}-{store}-changelog" for store in STORES]
+    stable, ends = await world.ends(*topics, isolation="read_committed"), await world.ends(*topics)
+    return sum(stable[part] < end for part, end in ends.items())

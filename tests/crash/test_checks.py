@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
+from pathlib import Path
 
+import msgspec
+import pytest
+
+from tests.crash import rules
 from tests.crash.checks import Record, check_run
+from tests.crash.chore_checks import COUNTS, ChoreFindings, Evidence, Line, check_chores, read_lines
+from tests.crash.harness import CHORE_KINDS, Outcome
 
 KEYS = [b"a", b"b", b"a", b"a", b"b"]
 VALUES = [3, 1, 5, 2, 7]
@@ -85,3 +94,326 @@ def test_a_deleted_key_is_missed() -> None:
     inputs, echoes, changelog = good_run()
     findings = check_run(inputs, echoes, [*changelog, Record(0, 100, b"a", None)])
     assert findings.wrong_state == 1
+
+
+# --- the second actor ------------------------------------------------------------------------------------------------
+
+CHORES = 400
+SAID_AT_MS = 10_000_000
+
+
+def timer_key(name: str) -> bytes:
+    return b"n" + len(b"key").to_bytes(4, "big") + b"key" + name.encode()
+
+
+@dataclasses.dataclass
+class Story:
+    """What a good run of the second actor leaves, as lists that a test can damage. All inputs are in one partition."""
+
+    inputs: list[Record] = dataclasses.field(default_factory=list)
+    said: list[Record] = dataclasses.field(default_factory=list)
+    state: list[Record] = dataclasses.field(default_factory=list)
+    kept: list[Record] = dataclasses.field(default_factory=list)
+    timers: list[Record] = dataclasses.field(default_factory=list)
+    effects: list[Record] = dataclasses.field(default_factory=list)
+    lines: list[Line] = dataclasses.field(default_factory=list)
+
+    def say(self, key: bytes, what: str, name: object, offset: int = 0, *, at_ms: int = SAID_AT_MS) -> None:
+        value = json.dumps({"what": what, "name": str(name), "offset": offset}).encode()
+        self.said.append(Record(0, len(self.said), key, value, at_ms))
+
+    def act(self, key: bytes, label: str) -> None:
+        self.say(key, "asked", label)
+        for attempt in range(1, 4):
+            self.lines.append(Line(f"id of {label}", key.decode(), label, 1, attempt))
+            if not rules.act_fails(label, attempt):
+                break
+        self.write(self.effects, b"effect " + label.encode(), b"{}", None)
+        if rules.act_answers(label):
+            self.say(key, "done", label)
+
+    def write(self, changelog: list[Record], key: bytes, *values: bytes | None) -> None:
+        changelog += [Record(0, len(changelog) + each, key, value) for each, value in enumerate(values)]
+
+    def wind(self, key: bytes, message: rules.Wind, *, is_cancelled: bool) -> None:
+        name = str(message.number)
+        is_far = message.wait_ms == rules.FAR_MS
+        self.write(self.timers, timer_key(name), b"{}", *([] if is_far and not is_cancelled else [None]))
+        if is_cancelled:
+            self.say(key, "cancelled", name)
+        elif not is_far:
+            self.say(key, "rang", name)
+            if rules.ring_acts(message.number):
+                self.act(key, f"ring-{name}")
+
+    def keep(self, key: bytes, message: rules.Keep) -> None:
+        name = b"%d" % message.number
+        self.write(self.kept, name, name, *([] if message.ttl_ms is None else [None]))
+        if message.ttl_ms is not None:
+            self.say(name, "expired", message.number)
+            if rules.expiry_acts(message.number):
+                self.act(name, f"expired-{message.number}")
+        self.write(self.state, key, b"[]", None)
+        self.say(key, "left", message.number)
+
+    def found(self) -> ChoreFindings:
+        return check_chores(Evidence(**vars(self)))
+
+    def places(self, what: str, name: str = "") -> list[int]:
+        """Give where something was said: `what`, of any name that begins with `name`."""
+        text = f'"{what}", "name": "{name}'.encode()
+        return [place for place, record in enumerate(self.said) if text in (record.value or b"")]
+
+    def first(self, what: str, name: str = "") -> int:
+        return self.places(what, name)[0]
+
+    def again(self, record: Record) -> None:
+        self.said.append(record._replace(offset=len(self.said)))
+
+
+def good_story() -> Story:
+    story = Story()
+    messages = [rules.chore(number) for number in range(CHORES)]
+    cancelled = {message.target for _, message in messages if isinstance(message, rules.Unwind)}
+    for offset, (key, message) in enumerate(messages):
+        story.inputs.append(Record(0, offset, key, msgspec.json.encode(message), 1_000_000))
+        if isinstance(message, rules.Refuse):
+            continue
+        story.say(key, "handled", message.number, offset)
+        if isinstance(message, rules.Wind):
+            story.wind(key, message, is_cancelled=message.number in cancelled)
+        elif isinstance(message, rules.Keep):
+            story.keep(key, message)
+        elif isinstance(message, rules.Call):
+            story.act(key, f"call-{message.number}")
+    return story
+
+
+def counted(story: Story) -> dict[str, int]:
+    """Give the counts that aren't 0."""
+    findings = story.found()
+    assert not findings.clean
+    return {name: times for name, times in findings.counts.items() if times}
+
+
+def test_a_good_story_is_clean_and_has_everything() -> None:
+    findings = good_story().found()
+    assert findings.clean, findings.examples
+    assert findings.seen.keys() == set(CHORE_KINDS)
+
+
+def test_every_count_has_a_test() -> None:
+    text = Path(__file__).read_text()
+    assert [name for name in COUNTS if f'"{name}"' not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("what", "count"),
+    [
+        ("handled", "chores_lost"),
+        ("rang", "timers_lost"),
+        ("cancelled", "timers_lost"),
+        ("expired", "expired_lost"),
+        ("left", "expired_lost"),
+        ("done", "results_lost"),
+    ],
+)
+def test_something_that_did_not_happen(what: str, count: str) -> None:
+    story = good_story()
+    del story.said[story.first(what, "10" if what == "cancelled" else "")]
+    assert counted(story)[count] == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "count"),
+    [
+        ("handled", "chores_doubled"),
+        ("rang", "timers_doubled"),
+        ("cancelled", "timers_doubled"),
+        ("expired", "expired_doubled"),
+        ("left", "expired_doubled"),
+        ("asked", "effects_doubled"),
+        ("done", "results_doubled"),
+    ],
+)
+def test_something_that_happened_again(what: str, count: str) -> None:
+    story = good_story()
+    story.again(story.said[story.first(what)])
+    assert counted(story)[count] == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "count"),
+    [
+        ("handled", 9, "chores_unasked"),
+        ("rang", 9, "timers_unasked"),
+        ("expired", 9, "expired_unasked"),
+        ("left", 9, "expired_unasked"),
+        ("done", "call-10", "results_unasked"),
+    ],
+)
+def test_something_of_a_message_that_was_refused(what: str, name: object, count: str) -> None:
+    story = good_story()
+    assert isinstance(rules.chore(9)[1], rules.Refuse)
+    story.say(b"key", what, name, 9)
+    assert counted(story)[count] == 1
+
+
+def test_a_timer_that_was_cancelled_and_rang() -> None:
+    story = good_story()
+    record = story.said[story.first("cancelled")]
+    story.again(record._replace(value=(record.value or b"").replace(b"cancelled", b"rang")))
+    assert counted(story)["timers_doubled"] == 1
+
+
+def test_a_timer_that_is_far_away_and_rang() -> None:
+    story = good_story()
+    far = next(record.key for record in story.timers if [each.key for each in story.timers].count(record.key) == 1)
+    story.say(b"key", "rang", (far or b"").removeprefix(timer_key("")).decode())
+    assert counted(story)["timers_unasked"] == 1
+
+
+def test_a_timer_that_rang_early() -> None:
+    story = good_story()
+    rang = [json.loads(record.value or b"") for record in story.said]
+    waits = {str(number): rules.chore(number)[1] for number in range(CHORES)}
+    by_clock = [
+        place
+        for place, told in enumerate(rang)
+        if told["what"] == "rang" and not waits[told["name"]].by_stream and waits[told["name"]].wait_ms > 0
+    ]
+    story.said[by_clock[0]] = story.said[by_clock[0]]._replace(timestamp_ms=1_000_000)
+    assert counted(story) == {"timers_early": 1}
+
+
+def test_a_timer_that_is_left_or_gone() -> None:
+    story = good_story()
+    story.write(story.timers, timer_key("11"), b"{}")
+    assert counted(story) == {"timers_left": 1}
+    story = good_story()
+    story.write(story.timers, timer_key("20"), None)
+    assert counted(story) == {"timers_left": 1}
+
+
+def test_what_expired_without_a_tombstone() -> None:
+    story = good_story()
+    story.kept.remove(next(record for record in story.kept if record.value is None))
+    assert counted(story) == {"expired_left": 1}
+    story = good_story()
+    story.write(story.state, b"chore-000", b"[1]")
+    assert counted(story) == {"expired_left": 1}
+
+
+def test_what_was_never_kept() -> None:
+    story = good_story()
+    story.kept = [record for record in story.kept if record.key != b"5"]
+    assert counted(story) == {"expired_left": 1}
+
+
+def test_what_does_not_expire_and_is_gone() -> None:
+    story = good_story()
+    story.write(story.kept, b"4", None)
+    assert counted(story) == {"kept_lost": 1}
+
+
+@pytest.mark.parametrize(("what", "count"), [("left", "expired_out_of_order"), ("handled", "chores_out_of_order")])
+def test_numbers_and_inputs_out_of_order(what: str, count: str) -> None:
+    story = good_story()
+    said, places = story.said, story.places(what)
+    one, two = next((a, b) for a, b in itertools.combinations(places, 2) if said[a].key == said[b].key)
+    said[one], said[two] = said[two]._replace(offset=one), said[one]._replace(offset=two)
+    assert counted(story)[count] >= 1
+
+
+def test_an_effect_that_was_never_called_or_never_succeeded() -> None:
+    story = good_story()
+    label = next(line.label for line in story.lines if line.attempt > 1)
+    story.lines = [line for line in story.lines if line.label != label]
+    assert counted(story)["effects_lost"] == 1
+    story = good_story()
+    story.lines = [line for line in story.lines if line.label != label or rules.act_fails(label, line.attempt)]
+    assert any(line.label == label for line in story.lines)
+    assert counted(story)["effects_lost"] == 1
+
+
+@pytest.mark.parametrize("by", ["call", "ring", "expired"])
+def test_an_effect_that_the_commit_did_not_hold(by: str) -> None:
+    story = good_story()
+    del story.said[story.first("asked", by)]
+    found = counted(story)
+    assert found["effects_lost"] == 1
+    assert found["effects_unasked"] >= 1
+
+
+def test_an_effect_that_nobody_asked_for() -> None:
+    story = good_story()
+    story.lines.append(Line("id", "chore-000", "call-9", 1, 1))
+    assert counted(story)["effects_unasked"] == 1
+
+
+def test_an_effect_under_another_key() -> None:
+    story = good_story()
+    story.lines[0] = story.lines[0]._replace(key="another")
+    assert counted(story)["effects_unasked"] == 1
+
+
+def test_effects_out_of_order() -> None:
+    story = good_story()
+    by_key: dict[str, list[int]] = {}
+    for place, line in enumerate(story.lines):
+        by_key.setdefault(line.key, []).append(place)
+    one, two = next(
+        (places[0], later)
+        for places in by_key.values()
+        for later in places
+        if story.lines[later].label != story.lines[places[0]].label
+    )
+    story.lines[one], story.lines[two] = story.lines[two], story.lines[one]
+    assert counted(story)["effects_out_of_order"] >= 1
+
+
+def test_a_later_effect_tried_before_the_one_in_front_of_it_succeeded() -> None:
+    story = good_story()
+    at, failed = next((at, line) for at, line in enumerate(story.lines) if rules.act_fails(line.label, line.attempt))
+    later = next(line for line in story.lines[at:] if line.key == failed.key and line.label != failed.label)
+    story.lines.insert(at + 1, later)
+    assert counted(story) == {"effects_out_of_order": 1}
+
+
+def test_an_effect_with_two_ids_and_two_with_one() -> None:
+    story = good_story()
+    story.lines.append(story.lines[0]._replace(id="another"))
+    assert counted(story) == {"effects_of_two_ids": 1}
+    story = good_story()
+    story.lines.append(story.lines[0]._replace(id=story.lines[-1].id))
+    assert counted(story)["effects_of_two_ids"] >= 1
+
+
+def test_an_effect_that_is_called_again_is_no_damage() -> None:
+    story = good_story()
+    story.lines.append(story.lines[0]._replace(token=2))
+    assert story.found().clean
+
+
+def test_an_outbox_that_is_not_empty() -> None:
+    story = good_story()
+    story.write(story.effects, b"effect", b"{}")
+    assert counted(story) == {"outbox_left": 1}
+
+
+def test_a_run_that_did_not_try_something_is_not_clean() -> None:
+    happened = dict.fromkeys(CHORE_KINDS, 1)
+    good = Outcome(1, 1, 0, 0, 0, 0, 0, 1.0, 1.0, dict.fromkeys(COUNTS, 0), happened)
+    assert good.clean
+    assert not dataclasses.replace(good, happened={**happened, "rang": 0}).clean
+    assert not any(dataclasses.replace(good, chores={**good.chores, name: 1}).clean for name in COUNTS)
+    told = good.as_dict()
+    assert told["happened"] == happened
+    assert "chores" not in told
+    assert {name: told[name] for name in COUNTS} == good.chores
+
+
+def test_lines_that_were_cut_short_are_left_out() -> None:
+    line = Line("id", "key", "call-1", 1, 1)
+    raw = json.dumps(line._asdict()).encode()
+    assert read_lines(b"\n" + raw + b"\n" + raw[:20] + b"\n" + raw + b"\n" + b"12\n") == [line, line]

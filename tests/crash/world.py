@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
@@ -18,6 +19,7 @@ from aiokafka.structs import TopicPartition
 
 from actors._core.partitioner import partition_for
 from dev.kafka import Cluster
+from tests.crash import rules
 from tests.crash.checks import Record
 from tests.kafka.helpers import WorkerProcess
 
@@ -28,6 +30,10 @@ NAME = "crash"
 PARTITIONS = 6
 KEYS = 20_000
 WORKERS = 3
+STORES = ("stats", "kept", "Chores", "Chores-timers", "Chores-effects")
+INPUTS = (f"{NAME}-in", f"{NAME}-chores")
+EFFECTS_FILE = "effects.txt"
+"""Where the effects of the second actor write to, in the run's folder."""
 
 
 @dataclass(slots=True)
@@ -39,6 +45,7 @@ class World:
     chance: random.Random
     workers: list[WorkerProcess] = field(default_factory=list)
     sent: int = 0
+    chores: int = 0
 
     @classmethod
     async def create(cls, cluster: Cluster, folder: Path, seed: int) -> World:
@@ -47,7 +54,7 @@ class World:
         admin = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap)
         await admin.start()
         replicas = len(cluster.broker_ids)
-        topics = [NewTopic(f"{NAME}-{kind}", PARTITIONS, replicas) for kind in ("in", "echo")]
+        topics = [NewTopic(f"{NAME}-{kind}", PARTITIONS, replicas) for kind in ("in", "echo", "chores", "said")]
         response = await admin.create_topics(topics)
         await admin.close()
         assert all(error[1] == 0 for error in response.topic_errors), response
@@ -59,6 +66,7 @@ class World:
                     folder / f"worker-{number}" / "data",
                     APP_NAME=NAME,
                     REPLICATION=str(replicas),
+                    EFFECTS_FILE=str(folder / EFFECTS_FILE),
                 )
             )
         return world
@@ -78,12 +86,11 @@ class World:
             worker.kill()
 
     async def feed(self, inputs: int, rate: float) -> None:
-        """Send `inputs` records at about `rate` per second, each acknowledged by all in-sync replicas."""
-        producer = AIOKafkaProducer(
-            bootstrap_servers=self.cluster.bootstrap, enable_idempotence=True, request_timeout_ms=120_000
-        )
-        await producer.start()
-        try:
+        """Send `inputs` records at about `rate` per second, each acknowledged by all in-sync replicas.
+
+        The second actor gets one for every few.
+        """
+        async with self._producer() as producer:
             waiting = []
             began_s = time.monotonic()
             while self.sent < inputs:
@@ -94,36 +101,65 @@ class World:
                     partition = partition_for(key, PARTITIONS)
                     waiting.append(await producer.send(f"{NAME}-in", value, key, partition=partition))
                     self.sent += 1
+                    if self.sent % rules.INPUTS_PER_CHORE == 0:
+                        waiting.append(await self._send_chore(producer, *rules.chore(self.chores)))
                 if len(waiting) > 2000:
                     await asyncio.gather(*waiting)
                     waiting.clear()
                 await asyncio.sleep(0.02)
             await asyncio.gather(*waiting)
+
+    async def tick(self) -> None:
+        """Let the second actor's stream time go on in every partition."""
+        async with self._producer() as producer:
+            for partition in range(PARTITIONS):
+                await (await self._send_chore(producer, b"tick", rules.Tick(self.chores), partition))
+
+    async def _send_chore(
+        self, producer: AIOKafkaProducer, key: bytes, message: rules.Chore, partition: int | None = None
+    ) -> asyncio.Future:
+        self.chores += 1
+        partition = partition_for(key, PARTITIONS) if partition is None else partition
+        return await producer.send(f"{NAME}-chores", msgspec.json.encode(message), key, partition=partition)
+
+    @contextlib.asynccontextmanager
+    async def _producer(self) -> AsyncIterator[AIOKafkaProducer]:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=self.cluster.bootstrap, enable_idempotence=True, request_timeout_ms=120_000
+        )
+        await producer.start()
+        try:
+            yield producer
         finally:
             await producer.stop()
 
-    async def committed(self) -> dict[int, int]:
-        """The group's offsets by partition, 0 where there is none."""
+    async def committed(self) -> dict[TopicPartition, int]:
+        """The group's offsets by input partition, 0 where there is none."""
         admin = AIOKafkaAdminClient(bootstrap_servers=self.cluster.bootstrap)
         try:
             await admin.start()
             offsets = await admin.list_consumer_group_offsets(f"{NAME}-actors")
-            return {number: _offset(offsets, number) for number in range(PARTITIONS)}
+            parts = [TopicPartition(topic, number) for topic in INPUTS for number in range(PARTITIONS)]
+            return {part: max(offsets[part].offset, 0) if part in offsets else 0 for part in parts}
         finally:
             await admin.close()
 
-    async def progress(self) -> dict[int, int]:
+    async def progress(self) -> dict[TopicPartition, int]:
         """`committed`, asked until a coordinator answers."""
         while True:
             with contextlib.suppress(KafkaError, OSError, TimeoutError):
                 return await self.committed()
             await asyncio.sleep(0.2)
 
-    async def ends(self, topic: str, isolation: str = "read_uncommitted") -> dict[int, int]:
+    async def ends(self, *topics: str, isolation: str = "read_uncommitted") -> dict[TopicPartition, int]:
         """The high watermarks, or with read_committed the last stable offsets."""
         async with self._consumer(isolation) as consumer:
-            parts = [TopicPartition(topic, number) for number in range(await _partitions(consumer, topic))]
-            return {part.partition: end for part, end in (await consumer.end_offsets(parts)).items()}
+            parts = [
+                TopicPartition(topic, number)
+                for topic in topics
+                for number in range(await _partitions(consumer, topic))
+            ]
+            return await consumer.end_offsets(parts)
 
     async def read(self, topic: str) -> list[Record]:
         """All committed records of a topic."""
@@ -135,7 +171,10 @@ class World:
             found: list[Record] = []
             while any([(await consumer.position(part)) < end for part, end in ends.items()]):
                 for part, records in (await consumer.getmany(timeout_ms=200)).items():
-                    found += [Record(part.partition, record.offset, record.key, record.value) for record in records]
+                    found += [
+                        Record(part.partition, record.offset, record.key, record.value, record.timestamp)
+                        for record in records
+                    ]
             return found
 
     @contextlib.asynccontextmanager
@@ -146,11 +185,6 @@ class World:
             yield consumer
         finally:
             await consumer.stop()
-
-
-def _offset(offsets: dict, number: int) -> int:
-    found = offsets.get(TopicPartition(f"{NAME}-in", number))
-    return max(found.offset, 0) if found is not None else 0
 
 
 async def _partitions(consumer: AIOKafkaConsumer, topic: str) -> int:

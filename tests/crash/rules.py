@@ -1,0 +1,103 @@
+"""What is said to the second actor of the crash run, and what has to come of it: shared by its app and its checks.
+
+Everything follows from a message's number, so that the input topic alone says what has to happen.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+CHORE_KEYS = 100
+INPUTS_PER_CHORE = 10
+LONGEST_WAIT_MS = 5_000
+FAR_MS = 86_400_000
+STATE_TTL_MS = 2_000
+
+
+class Wind(msgspec.Struct, tag="wind", frozen=True):
+    """Ring after `wait_ms`, by the timestamps of the messages if `by_stream`."""
+
+    number: int
+    wait_ms: int
+    by_stream: bool = False
+
+
+class Unwind(msgspec.Struct, tag="unwind", frozen=True):
+    """Don't ring `target`."""
+
+    number: int
+    target: int
+
+
+class Keep(msgspec.Struct, tag="keep", frozen=True):
+    """Keep the number for `ttl_ms`, for ever if it is None."""
+
+    number: int
+    ttl_ms: int | None
+
+
+class Call(msgspec.Struct, tag="call", frozen=True):
+    """Act outside."""
+
+    number: int
+
+
+class Refuse(msgspec.Struct, tag="refuse", frozen=True):
+    """Do all of the above, and raise: nothing of it must happen."""
+
+    number: int
+
+
+class Tick(msgspec.Struct, tag="tick", frozen=True):
+    """Let stream time go on."""
+
+    number: int
+
+
+Chore: TypeAlias = Wind | Unwind | Keep | Call | Refuse | Tick
+
+
+def chore(number: int) -> tuple[bytes, Chore]:
+    """Give a message's key, and the message."""
+    kind, decade = number % 10, number // 10
+    if kind == 3:
+        # From right behind the timer's beginning to long after its end.
+        target = 10 * (decade - min(decade, decade * 37 % 61))
+        return chore(target)[0], Unwind(number, target)
+    key = b"chore-%03d" % (number * 7919 % 104_729 % CHORE_KEYS)
+    if kind < 3:
+        wait_ms = FAR_MS if number % 20 == 0 else number * 37 % LONGEST_WAIT_MS
+        return key, Wind(number, wait_ms, by_stream=decade % 4 == 1)
+    if kind < 6:
+        return key, Keep(number, None if number % 20 == 4 else 1 + number * 53 % 4_000)
+    if kind == 9 and decade % 3 == 0:
+        return key, Refuse(number)
+    return key, Call(number)
+
+
+def ring_acts(number: int) -> bool:
+    """Whether a timer's message acts outside."""
+    return number % 3 == 0
+
+
+def expiry_acts(number: int) -> bool:
+    """Whether the hook of an expired value does."""
+    return number % 3 == 1
+
+
+def number_of(label: str) -> int:
+    """Give the number at the end of an effect's label, `call-7`."""
+    return int(label.rpartition("-")[2])
+
+
+def act_fails(label: str, attempt: int) -> bool:
+    """Whether an attempt fails."""
+    number = number_of(label)
+    return number // 10 % 5 == 1 and attempt <= 1 + number % 2
+
+
+def act_answers(label: str) -> bool:
+    """Whether a success has a result."""
+    return number_of(label) % 2 == 0
