@@ -365,7 +365,7 @@ class ActorTestDriver:
                 asks=self._make_asks(),
             ),
             task_settings=self._setup.task_settings(),
-            settings=_Patient(_STOP_S, self._is_settled),
+            settings=_Patient(_STOP_S, is_settled=self._is_settled),
             task_log=self._task_log,
             on_failure=self._failures.append,
         )
