@@ -46,7 +46,9 @@ class Handling:
         """
         parked, sent = self.parked, len(state.outputs)
         if self.condemned and identity(record) in self.condemned:
-            self.give_up(state, record, self.condemned.pop(identity(record)), 1, turn)
+            self.give_up(state, record, self.condemned[identity(record)], 1, turn)
+            # One that stops the partition stays known until all before it is finished.
+            del self.condemned[identity(record)]
             return
         if parked is not None and parked.concerns(record) and await parked.take(state, record, self, turn):
             return

@@ -111,7 +111,9 @@ class ParallelTenure(Tenure):
         Raises:
             RecordError: a message can't be handled, and all before it is committed.
         """
-        await self._take_care()
+        if await self._take_care():
+            # What came during a commit has woken nobody.
+            return True
         self.next_offset = self._progress.next_offset
         is_clean, was_clean = self.is_clean, self._was_clean
         if was_clean and not is_clean:
@@ -126,16 +128,23 @@ class ParallelTenure(Tenure):
                 await self._commit()
         raise failure
 
-    async def _take_care(self) -> None:
-        """While there is reason to, commit what each message led to alone, so that the right one is blamed."""
-        is_careful = self._is_careful
+    async def _take_care(self) -> bool:
+        """While there is reason to, commit what each message led to alone, so that the right one is blamed.
+
+        Returns:
+            Whether there was a commit.
+        """
+        is_careful, has_committed = self._is_careful, False
         if is_careful and not self._holds and not self.is_clean:
             await self._commit()
+            has_committed = True
         if is_careful != self._holds:
             self._holds = is_careful
             self._lanes.hold(is_careful)
         while is_careful and (record := self._lanes.merge_one()) is not None:
             await self._commit_alone(record)
+            has_committed = True
+        return has_committed
 
     async def _commit(self) -> None:
         self.next_offset = self._progress.next_offset

@@ -392,8 +392,9 @@ class Tenure:
             await self._commit()
         except CommitRefusedError as error:
             found = refused(self._spec.name, self._source, record, error)
-            if self._spec.on_error.then != "stop":
-                # Its work is dropped with all that isn't committed, so it is given up when its turn comes again.
+            if self._spec.on_error.then != "stop" or self._spec.concurrency > 1:
+                # Its work is dropped with all that isn't committed, so it is given up when its turn comes again; where
+                # keys are handled side by side, the partition stops when all before it is finished.
                 self._cautions.condemned[identity(record)] = found
                 raise
             await self._ownership.log.fence()

@@ -21,6 +21,7 @@ GROUP = "app-actors"
 COUNTS = "counts"
 FIRSTS = "firsts"
 STORES = (COUNTS, FIRSTS)
+PARKED = "parked"
 GARBAGE = "garbage"
 """What a handler writes and sends before it raises."""
 MAX_RECORD_BYTES = 200
@@ -28,6 +29,9 @@ LARGE = "x" * 300
 SHOWN = 20
 """How much of a result is echoed, so that a large value is large once."""
 POISON = ("1", "11", "01", "1011", "x", "x", "c")
+CONTROL_HEADER = "fa-control"
+MODEL_OPERATIONS = frozenset(("later", "unlater", "call", "brief", "peek", "unbrief", "doomed"))
+"""The operations of the model's parts: the echo tells nothing of what they did (see `tests.sim.part`)."""
 UNDECODABLE = ((b"k0", b"\xff"), (None, b"count:0"), (b"k0", None))
 
 
@@ -56,11 +60,16 @@ def _decode_value(raw: bytes) -> Any:
 
 @dataclass
 class Deployment:
-    """What the operator has put into production; a process has what was there when it started."""
+    """What the operator has put into production; a process has what was there when it started.
+
+    `is_cured` is looked at by each message: it stands for what a handler calls.
+    """
 
     is_mended: bool = False
+    skips: bool = False
     allow_reprocessing: bool = False
     allow_lost_input: bool = False
+    is_cured: bool = False
 
 
 def make_handler(  # noqa: C901  one branch an operation
@@ -127,11 +136,13 @@ class Expected:
         return {key: str(value).encode() for key, value in getattr(self, store).items()}
 
     def process(self, record: StoredRecord) -> None:
+        if is_control(record):
+            return
         if not is_decodable(record):
             self.echo.append((b"", b"%d can't be handled" % record.offset))
             return
         key, text = record.key, record.value.decode()
-        operation, argument = text.split(":")
+        operation, _, argument = text.partition(":")
         counts, firsts = self.counts, self.firsts
         padding = ""
         if operation in ("slow", "count", "poison"):
@@ -148,6 +159,8 @@ class Expected:
                 firsts[key] = LARGE
             else:
                 padding = LARGE
+        elif operation in MODEL_OPERATIONS:
+            result = operation
         else:
             result = firsts.pop(key, None) is not None
         self.echo.append((key, f"{record.offset} {text} {str(result)[:SHOWN]}{padding}".encode()))
@@ -165,6 +178,19 @@ def expected(inputs: PartitionLog, spans: Iterable[tuple[int, int]], *, committe
 
 def is_decodable(record: StoredRecord) -> bool:
     return record.key is not None and record.value is not None and record.value != b"\xff"
+
+
+def is_control(record: StoredRecord) -> bool:
+    """Tell whether it is for the runtime, not for the handler."""
+    return any(name == CONTROL_HEADER for name, _ in record.headers)
+
+
+def owes_echo(record: StoredRecord) -> bool:
+    return is_decodable(record) and not is_control(record)
+
+
+def operation_of(record: StoredRecord) -> str:
+    return (record.value or b"").partition(b":")[0].decode(errors="replace")
 
 
 def failure_of(record: StoredRecord) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actors._core.commit import CommitMark, parse_mark
+from actors._core.progress import decode_finished
 from actors.errors import CommitRefusedError, OutcomeUnknownError, RecordError
 from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TaskLog, TopicPartition
 from actors.testing import Decision, Files, PartitionLog, SimKafka, StoredRecord, Transaction, current_process, fold
@@ -45,7 +47,8 @@ class _Committed:
 class _Input:
     """What happened to one input partition: the offsets that an operator set, where its log began, what was processed.
 
-    `spans` are what the takeovers and commits went through, in their order; `retired` its owners but the last.
+    `spans` are what the takeovers and commits went through, in their order; `retired` its owners but the last;
+    `finished` the inputs behind the committed offset that the last commit says are finished.
     """
 
     set_offsets: set[int | None] = field(default_factory=set)
@@ -53,6 +56,8 @@ class _Input:
     spans: list[tuple[int, int]] = field(default_factory=list)
     highest: int = 0
     retired: set[Identity] = field(default_factory=set)
+    finished: set[int] = field(default_factory=set)
+    reached: int = 0
 
 
 class Audit:
@@ -68,6 +73,7 @@ class Audit:
         cluster: SimKafka,
         deployment: app.Deployment,
         *,
+        stores: tuple[str, ...] = app.STORES,
         exactly_once: bool = True,
         exact_state: bool = True,
         is_static: bool = False,
@@ -82,6 +88,7 @@ class Audit:
         self.owners: dict[str, Identity] = {}
         self._cluster = cluster
         self._deployment = deployment
+        self._stores = stores
         self._exactly_once = exactly_once
         self._exact_state = exact_state
         self._check_phases = check_phases
@@ -92,6 +99,9 @@ class Audit:
         self._assigned: dict[tuple[int, str], list[TopicPartition]] = {}
         self._batches: dict[str, CommitBatch] = {}
         self._echoed: defaultdict[int, set[int]] = defaultdict(set)
+        self._put_aside: defaultdict[int, set[int]] = defaultdict(set)
+        own_order = app.STORES if app.PARKED in stores else stores
+        self._ordered = frozenset(map(app.changelog, own_order))
         cluster.transactions.on_decision.append(self._decided)
         if is_static:
             cluster.group.on_change.append(self._changed)
@@ -134,13 +144,25 @@ class Audit:
         if owner in held.retired or owner.generation < before.owner.generation:
             self.violated(f"one owner: {source} commits {now} after {before}: an old owner came back")
         if mark.transaction == 1:
-            self._check_takeover(source, offset)
+            self._check_takeover(source, offset, decode_finished(offset, mark.finished))
         elif offset < before.offset:
             self.violated(f"exactly once: the offset of {source} goes back from {before.offset} to {offset}")
         held.highest = max(held.highest, offset)
         if held.spans:
             held.spans[-1] = (held.spans[-1][0], offset)
+        self._finish(held, offset, mark)
         self._committed[source] = now
+
+    def _finish(self, held: _Input, offset: int, mark: CommitMark) -> None:
+        """Note what is finished behind an offset: nothing of it may get lost until the offset has passed it."""
+        finished = decode_finished(offset, mark.finished)
+        if finished:
+            self.counted["finished ahead"] += 1
+        lost = {at for at in held.finished if at >= offset} - finished
+        if lost:
+            self.violated(f"exactly once: {sorted(lost)} were finished, and at {offset} aren't any more")
+        held.finished = finished
+        held.reached = max(held.reached, offset, *(at + 1 for at in finished))
 
     def check_epochs(self, log: PartitionLog) -> None:
         highest = 0
@@ -183,10 +205,11 @@ class Audit:
         committed = self._cluster.group.offsets.get(source)
         return committed is not None and committed.offset < self._cluster.log(source).start
 
-    def _check_takeover(self, source: TopicPartition, offset: int) -> None:
+    def _check_takeover(self, source: TopicPartition, offset: int, finished: set[int]) -> None:
         """Look at where a takeover goes on: where the last commit was, unless somebody wanted it otherwise."""
         held, log = self._inputs[source], self._cluster.log(source)
-        if source in self._committed and held.spans and offset == held.spans[-1][1]:
+        is_foreign = bool(held.finished) and self.is_foreign(source)
+        if source in self._committed and held.spans and offset == held.spans[-1][1] and not is_foreign:
             return
         wanted = {at for at in held.set_offsets if at is not None}
         if not held.spans or None in held.set_offsets:
@@ -199,16 +222,18 @@ class Audit:
         if offset > log.end:
             self.violated(f"operator: {where}, which is behind the input's end {log.end}")
         proven = self._proven(source)
-        if offset <= proven and not self._deployment.allow_reprocessing:
+        if offset <= proven and proven not in finished and not self._deployment.allow_reprocessing:
             self.violated(f"operator: {where}, although the state has the input at {proven}")
         if held.spans:
             self.counted["reprocessed" if offset < held.highest else "skipped"] += 1
+        held.spans += [(at, at + 1) for at in sorted(held.finished - finished)]
+        held.finished = set()
         held.spans.append((offset, offset))
 
     def _proven(self, source: TopicPartition) -> int:
         """The highest input offset that a living value comes from: nobody can doubt that it was processed."""
         proven = -1
-        for store in app.STORES:
+        for store in self._stores:
             log = self._cluster.log(TopicPartition(app.changelog(store), source.partition))
             for raw in self.folded(log, log.last_stable).values():
                 proven = max(proven, decode_stamp(raw[:STAMP_BYTES]).source_offset)
@@ -261,10 +286,21 @@ class Audit:
             if topic == app.ECHO:
                 offset, _, _ = record.value.partition(b" ")
                 self._echoed[partition].add(int(offset) if offset.isdigit() else -1)
-            elif topic in map(app.changelog, app.STORES) and record.transaction is None:
+            elif topic == app.changelog(app.PARKED) and record.value is not None:
+                # What waits has no output yet. Its place is written with what else its commit writes.
+                self._put_aside[partition].add(json.loads(record.value)["offset"])
+            elif topic in self._ordered and record.transaction is None:
                 offset = decode_stamp(_stamp(record)).source_offset
-                if offset not in self._echoed[partition]:
+                if offset not in self._echoed[partition] and self._owes(partition, offset):
                     self.violated(f"order: {log.name} has the write of input {offset} before its output")
+
+    def _owes(self, partition: int, offset: int) -> bool:
+        """Whether a write that says that it comes from there must have an output. A turn's names what is before it."""
+        if offset < self._inputs[TopicPartition(app.INPUT, partition)].highest:
+            return False
+        history = self._cluster.log(TopicPartition(app.INPUT, partition)).history
+        index = _first_at(history, offset)
+        return index < len(history) and history[index].offset == offset and app.owes_echo(history[index])
 
     def _committed_in_order(self, source: TopicPartition, committed: Committed) -> None:
         """An offset comes after all outputs and writes of its batch."""
@@ -273,9 +309,13 @@ class Audit:
         held = self._inputs[source]
         held.spans = held.spans or [(committed.offset, committed.offset)]
         for record in self.owed(source, committed.offset):
-            if record.offset >= held.highest and record.offset not in self._echoed[source.partition]:
+            done = self._echoed[source.partition] | self._put_aside[source.partition]
+            if record.offset >= held.highest and record.offset not in done:
                 self.violated(f"at least once: {source} is committed to {committed}, {record.offset} has no output")
         held.highest = max(held.highest, committed.offset)
+        mark = parse_mark(committed.metadata)
+        finished = decode_finished(committed.offset, mark.finished) if mark is not None else ()
+        held.reached = max(held.reached, committed.offset, *(at + 1 for at in finished))
         for topic, writes in self._batches[committed.metadata].changelogs.items():
             log = self._cluster.log(TopicPartition(topic, source.partition))
             there = {(record.key, _stamp(record), record.value) for record in log.history if record.transaction is None}
@@ -291,7 +331,7 @@ class Audit:
             begin = max(held.starts)
         else:
             begin = max({start for start, _ in held.spans} & held.starts, default=0)
-        return [record for record in log.history if begin <= record.offset < end and app.is_decodable(record)]
+        return [record for record in log.history if begin <= record.offset < end and app.owes_echo(record)]
 
     # --- the disk --------------------------------------------------------------------------------------------------
 
@@ -303,7 +343,7 @@ class Audit:
         if kind == "wipe" or position is None:
             return
         log = self._cluster.log(TopicPartition(app.changelog(files.store), files.partition))
-        highest = self._inputs[TopicPartition(app.INPUT, files.partition)].highest
+        highest = self._inputs[TopicPartition(app.INPUT, files.partition)].reached
         if position.changelog_offset > log.end:
             self.violated(f"disk ahead: {where}: {position} is behind the log's end {log.end}")
         # What a restore finds in the changelog may be ahead of the offset, when they aren't committed together.

@@ -264,7 +264,7 @@ class Nemesis:
     def clock_jump(self) -> None:
         """Clocks differ by the allowed margin at most, in either direction."""
         half_ms = SKEW_MARGIN_MS // 2
-        self._some_node().clock.wall_offset_ms = self._random.randint(-half_ms, half_ms)
+        self._world.set_clock(self._some_node().clock, self._random.randint(-half_ms, half_ms))
 
     def compact(self) -> None:
         cluster = self._world.cluster

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Callable
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from actors._core.commit import Backoff, CommitPolicy
+from actors._core.policy import STOP_ON_ERROR
 from actors._core.takeover import ResetPolicy, StartRules
 from actors.ports import Identity, TaskLog, TopicPartition
 from actors.runtime import worker as runtime_worker
@@ -36,6 +38,8 @@ from actors.testing import (
 )
 from tests.sim import app
 from tests.sim.audit import Audit, WatchedGroup, WatchedLog
+from tests.sim.model import Model
+from tests.sim.part import Host
 
 DELETE_RETENTION_MS = 60_000
 SKEW_MARGIN_MS = 10_000
@@ -47,7 +51,10 @@ SUPERVISED_S = 1.0
 
 @dataclass
 class World:
-    """What all nodes share. `features` are what is in this run beside faults (see `tests.sim.simulation.FEATURES`)."""
+    """What all nodes share. `features` are what is in this run beside faults (see `tests.sim.simulation.FEATURES`).
+
+    `clock_ahead_ms` is the most that any clock was ahead so far.
+    """
 
     loop: VirtualLoop
     cluster: SimKafka
@@ -65,12 +72,32 @@ class World:
     features: frozenset[str]
     has_zombies: bool
     deployment: app.Deployment
+    model: Model
+    concurrency: int = 1
+    clock_ahead_ms: int = 0
     attempts: Counter[tuple[int, int]] = field(default_factory=Counter)
     delete_keys: Callable[[], None] = lambda: None
 
     @property
+    def stores(self) -> tuple[str, ...]:
+        """The names of all stores."""
+        return app.STORES + self.model.stores
+
+    @property
     def is_exactly_once(self) -> bool:
         return "at_least_once" not in self.features
+
+    def set_clock(self, clock: FakeClock, offset_ms: int) -> None:
+        """Set a machine's clock, and note how far any has ever been ahead."""
+        clock.wall_offset_ms = offset_ms
+        self.clock_ahead_ms = max(self.clock_ahead_ms, offset_ms)
+
+    def control(self, partition: int, key: bytes, what: str) -> None:
+        """Have what is parked of a key tried again."""
+        told = json.dumps({"actor": app.ACTOR, "what": what, "command": "retry"}).encode()
+        self.audit.note(f"CONTROL {key!r} of partition {partition}: {told!r}")
+        source = TopicPartition(app.INPUT, partition)
+        self.cluster.produce(source, [(key, told, [(app.CONTROL_HEADER, told)])])
 
 
 class Node:
@@ -184,7 +211,7 @@ class Node:
 
         sink = LateSource()
         worker = Worker(
-            [_spec(world)],
+            [_spec(world, Host(process.name, self.clock))],
             source=sink,
             services=TaskServices(
                 group=WatchedGroup(FakeGroupView(world.cluster, world.network), world.audit),
@@ -264,10 +291,12 @@ class Node:
         return WatchedLog(log, world.audit, identity)
 
 
-def _spec(world: World) -> ActorSpec:
+def _spec(world: World, host: Host) -> ActorSpec:
     stores, handler = app.make_handler(is_mended=world.deployment.is_mended, attempts=world.attempts)
+    stores, handler, declared = world.model.extended(host, stores, handler)
+    on_error = declared.pop("on_error", STOP_ON_ERROR)
     changelogs = {}
-    for store in app.STORES:
+    for store in world.stores:
         topic = world.cluster.topic(app.changelog(store))
         changelogs[store] = Changelog(store, topic.name, topic.topic_id, DELETE_RETENTION_MS, 1_000_000)
     return ActorSpec(
@@ -279,6 +308,9 @@ def _spec(world: World) -> ActorSpec:
         decode_value=bytes.decode,
         stores=stores,
         changelogs=changelogs,
+        concurrency=world.concurrency,
+        on_error=replace(on_error, then="skip") if world.deployment.skips else on_error,
+        **declared,
     )
 
 

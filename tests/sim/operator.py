@@ -14,6 +14,7 @@ from actors.testing import RefusedError
 from actors.testing.network import retried
 from tests.sim import app
 from tests.sim.node import Node, World
+from tests.sim.park import ParkPart
 
 STOP_S = 15.0
 EMPTY_S = 60.0
@@ -47,6 +48,9 @@ class Operator:
             yield self.deploy
         if "refused" in features:
             yield self.limit_records
+        for part in self._world.model.parts:
+            if isinstance(part, ParkPart):
+                yield part.retry_some
 
     def interrupt(self) -> None:
         """Drop what is being done; a worker that is half stopped wouldn't come back by itself."""
@@ -194,7 +198,10 @@ class Operator:
         world = self._world
         error = world.audit.stops.get(source)
         if state is State.HALTED and isinstance(error, UndecodableRecordError):
-            self._set(source, error.offset + 1)
+            if error.is_passed:
+                world.deployment.skips = True
+            else:
+                self._set(source, error.offset + 1)
         elif "operator" in world.features or "retention" in world.features:
             self._mend_offset(source)
 
@@ -208,7 +215,9 @@ class Operator:
             else:
                 deployment.allow_lost_input = True
         elif audit.is_foreign(source):
-            if self._random.random() < 0.6 or (committed is not None and committed.offset > log.end):
+            # Where the input is gone, going back to it leads nowhere.
+            goes_back = self._random.random() < 0.6 and audit.processed(source) >= log.start
+            if goes_back or (committed is not None and committed.offset > log.end):
                 self._set(source, audit.processed(source))
             else:
                 deployment.allow_reprocessing = True

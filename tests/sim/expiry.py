@@ -1,0 +1,130 @@
+"""Keys that expire: each value is read until its time, and then its hook runs once, unless another took its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from actors.runtime import expiry
+from actors.runtime.context import Context, Store
+from tests.sim.part import Host, Operation, Part, Stores
+
+STORE = "briefs"
+TOPIC = "expired"
+LIVES_S = (0.05, 0.5, 3.0, 10.0, 25.0)
+
+
+class ExpiryPart(Part):
+    """Inputs write values that live for some time, read them, and delete them; the hook may fail."""
+
+    name = "expiry"
+    stores = (STORE,)
+    topics = (TOPIC,)
+    limits = ((expiry, "PASS_REST_S", (0.3, 2.0)), (expiry, "SLICE_KEYS", (1, 2, 500)))
+
+    def make_input(self, key: str) -> str:
+        random = self.random
+        if random.random() < 0.6:
+            return f"brief:{random.choice(LIVES_S)}"
+        return f"{random.choice(('peek', 'peek', 'unbrief'))}:0"
+
+    def make_stores(self) -> Stores:
+        def on_expire(ctx: Context, value: str) -> None:
+            self._expire(ctx, value)
+
+        briefs: Store[Any, Any] = Store(
+            STORE,
+            encode_key=str.encode,
+            decode_key=bytes.decode,
+            encode_value=str.encode,
+            decode_value=bytes.decode,
+            expires=True,
+            on_expire=on_expire,
+        )
+        return (briefs,)
+
+    # --- the handler -----------------------------------------------------------------------------------------------
+
+    def _expire(self, ctx: Context, value: str) -> None:
+        if int(value) % 4 == 0 and self.is_first_attempt(ctx.partition, ctx.key, value):
+            self.fail_with_garbage(ctx)
+        ctx.send(TOPIC, key=ctx.key, value=f"expired {value} {self.latest_ms()}")
+
+    def operations(self, host: Host, stores: Stores) -> Mapping[str, Operation]:
+        (store,) = stores
+
+        async def brief(ctx: Context, argument: str) -> None:
+            life = timedelta(seconds=float(argument))
+            due_ms = _now_ms(ctx) + life // timedelta(milliseconds=1)
+            store.set(ctx.key, str(ctx.offset), ttl=life)
+            ctx.send(TOPIC, key=ctx.key, value=f"set {ctx.offset} {due_ms}")
+
+        async def peek(ctx: Context, _: str) -> None:
+            ctx.send(TOPIC, key=ctx.key, value=f"saw {store.get(ctx.key)} {_now_ms(ctx)}")
+
+        async def unbrief(ctx: Context, _: str) -> None:
+            value = store.get(ctx.key)
+            if store.delete(ctx.key) is not (value is not None):
+                self.world.audit.violated(f"expiry: {ctx.key} had {value}, and its removal said otherwise")
+            ctx.send(TOPIC, key=ctx.key, value=f"deleted {value} {_now_ms(ctx)}")
+
+        return {"brief": brief, "peek": peek, "unbrief": unbrief}
+
+    # --- the oracle ------------------------------------------------------------------------------------------------
+
+    def unsettled(self) -> Iterator[str]:
+        if self.is_complete:
+            for partition in range(self.world.partitions):
+                for key, raw in self.folded(STORE, partition).items():
+                    yield f"expiry: {key!r} is there: {raw!r}"
+
+    def check(self) -> Iterator[str]:
+        for partition in range(self.world.partitions):
+            if self.is_exact:
+                yield from self._replayed(partition)
+            elif self.is_complete:
+                last = {key: words for key, words in self.events(TOPIC, partition) if words[0] != "saw"}
+                for key, words in last.items():
+                    if words[0] == "set":
+                        yield f"expiry: {key} of partition {partition}: the hook never ran for {words}"
+
+    def _replayed(self, partition: int) -> Iterator[str]:
+        held: dict[bytes, _Value] = {}
+        for key, (what, text, time) in self.events(TOPIC, partition):
+            value, now_ms = held.get(key), int(time)
+            if what == "set":
+                if value is not None:
+                    self.count("expiring value replaced")
+                held[key] = _Value(text, now_ms)
+                continue
+            self.count(f"value {what}")
+            wanted = value.read(now_ms) if value is not None else "None"
+            if what == "expired":
+                is_right = value is not None and value.text == text and value.due_ms <= now_ms
+            else:
+                is_right = text == wanted
+            if not is_right:
+                yield f"expiry: {key} of partition {partition}: {what} {text} at {now_ms}, and there was {value}"
+            if what != "saw":
+                held.pop(key, None)
+        for key, value in held.items():
+            yield f"expiry: {key} of partition {partition}: the hook never ran for {value}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    text: str
+    due_ms: int
+
+    def read(self, now_ms: int) -> str:
+        return self.text if now_ms < self.due_ms else "None"
+
+
+def _now_ms(ctx: Context) -> int:
+    """Give the time by which keys expire for a message: it is read once for a run of them."""
+    state = ctx._state
+    if state is None:
+        raise AssertionError("called while the message is handled")
+    return state.scope.now_ms

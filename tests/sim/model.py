@@ -1,0 +1,105 @@
+"""The actor model in the simulation: which parts of it a run has, and what they change in the app."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from datetime import timedelta
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from actors._core.policy import OnError
+from actors.runtime.context import Context
+from tests.sim import app
+from tests.sim.effects import EffectsPart
+from tests.sim.expiry import ExpiryPart
+from tests.sim.park import ParkPart
+from tests.sim.part import Host, Part, Stores
+from tests.sim.timers import TimersPart
+
+if TYPE_CHECKING:
+    from tests.sim.node import World
+
+PARTS = (TimersPart, EffectsPart, ExpiryPart, ParkPart)
+NOT_WITH_PARK = frozenset(("poison", "refused", "operator"))
+"""What stops a partition, or goes back in it, where parking goes on."""
+ODDS = {"parallel": 0.4, "timers": 0.25, "effects": 0.25, "expiry": 0.2, "park": 0.2}
+FLAKY = frozenset(("timers", "effects"))
+
+
+def drawn(seed: int, others: Collection[str]) -> list[str]:
+    """Give what a seed has of the model, each drawn apart from all else."""
+    found = [name for name, odds in ODDS.items() if Random(f"{seed} {name}").random() < odds]
+    return [name for name in found if name != "park" or NOT_WITH_PARK.isdisjoint(others)]
+
+
+class Model:
+    """The parts of one run.
+
+    Attributes:
+        stores, topics: what the parts need, by name.
+    """
+
+    def __init__(self, seed: int, features: Collection[str]) -> None:
+        self._seed = seed
+        self.parts: list[Part] = [part(seed) for part in PARTS if part.name in features]
+        self.stores = tuple(store for part in self.parts for store in part.stores)
+        self.topics = tuple(topic for part in self.parts for topic in part.topics)
+
+    def join(self, world: World) -> None:
+        """Know the world; called once, when there is one."""
+        for part in self.parts:
+            part.world = world
+
+    def extended(self, host: Host, stores: Stores, handler: Any) -> tuple[Stores, Any, dict[str, Any]]:
+        """Give the stores, the handler and what else `ActorSpec` needs, with all parts in a process."""
+        operations, messages, declared = {}, {}, dict[str, Any]()
+        for part in self.parts:
+            if part.name in FLAKY:
+                # What fails the first time is tried again, except where it is parked.
+                declared.setdefault("on_error", OnError(retries=1, first_wait=timedelta(seconds=0.1)))
+            own = part.make_stores()
+            stores += own
+            operations.update(part.operations(host, own))
+            messages.update(part.messages(host))
+            declared.update(part.declared(host, own))
+
+        async def handle(ctx: Context, value: str) -> None:
+            operation, _, argument = value.partition(":")
+            if operation in messages:
+                await messages[operation](ctx, argument)
+            elif operation in operations:
+                await operations[operation](ctx, argument)
+                ctx.send(app.ECHO, key=ctx.key, value=f"{ctx.offset} {value} {operation}")
+            else:
+                await handler(ctx, value)
+
+        return stores, handle if self.parts else handler, declared
+
+    @contextlib.contextmanager
+    def small_limits(self) -> Iterator[None]:
+        """Have a few records do what the product does from thousands on."""
+        before = [
+            (module, name, getattr(module, name), choices)
+            for part in self.parts
+            for module, name, choices in part.limits
+        ]
+        for module, name, _, choices in before:
+            setattr(module, name, Random(f"{self._seed} {name}").choice(choices))
+        try:
+            yield
+        finally:
+            for module, name, value, _ in before:
+                setattr(module, name, value)
+
+    def unsettled(self) -> Iterator[str]:
+        for part in self.parts:
+            yield from part.unsettled()
+
+    def operate(self) -> bool:
+        acted = [part.operate() for part in self.parts]
+        return any(acted)
+
+    def check(self) -> Iterator[str]:
+        for part in self.parts:
+            yield from part.check()

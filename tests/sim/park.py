@@ -1,0 +1,174 @@
+"""Messages that are put aside: a key waits behind the one that can't be handled, the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from actors._core.policy import OnError
+from actors.ports import TopicPartition
+from actors.runtime import parked
+from actors.runtime.context import Context, OutputTopic
+from actors.runtime.parked import ATTEMPTS_HEADER, ORIGIN_HEADER
+from tests.sim import app
+from tests.sim.part import Host, Operation, Part, Stores
+
+STORE = app.PARKED
+TOPIC = "dead-letters"
+MOST_CONTROLS = 30
+"""How often a line is to be tried again at a time: once isn't enough where one try does little."""
+
+
+class ParkPart(Part):
+    """Some inputs can't be handled until the deployment is cured; people retry in vain before."""
+
+    name = "park"
+    stores = (STORE,)
+    topics = (TOPIC,)
+    limits = ((parked, "RETRY_MESSAGES", (1, 3, 1000)),)
+    counts = (1, 2, 4, 8)
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._retries = self.random.choice((0, 0, 1, 2))
+        self._first_wait_s = self.random.choice((0.05, 0.5))
+
+    def make_input(self, key: str) -> str:
+        return f"doomed:{self.random.choice(('raise', 'raise', 'cancel', 'late'))}"
+
+    @property
+    def on_error(self) -> OnError:
+        return OnError(
+            retries=self._retries,
+            first_wait=timedelta(seconds=self._first_wait_s),
+            longest_wait=timedelta(seconds=1),
+            then="park",
+        )
+
+    def declared(self, host: Host, stores: Stores) -> dict[str, Any]:
+        letters = OutputTopic(TOPIC, bytes, bytes, 1_000_000)
+        return {"parked": stores[0], "dead_letters": letters, "on_error": self.on_error}
+
+    # --- the handler -----------------------------------------------------------------------------------------------
+
+    def operations(self, host: Host, stores: Stores) -> Mapping[str, Operation]:
+        async def doomed(ctx: Context, argument: str) -> None:
+            if self.world.deployment.is_cured:
+                self.count("handled when cured")
+                return
+            ctx.send(app.ECHO, key=ctx.key, value=app.GARBAGE)
+            if argument == "late":
+                await asyncio.sleep(0.2)
+            self.count("couldn't be handled")
+            raise asyncio.CancelledError if argument == "cancel" else ValueError("not before it is cured")
+
+        return {"doomed": doomed}
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def retry_some(self) -> None:
+        """Somebody has the line of a key tried again, whether or not there is one."""
+        partition = self.random.randrange(self.world.partitions)
+        log = self.world.cluster.log(TopicPartition(app.INPUT, partition))
+        keys = sorted({record.key for record in log.history if record.is_committed and record.key})
+        if keys:
+            self.count("retried in vain")
+            self.world.control(partition, self.random.choice(keys), "message")
+
+    def unsettled(self) -> Iterator[str]:
+        if self.world.deployment.is_cured and self.is_complete:
+            for partition in range(self.world.partitions):
+                for key in self.folded(STORE, partition):
+                    yield f"park: {key!r} of partition {partition} is parked"
+
+    def operate(self) -> bool:
+        """Look at what waits, cure the deployment, and have all that waits tried again."""
+        if not self.world.deployment.is_cured:
+            for violation in self._check_before_cure() if self.is_complete else ():
+                self.world.audit.violated(violation)
+            self.world.deployment.is_cured = True
+        waiting = Counter(
+            (partition, _key_of(place))
+            for partition in range(self.world.partitions)
+            for place in self.folded(STORE, partition)
+        )
+        for (partition, key), count in waiting.items():
+            self.count("parked")
+            for _ in range(min(count, MOST_CONTROLS)):
+                self.world.control(partition, key, "message")
+        return bool(waiting)
+
+    def check(self) -> Iterator[str]:
+        """See that everybody who looks at the dead letters was told of each line once. The rest is the echo's."""
+        if not self.is_exact:
+            return
+        for partition in range(self.world.partitions):
+            origins = {f"{app.INPUT}/{partition}/{r.offset}": r for r in self.inputs(partition)}
+            found: defaultdict[bytes, list[int]] = defaultdict(list)
+            for letter in self._letters(partition):
+                headers = dict(letter.headers)
+                origin = origins.get(headers[ORIGIN_HEADER].decode())
+                if int(headers[ATTEMPTS_HEADER]) != self._retries + 1:
+                    yield f"park: {letter} wasn't tried {self._retries + 1} times"
+                if app.operation_of(letter) != "doomed":
+                    continue
+                if origin is None or (origin.key, origin.value) != (letter.key, letter.value):
+                    yield f"park: {letter} isn't {origin}"
+                else:
+                    found[letter.key].append(origin.offset)
+            for key, first in self._first_doomed(partition).items():
+                # A line that something else has opened was told of by that; what waits in it, isn't.
+                wanted = [[first]] if self._is_alone else [[first], []]
+                if found.pop(key, []) not in wanted:
+                    yield f"park: {key} of partition {partition} has {found}, and its first is {first}"
+            if any(found.values()):
+                yield f"park: nothing of {dict(found)} in partition {partition} had to be parked"
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether nothing else can fail so often that it is parked."""
+        return self._retries > 0 or self.world.features.isdisjoint(("timers", "effects"))
+
+    def _letters(self, partition: int) -> list[Any]:
+        log = self.world.cluster.log(TopicPartition(TOPIC, partition))
+        return [record for record in log.history if record.is_committed]
+
+    def _first_doomed(self, partition: int) -> dict[bytes, int]:
+        """Give by key the first message that can't be handled."""
+        found: dict[bytes, int] = {}
+        for record in self.inputs(partition):
+            if app.operation_of(record) == "doomed":
+                found.setdefault(record.key, record.offset)
+        return found
+
+    def _check_before_cure(self) -> Iterator[str]:
+        for partition in range(self.world.partitions):
+            first = self._first_doomed(partition)
+            closed = {letter.key for letter in self._letters(partition)}
+            echoed: defaultdict[bytes, list[int]] = defaultdict(list)
+            for key, value in app.echoed(self.world.cluster.log(TopicPartition(app.ECHO, partition))):
+                echoed[key].append(int(value.split()[0]))
+            wanted: defaultdict[bytes, list[int]] = defaultdict(list)
+            for record in self.inputs(partition):
+                if app.owes_echo(record) and record.offset < first.get(record.key, record.offset + 1):
+                    wanted[record.key].append(record.offset)
+            for key in wanted.keys() | echoed.keys():
+                yield from self._compare(partition, key, echoed[key], wanted[key], may_wait=key in closed - set(first))
+
+    def _compare(
+        self, partition: int, key: bytes, echoed: list[int], wanted: list[int], *, may_wait: bool
+    ) -> Iterator[str]:
+        """Compare a key's echoes with those of what comes before its first doomed message."""
+        if not self.is_exact:
+            echoed, wanted = sorted(set(echoed)), sorted(set(wanted))
+        is_right = echoed == wanted or (not self._is_alone and echoed == wanted[: len(echoed)])
+        if not (is_right or (may_wait and echoed == wanted[: len(echoed)])):
+            yield f"park: before it is cured {key} of partition {partition} has the echoes of {echoed}, not {wanted}"
+
+
+def _key_of(place: bytes) -> bytes:
+    """Give the message key in a key of the store: a letter, the length in 4 bytes, the key."""
+    return place[5 : 5 + int.from_bytes(place[1:5])]

@@ -1,0 +1,161 @@
+"""What all parts of the actor model have in common in the simulation.
+
+A part is what an actor can do beside handling messages one after the other. It has stores and topics of its own, which
+are there only in the runs that have it, operations of the handler, inputs that ask for them, and an oracle, which reads
+what the handler said about each step: events in a topic of the part, sent in the commit of what they tell of.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from actors.ports import Clock, TopicPartition
+from actors.runtime.context import Context, Store
+from actors.testing import StoredRecord, fold
+from actors.testing.cluster import EPOCH_MS
+from tests.sim import app
+
+if TYPE_CHECKING:
+    from tests.sim.node import World
+
+Operation = Callable[[Context, str], Awaitable[None]]
+Stores = tuple[Store[Any, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The process in which a handler runs."""
+
+    name: str
+    clock: Clock
+
+
+class Part:
+    """One of them.
+
+    Attributes:
+        name: the feature.
+        stores, topics: what it needs, by name.
+        limits: limits of the product that are drawn anew for the run: module, name, choices.
+        counts: how many inputs it may have.
+    """
+
+    name = ""
+    stores: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    limits: tuple[tuple[ModuleType, str, tuple[float, ...]], ...] = ()
+    counts: tuple[int, ...] = (8, 20, 40)
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(f"{seed} {self.name} inputs")
+        self.world: World = None  # type: ignore[assignment]
+        self._seed = seed
+        self._attempts: Counter[tuple[object, ...]] = Counter()
+
+    # --- what it brings --------------------------------------------------------------------------------------------
+
+    def make_input(self, key: str) -> str:
+        """Give the value of some input."""
+        raise NotImplementedError
+
+    def operations(self, host: Host, stores: Stores) -> Mapping[str, Operation]:
+        """Give what the handler does for inputs."""
+        raise NotImplementedError
+
+    def messages(self, host: Host) -> Mapping[str, Operation]:
+        """Give what the handler does for messages that aren't inputs."""
+        return {}
+
+    def make_stores(self) -> Stores:
+        return tuple(raw_store(name) for name in self.stores)
+
+    def declared(self, host: Host, stores: Stores) -> dict[str, Any]:
+        """Give the arguments of `ActorSpec`."""
+        return {}
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def unsettled(self) -> Iterator[str]:
+        """Say what is still to come, when all inputs are processed."""
+        return iter(())
+
+    def operate(self) -> bool:
+        """Do what people do in peace; tell whether anything was done."""
+        return False
+
+    def check(self) -> Iterator[str]:
+        """Give what isn't as it has to be."""
+        return iter(())
+
+    # --- for parts -------------------------------------------------------------------------------------------------
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether each step takes effect once."""
+        return self.world.is_exactly_once
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether each step takes effect: without transactions, a zombie's writes may hide another's."""
+        return self.is_exact or not (self.world.has_zombies or "retention" in self.world.features)
+
+    @property
+    def is_parking(self) -> bool:
+        """Whether messages may wait, handled later than they came."""
+        return "park" in self.world.features
+
+    def now_ms(self) -> int:
+        """Give the time as no clock is ahead of it by more than `World.clock_ahead_ms`."""
+        return EPOCH_MS + int(self.world.loop.time() * 1000)
+
+    def latest_ms(self) -> int:
+        """Give a time that no clock has come to yet."""
+        return self.now_ms() + self.world.clock_ahead_ms + 1
+
+    def is_first_attempt(self, *identity: object) -> bool:
+        self._attempts[self.name, *identity] += 1
+        return self._attempts[self.name, *identity] == 1
+
+    def fail_with_garbage(self, ctx: Context) -> None:
+        """Raise after something was sent that must not be there."""
+        self.world.audit.counted[f"{self.name} retried"] += 1
+        ctx.send(app.ECHO, key=ctx.key, value=app.GARBAGE)
+        ctx.send(self.topics[0], key=ctx.key, value=app.GARBAGE)
+        raise ValueError("the first attempt")
+
+    def count(self, what: str) -> None:
+        self.world.audit.counted[what] += 1
+
+    def folded(self, store: str, partition: int) -> dict[bytes, bytes]:
+        """Give what a store's changelog says."""
+        log = self.world.cluster.log(TopicPartition(app.changelog(store), partition))
+        return {key: record.value for key, record in fold(log.history).items()}
+
+    def events(self, topic: str, partition: int) -> list[tuple[bytes, list[str]]]:
+        """Give (key, words) of what the handler said."""
+        log = self.world.cluster.log(TopicPartition(topic, partition))
+        return [(record.key, record.value.decode().split()) for record in log.history if record.is_committed]
+
+    def inputs(self, partition: int) -> list[StoredRecord]:
+        """Give the inputs that were processed, with those processed twice twice."""
+        source = TopicPartition(app.INPUT, partition)
+        records = self.world.cluster.log(source).history
+        if not self.is_exact:
+            return list(records)
+        spans = self.world.audit.spans(source)
+        return [r for begin, end in spans for r in records if begin <= r.offset < end and r.is_committed]
+
+    def latest_input(self, partition: int, offset: int | None = None) -> int:
+        """Give the highest timestamp of an input that was processed, up to an offset."""
+        found = (r.timestamp for r in self.inputs(partition) if offset is None or r.offset <= offset)
+        return max(found, default=0)
+
+
+def raw_store(name: str) -> Store[bytes, bytes]:
+    """Make a store as the product has them for itself."""
+    return Store(name, encode_key=bytes, decode_key=bytes, encode_value=bytes, decode_value=bytes, placement="task")

@@ -1,0 +1,293 @@
+"""Every invariant of the actor model fails on the damage it is there for, as `tests.sim.test_planted` has it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import actors.runtime.expiry as expiry
+import actors.runtime.parked as parked
+import actors.runtime.timers as timers
+import stores._core.overlay as overlay
+from actors.runtime.effect_calls import Head, decoded, line_bounds
+from actors.runtime.effect_lines import Lines
+from actors.runtime.effects import Effects, Outcome, Run
+from actors.runtime.handling import Handling
+from actors.runtime.parked import CONTROL_HEADER, Parked
+from actors.runtime.tenure import Tenure
+from actors.runtime.timers import Timers
+from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
+
+# --- timers -----------------------------------------------------------------------------------------------------------
+
+
+def fire_for_ever(patch: Patch) -> None:
+    """A timer that fired is set again."""
+    original = Timers._settle
+
+    def settle(self: Timers, due: Any, ctx: Any) -> bool:
+        found = original(self, due, ctx)
+        if due.entry is not None and due.entry.every_ms is None:
+            self._put(ctx._state, due.address, replace(due.entry, due_ms=due.entry.due_ms + 20_000))
+        return found
+
+    patch.setattr(Timers, "_settle", settle)
+
+
+def remove_although_it_failed(patch: Patch) -> None:
+    """What a timer's message leads to is taken back when it fails, the timer's removal isn't."""
+    original = Timers._settle
+
+    def settle(self: Timers, due: Any, ctx: Any) -> bool:
+        found = original(self, due, ctx)
+        ctx._state.scope.release()
+        return found
+
+    patch.setattr(Timers, "_settle", settle)
+
+
+def forget_what_was_set(patch: Patch) -> None:
+    """A new owner doesn't look which timers there are."""
+    original = Timers.__init__
+
+    def begin(self: Timers, *args: Any) -> None:
+        original(self, *args)
+        for index in self._by_prefix.values():
+            index.begins_at(None)
+
+    patch.setattr(Timers, "__init__", begin)
+
+
+def fire_early(patch: Patch) -> None:
+    """What is due soon is taken for due."""
+    original = Timers._now_ms
+    patch.setattr(
+        Timers, "_now_ms", lambda self, index, ctx=None: original(self, index, ctx) + (1_000 if ctx is None else 0)
+    )
+
+
+def lose_the_phase(patch: Patch) -> None:
+    """A periodic timer is due a period after it was late, not after it was due."""
+    edit = ("due_ms=entry.due_ms + times * entry.every_ms", "due_ms=self._now_ms(due.index) + entry.every_ms + 1")
+    patch.setattr(Timers, "_settle", rewritten(Timers._settle, edit))
+
+
+def fire_for_each_time(patch: Patch) -> None:
+    """A periodic timer is due again at the time that it was due at."""
+    patch.setattr(Timers, "_settle", rewritten(Timers._settle, ("// entry.every_ms + 1", "// entry.every_ms")))
+
+
+def only_say_cancelled(patch: Patch) -> None:
+    """A timer that is cancelled stays."""
+
+    def cancel(self: Timers, ctx: Any, name: str) -> bool:
+        held = self._held(ctx._state, timers._address(ctx._raw_key, name))
+        was_there = original(self, ctx, name)
+        if held is not None and not held.every_ms:
+            ctx._state.scope.rollback()
+        return was_there
+
+    original = Timers.cancel
+    patch.setattr(Timers, "cancel", cancel)
+
+
+def commit_the_time_of_what_failed(patch: Patch) -> None:
+    """Stream time is written as if the message that waits for its next attempt had been handled."""
+    edit = ("offset, scope.source_offset = scope.source_offset, self.reached - 1", "offset = scope.source_offset")
+    patch.setattr(Tenure, "_commit", rewritten(Tenure._commit, edit))
+
+
+# --- effects ----------------------------------------------------------------------------------------------------------
+
+
+def call_before_the_commit(patch: Patch) -> None:
+    """A call is made as soon as a handler asks for it."""
+    original = Effects.call
+
+    def call(self: Effects, ctx: Any, *args: Any) -> str:
+        id = original(self, ctx, *args)
+        newest = next(ctx._state.overlays[self._store].items(*line_bounds(ctx._raw_key), reverse=True))
+        self._start(ctx._raw_key, Head(newest[0], decoded(newest[1])))
+        return id
+
+    patch.setattr(Effects, "call", call)
+
+
+def forget_the_outcome(patch: Patch) -> None:
+    """A call that succeeded stays in the outbox."""
+    original = Effects._settle
+
+    def settle(self: Effects, state: Any, run: Run, outcome: Outcome) -> bool:
+        found = original(self, state, run, outcome)
+        if outcome.error is None and outcome.value is None:
+            self._write(state, run.head.store_key, run.head.record)
+            state.scope.release()
+        return found
+
+    patch.setattr(Effects, "_settle", settle)
+
+
+def take_failure_for_success(patch: Patch) -> None:
+    """A call that failed is done with."""
+    original = Effects._settle
+    patch.setattr(Effects, "_settle", lambda self, state, run, outcome: original(self, state, run, Outcome()))
+
+
+def call_side_by_side(patch: Patch) -> None:
+    """The second call of a key begins with the first."""
+    original = Effects._start
+
+    def start(self: Effects, raw_key: bytes, head: Head) -> None:
+        original(self, raw_key, head)
+        line = list(self._lines._committed.scan(*line_bounds(raw_key)))
+        if len(line) > 1:
+            second = Head(line[1][0], decoded(line[1][1][overlay.STAMP_BYTES :]))
+            beside = asyncio.create_task(self._call(Run(raw_key, second), self._functions[second.record.name]))
+            beside.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    patch.setattr(Effects, "_start", start)
+
+
+def pass_what_is_given_up(patch: Patch) -> None:
+    """The calls of a key go on behind one that was given up."""
+
+    def head(self: Lines, raw_key: bytes) -> Head | None:
+        found = (self._head_of(*pair) for pair in self._committed.scan(*line_bounds(raw_key)))
+        return next((head for head in found if head is not None and not head.record.parked), None)
+
+    patch.setattr(Lines, "head", head)
+
+
+def remove_before_the_result_is_handled(patch: Patch) -> None:
+    """A call is removed in one commit, its result is handled in another one or not at all."""
+    original = Effects._turn
+
+    def turn(self: Effects, run: Run, outcome: Outcome) -> Any:
+        made = original(self, run, outcome)
+        has_result = self._settle(self._state, run, outcome)
+        self._state.scope.release()
+        return type(made)(made.moment, lambda ctx: has_result, made.done, made.what)
+
+    patch.setattr(Effects, "_turn", turn)
+
+
+# --- expiry -----------------------------------------------------------------------------------------------------------
+
+
+def call_the_hook_only(patch: Patch) -> None:
+    """The hook runs for an expired key, and its tombstone isn't written."""
+    patch.setattr(expiry, "_remove", rewritten(expiry._remove, ("        overlay.delete(key)\n", "")))
+
+
+def remove_although_the_hook_failed(patch: Patch) -> None:
+    """A hook that raises is taken for one that ran."""
+    patch.setattr(
+        expiry,
+        "_remove",
+        rewritten(expiry._remove, ("        scope.rollback()\n", "        scope.release()\n")),
+    )
+
+
+def show_what_expired(patch: Patch) -> None:
+    """Until it is removed, an expired value is read."""
+    patch.setattr(overlay, "is_expired", lambda raw, now_ms: False)
+
+
+def stand_still_behind_a_failed_hook(patch: Patch) -> None:
+    """What a failed hook wrote counts as held, and too much is held to remove anything."""
+    edit = ("(not self.is_clean and self._is_large())", "self._is_large()")
+    patch.setattr(Tenure, "_sweep", rewritten(Tenure._sweep, edit))
+
+
+# --- parking ----------------------------------------------------------------------------------------------------------
+
+
+def go_on_behind_what_is_parked(patch: Patch) -> None:
+    """Later messages of a key don't wait."""
+    patch.setattr(Parked, "concerns", lambda self, record: any(name == CONTROL_HEADER for name, _ in record.headers))
+
+
+def forget_who_waits(patch: Patch) -> None:
+    """A new owner doesn't look which keys have parked messages."""
+    patch.setattr(parked, "_lines", lambda overlay: ())
+
+
+def remove_before_it_is_handled(patch: Patch) -> None:
+    """A parked message that fails again is gone."""
+    removal = "        state.overlays[store].delete(place)\n"
+    edit = (removal, f"{removal}        state.scope.release()\n")
+    patch.setattr(Parked, "_again", rewritten(Parked._again, edit))
+    patch.setattr(Parked, "_fail_again", lambda *_: None)
+
+
+def retry_the_last_first(patch: Patch) -> None:
+    """The messages of a line are handed to the handler from its end."""
+    edit = ("for place in places:", "for place in reversed(places):")
+    patch.setattr(Parked, "_retry", rewritten(Parked._retry, edit))
+
+
+def retry_past_a_failure(patch: Patch) -> None:
+    """A retry goes on behind the message that failed again."""
+    original = Parked._again
+
+    async def again(self: Parked, *args: Any) -> bool:
+        await original(self, *args)
+        return True
+
+    patch.setattr(Parked, "_again", again)
+
+
+def tell_of_all_that_wait(patch: Patch) -> None:
+    """What waits is sent to the dead letters too."""
+    original = Parked._append
+
+    def append(self: Parked, state: Any, record: Any, error: str | None, attempts: int) -> None:
+        original(self, state, record, error, attempts)
+        if error is None:
+            self._send_dead_letter(state, record, "it waits", attempts)
+
+    patch.setattr(Parked, "_append", append)
+
+
+def park_and_keep_the_timer(patch: Patch) -> None:
+    """A timer whose message is parked fires again."""
+    patch.setattr(Handling, "_settle", staticmethod(lambda state, record, turn: None))
+
+
+PLANTED = (
+    Planted(fire_for_ever, "timers", features=("timers",)),
+    Planted(remove_although_it_failed, "timers", features=("timers",)),
+    Planted(forget_what_was_set, "timers", features=("timers",)),
+    Planted(fire_early, "timers", features=("timers",)),
+    Planted(lose_the_phase, "timers", features=("timers",)),
+    Planted(fire_for_each_time, "timers", first_seed=1, features=("timers",)),
+    Planted(only_say_cancelled, "timers", features=("timers",)),
+    Planted(forget_what_was_set, "timers", features=("at_least_once", "timers")),
+    Planted(commit_the_time_of_what_failed, "disk ahead", ("crash",), first_seed=15, features=("poison", "timers")),
+    Planted(call_before_the_commit, "effects", features=("effects",)),
+    Planted(forget_the_outcome, "effects", features=("effects",)),
+    Planted(take_failure_for_success, "effects", features=("effects",)),
+    Planted(take_failure_for_success, "effects", features=("at_least_once", "effects")),
+    Planted(call_side_by_side, "effects", features=("effects",)),
+    Planted(pass_what_is_given_up, "effects", features=("effects",)),
+    Planted(remove_before_the_result_is_handled, "effects", first_seed=40, features=("effects",)),
+    Planted(call_the_hook_only, "expiry", features=("expiry",)),
+    Planted(remove_although_the_hook_failed, "expiry", features=("expiry",)),
+    Planted(show_what_expired, "expiry", first_seed=10, features=("expiry",)),
+    Planted(stand_still_behind_a_failed_hook, "expiry", first_seed=10, features=("expiry",)),
+    Planted(go_on_behind_what_is_parked, "park", features=("park",)),
+    Planted(forget_who_waits, "park", features=("park",)),
+    Planted(remove_before_it_is_handled, "exactly once", features=("park",)),
+    Planted(retry_the_last_first, "exactly once", features=("park",)),
+    Planted(retry_past_a_failure, "park", features=("park",)),
+    Planted(tell_of_all_that_wait, "park", features=("park",)),
+    Planted(park_and_keep_the_timer, "timers", features=("park", "timers")),
+)
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=str)
+def test_the_damage_is_found(planted: Planted, monkeypatch: Patch) -> None:
+    assert planted.seed(monkeypatch) is not None, f"{MAX_SEEDS} seeds, and nobody noticed"

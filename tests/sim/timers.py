@@ -1,0 +1,218 @@
+"""Durable timers: each one fires once, or is cancelled, and not before its time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from actors.runtime import timers
+from actors.runtime.context import Context
+from tests.sim import app
+from tests.sim.part import Host, Operation, Part, Stores
+
+STORE = TOPIC = "timers"
+NAMES = ("a", "b", "c")
+WAITS_S = (0.0, 0.05, 0.5, 3.0, 10.0, 30.0)
+PERIODS_S = (0.3, 2.0, 7.0)
+WALL_INDEX, STREAM_INDEX = b"w", b"s"
+
+
+class TimersPart(Part):
+    """Inputs schedule timers, replace them and cancel them; what fires may fail, cancel itself, or go on."""
+
+    name = "timers"
+    stores = (STORE,)
+    topics = (TOPIC,)
+    limits = ((timers, "TURNS_AT_ONCE", (1, 3, 100)),)
+
+    def make_input(self, key: str) -> str:
+        random = self.random
+        name = random.choice((*NAMES, f"t{random.randint(1, 1000)}"))
+        if random.random() < 0.3:
+            return f"unlater:{random.choice(NAMES)}"
+        clock = random.choice(("wall", "wall", "wall", "stream"))
+        # Where nothing is handled that could end them, they aren't to be many.
+        every_s = random.choice((0, 0, 0, random.choice(PERIODS_S[-1:] if self.is_parking else PERIODS_S)))
+        kind = random.choice(("plain", "plain", "flaky", "chain", "slow"))
+        return f"later:{name},{clock},{random.choice(WAITS_S)},{every_s},{random.randint(1, 4)},{kind}"
+
+    def declared(self, host: Host, stores: Stores) -> dict[str, Any]:
+        return {"timers": stores[0], "encode_message": lambda message: (message.encode(), [])}
+
+    # --- the handler -----------------------------------------------------------------------------------------------
+
+    def operations(self, host: Host, stores: Stores) -> Mapping[str, Operation]:
+        async def later(ctx: Context, argument: str) -> None:
+            name, clock, wait_s, every_s, times, kind = argument.split(",")
+            now_ms = host.clock.wall_ms() if clock == "wall" else ctx.timestamp_ms
+            every_ms = int(float(every_s) * 1000)
+            until_ms = now_ms + int(float(wait_s) * 1000) + every_ms * int(times) if every_ms else 0
+            message = f"fire:{name},{until_ms},{kind},{ctx.message_id}"
+            self._schedule(ctx, host, (name, clock, float(wait_s), every_ms), message)
+
+        async def unlater(ctx: Context, name: str) -> None:
+            self._cancel(ctx, name)
+
+        return {"later": later, "unlater": unlater}
+
+    def messages(self, host: Host) -> Mapping[str, Operation]:
+        async def fire(ctx: Context, argument: str) -> None:
+            name, until_ms, kind, origin = argument.split(",")
+            if ctx.timer != name:
+                self.world.audit.violated(f"timers: {ctx.key} {name} is called {ctx.timer} when it fires")
+            if kind == "slow":
+                await host.clock.sleep(0.3)
+            due_ms = ctx.timestamp_ms
+            if kind == "flaky" and self.is_first_attempt(ctx.partition, ctx.key, name, due_ms):
+                ctx.schedule(app.GARBAGE, after=timedelta(0), name=name)
+                self.fail_with_garbage(ctx)
+            ctx.send(TOPIC, key=ctx.key, value=f"fired {name} {origin} {due_ms} {self.latest_ms()} {ctx.offset}")
+            if int(until_ms) and due_ms >= int(until_ms):
+                self._cancel(ctx, name)
+            elif kind == "chain" and not int(until_ms):
+                self._schedule(ctx, host, (name, "wall", 1.0, 0), f"fire:{name},0,plain,{ctx.message_id}")
+
+        return {"fire": fire}
+
+    def _schedule(self, ctx: Context, host: Host, when: tuple[str, str, float, int], message: str) -> None:
+        name, clock, wait_s, every_ms = when
+        wait_ms = int(wait_s * 1000)
+        least_ms = (host.clock.wall_ms() if clock == "wall" else ctx.timestamp_ms) + wait_ms
+        ctx.schedule(
+            message,
+            after=timedelta(milliseconds=wait_ms),
+            every=timedelta(milliseconds=every_ms) if every_ms else None,
+            name=name,
+            stream_time=clock == "stream",
+        )
+        most_ms = self.latest_ms() + wait_ms
+        text = f"scheduled {name} {ctx.message_id} {clock} {least_ms} {most_ms} {every_ms} {self.latest_ms()}"
+        ctx.send(TOPIC, key=ctx.key, value=text)
+
+    def _cancel(self, ctx: Context, name: str) -> None:
+        what = "cancelled" if ctx.cancel(name) else "late"
+        ctx.send(TOPIC, key=ctx.key, value=f"{what} {name} {self.latest_ms()}")
+
+    # --- the oracle ------------------------------------------------------------------------------------------------
+
+    def unsettled(self) -> Iterator[str]:
+        if not self.is_complete:
+            return
+        for partition in range(self.world.partitions):
+            stream_ms = self.latest_input(partition)
+            for key in self.folded(STORE, partition):
+                if key[:1] == WALL_INDEX or (key[:1] == STREAM_INDEX and int.from_bytes(key[1:9]) <= stream_ms):
+                    yield f"timers: {key!r} waits in partition {partition}"
+            yield from self._replayed(partition).left(stream_ms)
+
+    def check(self) -> Iterator[str]:
+        for partition in range(self.world.partitions):
+            for _, (what, *_) in self.events(TOPIC, partition):
+                self.count(f"timer {what}")
+            if self.is_exact:
+                yield from self._replayed(partition).wrong
+
+    def _replayed(self, partition: int) -> _Book:
+        book = _Book(self, partition)
+        for key, (what, name, *numbers) in self.events(TOPIC, partition):
+            if self.is_exact:
+                book.read(what, (key, name), numbers)
+            else:
+                book.read_leniently(what, (key, name), numbers)
+        return book
+
+
+@dataclass
+class _Timer:
+    """A timer as the message `origin` set it; the times that it may be due first, and when it fired last."""
+
+    origin: str
+    clock: str
+    least_ms: int
+    most_ms: int
+    every_ms: int
+    fired_ms: int | None = None
+
+    def is_due(self, due_ms: int) -> bool:
+        """Whether it may be due then, for the first time or again."""
+        if self.fired_ms is None:
+            return self.least_ms <= due_ms <= self.most_ms
+        return bool(self.every_ms) and due_ms > self.fired_ms and (due_ms - self.fired_ms) % self.every_ms == 0
+
+    @property
+    def next_ms(self) -> int:
+        """When it is due at the earliest."""
+        return self.least_ms if self.fired_ms is None else self.fired_ms + self.every_ms
+
+    @property
+    def is_over(self) -> bool:
+        return self.fired_ms is not None and not self.every_ms
+
+
+class _Book:
+    """The timers of a partition, as the events say, and what can't be of what they say."""
+
+    def __init__(self, part: TimersPart, partition: int) -> None:
+        self.wrong: list[str] = []
+        self._part = part
+        self._partition = partition
+        self._set: dict[tuple[bytes, str], _Timer] = {}
+        # What came due while its key's messages waited may be replaced or cancelled before its message's turn comes.
+        self._in_hand: defaultdict[tuple[bytes, str], list[_Timer]] = defaultdict(list)
+
+    def read_leniently(self, what: str, name: tuple[bytes, str], numbers: list[str]) -> None:
+        """Take an event where each may have come again, and what came between may be missing."""
+        self._set.pop(name, None)
+        if what == "scheduled":
+            origin, clock, *times = numbers
+            self._set[name] = _Timer(origin, clock, *map(int, times[:3]))
+
+    def read(self, what: str, name: tuple[bytes, str], numbers: list[str]) -> None:
+        """Take an event."""
+        if what == "scheduled":
+            origin, clock, *times = numbers
+            self._replace(name, int(times[3]))
+            self._set[name] = _Timer(origin, clock, *map(int, times[:3]))
+        elif what == "fired":
+            self._fire(name, numbers[0], *map(int, numbers[1:]))
+        elif what == "cancelled":
+            if name not in self._set:
+                self._say(name, "was cancelled, and wasn't there")
+            self._replace(name, int(numbers[0]))
+        elif name in self._set:
+            if not (self._part.is_parking and self._set[name].next_ms <= int(numbers[0])):
+                self._say(name, f"hadn't fired, and wasn't there when it was to be cancelled: {self._set[name]}")
+            self._replace(name, int(numbers[0]))
+
+    def _replace(self, name: tuple[bytes, str], latest_ms: int) -> None:
+        before = self._set.pop(name, None)
+        if before is not None and self._part.is_parking and before.next_ms <= latest_ms:
+            self._in_hand[name].append(before)
+
+    def _fire(self, name: tuple[bytes, str], origin: str, due_ms: int, latest_ms: int, offset: int) -> None:
+        held = [*self._in_hand[name], *filter(None, [self._set.get(name)])]
+        timer = next((timer for timer in held if timer.origin == origin and timer.is_due(due_ms)), None)
+        if timer is None:
+            self._say(name, f"of {origin} fired at {due_ms}, but there is only {held}")
+            return
+        timer.fired_ms = due_ms
+        if timer.is_over and timer is self._set.get(name):
+            del self._set[name]
+        if "operator" not in self._part.world.features and timer.clock == "stream":
+            # What is handled later than it came due has a later input's offset in its place, not an earlier one's.
+            latest_ms = self._part.latest_input(self._partition, None if self._part.is_parking else offset)
+        if due_ms > latest_ms:
+            self._say(name, f"is due at {due_ms}, and fired before {latest_ms} by its clock, the {timer.clock}'s")
+
+    def _say(self, name: tuple[bytes, str], what: str) -> None:
+        self.wrong.append(f"timers: {name} of partition {self._partition} {what}")
+
+    def left(self, stream_ms: int) -> Iterator[str]:
+        """Say what should have fired; whatever has fired once is in the store if it isn't over."""
+        for name, timer in self._set.items():
+            is_stream_over = self._part.is_exact and timer.most_ms <= stream_ms
+            if timer.fired_ms is None and (timer.clock == "wall" or is_stream_over):
+                yield f"timers: {name} of partition {self._partition} never fired: {timer}"
