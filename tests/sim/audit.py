@@ -412,7 +412,8 @@ class WatchedLog:
         self._audit.owners[batch.metadata] = self._identity
         self._audit._batches[batch.metadata] = batch
         changes = {topic: len(writes) for topic, writes in batch.changelogs.items()}
-        mark = batch.metadata.rpartition(";")[0]
+        epoch, transaction, _, *finished = batch.metadata.split(";")
+        mark = ";".join((epoch, transaction, *finished))
         self._audit.note(f"commit {batch.source} at {batch.next_offset} {mark} {changes}")
         try:
             receipt = await self._log.commit(batch)

@@ -403,7 +403,9 @@ def merge_before_the_end(patch: Patch) -> None:
 
     def shared_state(self: Lanes, slot: Any) -> Any:
         state = original(self, slot)
-        return replace(state, overlays=self._shared.overlays)
+        for store, overlay in state.overlays.items():
+            overlay.writes = self._shared.overlays[store].writes
+        return state
 
     original = Lanes._private_state
     patch.setattr(Lanes, "_private_state", shared_state)
@@ -548,7 +550,7 @@ PLANTED = (
     Planted(commit_past_what_runs, "exactly once", features=("parallel",)),
     Planted(forget_the_finished, "progress", features=("parallel",)),
     Planted(lose_the_finished, "exactly once", features=("parallel",)),
-    Planted(merge_before_the_end, "savepoint", features=("parallel", "poison")),
+    Planted(merge_before_the_end, "a task", features=("parallel",)),
     Planted(overlap_within_a_key, "exactly once", features=("parallel",)),
     Planted(go_on_behind_a_failure, "exactly once", features=("parallel", "poison")),
     Planted(store_before_commit, "disk ahead", features=("at_least_once",)),
