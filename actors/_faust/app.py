@@ -30,7 +30,8 @@ from actors._kafka.asks import KafkaAsks
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import Answer, Question
 from actors.runtime.actor import Actor, expiry_of, handler_of
-from actors.runtime.asks import AnswerTypes, Asked, carry, deadline_header
+from actors.runtime.answers import AnswerTypes
+from actors.runtime.asks import Asked, carry, deadline_header
 from actors.runtime.clock import SystemClock
 from actors.runtime.context import DEFAULT_ASK_TIMEOUT, Context, Placement, Store, is_handling
 from actors.runtime.dedupe import Identify, by_header, deduplicated

@@ -22,7 +22,7 @@ from actors._kafka.topics import Topics
 from actors.errors import ActorsError
 from actors.runtime.blocking import LoopWatch
 from actors.runtime.clock import SystemClock
-from actors.runtime.context import OutputTopic
+from actors.runtime.outputs import OutputTopic
 from actors.runtime.restore import Restorer
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.stores import StoreCache

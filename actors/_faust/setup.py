@@ -27,8 +27,10 @@ from actors._kafka.producer import OrderedLog, TransactionLog
 from actors._kafka.topics import DEFAULT_MAX_RECORD_BYTES, ChangelogSettings, Topics
 from actors.errors import ConfigurationError, UnknownTopicError
 from actors.ports import Identity, TaskLog
-from actors.runtime.asks import REPLY_CONFIG, REPLY_PARTITIONS, Answers
-from actors.runtime.context import OutputTopic, Recipient
+from actors.runtime.answers import Answers
+from actors.runtime.asks import REPLY_CONFIG, REPLY_PARTITIONS
+from actors.runtime.context import Recipient
+from actors.runtime.outputs import OutputTopic
 from actors.runtime.restore import Changelog
 from actors.runtime.spec import ActorSpec, TaskSettings
 
