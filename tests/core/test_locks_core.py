@@ -230,10 +230,10 @@ class LockMachine(RuleBasedStateMachine):
     @rule(target=grants, owner=OWNERS)
     def give_up(self, owner):
         step = locks.give_up(self.lock, "r", owner, self.now)
-        gone = self.told.get(owner)
-        if gone is not None and gone[1] > self.now:
-            del self.told[owner]
-        return multiple(*self.take(step))
+        new = self.take(step)
+        # It may have been granted in this very step, because another's lease was over.
+        self.told.pop(owner, None)
+        return multiple(*new)
 
     @rule(target=grants, passed=st.integers(1, 40))
     def time_passes(self, passed):
