@@ -172,14 +172,14 @@ def release(lock: Lock, id: str, owner: str, token: int, now_ms: int, *, entirel
     return lock, [*events, Released(id, 0), *served]
 
 
-def give_up(lock: Lock, id: str, owner: str, now_ms: int) -> Step:
-    """Take back all that the owner waits for, and what it holds: it doesn't know whether it was granted."""
+def give_up(lock: Lock, id: str, owner: str, now_ms: int, *, only_waits: bool = False) -> Step:
+    """Take back all that the owner waits for, and, unless `only_waits`, holds: it may not know that it was granted."""
     lock, events = _overdue(lock, now_ms)
     events += [Refused(waiter.want.id, "broken") for waiter in lock.waiters if waiter.want.owner == owner]
     lock = msgspec.structs.replace(
         lock,
         waiters=tuple(waiter for waiter in lock.waiters if waiter.want.owner != owner),
-        holders=tuple(holder for holder in lock.holders if holder.owner != owner),
+        holders=tuple(holder for holder in lock.holders if only_waits or holder.owner != owner),
     )
     lock, served = _serve(lock, now_ms)
     return lock, [*events, Released(id, 0), *served]

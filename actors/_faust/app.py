@@ -106,6 +106,8 @@ class App(faust.App):  # type: ignore[misc]
         self.actors: dict[str, ActorDefinition] = {}
         self.stores: dict[str, Store[Any, Any]] = {}
         self.declared_topics: list[Any] = []
+        self.made_topics: dict[str, int] = {}
+        """Topics, by name with their partitions, that a worker makes when they are missing."""
         self._actor_service: ActorService | None = None
         self._asks: KafkaAsks | None = None
         super().__init__(id, **faust_options)

@@ -221,7 +221,7 @@ class Setup:
     def plain(self) -> dict[str, int]:
         """Give our topics that aren't compacted, with the partitions that they are made with."""
         parks = any(definition.parked is not None for definition in self.app.actors.values())
-        return {self.dead_letter_topic: 1} if parks else {}
+        return {**self.app.made_topics, **({self.dead_letter_topic: 1} if parks else {})}
 
     async def outputs(self, topics: Topics) -> Callable[[Any], OutputTopic]:
         """Give the function that finds the topic of a `ctx.send`: by a topic object or a declared one's name."""
