@@ -5,6 +5,7 @@ All times are milliseconds. A request's `nonce` makes it another question than o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -108,6 +109,12 @@ class Keep(Request, frozen=True, kw_only=True, tag="keep"):
     ttl_ms: int
 
 
+class Drop(Request, frozen=True, kw_only=True, tag="drop"):
+    """Delete the node if it is of that session. Answer: `Done` or `Refusal`."""
+
+    session: str
+
+
 class Join(Request, frozen=True, kw_only=True, tag="join"):
     """Become a member, or show something else as one. Answer: `Done`."""
 
@@ -142,7 +149,7 @@ class Tick(Request, frozen=True, kw_only=True, tag="tick"):
 
 
 AnyRequest: TypeAlias = (
-    Acquire | Renew | Release | GiveUp | Break | Look | Watch | Put | Keep | Join | Beat | Leave | Enter | Tick
+    Acquire | Renew | Release | GiveUp | Break | Look | Watch | Put | Keep | Drop | Join | Beat | Leave | Enter | Tick
 )
 
 
@@ -192,9 +199,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True, tag="view"):
 Reply: TypeAlias = Grant | Done | Refusal | View
 
 encode = msgspec.json.Encoder().encode
-decode_envelope = msgspec.json.Decoder(Envelope).decode
-decode_request = msgspec.json.Decoder(AnyRequest).decode
-decode_reply = msgspec.json.Decoder(Reply).decode
+decode_envelope: Callable[[bytes], Envelope] = msgspec.json.Decoder(Envelope).decode
+decode_request: Callable[[bytes], AnyRequest] = msgspec.json.Decoder(AnyRequest).decode
+decode_reply: Callable[[bytes], Reply] = msgspec.json.Decoder(Reply).decode
 
 
 def problem(request: AnyRequest, least_ttl_ms: int) -> Refusal | None:
@@ -210,11 +217,13 @@ def problem(request: AnyRequest, least_ttl_ms: int) -> Refusal | None:
         )
     for name in ("owner", "session", "member", "party"):
         given = getattr(request, name, None)
-        is_needed = name != "session" or ttl_ms is not None
+        is_needed = not (isinstance(request, Put) and ttl_ms is None)
         if given is not None and not int(is_needed) <= len(given) <= MAX_NAME:
             return Refusal("argument", f"{name}={given[:40]!r}: it has to be a text of 1 to {MAX_NAME} characters")
     if len(getattr(request, "data", None) or "") > MAX_DATA:
         return Refusal("argument", f"data has more than {MAX_DATA} characters: keep it elsewhere and its name here")
+    if isinstance(request, Put) and request.session and ttl_ms is None:
+        return Refusal("argument", "an ephemeral node needs a ttl_ms beside its session")
     return _wrong_number(request)
 
 

@@ -148,7 +148,7 @@ class Coordinator(Actor[Resource]):
         match request:
             case m.Acquire() | m.Renew() | m.Release() | m.GiveUp() | m.Break():
                 return self._locked(request, now_ms)
-            case m.Put() | m.Keep():
+            case m.Put() | m.Keep() | m.Drop():
                 return self._node(request, now_ms)
             case m.Join() | m.Beat() | m.Leave():
                 return self._group(request, now_ms)
@@ -188,14 +188,20 @@ class Coordinator(Actor[Resource]):
         reply = self._told(events)
         return reply if reply is not None else self._later()
 
-    def _node(self, request: m.Put | m.Keep, now_ms: int) -> m.Reply:
-        state, ends_ms = self.state, None if request.ttl_ms is None else now_ms + request.ttl_ms
+    def _node(self, request: m.Put | m.Keep | m.Drop, now_ms: int) -> m.Reply:
+        state = self.state
+        if isinstance(request, m.Drop):
+            if state.node.session != request.session:
+                return m.Refusal("absent", "there is no such node of this session")
+            state.node = Node(version=state.node.version + 1)
+            return m.Done(state.node.version)
         if isinstance(request, m.Keep):
             kept = registry.keep(state.node, request.session, now_ms + request.ttl_ms)
             if kept is None:
                 return m.Refusal("absent", "there is no such node of this session")
             state.node = kept
             return m.Done(kept.version)
+        ends_ms = None if request.ttl_ms is None else now_ms + request.ttl_ms
         node = registry.put(state.node, request.data, request.expected, request.session, ends_ms)
         if node is None:
             there = "isn't there" if state.node.data is None else f"has version {state.node.version}"

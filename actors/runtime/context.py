@@ -22,7 +22,7 @@ from actors.errors import (
     UsageError,
     show_bytes,
 )
-from actors.ports import Headers, InputRecord, Output, TopicPartition
+from actors.ports import Clock, Headers, InputRecord, Output, TopicPartition
 from actors.runtime.failures import undecodable
 from actors.runtime.outputs import RECORD_OVERHEAD_BYTES, OutputTopic, check_placement, checked_headers, too_large
 from stores._core.overlay import MessageScope, Overlay
@@ -46,9 +46,9 @@ _new_tuple = tuple.__new__
 
 @dataclass(slots=True)
 class Tools:
-    """What an actor has beside stores, as far as it was declared to. `wall_ms` gives Unix milliseconds."""
+    """What an actor has beside stores, as far as it was declared to; `clock` is there in every worker."""
 
-    wall_ms: Callable[[], int] = int
+    clock: Clock | None = None
     timers: Timers | None = None
     effects: Effects | None = None
     asks: Asker | None = None
@@ -161,7 +161,8 @@ class Context:
     def now_ms(self) -> int:
         """The time in Unix milliseconds by the task's clock, which never goes back: not below what was committed."""
         state = self._working("now_ms")
-        return max(state.scope.now_ms, state.tools.wall_ms())
+        clock = state.tools.clock
+        return state.scope.now_ms if clock is None else max(state.scope.now_ms, clock.wall_ms())
 
     def next_id(self) -> str:
         """Give an id for something that the message begets: the same for the n-th one whenever it is handled again."""
