@@ -17,6 +17,7 @@ from actors.coordination.leases import Lease, Leasing
 from actors.coordination.messages import View
 from actors.coordination.service import Coordinator, coordination
 from actors.coordination.sharing import Session, Sharing
+from actors.coordination.sync import SyncCoordination, SyncLease
 
 __all__ = [
     "BusyError",
@@ -33,6 +34,8 @@ __all__ = [
     "ProtocolError",
     "Session",
     "Sharing",
+    "SyncCoordination",
+    "SyncLease",
     "TtlError",
     "UnknownLockError",
     "View",

@@ -284,14 +284,15 @@ def test_a_session_that_is_lost_says_so(driver):
     run(driver, work)
 
 
-def test_handlers_use_the_same_calls_and_a_message_that_is_handled_again_has_its_lock_still():
+@pytest.mark.parametrize(("ttl", "is_held_still"), [(3600, True), (3, False)])
+def test_handlers_use_the_same_calls_and_a_message_that_is_handled_again_has_its_lock_or_a_new_one(ttl, is_held_still):
     app = App(APP, broker="kafka://127.0.0.1:1")
     coordination(app)
     seen: list[tuple[str, int]] = []
 
     @app.actor(app.topic("jobs", key_type=str, value_type=str), concurrency=4)
     async def job(ctx, what) -> None:
-        async with Coordination.inside(ctx).lock("printer", ttl=60) as lease:
+        async with Coordination.inside(ctx).lock("printer", ttl=ttl) as lease:
             seen.append((ctx.key, lease.token))
             await asyncio.sleep(20 if what == "slow" else 1)
 
@@ -305,4 +306,5 @@ def test_handlers_use_the_same_calls_and_a_message_that_is_handled_again_has_its
         assert sorted(key for key, _ in seen) == ["a", "a", "b"]
         assert driver.get(ACTOR, "printer").lock.holders == ()
         tokens = [token for key, token in seen if key == "a"]
-        assert tokens[0] == tokens[1]
+        assert (tokens[0] == tokens[1]) is is_held_still
+        assert tokens == sorted(tokens)
