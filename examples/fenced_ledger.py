@@ -41,8 +41,8 @@ class FencedLedger:
         Raises:
             StaleTokenError: a greater token was seen; nothing is written.
         """
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
+        with self._database:
+            self._database.execute("BEGIN IMMEDIATE")
             raised = self._database.execute(
                 "INSERT INTO fence VALUES (?, ?) ON CONFLICT (resource) DO UPDATE SET token = excluded.token "
                 "WHERE excluded.token >= fence.token",
@@ -53,10 +53,6 @@ class FencedLedger:
                     f"token {token} is older than one that has written already: acquire the lock anew"
                 )
             self._database.execute("INSERT INTO lines VALUES (?, ?)", (token, line))
-        except BaseException:
-            self._database.execute("ROLLBACK")
-            raise
-        self._database.execute("COMMIT")
 
     def lines(self) -> list[tuple[int, str]]:
         """Give (token, line) in the order of writing."""

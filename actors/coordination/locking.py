@@ -9,7 +9,14 @@ from datetime import timedelta
 from typing import Any
 
 from actors.coordination import messages as m
-from actors.coordination.errors import BusyError, CoordinationError, CoordinationTimeoutError, TtlError, error_of
+from actors.coordination.errors import (
+    BusyError,
+    CoordinationError,
+    CoordinationTimeoutError,
+    LeaseLostError,
+    TtlError,
+    error_of,
+)
 from actors.coordination.leases import Lease, Leasing
 from actors.coordination.transport import Transport
 
@@ -135,7 +142,7 @@ class Locks:
         )
         try:
             return await self._granted(name, request, ttl_s, is_own=owner is None)
-        except (CoordinationTimeoutError, asyncio.CancelledError):
+        except (CoordinationTimeoutError, LeaseLostError, asyncio.CancelledError):
             # It may be granted to nobody, later.
             self._withdraw(name, m.GiveUp(owner=who, only_waits=owner is not None))
             raise

@@ -13,7 +13,7 @@ import msgspec
 from actors._core.partitioner import partition_for
 from actors.coordination import messages as m
 from actors.coordination.errors import CoordinationError, CoordinationTimeoutError
-from actors.errors import AskError, AskTimeoutError
+from actors.errors import AskError, AskTimeoutError, BrokerUnavailableError, UnknownTopicError
 from actors.ports import Answer, Asks, Clock, Question
 from actors.runtime.asks import OK, carry, deadline_header
 from actors.runtime.context import Context
@@ -70,7 +70,12 @@ class Outside:
 
         async def once(left_s: float) -> Answer:
             async with asyncio.timeout(left_s):
-                partition = partition_for(key, await self._partitions())
+                try:
+                    count = await self._partitions()
+                except UnknownTopicError as error:
+                    # The service makes its topic when it starts, which may be later.
+                    raise BrokerUnavailableError(f"the service was never started: {error}") from error
+                partition = partition_for(key, count)
                 return await self._asks.ask(Question(question_id, self._topic, partition, key, raw, [deadline]), left_s)
 
         while True:
