@@ -1,8 +1,9 @@
 """What is held for a time: it is renewed at a third of it, and is lost when no renewal came through in time.
 
 The lease counts from the moment at which the request was sent, by the client's monotonic clock: the service counts from
-a later one, so the client always gives up first, as long as both clocks run equally fast. A program that was stopped
-for longer than its lease doesn't notice before it runs on: only the fencing token protects what it then still writes.
+a later one, and in whole milliseconds. With a hundredth taken off, the client gives up first, unless its clock is
+slower than the service's by more than that. A program that was stopped for longer than its lease doesn't notice before
+it runs on: only the fencing token protects what it then still writes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from actors.coordination.transport import Transport
 logger = logging.getLogger(__name__)
 
 RELEASE_S = 10.0
+DRIFT = 0.01
+"""By how much of a lease the clocks of client and service may differ at its end."""
+ROUNDING_S = 0.002
+"""The service's milliseconds: of the request, and of how long it waited."""
 
 
 class Lease:
@@ -42,7 +47,7 @@ class Lease:
         *,
         token: int,
         ttl_s: float,
-        until_s: float,
+        from_s: float,
         renewal: m.AnyRequest,
         ending: m.AnyRequest,
     ) -> None:
@@ -54,7 +59,8 @@ class Lease:
         self._transport = transport
         self._clock = transport.clock
         self._ttl_s = ttl_s
-        self._until_s = until_s
+        self._sure_s = ttl_s * (1.0 - DRIFT) - ROUNDING_S
+        self._until_s = from_s + self._sure_s
         self._renewal = renewal
         self._ending = ending
         self._renewing: asyncio.Task[None] | None = None
@@ -90,7 +96,7 @@ class Lease:
         reply = await self._transport.ask(self.name, self._renewal, max(0.0, self._until_s - begin_s))
         if isinstance(reply, m.Refusal):
             raise error_of(f"renewing {self.name!r}", reply)
-        self._until_s = max(self._until_s, begin_s + self._ttl_s)
+        self._until_s = max(self._until_s, begin_s + self._sure_s)
 
     async def begin(self) -> Self:
         """Renew it in the background from now on; at once, if it was long on its way.
@@ -98,9 +104,9 @@ class Lease:
         Raises:
             LeaseLostError: it was over before it was here.
         """
-        if self._until_s - self._clock.monotonic() < self._ttl_s * 2 / 3:
+        if self._until_s - self._clock.monotonic() < self._sure_s * 2 / 3:
             # What is left by our clock may be nothing, though the service has it for us.
-            self._until_s = max(self._until_s, self._clock.monotonic() + self._ttl_s / 3)
+            self._until_s = max(self._until_s, self._clock.monotonic() + self._sure_s / 3)
             try:
                 await self.renew()
             except CoordinationError as error:
@@ -111,7 +117,7 @@ class Lease:
     async def _keep(self) -> None:
         while True:
             left_s = self._until_s - self._clock.monotonic()
-            await self._clock.sleep(max(0.0, left_s - self._ttl_s * 2 / 3))
+            await self._clock.sleep(max(0.0, left_s - self._sure_s * 2 / 3))
             try:
                 await self.renew()
             except CoordinationTimeoutError as error:

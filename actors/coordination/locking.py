@@ -158,7 +158,7 @@ class Locks:
             request.owner,
             token=reply.token,
             ttl_s=ttl_s,
-            until_s=begin_s + reply.waited_ms / 1000 + ttl_s,
+            from_s=begin_s + reply.waited_ms / 1000,
             renewal=m.Renew(owner=request.owner, token=reply.token, ttl_ms=request.ttl_ms),
             ending=m.Release(owner=request.owner, token=reply.token, entirely=is_own),
         )

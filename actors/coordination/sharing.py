@@ -103,9 +103,8 @@ class Sharing(Locks):
     ) -> Lease:
         begin_s = self._transport.clock.monotonic()
         await self._done(name, first)
-        until_s = begin_s + ttl_s
         lease = Lease(
-            self._transport, name, owner, token=0, ttl_s=ttl_s, until_s=until_s, renewal=renewal, ending=ending
+            self._transport, name, owner, token=0, ttl_s=ttl_s, from_s=begin_s, renewal=renewal, ending=ending
         )
         return await lease.begin()
 
