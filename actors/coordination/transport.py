@@ -21,6 +21,9 @@ from actors.runtime.context import Context
 AGAIN_S = 5.0
 """A question without an answer is asked again after so long: with its id, so that it isn't handled twice."""
 
+LEAST_S = 0.001
+"""Less than this is no time to ask in: a wait of it ends at once, and would be tried for ever."""
+
 
 class Transport(Protocol):
     """Carries requests to the service."""
@@ -83,7 +86,7 @@ class Outside:
             try:
                 answer = await carry(once, clock, timedelta(seconds=max(0.0, min(left_s, AGAIN_S))), what)
             except AskTimeoutError as error:
-                if until_s - clock.monotonic() <= 0.0:
+                if until_s - clock.monotonic() < LEAST_S:
                     raise CoordinationTimeoutError(
                         f"{what}: no answer within {timeout_s:g} s: whether it is carried out isn't known. Is a worker "
                         f"of the service running, and does it read {self._topic}? ({error})"

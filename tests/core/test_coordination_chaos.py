@@ -110,7 +110,7 @@ def chaos(seed: int) -> History:
     return history
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, 2, 109])
 def test_nothing_is_held_twice_and_stale_tokens_are_refused(seed):
     history = chaos(seed)
     history.check()
