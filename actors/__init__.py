@@ -25,6 +25,7 @@ from actors.errors import (
     UsageError,
 )
 from actors.runtime.actor import Actor, receive
+from actors.runtime.answers import AnswerLater
 from actors.runtime.context import Context, Store
 from actors.runtime.effects import Effect, EffectCall
 
@@ -32,6 +33,7 @@ __all__ = [
     "Actor",
     "ActorOptions",
     "ActorsError",
+    "AnswerLater",
     "App",
     "AskCycleError",
     "AskError",

@@ -30,7 +30,8 @@ from actors._kafka.asks import KafkaAsks
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import Answer, Question
 from actors.runtime.actor import Actor, expiry_of, handler_of
-from actors.runtime.asks import AnswerTypes, Asked, carry, deadline_header
+from actors.runtime.answers import AnswerTypes
+from actors.runtime.asks import Asked, carry, deadline_header
 from actors.runtime.clock import SystemClock
 from actors.runtime.context import DEFAULT_ASK_TIMEOUT, Context, Placement, Store, is_handling
 from actors.runtime.dedupe import Identify, by_header, deduplicated
@@ -106,6 +107,8 @@ class App(faust.App):  # type: ignore[misc]
         self.actors: dict[str, ActorDefinition] = {}
         self.stores: dict[str, Store[Any, Any]] = {}
         self.declared_topics: list[Any] = []
+        self.made_topics: dict[str, int] = {}
+        """Topics, by name with their partitions, that a worker makes when they are missing."""
         self._actor_service: ActorService | None = None
         self._asks: KafkaAsks | None = None
         super().__init__(id, **faust_options)

@@ -22,7 +22,7 @@ from actors._kafka.topics import Topics
 from actors.errors import ActorsError
 from actors.runtime.blocking import LoopWatch
 from actors.runtime.clock import SystemClock
-from actors.runtime.context import OutputTopic
+from actors.runtime.outputs import OutputTopic
 from actors.runtime.restore import Restorer
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.stores import StoreCache
@@ -120,9 +120,9 @@ class ActorService(Service):  # type: ignore[misc]
             raise AssertionError("connect() gives a connection or ends the worker")
         self._folder = DataFolder.open(setup.folder, app=self.app.conf.id)
         topics = Topics(setup.connection, self._control)
+        await topics.ensure_plain(setup.plain(), setup.changelog_settings.replication_factor)
         found = await setup.check_topics(topics)
         changelogs = await topics.ensure_compacted(setup.compacted(found), setup.changelog_settings)
-        await topics.ensure_plain(setup.plain(), setup.changelog_settings.replication_factor)
         await setup.ensure_replies(topics)
         outputs = await setup.outputs(topics)
         specs = await setup.specs(found, changelogs, topics)

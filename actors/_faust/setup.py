@@ -27,8 +27,10 @@ from actors._kafka.producer import OrderedLog, TransactionLog
 from actors._kafka.topics import DEFAULT_MAX_RECORD_BYTES, ChangelogSettings, Topics
 from actors.errors import ConfigurationError, UnknownTopicError
 from actors.ports import Identity, TaskLog
-from actors.runtime.asks import REPLY_CONFIG, REPLY_PARTITIONS, Answers
-from actors.runtime.context import OutputTopic, Recipient
+from actors.runtime.answers import Answers
+from actors.runtime.asks import REPLY_CONFIG, REPLY_PARTITIONS
+from actors.runtime.context import Recipient
+from actors.runtime.outputs import OutputTopic
 from actors.runtime.restore import Changelog
 from actors.runtime.spec import ActorSpec, TaskSettings
 
@@ -219,7 +221,7 @@ class Setup:
     def plain(self) -> dict[str, int]:
         """Give our topics that aren't compacted, with the partitions that they are made with."""
         parks = any(definition.parked is not None for definition in self.app.actors.values())
-        return {self.dead_letter_topic: 1} if parks else {}
+        return {**self.app.made_topics, **({self.dead_letter_topic: 1} if parks else {})}
 
     async def outputs(self, topics: Topics) -> Callable[[Any], OutputTopic]:
         """Give the function that finds the topic of a `ctx.send`: by a topic object or a declared one's name."""

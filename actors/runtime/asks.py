@@ -17,23 +17,21 @@ Headers of a question:
 
 An answer has the headers `fa-ask` and `fa-status`: "ok" with the encoded value, null for None; "rejected" or "failed"
 with the reason as text. The store of answers has the same under the id: one byte for the status, then the value.
+A question that is answered later has a "p" there, and where its answer shall go.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import json
 import logging
-import typing
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import blake2b
-from types import NoneType, SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 from actors._core.partitioner import partition_for
 from actors.errors import (
@@ -42,14 +40,13 @@ from actors.errors import (
     AskRejectedError,
     AskTimeoutError,
     BrokerUnavailableError,
-    ConfigurationError,
     RecordTooLargeError,
     UsageError,
     show_bytes,
 )
-from actors.ports import Answer, Asks, Clock, InputRecord, LogRecord, Output, Question
-from actors.runtime.context import RECORD_OVERHEAD_BYTES, Context, OutputTopic, Recipient, Store, TaskState
-from actors.runtime.turns import Moment
+from actors.ports import Answer, Asks, Clock, LogRecord, Question
+from actors.runtime.context import Context, Recipient, TaskState
+from actors.runtime.outputs import RECORD_OVERHEAD_BYTES, OutputTopic
 
 logger = logging.getLogger(__name__)
 
@@ -62,17 +59,9 @@ MAX_QUESTIONS = 10_000
 """How many questions of one process may be without an answer."""
 RETRY_S = 0.1
 """After so long a question that couldn't be sent is sent again. It has its id, so it isn't handled twice."""
-_STATUS_OF = {b"o": OK, b"n": OK, b"r": REJECTED, b"f": FAILED}
-_NONE, _FAILED = b"n", b"f"
-_MAX_REASON_BYTES = 4_000
-_MAX_DIGITS = 18
 
-Handler = Callable[[Context, Any], Awaitable[Any]]
 Link = tuple[str, int, str]
 """An actor, a partition, a key as text: somebody who waits."""
-
-
-# --- the asking side --------------------------------------------------------------------------------------------------
 
 
 class Asker:
@@ -317,211 +306,3 @@ class Waiting:
             for future in futures:
                 if not future.done():
                     future.set_exception(error)
-
-
-# --- the answering side -----------------------------------------------------------------------------------------------
-
-
-class AnswerCodec(Protocol):
-    """How answers become bytes and back; neither takes None."""
-
-    @property
-    def encode(self) -> Callable[[Any], bytes]:
-        """Give the function that makes bytes."""
-
-    @property
-    def decode(self) -> Callable[[bytes], Any]:
-        """Give the function that reads them."""
-
-
-class AnswerTypes:
-    """What an actor answers with, by the type of the message: as its handlers' return annotations say."""
-
-    def __init__(
-        self, actor: str, handlers: Mapping[Any, Callable[..., Any]], resolve: Callable[[Any], AnswerCodec]
-    ) -> None:
-        self._actor = actor
-        self._handlers = handlers
-        self._resolve = resolve
-        self._codecs: dict[Any, AnswerCodec | None] = {}
-
-    @classmethod
-    def of(cls, actor: str, declared: Any, resolve: Callable[[Any], AnswerCodec]) -> AnswerTypes | None:
-        """Give those of a function or class, None if nothing that it does gives an answer.
-
-        Args:
-            actor: its name, for errors.
-            declared: the function or class.
-            resolve: gives a type's codec; called when the first message of the type comes.
-        """
-        methods: Mapping[Any, Any] = getattr(declared, "receivers", {object: declared})
-        handlers = {type_: method for type_, method in methods.items() if _annotation(method) is not None}
-        return cls(actor, handlers, resolve) if handlers else None
-
-    def check(self) -> None:
-        """Look whether all types can be had.
-
-        Raises:
-            ConfigurationError: an annotation can't be resolved.
-        """
-        for type_ in self._handlers:
-            self._codec(type_)
-
-    def codec_for(self, message: Any) -> AnswerCodec | None:
-        """Give the codec of the answer to a message, None if there is no answer to such messages."""
-        try:
-            return self._codecs[type(message)]
-        except KeyError:
-            base = next((base for base in type(message).__mro__ if base in self._handlers), None)
-            codec = self._codecs[type(message)] = None if base is None else self._codec(base)
-            return codec
-
-    def decoder_for(self, message: Any) -> Callable[[bytes], Any] | None:
-        """Give what reads the answer to a message, None if there is no answer to such messages."""
-        codec = self.codec_for(message)
-        return None if codec is None else codec.decode
-
-    def _codec(self, type_: Any) -> AnswerCodec:
-        handler = self._handlers[type_]
-        function = inspect.unwrap(handler)
-        annotated = SimpleNamespace(__annotations__={"return": _annotation(handler)})
-        try:
-            hints = typing.get_type_hints(annotated, globalns=getattr(function, "__globals__", {}))
-        except NameError as error:
-            raise ConfigurationError(
-                f"actor {self._actor}: what {function.__qualname__} returns is annotated with a name that isn't to be "
-                f"found ({error}): import it where the handler is defined, not only for type checks"
-            ) from error
-        return self._resolve(hints["return"])
-
-
-def _annotation(handler: Callable[..., Any]) -> Any:
-    """Give a handler's return annotation as it stands there, None if it has none or returns nothing."""
-    found = getattr(inspect.unwrap(handler), "__annotations__", {}).get("return")
-    return None if found in (None, NoneType, "None") else found
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """What a message's headers say of the question that it is."""
-
-    id: bytes
-    reply_to: bytes
-    deadline_ms: int | None
-
-    @classmethod
-    def of(cls, record: InputRecord) -> _Request | None:
-        """Give it, None for a message that isn't a question."""
-        if not record.headers:
-            return None
-        headers = dict(record.headers)
-        if not headers.get(ASK):
-            return None
-        deadline = headers.get(DEADLINE) or b""
-        is_number = deadline.isdigit() and len(deadline) <= _MAX_DIGITS
-        return cls(headers[ASK], headers.get(REPLY_TO) or b"", int(deadline) if is_number else None)
-
-
-class Answers:
-    """Answers the questions that come to an actor.
-
-    Args:
-        store: where answers are kept.
-        types: what the actor answers with.
-        reply_topic: where answers go, whatever a question says otherwise.
-    """
-
-    def __init__(self, store: Store[bytes, bytes], types: AnswerTypes, reply_topic: str) -> None:
-        self._store = store
-        self._types = types
-        self._reply_topic = reply_topic
-
-    def around(self, handler: Handler) -> Handler:
-        """Give a handler that answers questions; what it returns for other messages goes nowhere.
-
-        It has to be around `deduplicated`: a question whose message was seen before, under another question, is
-        answered with None, and one that comes again gets its own first answer.
-        """
-
-        async def handle(ctx: Context, message: Any) -> None:
-            request = _Request.of(ctx._record)
-            if request is None:
-                await handler(ctx, message)
-            else:
-                await self._answer(ctx, message, request, handler)
-
-        handle.__name__ = handle.__qualname__ = getattr(handler, "__name__", "handle")
-        return handle
-
-    def rejected(self, state: TaskState, record: InputRecord, reason: str) -> None:
-        """Tell who asked, if it was a question, that the handler refused the message."""
-        request = _Request.of(record)
-        if request is not None:
-            self._give(state, request, b"r" + _cut(reason))
-
-    def failed(self, state: TaskState, record: InputRecord, reason: str) -> None:
-        """Tell who asked, if it was a question, that the handler failed."""
-        request = _Request.of(record)
-        if request is not None:
-            self._give(state, request, _FAILED + _cut(reason))
-
-    async def _answer(self, ctx: Context, message: Any, request: _Request, handler: Handler) -> None:
-        state = ctx._state
-        if state is None:
-            raise AssertionError("a message that is being handled has a state")
-        given = state.overlays[self._store].get(request.id)
-        # It was put aside, and is handled now because an operator wants it to be, however late it is.
-        is_again = isinstance(ctx._record, Moment) and (given is None or given.startswith(_FAILED))
-        if given is not None and not is_again:
-            self._send(state, request, given)
-            return
-        if not is_again and self._is_late(state, request):
-            logger.info("%s offset %d: question %r is too old: nobody waits", ctx.topic, ctx.offset, request.id)
-            return
-        result = await handler(ctx, message)
-        codec = self._types.codec_for(message)
-        self._give(state, request, _NONE if result is None or codec is None else b"o" + codec.encode(result))
-
-    @staticmethod
-    def _is_late(state: TaskState, request: _Request) -> bool:
-        asks = state.tools.asks
-        now_ms = state.scope.now_ms if asks is None else asks.wall_ms()
-        may_ask = state.on_wait is not None
-        return not may_ask and request.deadline_ms is not None and now_ms > request.deadline_ms
-
-    def _give(self, state: TaskState, request: _Request, answer: bytes) -> None:
-        """Keep an answer and send it."""
-        limit = min(state.max_record_bytes[self._store.name], state.resolve_output(self._reply_topic).max_record_bytes)
-        if len(answer) + 2 * len(request.id) + len(request.reply_to) + RECORD_OVERHEAD_BYTES > limit:
-            answer = _FAILED + _cut(
-                f"the message was handled, but the answer of {len(answer)} bytes doesn't fit into "
-                f"max.message.bytes={limit} of {self._reply_topic} or of the changelog of {self._store.name}"
-            )
-        self._store.write_raw(state, request.id, answer, self._store.ttl_ms)
-        self._send(state, request, answer)
-
-    def _send(self, state: TaskState, request: _Request, answer: bytes) -> None:
-        topic, _, rest = request.reply_to.decode(errors="replace").partition("/")
-        number, _, asker = rest.partition("/")
-        count = state.resolve_output(self._reply_topic).partition_count
-        if topic != self._reply_topic or not _is_below(number, count):
-            logger.warning(
-                "%s: question %r wants its answer at %r, which isn't a partition of %s: it gets none",
-                state.source,
-                request.id,
-                request.reply_to,
-                self._reply_topic,
-            )
-            return
-        value = None if answer.startswith(_NONE) else answer[1:]
-        headers = [(ASK, request.id), (STATUS, _STATUS_OF[answer[:1]].encode())]
-        state.outputs.append(Output(topic, int(number), asker.encode(), value, headers, None))
-        state.output_bytes += len(answer) + len(request.id) + len(asker) + 64
-
-
-def _is_below(number: str, count: int) -> bool:
-    return number.isdecimal() and len(number) <= _MAX_DIGITS and int(number) < count
-
-
-def _cut(reason: str) -> bytes:
-    return reason.encode(errors="replace")[:_MAX_REASON_BYTES]

@@ -16,19 +16,20 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from actors._core.partitioner import partition_for
 from actors.errors import (
     ForeignKeyError,
-    RecordTooLargeError,
     StoreOutsideHandlerError,
     UndecodableRecordError,
     UnknownStoreError,
     UsageError,
     show_bytes,
 )
-from actors.ports import Headers, InputRecord, Output, TopicPartition
+from actors.ports import Clock, Headers, InputRecord, Output, TopicPartition
 from actors.runtime.failures import undecodable
+from actors.runtime.outputs import RECORD_OVERHEAD_BYTES, OutputTopic, check_placement, checked_headers, too_large
 from stores._core.overlay import MessageScope, Overlay
 from stores._core.record import NEVER
 
 if TYPE_CHECKING:
+    from actors.runtime.answers import AnswerLater, Answers
     from actors.runtime.asks import Asker
     from actors.runtime.effects import Effects
     from actors.runtime.timers import Timers
@@ -37,40 +38,21 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 Placement = Literal["key", "task"]
-RECORD_OVERHEAD_BYTES = 256
-"""What a record takes in a batch beside key, value and headers, generously: batch header, framing, stamp."""
 DEFAULT_ASK_TIMEOUT = timedelta(seconds=30)
 _NO_HEADERS: list[tuple[str, bytes]] = []
 _new_tuple = tuple.__new__
 """Makes a named tuple in a third of the time that its class takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutputTopic:
-    """A topic that handlers send to, resolved once: how keys and values become bytes, how many fit, what it takes.
-
-    `type_headers` gives the headers that name a message's type, where its actor needs them. For an actor's input,
-    `actor` is its name, and `answer_decoder` gives what reads the answer to a message, None if there is none.
-    """
-
-    name: str
-    encode_key: Callable[[Any], bytes]
-    encode_value: Callable[[Any], bytes]
-    max_record_bytes: int
-    partition_count: int = 1 << 31
-    is_compacted: bool = False
-    type_headers: Callable[[Any], list[tuple[str, bytes]]] | None = None
-    actor: str | None = None
-    answer_decoder: Callable[[Any], Callable[[bytes], Any] | None] | None = None
-
-
 @dataclass(slots=True)
 class Tools:
-    """What an actor has beside stores, as far as it was declared to."""
+    """What an actor has beside stores, as far as it was declared to; `clock` is there in every worker."""
 
+    clock: Clock | None = None
     timers: Timers | None = None
     effects: Effects | None = None
     asks: Asker | None = None
+    answers: Answers | None = None
 
 
 @dataclass(slots=True)
@@ -114,7 +96,17 @@ class Context:
         expired_in: the store, while its `on_expire` is called for a key; unset for messages.
     """
 
-    __slots__ = ("_count", "_raw_key", "_record", "_source", "_state", "expired_in", "key")
+    __slots__ = (
+        "_asked",
+        "_count",
+        "_is_answered_later",
+        "_raw_key",
+        "_record",
+        "_source",
+        "_state",
+        "expired_in",
+        "key",
+    )
 
     def __init__(self, state: TaskState, record: InputRecord, key: Any, raw_key: bytes) -> None:
         self._state: TaskState | None = state
@@ -125,6 +117,8 @@ class Context:
 
     expired_in: Store[Any, Any]
     _count: int
+    _asked: Any
+    _is_answered_later: bool
 
     @property
     def topic(self) -> str:
@@ -162,6 +156,13 @@ class Context:
         """The name of the timer that sent the message, None if none did."""
         name: str | None = getattr(self._record, "timer", None)
         return name
+
+    @property
+    def now_ms(self) -> int:
+        """The time in Unix milliseconds by the task's clock, which never goes back: not below what was committed."""
+        state = self._working("now_ms")
+        clock = state.tools.clock
+        return state.scope.now_ms if clock is None else max(state.scope.now_ms, clock.wall_ms())
 
     def next_id(self) -> str:
         """Give an id for something that the message begets: the same for the n-th one whenever it is handled again."""
@@ -211,12 +212,12 @@ class Context:
         size = (len(raw_key) if raw_key else 0) + (len(raw_value) if raw_value else 0)
         pairs = _NO_HEADERS
         if headers:
-            pairs = _checked_headers(headers)
+            pairs = checked_headers(headers)
             size += sum(len(name) + len(data) for name, data in pairs)
         if size + RECORD_OVERHEAD_BYTES > target.max_record_bytes:
-            raise _too_large(target.name, raw_key, size, target.max_record_bytes)
+            raise too_large(target.name, raw_key, size, target.max_record_bytes)
         if partition is not None or timestamp_ms is not None or raw_key is None:
-            _check_placement(target, raw_key, partition, timestamp_ms)
+            check_placement(target, raw_key, partition, timestamp_ms)
         state.outputs.append(_new_tuple(Output, (target.name, partition, raw_key, raw_value, pairs, timestamp_ms)))
         state.output_bytes += size + 64
 
@@ -240,7 +241,7 @@ class Context:
         if key is None:
             raise UsageError(f"ctx.tell({target.name}): a message to an actor needs a key")
         if target.type_headers is not None:
-            headers = [*_checked_headers(headers), *target.type_headers(message)]
+            headers = [*checked_headers(headers), *target.type_headers(message)]
         self.send(recipient, key=key, value=message, headers=headers)
 
     def schedule(
@@ -341,38 +342,45 @@ class Context:
             raise UsageError("ctx.ask(): no actor of this app answers: annotate what a handler returns")
         return await asks.ask(self, actor, key, message, timeout)
 
+    def answer_later(self) -> AnswerLater | None:
+        """Give what it takes to answer this question in a later message or timer of this key: keep it in the state.
+
+        What the handler returns then goes nowhere. The same question, asked again meanwhile, isn't handled again; the
+        answer goes to where it was asked last.
+
+        Returns:
+            None if the message is no question: nobody waits for an answer.
+
+        Raises:
+            UsageError: the actor gives no answers to such messages.
+        """
+        return self._answers("answer_later").later(self)
+
+    def answer(self, later: AnswerLater | None, value: Any) -> bool:
+        """Answer a question that an earlier message of this key put off, as a part of this message's commit.
+
+        Args:
+            later: what `answer_later` gave; for None nothing happens.
+            value: of the type that the asked handler returns; a `Rejected` becomes `AskRejectedError` for who asked.
+
+        Returns:
+            Whether it was open: a second answer changes nothing.
+
+        Raises:
+            UsageError: it is another key's question, or of a type of message that the actor no longer answers.
+        """
+        return later is not None and self._answers("answer").answer_now(self, later, value)
+
+    def _answers(self, call: str) -> Answers:
+        answers = self._working(call).tools.answers
+        if answers is None:
+            raise UsageError(f"ctx.{call}(): the actor answers nothing: annotate what a handler returns")
+        return answers
+
     def _working(self, call: str) -> TaskState:
         if self._state is None:
-            raise StoreOutsideHandlerError(f"ctx.{call}() after the message was handled: call it before that")
+            raise StoreOutsideHandlerError(f"ctx.{call} after the message was handled: use it before that")
         return self._state
-
-
-def _checked_headers(headers: Headers | Mapping[str, bytes]) -> list[tuple[str, bytes]]:
-    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
-    for pair in pairs:
-        if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], bytes):
-            raise UsageError(f"ctx.send(headers=…): a header is a pair of str and bytes, not {pair!r}")
-    return pairs
-
-
-def _check_placement(target: OutputTopic, key: bytes | None, partition: int | None, timestamp_ms: int | None) -> None:
-    if partition is not None and not (isinstance(partition, int) and 0 <= partition < target.partition_count):
-        raise UsageError(
-            f"ctx.send(partition={partition!r}): topic {target.name} has the partitions 0 to "
-            f"{target.partition_count - 1}"
-        )
-    if timestamp_ms is not None and not (isinstance(timestamp_ms, int) and timestamp_ms >= 0):
-        raise UsageError(f"ctx.send(timestamp_ms={timestamp_ms!r}): Unix milliseconds are a whole number")
-    if key is None and target.is_compacted:
-        raise UsageError(f"ctx.send(): topic {target.name} is compacted, so its records need a key")
-
-
-def _too_large(topic: str, key: bytes | None, size: int, limit: int) -> RecordTooLargeError:
-    return RecordTooLargeError(
-        f"{topic}: a record of {size} bytes for key {show_bytes(key)} doesn't fit into the topic's "
-        f"max.message.bytes={limit}: "
-        "write less, or raise the topic's setting and restart the worker"
-    )
 
 
 _current: ContextVar[Context] = ContextVar("actors_message")
@@ -569,7 +577,7 @@ class Store(Generic[K, V]):
     def _write(self, overlay: Overlay, state: TaskState, raw_key: bytes, raw_value: bytes, ttl_ms: int | None) -> None:
         limit = state.max_record_bytes[self.name]
         if len(raw_key) + len(raw_value) + RECORD_OVERHEAD_BYTES > limit:
-            raise _too_large(f"changelog of store {self.name}", raw_key, len(raw_key) + len(raw_value), limit)
+            raise too_large(f"changelog of store {self.name}", raw_key, len(raw_key) + len(raw_value), limit)
         overlay.set(raw_key, raw_value, NEVER if ttl_ms is None else state.scope.now_ms + ttl_ms)
 
     def _unreachable(self, ctx: Context | None) -> Exception:

@@ -26,7 +26,8 @@ import msgspec
 
 from actors.errors import RecordError, RecordTooLargeError, Rejected, show_bytes
 from actors.ports import InputRecord, Output
-from actors.runtime.context import RECORD_OVERHEAD_BYTES, Context, Store, TaskState
+from actors.runtime.context import Context, Store, TaskState
+from actors.runtime.outputs import RECORD_OVERHEAD_BYTES
 from actors.runtime.spec import ActorSpec
 from actors.runtime.turns import Moment, Turn
 from stores._core.overlay import Overlay

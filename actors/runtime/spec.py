@@ -10,9 +10,10 @@ from actors._core.commit import Backoff, CommitPolicy
 from actors._core.policy import STOP_ON_ERROR, OnError
 from actors._core.takeover import StartRules
 from actors.ports import Asks, Clock, GroupView, Logs, OwnerRecord, Owners, StoreProvider, TaskSink
-from actors.runtime.asks import Answers
-from actors.runtime.context import Context, OutputTopic, Store
+from actors.runtime.answers import Answers
+from actors.runtime.context import Context, Store
 from actors.runtime.effects import Effect
+from actors.runtime.outputs import OutputTopic
 from actors.runtime.restore import Changelog, Restorer
 
 

@@ -302,7 +302,8 @@ class ActorTestDriver:
         for name in sorted(names | inputs):
             self._cluster.make_topic(name, self._partitions)
         for name, partitions in self._setup.plain().items():
-            self._cluster.make_topic(name, partitions)
+            if name not in names | inputs:
+                self._cluster.make_topic(name, partitions)
         if self._setup.answers:
             self._cluster.make_topic(self._setup.reply_topic, REPLY_PARTITIONS)
         self._cluster.make_topic(self._setup.owners_topic, 1, is_compacted=True)

@@ -26,7 +26,8 @@ from actors import (
 from actors._faust.codecs import resolve
 from actors.errors import BrokerUnavailableError
 from actors.ports import Answer, Question
-from actors.runtime.asks import ASK, DEADLINE, REPLY_TO, STATUS, AnswerTypes, Waiting
+from actors.runtime.answers import AnswerTypes
+from actors.runtime.asks import ASK, DEADLINE, REPLY_TO, STATUS, Waiting
 from actors.testing import ActorTestDriver
 
 SECOND = timedelta(seconds=1)

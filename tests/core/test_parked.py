@@ -16,8 +16,9 @@ from actors import App, Context, HandlerFailedError, OnError, Rejected, Undecoda
 from actors.errors import RecordError, RefusedRecordError
 from actors.ports import TopicPartition
 from actors.runtime import parked
-from actors.runtime.context import OutputTopic, Store, TaskState
+from actors.runtime.context import Store, TaskState
 from actors.runtime.handling import Handling
+from actors.runtime.outputs import OutputTopic
 from actors.runtime.parked import Parked, ParkedMessage, line_prefix, place_of
 from actors.runtime.spec import ActorSpec
 from actors.runtime.turns import Moment, Turn

@@ -15,7 +15,7 @@ from actors._core.policy import STOP_ON_ERROR
 from actors._core.takeover import ResetPolicy, StartRules
 from actors.ports import Identity, TaskLog, TopicPartition
 from actors.runtime import worker as runtime_worker
-from actors.runtime.context import OutputTopic
+from actors.runtime.outputs import OutputTopic
 from actors.runtime.restore import Changelog, Restorer
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.worker import LateSource, Worker, WorkerSettings

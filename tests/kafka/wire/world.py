@@ -25,7 +25,8 @@ from actors._kafka.owners import KafkaOwners, encode_owner
 from actors._kafka.producer import TransactionLog
 from actors.ports import Identity, TopicPartition
 from actors.runtime.clock import SystemClock
-from actors.runtime.context import Context, OutputTopic, Store
+from actors.runtime.context import Context, Store
+from actors.runtime.outputs import OutputTopic
 from actors.runtime.restore import Changelog, Restorer
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.task import Task

@@ -1,0 +1,135 @@
+"""What is shared about one resource beside its lock: a configuration node, the members of a group, a barrier.
+
+As in `actors._core.locks`, each function takes the state, a request and the time, and gives the new state.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A value with a version that grows with each change, deletions included; `data` None: it isn't there.
+
+    An ephemeral node has a `session`, without whose sign of life it is deleted at `expires_ms`.
+    """
+
+    version: int = 0
+    data: str | None = None
+    session: str = ""
+    expires_ms: int | None = None
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a group, until `expires_ms`; `joined` numbers members in the order in which they came."""
+
+    name: str
+    data: str
+    joined: int
+    expires_ms: int
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """The members in the order in which they joined."""
+
+    members: tuple[Member, ...] = ()
+    last_joined: int = 0
+
+
+class Party(msgspec.Struct, frozen=True, kw_only=True):
+    """One who waits at a barrier, at the latest until `deadline_ms`."""
+
+    id: str
+    name: str
+    deadline_ms: int
+
+
+class Barrier(msgspec.Struct, frozen=True, kw_only=True):
+    """Those who wait until there are `parties` of them; `generation` counts how often it has opened."""
+
+    parties: int = 0
+    waiting: tuple[Party, ...] = ()
+    generation: int = 0
+
+
+def put(node: Node, data: str | None, expected: int | None, session: str, expires_ms: int | None) -> Node | None:
+    """Write a node, or delete it with data None, if its version is as `expected`: 0 for one that isn't there.
+
+    Returns:
+        The node as it is then; None if it is another version. With `expected` None any version will do.
+    """
+    if expected is not None and expected != (0 if node.data is None else node.version):
+        return None
+    return Node(version=node.version + 1, data=data, session=session, expires_ms=expires_ms)
+
+
+def keep(node: Node, session: str, expires_ms: int) -> Node | None:
+    """Move the end of an ephemeral node; None if it isn't there or is another session's."""
+    if node.data is None or node.session != session or node.expires_ms is None:
+        return None
+    return msgspec.structs.replace(node, expires_ms=max(node.expires_ms, expires_ms))
+
+
+def join(group: Group, name: str, data: str, expires_ms: int) -> Group:
+    """Add a member, or change what it shows: it keeps its place."""
+    held = next((member for member in group.members if member.name == name), None)
+    if held is not None:
+        now = msgspec.structs.replace(held, data=data, expires_ms=max(held.expires_ms, expires_ms))
+        return msgspec.structs.replace(
+            group, members=tuple(now if member is held else member for member in group.members)
+        )
+    number = group.last_joined + 1
+    member = Member(name=name, data=data, joined=number, expires_ms=expires_ms)
+    return Group(members=(*group.members, member), last_joined=number)
+
+
+def beat(group: Group, name: str, expires_ms: int) -> Group | None:
+    """Move the end of a membership; None if there is no such member (any more)."""
+    held = next((member for member in group.members if member.name == name), None)
+    return None if held is None else join(group, name, held.data, expires_ms)
+
+
+def leave(group: Group, name: str) -> Group:
+    """Remove a member."""
+    return msgspec.structs.replace(group, members=tuple(one for one in group.members if one.name != name))
+
+
+def enter(barrier: Barrier, party: Party, parties: int) -> tuple[Barrier, tuple[Party, ...]] | None:
+    """Let one more wait; when all are there, the barrier opens for those who are given, and begins anew.
+
+    One who enters again, under the same name, takes its own place. None if those who wait wait for another number.
+    """
+    if barrier.waiting and barrier.parties != parties:
+        return None
+    waiting = (*(one for one in barrier.waiting if one.name != party.name), party)
+    if len(waiting) < parties:
+        return msgspec.structs.replace(barrier, parties=parties, waiting=waiting), ()
+    return Barrier(generation=barrier.generation + 1), waiting
+
+
+def overdue_node(node: Node, now_ms: int) -> Node:
+    """Delete an ephemeral node whose session gave no sign of life."""
+    if node.expires_ms is None or node.expires_ms > now_ms:
+        return node
+    return Node(version=node.version + 1)
+
+
+def overdue_group(group: Group, now_ms: int) -> Group:
+    """Remove members that gave no sign of life."""
+    alive = tuple(member for member in group.members if member.expires_ms > now_ms)
+    return group if len(alive) == len(group.members) else msgspec.structs.replace(group, members=alive)
+
+
+def overdue_barrier(barrier: Barrier, now_ms: int) -> tuple[Barrier, tuple[Party, ...]]:
+    """Let those go whose time at the barrier is over, and give them."""
+    late = tuple(party for party in barrier.waiting if party.deadline_ms <= now_ms)
+    if not late:
+        return barrier, ()
+    still = tuple(party for party in barrier.waiting if party.deadline_ms > now_ms)
+    return msgspec.structs.replace(barrier, waiting=still), late
+
+
+def due_ms(node: Node, group: Group, barrier: Barrier) -> int | None:
+    """Give when the next of them is over, None if none is."""
+    ends = [member.expires_ms for member in group.members] + [party.deadline_ms for party in barrier.waiting]
+    return min(ends if node.expires_ms is None else [*ends, node.expires_ms], default=None)

@@ -1,0 +1,76 @@
+"""What the client raises. Each error says what, of which resource, and what to do."""
+
+from __future__ import annotations
+
+from actors.coordination.messages import Refusal
+from actors.errors import ActorsError
+
+
+class CoordinationError(ActorsError):
+    """The root of this package's errors; `reason` is the service's word for it, where it said one."""
+
+    def __init__(self, text: str, reason: str = "") -> None:
+        self.reason = reason
+        super().__init__(text)
+
+
+class CoordinationTimeoutError(CoordinationError):
+    """No answer came in time, or nobody let go in time."""
+
+
+class BusyError(CoordinationError):
+    """Somebody else has it, or too many wait for it already."""
+
+
+class LeaseLostError(CoordinationError):
+    """The lease is over: somebody else may have it by now."""
+
+
+class NotHolderError(CoordinationError):
+    """Somebody else has it: only the owner that was granted a lease renews and releases it."""
+
+
+class UnknownLockError(CoordinationError):
+    """Nobody ever held a lock of that name."""
+
+
+class LockMismatchError(CoordinationError):
+    """It is in use as another kind of lock, with another number of permits, or is held by the same owner otherwise."""
+
+
+class TtlError(CoordinationError):
+    """A time to live that isn't one, or that is too short for the service."""
+
+
+class ConflictError(CoordinationError):
+    """The node has another version than expected: somebody else changed it."""
+
+
+class ProtocolError(CoordinationError):
+    """The service speaks another version of the protocol, or doesn't understand the request."""
+
+
+_TYPES: dict[str, tuple[type[CoordinationError], str]] = {
+    "busy": (BusyError, "try again later, or wait for it with timeout=…"),
+    "crowded": (BusyError, "fewer should wait for it"),
+    "timeout": (CoordinationTimeoutError, "wait longer, or look who holds it"),
+    "broken": (CoordinationTimeoutError, "the wait was given up"),
+    "expired": (LeaseLostError, "acquire it anew; whoever checks tokens refuses the old one"),
+    "not-holder": (NotHolderError, "use the lease that acquire gave"),
+    "unknown": (UnknownLockError, "look at the name"),
+    "mismatch": (LockMismatchError, "use the same kind and the same number of permits everywhere"),
+    "ttl": (TtlError, ""),
+    "short-ttl": (TtlError, "use a longer one"),
+    "conflict": (ConflictError, "read it again and decide anew"),
+    "absent": (LeaseLostError, "it was removed since no sign of life came in time: make it anew"),
+    "parties": (LockMismatchError, "all who wait at a barrier have to expect the same number"),
+    "malformed": (ProtocolError, "send what actors.coordination.messages describes"),
+    "protocol": (ProtocolError, "use the client of the service's version"),
+    "argument": (CoordinationError, ""),
+}
+
+
+def error_of(what: str, refusal: Refusal) -> CoordinationError:
+    """Give the error for what the service said to a request, `what` naming the request for people."""
+    kind, advice = _TYPES[refusal.reason]
+    return kind(f"{what}: {refusal.text}" + (f": {advice}" if advice else ""), refusal.reason)

@@ -1,0 +1,136 @@
+"""How requests reach the service: over a broker from any program, or through `ctx.ask` inside a handler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Protocol
+from uuid import uuid4
+
+import msgspec
+
+from actors._core.partitioner import partition_for
+from actors.coordination import messages as m
+from actors.coordination.errors import CoordinationError, CoordinationTimeoutError
+from actors.errors import AskError, AskTimeoutError, BrokerUnavailableError, UnknownTopicError
+from actors.ports import Answer, Asks, Clock, Question
+from actors.runtime.asks import OK, carry, deadline_header
+from actors.runtime.context import Context
+
+AGAIN_S = 5.0
+"""A question without an answer is asked again after so long: with its id, so that it isn't handled twice."""
+
+LEAST_S = 0.001
+"""Less than this is no time to ask in: a wait of it ends at once, and would be tried for ever."""
+
+
+class Transport(Protocol):
+    """Carries requests to the service."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that leases are measured with."""
+
+    def new_owner(self, name: str) -> str:
+        """Give a name for who asks for the resource, that nobody else has."""
+
+    async def ask(self, name: str, request: m.AnyRequest, timeout_s: float) -> m.Reply:
+        """Ask, again with the same id as long as there is time, and give the answer.
+
+        Raises:
+            CoordinationTimeoutError: none came in time; whether the request is carried out isn't known.
+            CoordinationError: the service failed.
+        """
+
+
+class Outside:
+    """From a program that is no worker.
+
+    Args:
+        asks: carries questions.
+        topic: the service's input.
+        partitions: gives how many it has.
+        clock: the time.
+    """
+
+    def __init__(self, asks: Asks, topic: str, partitions: Callable[[], Awaitable[int]], clock: Clock) -> None:
+        self._asks = asks
+        self._topic = topic
+        self._partitions = partitions
+        self.clock = clock
+
+    def new_owner(self, name: str) -> str:
+        """See `Transport.new_owner`."""
+        return f"{name[:100]}-{uuid4().hex}"
+
+    async def ask(self, name: str, request: m.AnyRequest, timeout_s: float) -> m.Reply:
+        """See `Transport.ask`."""
+        clock, key, question_id = self.clock, name.encode(), uuid4().hex
+        until_s = clock.monotonic() + timeout_s
+        raw, what = m.encode(request), f"{type(request).__name__} {name!r}"
+        deadline = deadline_header(clock, timedelta(seconds=timeout_s))
+
+        async def once(left_s: float) -> Answer:
+            async with asyncio.timeout(left_s):
+                try:
+                    count = await self._partitions()
+                except UnknownTopicError as error:
+                    # The service makes its topic when it starts, which may be later.
+                    raise BrokerUnavailableError(f"the service was never started: {error}") from error
+                partition = partition_for(key, count)
+                return await self._asks.ask(Question(question_id, self._topic, partition, key, raw, [deadline]), left_s)
+
+        while True:
+            left_s = until_s - clock.monotonic()
+            try:
+                answer = await carry(once, clock, timedelta(seconds=max(0.0, min(left_s, AGAIN_S))), what)
+            except AskTimeoutError as error:
+                if until_s - clock.monotonic() < LEAST_S:
+                    raise CoordinationTimeoutError(
+                        f"{what}: no answer within {timeout_s:g} s: whether it is carried out isn't known. Is a worker "
+                        f"of the service running, and does it read {self._topic}? ({error})"
+                    ) from error
+                continue
+            return _opened(what, answer)
+
+
+class Inside:
+    """From a handler: with the ids of `ctx.ask`, so that a message that is handled again asks as the same owner.
+
+    Args:
+        ctx: the message's context.
+        clock: the time.
+        actor: the service's actor in this app.
+    """
+
+    def __init__(self, ctx: Context, clock: Clock, actor: str) -> None:
+        self._ctx = ctx
+        self._actor = actor
+        self.clock = clock
+
+    def new_owner(self, name: str) -> str:
+        """See `Transport.new_owner`: the same when the message is handled again, which then still holds its lock."""
+        return f"{self._ctx.message_id[-150:]}-{self._ctx.next_id()[-40:]}"
+
+    async def ask(self, name: str, request: m.AnyRequest, timeout_s: float) -> m.Reply:
+        """See `Transport.ask`."""
+        # A new question each time the message is handled: the first answer may be of a lease that is over.
+        request = msgspec.structs.replace(request, nonce=uuid4().hex)
+        try:
+            raw = await self._ctx.ask(self._actor, name, m.encode(request), timeout=timedelta(seconds=timeout_s))
+        except AskTimeoutError as error:
+            raise CoordinationTimeoutError(str(error)) from error
+        except AskError as error:
+            raise CoordinationError(str(error)) from error
+        return m.decode_reply(raw)
+
+
+def _opened(what: str, answer: Answer) -> m.Reply:
+    raw = answer.value or b""
+    if answer.status != OK:
+        raise CoordinationError(f"{what}: the service failed: {raw.decode(errors='replace')}")
+    try:
+        return m.decode_reply(raw)
+    except msgspec.MsgspecError as error:
+        raise CoordinationError(f"{what}: the service's answer isn't understood ({error}): use its version") from error

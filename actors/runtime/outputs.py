@@ -1,0 +1,71 @@
+"""Topics that handlers send to, and what is refused before it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from actors.errors import RecordTooLargeError, UsageError, show_bytes
+from actors.ports import Headers
+
+RECORD_OVERHEAD_BYTES = 256
+"""What a record takes in a batch beside key, value and headers, generously: batch header, framing, stamp."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTopic:
+    """A topic that handlers send to, resolved once: how keys and values become bytes, how many fit, what it takes.
+
+    `type_headers` gives the headers that name a message's type, where its actor needs them. For an actor's input,
+    `actor` is its name, and `answer_decoder` gives what reads the answer to a message, None if there is none.
+    """
+
+    name: str
+    encode_key: Callable[[Any], bytes]
+    encode_value: Callable[[Any], bytes]
+    max_record_bytes: int
+    partition_count: int = 1 << 31
+    is_compacted: bool = False
+    type_headers: Callable[[Any], list[tuple[str, bytes]]] | None = None
+    actor: str | None = None
+    answer_decoder: Callable[[Any], Callable[[bytes], Any] | None] | None = None
+
+
+def checked_headers(headers: Headers | Mapping[str, bytes]) -> list[tuple[str, bytes]]:
+    """Give headers as pairs.
+
+    Raises:
+        UsageError: one of them is no pair of text and bytes.
+    """
+    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+    for pair in pairs:
+        if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], bytes):
+            raise UsageError(f"ctx.send(headers=…): a header is a pair of str and bytes, not {pair!r}")
+    return pairs
+
+
+def check_placement(target: OutputTopic, key: bytes | None, partition: int | None, timestamp_ms: int | None) -> None:
+    """Refuse a record that the topic has no place for.
+
+    Raises:
+        UsageError: naming what is wrong.
+    """
+    if partition is not None and not (isinstance(partition, int) and 0 <= partition < target.partition_count):
+        raise UsageError(
+            f"ctx.send(partition={partition!r}): topic {target.name} has the partitions 0 to "
+            f"{target.partition_count - 1}"
+        )
+    if timestamp_ms is not None and not (isinstance(timestamp_ms, int) and timestamp_ms >= 0):
+        raise UsageError(f"ctx.send(timestamp_ms={timestamp_ms!r}): Unix milliseconds are a whole number")
+    if key is None and target.is_compacted:
+        raise UsageError(f"ctx.send(): topic {target.name} is compacted, so its records need a key")
+
+
+def too_large(topic: str, key: bytes | None, size: int, limit: int) -> RecordTooLargeError:
+    """Give the error for a record of `size` bytes where `limit` are allowed."""
+    return RecordTooLargeError(
+        f"{topic}: a record of {size} bytes for key {show_bytes(key)} doesn't fit into the topic's "
+        f"max.message.bytes={limit}: "
+        "write less, or raise the topic's setting and restart the worker"
+    )
