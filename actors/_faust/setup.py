@@ -53,6 +53,7 @@ class Setup:
         self.dead_letter_topic = f"{conf.id}-dead-letters"
         self.reply_topic = f"{conf.id}-replies"
         self.folder = Path(conf.appdir) / "actors"
+        self.views_folder = Path(conf.appdir) / "views"
         self.exactly_once = conf.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE
         self.instance_id: str | None = conf.consumer_group_instance_id or None
         self.worker = self.instance_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
@@ -95,6 +96,10 @@ class Setup:
             raise ConfigurationError(
                 f"consumer_auto_offset_reset={self.app.conf.consumer_auto_offset_reset!r}: use 'earliest' or 'latest'"
             )
+
+    def own_inputs(self) -> dict[str, int]:
+        """Give the inputs of our own actors, with the partitions that they are made with."""
+        return {str(shared.topic.get_topic_name()): shared.partitions for shared in self.app.shared_maps.values()}
 
     async def check_topics(self, topics: Topics) -> dict[str, TopicInfo]:
         """Give the input topics.
