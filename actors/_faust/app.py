@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import click
 import faust
@@ -41,6 +41,8 @@ from actors.runtime.effects import Effect
 
 Handler = Callable[[Context, Any], Awaitable[Any] | Any]
 Declared = TypeVar("Declared", bound=Handler | type[Actor[Any]])
+K = TypeVar("K")
+V = TypeVar("V")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
@@ -241,6 +243,14 @@ class App(faust.App):  # type: ignore[misc]
         if dedupe_ttl is not None and dedupe_by is None:
             raise ConfigurationError("dedupe_ttl without dedupe_by: say what identifies a message")
         return decorate
+
+    @overload
+    def view(self, source: Shared[K, V], *, folder: Path | str | None = ..., in_memory: bool = ...) -> SharedView[K, V]:
+        """See below."""
+
+    @overload
+    def view(self, source: Any, *, folder: Path | str | None = ..., in_memory: bool = ...) -> View[Any, Any]:
+        """See below."""
 
     def view(self, source: Any, *, folder: Path | str | None = None, in_memory: bool = False) -> View[Any, Any]:
         """Declare a view: all of a compacted topic, a store or a shared map, held in every process and followed.
