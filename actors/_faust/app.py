@@ -245,12 +245,12 @@ class App(faust.App):  # type: ignore[misc]
         return decorate
 
     @overload
-    def view(self, source: Shared[K, V], *, folder: Path | str | None = ..., in_memory: bool = ...) -> SharedView[K, V]:
-        """See below."""
+    def view(
+        self, source: Shared[K, V], *, folder: Path | str | None = ..., in_memory: bool = ...
+    ) -> SharedView[K, V]: ...
 
     @overload
-    def view(self, source: Any, *, folder: Path | str | None = ..., in_memory: bool = ...) -> View[Any, Any]:
-        """See below."""
+    def view(self, source: Any, *, folder: Path | str | None = ..., in_memory: bool = ...) -> View[Any, Any]: ...
 
     def view(self, source: Any, *, folder: Path | str | None = None, in_memory: bool = False) -> View[Any, Any]:
         """Declare a view: all of a compacted topic, a store or a shared map, held in every process and followed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 from datetime import timedelta
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import PolicyViolationError
 from aiokafka.structs import TopicPartition
 
 from actors import ConfigurationError, UnknownTopicError, View, ViewFailedError
@@ -54,16 +57,32 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def delete_records(brokers: str, topic: str) -> None:
-    """Have every log start at its end."""
+    """Have every log start at its end; a broker allows that for topics that aren't compacted."""
     ends = dict.fromkeys(range(2), 0)
     for record in await read_all(brokers, topic):
         ends[record.partition] = record.offset + 1
     admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
     await admin.start()
+    doomed = {TopicPartition(topic, number): RecordsToDelete(before_offset=end) for number, end in ends.items()}
+
+    async def delete() -> bool:
+        with contextlib.suppress(PolicyViolationError):
+            await admin.delete_records(doomed)
+            return True
+        return False
+
     try:
-        await admin.delete_records(
-            {TopicPartition(topic, number): RecordsToDelete(before_offset=end) for number, end in ends.items()}
-        )
+        for policy in ("delete", "compact"):
+            resource = ConfigResource(ConfigResourceType.TOPIC, topic, {"cleanup.policy": policy})
+            await admin.alter_configs([resource])
+            if policy == "delete":
+                await eventually(delete)
+
+        async def is_compacted() -> bool:
+            (response,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+            return ("cleanup.policy", "compact") in [entry[:2] for entry in response.resources[0][4]]
+
+        await eventually(is_compacted)
     finally:
         await admin.close()
 
@@ -120,6 +139,33 @@ async def test_a_delete_that_is_gone_from_the_log_isnt_missed(brokers: str, topi
     await send(brokers, topic, pairs(c="2", d="2", e="2", f="2"))
     async with view_of(brokers, topic, tmp_path / "v") as view:
         assert dict(view.items()) == {"c": "2", "d": "2", "e": "2", "f": "2"}
+
+
+async def test_a_delete_that_compaction_took_away_isnt_missed(tmp_path: Path) -> None:
+    """The broker's own cleaner removes values, and then the tombstones, while nobody has the view open."""
+    with Cluster.up(tmp_path / "kafka", overrides={"log.cleaner.backoff.ms": "100"}) as cluster:
+        topic, brokers = unique("view"), cluster.bootstrap
+        eager = {"delete.retention.ms": "4000", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.001"}
+        await make_topics(brokers, topic, config={**COMPACTED, **eager})
+        await send(brokers, topic, pairs(a="1", b="1", c="1", d="1"))
+
+        def view() -> View[str, str]:
+            margin = timedelta(seconds=1)
+            return View(topic, broker=brokers, value_type=str, folder=tmp_path / "v", clock_skew_margin=margin)
+
+        async with view() as first:
+            assert first.get("a") == "1"
+        await send(brokers, topic, pairs(a=None, b=None))
+
+        async def tombstones_are_gone() -> bool:
+            # What is written after a segment's time rolls it, and only older segments are cleaned.
+            await send(brokers, topic, pairs(c="2", d="2", e="2", f="2"))
+            await asyncio.sleep(0.3)
+            return {record.key for record in await read_all(brokers, topic)} == {b"c", b"d", b"e", b"f"}
+
+        await eventually(tombstones_are_gone)
+        async with view() as second:
+            assert dict(second.items()) == {"c": "2", "d": "2", "e": "2", "f": "2"}
 
 
 async def test_a_topic_made_anew_and_one_with_more_partitions(
