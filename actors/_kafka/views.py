@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from aiokafka import AIOKafkaConsumer
@@ -17,7 +19,10 @@ from actors._kafka.topics import Topics
 from actors.errors import BrokerUnavailableError, RestoreError
 from actors.ports import LogRecord, TopicFacts, TopicPartition
 
+logger = logging.getLogger(__name__)
+
 FETCH_BYTES = 1024 * 1024
+CLOSE_S = 2.0
 
 
 class KafkaTopicLogs:
@@ -103,7 +108,7 @@ class KafkaFollowing:
             for source, offset in positions.items():
                 consumer.seek(KafkaPartition(*source), offset)
         except BaseException:
-            await consumer.stop()
+            await _stop(consumer)
             raise
         return cls(consumer, positions)
 
@@ -132,4 +137,13 @@ class KafkaFollowing:
 
     async def close(self) -> None:
         """See `actors.ports.Following.close`."""
-        await self._consumer.stop()
+        await _stop(self._consumer)
+
+
+async def _stop(consumer: AIOKafkaConsumer) -> None:
+    """Stop a consumer, though its brokers may be away."""
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await consumer.stop()
+    except (KafkaError, OSError, TimeoutError) as error:
+        logger.info("the consumer of a view was let go: %r", error)

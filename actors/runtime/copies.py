@@ -342,7 +342,10 @@ class TopicCopy:
                 await self._mend()
                 await self._follow()
             except (BrokerUnavailableError, RestoreError, StoreError) as error:
-                self._say(f"following {self.topic}: {error}; it is tried again")
+                self._say("following", f"following {self.topic}: {error}; it is tried again")
+                self._must_mend = True
+            except asyncio.CancelledError:
+                self._raise_if_cancelled()
                 self._must_mend = True
             except Exception as error:
                 self._fail(error)
@@ -393,7 +396,12 @@ class TopicCopy:
             try:
                 await self._look()
             except (BrokerUnavailableError, StoreError) as error:
-                self._say(f"looking at {self.topic}: {error}; it is tried again")
+                self._say("looking", f"looking at {self.topic}: {error}; it is tried again")
+            except asyncio.CancelledError:
+                self._raise_if_cancelled()
+            except Exception as error:
+                self._fail(error)
+                return
 
     async def _look(self) -> None:
         """Find out whether something has to be mended, and how old the copies are."""
@@ -401,7 +409,9 @@ class TopicCopy:
             return
         asked_ms, facts = self._clock.wall_ms(), await self._logs.facts(self.topic)
         if facts is None:
-            self._say(f"topic {self.topic} isn't on the broker any more; its last content is kept until it is there")
+            self._say(
+                "gone", f"topic {self.topic} isn't on the broker any more; its last content is kept until it is there"
+            )
             return
         if facts != self._facts:
             self._must_mend = True
@@ -512,17 +522,27 @@ class TopicCopy:
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
+    @staticmethod
+    def _raise_if_cancelled() -> None:
+        """Raise the cancellation that is being handled, unless it is one of the client's own futures."""
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise asyncio.CancelledError
+
     def _fail(self, error: Exception) -> None:
-        logger.critical(
-            "the view of %s ends: %s", self.topic, error, exc_info=not isinstance(error, ConfigurationError)
-        )
+        is_expected = isinstance(error, ConfigurationError)
+        logger.critical("the view of %s ends: %s", self.topic, error, exc_info=None if is_expected else error)
         self._failure = error
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
         self._wake()
 
-    def _say(self, text: str) -> None:
+    def _say(self, kind: str, text: str) -> None:
+        """Log a warning, one of a kind in a while."""
         now_s = self._clock.monotonic()
-        if now_s - self._said_s.get(text, float("-inf")) >= REMIND_S:
-            self._said_s = {text: now_s}
+        if now_s - self._said_s.get(kind, float("-inf")) >= REMIND_S:
+            self._said_s[kind] = now_s
             logger.warning("%s", text)
 
 

@@ -145,6 +145,7 @@ class TopicView(Generic[K, V]):
     async def close(self) -> None:
         """Stop following; who waits gets a `ViewClosedError`. May be called twice, and opened again."""
         copy, self._copy = self._copy, None
+        self._waiting = None
         calling, self._calling = self._calling, None
         if calling is not None and calling is not asyncio.current_task():
             calling.cancel()
@@ -154,7 +155,7 @@ class TopicView(Generic[K, V]):
 
     def forget(self) -> None:
         """Take it for closed: the process that had opened it is gone."""
-        self._copy = self._calling = None
+        self._copy = self._calling = self._waiting = None
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -251,8 +252,14 @@ class TopicView(Generic[K, V]):
 
     async def callbacks_done(self) -> None:
         """Wait until the callbacks were called for all that is applied now."""
-        if self._waiting is not None and self._calling is not None:
-            await self._waiting.join()
+        if self._waiting is None or self._calling is None:
+            return
+        done = asyncio.create_task(self._waiting.join())
+        try:
+            # A view that is closed calls nothing any more.
+            await asyncio.wait([done, self._calling], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            done.cancel()
 
     async def _changed(self, partition: int, changes: Sequence[Change]) -> None:
         if not self._callbacks or self._waiting is None:
@@ -267,6 +274,9 @@ class TopicView(Generic[K, V]):
             for change in changes:
                 for callback in list(self._callbacks):
                     await self._call_one(callback, partition, change)
+                    if self._waiting is not waiting:
+                        # The callback has closed the view.
+                        return
             waiting.task_done()
 
     async def _call_one(self, callback: Callback, partition: int, change: Change) -> None:

@@ -17,6 +17,7 @@ from actors._faust.views import copy_stores
 from actors.ports import TopicPartition
 from actors.runtime.views import TopicView, ViewCodecs, ViewParts
 from actors.testing import Conditions, FakeClock, FakeTopicLogs, Network, SimKafka, VirtualLoop
+from actors.testing.views import FakeFollowing
 from stores._core.record import STAMP_HEADER, encode_stamp
 from stores.errors import StoreUnavailableError
 
@@ -229,7 +230,7 @@ def test_a_topic_that_is_made_anew_takes_the_old_ones_place_as_a_whole(world: Wo
             world.put("b", "1")
             world.put("c", "2")
             world.put("d", "1")
-            await view.caught_up(timeout=30 * SECOND)
+            await view.caught_up(timeout=5 * SECOND)
             await asyncio.sleep(1)
             assert dict(view.items()) == {"b": "1", "c": "2", "d": "1"}
             held: dict[str, str | None] = {"a": "1", "b": "1", "c": "1"}
@@ -239,6 +240,11 @@ def test_a_topic_that_is_made_anew_takes_the_old_ones_place_as_a_whole(world: Wo
             assert held == {"a": None, "b": "1", "c": "2", "d": "1"}
             world.put("a", "9")
             assert await view.wait_for("a", timeout=SECOND) == "9"
+            world.cluster.make_topic("t", 2, is_compacted=True)
+            for key, value in (("a", "9"), ("b", "1"), ("c", "2"), ("d", "1")):
+                world.put(key, value)
+            await view.caught_up(timeout=5 * SECOND)
+            assert len(view) == 4
         async with world.view(folder) as again:
             assert dict(again.items()) == {"a": "9", "b": "1", "c": "2", "d": "1"}
 
@@ -325,17 +331,21 @@ def test_an_idle_view_stays_current_for_long(world: World, tmp_path: Path, caplo
     assert "anew" not in caplog.text
 
 
-def test_a_busy_view_stays_current_for_long(world: World, caplog):
+def test_a_view_that_is_always_a_little_behind_stays_current(caplog):
+    world = World(delete_retention_ms=600_000)
+    world.network.conditions = Conditions(latency_s=(0.4, 0.8))
+
     async def test() -> None:
         async with world.view() as view:
-            for number in range(3 * 60):
-                for key in "abcd":
-                    world.put(key, str(number))
-                await asyncio.sleep(60)
-            assert view.get("a") == str(3 * 60 - 1)
+            for number in range(6_000):
+                world.put("ab"[number % 2], str(number))
+                await asyncio.sleep(0.2)
+            await view.caught_up()
+            assert view.get("b") == "5999"
 
     with caplog.at_level(logging.WARNING):
         world.run(test())
+    world.loop.close()
     assert "anew" not in caplog.text
 
 
@@ -451,6 +461,63 @@ def test_wait_for_waits_until_it_is_so_or_time_is_over(world: World):
             await asyncio.sleep(1)
         with pytest.raises(ViewClosedError):
             await hanging
+
+    world.run(test())
+
+
+def test_a_callback_may_close_the_view(world: World):
+    async def test() -> None:
+        view = world.view()
+
+        async def stop(key: str, old: str | None, new: str | None) -> None:
+            seen.append(key)
+            await view.close()
+
+        seen: list[str] = []
+        view.on_change(stop)
+        await view.open()
+        world.put("a", "1")
+        world.put("a", "2")
+        await asyncio.sleep(1)
+        assert seen == ["a"]
+        await view.callbacks_done()
+        assert [task.get_name() for task in asyncio.all_tasks() if "callbacks" in task.get_name()] == []
+
+    world.run(test())
+
+
+def test_an_unexpected_error_ends_the_view_and_is_said(world: World, monkeypatch: pytest.MonkeyPatch, caplog):
+    async def test() -> None:
+        async with world.view() as view:
+
+            def broken(*_: Any) -> Any:
+                raise RuntimeError("broken on purpose")
+
+            monkeypatch.setattr("actors.runtime.copies.stored_writes", broken)
+            world.put("a", "1")
+            with pytest.raises(ViewFailedError, match="broken on purpose"):
+                await view.wait_for("a", timeout=10 * SECOND)
+
+    world.run(test())
+    assert "the view of t ends" in caplog.text
+
+
+def test_a_cancellation_that_nobody_asked_for_doesnt_stop_it(world: World, monkeypatch: pytest.MonkeyPatch):
+    async def test() -> None:
+        async with world.view() as view:
+            poll, left = FakeFollowing.poll, [1, 2]
+
+            async def cancelled(self: Any, timeout_s: float) -> Any:
+                if left:
+                    left.pop()
+                    raise asyncio.CancelledError
+                return await poll(self, timeout_s)
+
+            monkeypatch.setattr(FakeFollowing, "poll", cancelled)
+            await asyncio.sleep(3)
+            world.put("a", "1")
+            assert await view.wait_for("a", timeout=10 * SECOND) == "1"
+            assert left == []
 
     world.run(test())
 

@@ -16,7 +16,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import PolicyViolationError
 from aiokafka.structs import TopicPartition
 
-from actors import ConfigurationError, UnknownTopicError, View, ViewFailedError
+from actors import ConfigurationError, UnknownTopicError, View, ViewFailedError, ViewTimeoutError
 from actors._kafka.views import KafkaTopicLogs
 from dev.kafka import Cluster
 from tests.kafka.apps.shared_app import make
@@ -128,6 +128,22 @@ async def test_a_restart_reads_the_tail_only(brokers: str, topic: str, tmp_path:
         assert 3 <= sum(counted) <= 5
         assert (view.get("k1"), view.get("k2"), len(view)) == ("2", None, 4_999)
         assert await view.wait_for("k3") == "3"
+
+
+async def test_what_was_aborted_is_never_seen(brokers: str, topic: str) -> None:
+    async with view_of(brokers, topic) as view, producing(brokers, transactional_id=unique("id")) as producer:
+        seen: list[tuple[Any, ...]] = []
+        view.on_change(lambda *change: seen.append(change))
+        for is_committed in (False, True, False):
+            await producer.begin_transaction()
+            await producer.send_and_wait(topic, b"committed" if is_committed else b"aborted", b"a")
+            with pytest.raises(ViewTimeoutError):
+                await view.caught_up(timeout=timedelta(seconds=1))
+            await (producer.commit_transaction() if is_committed else producer.abort_transaction())
+            # Also past the markers, behind which there is nothing.
+            await view.caught_up(timeout=MINUTE)
+        await view.callbacks_done()
+        assert seen == [("a", None, "committed")]
 
 
 async def test_a_delete_that_is_gone_from_the_log_isnt_missed(brokers: str, topic: str, tmp_path: Path) -> None:
