@@ -12,9 +12,9 @@ import pytest
 
 from actors import ConfigurationError, UnknownTopicError, ViewClosedError, ViewFailedError, ViewTimeoutError
 from actors._core.partitioner import partition_for
-from actors._core.views import changes, differences
 from actors._faust.views import copy_stores
 from actors.ports import TopicPartition
+from actors.runtime.copies import CopyStores
 from actors.runtime.views import TopicView, ViewCodecs, ViewParts
 from actors.testing import Conditions, FakeClock, FakeTopicLogs, Network, SimKafka, VirtualLoop
 from actors.testing.views import FakeFollowing
@@ -332,21 +332,41 @@ def test_an_idle_view_stays_current_for_long(world: World, tmp_path: Path, caplo
 
 
 def test_a_view_that_is_always_a_little_behind_stays_current(caplog):
-    world = World(delete_retention_ms=600_000)
-    world.network.conditions = Conditions(latency_s=(0.4, 0.8))
+    world = World(partitions=1, delete_retention_ms=600_000)
 
     async def test() -> None:
+        transactions, source = world.cluster.transactions, TopicPartition("t", 0)
         async with world.view() as view:
-            for number in range(6_000):
-                world.put("ab"[number % 2], str(number))
-                await asyncio.sleep(0.2)
+            for number in range(60):
+                epoch = transactions.init_producer_id("p", 100.0)
+                world.cluster.add_partitions("p", epoch, [source])
+                world.cluster.produce_in_transaction("p", epoch, source, [(b"a", b"%d" % number, [])])
+                # Whenever somebody looks, an open transaction is in front of the log's end.
+                await asyncio.sleep(20)
+                transactions.end("p", epoch, commit=True)
+                await asyncio.sleep(0.001)
             await view.caught_up()
-            assert view.get("b") == "5999"
+            assert view.get("a") == "59"
 
     with caplog.at_level(logging.WARNING):
         world.run(test())
     world.loop.close()
     assert "anew" not in caplog.text
+
+
+def test_caught_up_notices_a_new_topic_whose_offsets_go_on(world: World):
+    async def test() -> None:
+        for key in "abcd":
+            world.put(key, "1")
+        async with world.view() as view:
+            world.cluster.make_topic("t", 2, is_compacted=True)
+            for number in range(40):
+                world.put(f"k{number}", "1")
+            await view.caught_up(timeout=5 * SECOND)
+            assert "a" not in view
+            assert len(view) == 40
+
+    world.run(test())
 
 
 def test_lost_requests_lose_nothing(world: World):
@@ -375,6 +395,13 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing(world: World, tmp_path: P
 
     async def test() -> None:
         monkeypatch.setattr(RocksStore, "apply", refusing)
+        reopen, reopened = CopyStores.reopen, []
+
+        async def counted(self: Any, partition: int) -> Any:
+            reopened.append(partition)
+            return await reopen(self, partition)
+
+        monkeypatch.setattr(CopyStores, "reopen", counted)
         async with world.view(tmp_path / "v") as view:
             seen = changes_of(view)
             state["is_full"] = True
@@ -385,6 +412,7 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing(world: World, tmp_path: P
             assert await view.wait_for("a", timeout=10 * SECOND) == "1"
             await view.callbacks_done()
             assert seen == [("a", None, "1")]
+            assert len(reopened) > 2
 
     world.run(test())
 
@@ -552,40 +580,3 @@ def test_topics_that_cant_be_a_view_are_refused():
     with pytest.raises(UnknownTopicError, match="topic t isn't on the broker"):
         world.run(world.view().open())
     world.loop.close()
-
-
-# --- pure parts -------------------------------------------------------------------------------------------------------
-
-
-def stamped(value: bytes | None, epoch: int = 0) -> bytes | None:
-    return None if value is None else encode_stamp(epoch, 0) + value
-
-
-def test_changes_are_those_of_the_values():
-    held = {b"a": stamped(b"1"), b"b": stamped(b"1")}
-    writes = [
-        (b"a", stamped(b"1", 7)),
-        (b"a", stamped(b"2")),
-        (b"a", None),
-        (b"a", None),
-        (b"b", None),
-        (b"c", stamped(b"")),
-    ]
-    found = [(key, old and old[25:], new if new is None else new[25:]) for key, old, new in changes(writes, held.get)]
-    assert found == [(b"a", b"1", b"2"), (b"a", b"2", None), (b"b", b"1", None), (b"c", None, b"")]
-
-
-def test_differences_of_random_states():
-    random = Random(1)
-    for _ in range(300):
-        old, new = (
-            {b"%d" % random.randrange(12): stamped(b"%d" % random.randrange(3), random.randrange(2)) for _ in range(6)}
-            for _ in range(2)
-        )
-        found = list(differences(iter(sorted(old.items())), iter(sorted(new.items()))))
-        expected = []
-        for key in sorted(old.keys() | new.keys()):
-            before, after = old.get(key), new.get(key)
-            if (before and before[25:]) != (after and after[25:]):
-                expected.append((key, before, after))
-        assert found == expected
