@@ -4,6 +4,8 @@ from actors._core.policy import OnError
 from actors._faust import cli as _cli  # noqa: F401  it registers its commands with Faust
 from actors._faust.app import App
 from actors._faust.options import ActorOptions
+from actors._faust.shared import Shared, SharedView, Versioned, Written
+from actors._faust.views import View
 from actors.errors import (
     ActorsError,
     AskCycleError,
@@ -23,6 +25,10 @@ from actors.errors import (
     UnknownStoreError,
     UnknownTopicError,
     UsageError,
+    ViewClosedError,
+    ViewError,
+    ViewFailedError,
+    ViewTimeoutError,
 )
 from actors.runtime.actor import Actor, receive
 from actors.runtime.answers import AnswerLater
@@ -50,6 +56,8 @@ __all__ = [
     "RecordError",
     "RecordTooLargeError",
     "Rejected",
+    "Shared",
+    "SharedView",
     "Store",
     "StoreOutsideHandlerError",
     "TakeoverRefusedError",
@@ -57,5 +65,12 @@ __all__ = [
     "UnknownStoreError",
     "UnknownTopicError",
     "UsageError",
+    "Versioned",
+    "View",
+    "ViewClosedError",
+    "ViewError",
+    "ViewFailedError",
+    "ViewTimeoutError",
+    "Written",
     "receive",
 ]

@@ -62,6 +62,22 @@ class AskCycleError(AskError):
     """The actor that is asked waits for an answer to which this ask belongs: it would wait for ever."""
 
 
+class ViewError(ActorsError):
+    """A view can't give what it is asked for."""
+
+
+class ViewClosedError(ViewError):
+    """A view was used before it was opened or after it was closed."""
+
+
+class ViewTimeoutError(ViewError, TimeoutError):
+    """What was waited for didn't come in time."""
+
+
+class ViewFailedError(ViewError):
+    """A view ended because its topic isn't what it was: its content isn't followed any more."""
+
+
 class RecordError(ActorsError):
     """An input record can't be handled. It isn't skipped: its partition stops in front of it.
 

@@ -136,6 +136,46 @@ class Logs(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic as the brokers have it."""
+
+    topic: str
+    topic_id: str
+    partitions: int
+    cleanup_policy: str
+    delete_retention_ms: int
+    max_record_bytes: int
+
+
+class Following(Protocol):
+    """Committed records of some partitions, as they come."""
+
+    async def poll(self, timeout_s: float) -> Mapping[TopicPartition, tuple[Sequence[LogRecord], int]]:
+        """Give the next chunk of some partitions with the next offset of each, nothing after `timeout_s`.
+
+        Raises:
+            RestoreError: a log doesn't have the offset that would be read next.
+            BrokerUnavailableError: it can't go on: follow anew.
+        """
+
+    async def close(self) -> None:
+        """Let go. May be called twice."""
+
+
+class TopicLogs(Logs, Protocol):
+    """What a view needs of the brokers."""
+
+    async def facts(self, topic: str) -> TopicFacts | None:
+        """Give a topic's facts, None where there provably is no such topic."""
+
+    async def follow(self, positions: Mapping[TopicPartition, int]) -> Following:
+        """Begin to read at these offsets, without an end."""
+
+    async def close(self) -> None:
+        """Disconnect. May be called twice."""
+
+
+@dataclass(frozen=True, slots=True)
 class OwnerRecord:
     """An entry of the leader registry: which worker took a task over, in which epoch."""
 

@@ -6,10 +6,10 @@ import asyncio
 import functools
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, overload
 
 import click
 import faust
@@ -18,14 +18,16 @@ from faust.app.base import BootStrategy
 from mode import Service
 
 from actors._core.partitioner import partition_for
-from actors._core.policy import STOP_ON_ERROR, OnError, Then
+from actors._core.policy import OnError, Then
 from actors._faust.codecs import ActorSchema, key_codec, resolve
 from actors._faust.declared import Declaration, as_coroutine, check_options
-from actors._faust.messages import MessageCodec, function_codec, message_codec
+from actors._faust.definition import ActorDefinition
 from actors._faust.options import milliseconds, split_options
 from actors._faust.service import ActorService
 from actors._faust.setup import Setup, inbox_of
+from actors._faust.shared import Shared, SharedView, shared_of
 from actors._faust.versions import Upgrades, versioned
+from actors._faust.views import View, view_of
 from actors._kafka.asks import KafkaAsks
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import Answer, Question
@@ -40,44 +42,9 @@ from actors.runtime.threads import in_threads
 
 Handler = Callable[[Context, Any], Awaitable[Any] | Any]
 Declared = TypeVar("Declared", bound=Handler | type[Actor[Any]])
+K = TypeVar("K")
+V = TypeVar("V")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
-
-
-@dataclass(frozen=True, slots=True)
-class ActorDefinition:
-    """An actor as it was declared: `declared` is the function or class, `stores` all of its stores.
-
-    `timers`, `effects`, `parked` and `answers` are the stores of what it uses; `answer_types` is what it answers with.
-    """
-
-    name: str
-    topic: Any
-    stores: tuple[Store[Any, Any], ...]
-    handler: Callable[[Context, Any], Awaitable[Any]]
-    declared: Any
-    concurrency: int = 1
-    on_error: OnError = STOP_ON_ERROR
-    effect_functions: Mapping[str, Effect] = field(default_factory=dict)
-    timers: Store[bytes, bytes] | None = None
-    effects: Store[bytes, bytes] | None = None
-    parked: Store[bytes, bytes] | None = None
-    answers: Store[bytes, bytes] | None = None
-    answer_types: AnswerTypes | None = None
-
-    def messages(self) -> MessageCodec:
-        """Give how its messages become bytes.
-
-        Raises:
-            ConfigurationError: the topic and the class's handlers don't fit together.
-        """
-        if isinstance(self.declared, type):
-            return message_codec(self.declared, self.topic)
-        return function_codec(self.topic)
-
-    @property
-    def topic_name(self) -> str:
-        """The input topic's name."""
-        return str(self.topic.get_topic_name())
 
 
 class Boot(BootStrategy):  # type: ignore[misc]
@@ -89,7 +56,7 @@ class Boot(BootStrategy):  # type: ignore[misc]
     def server(self) -> Sequence[Service]:
         """Give the services of a worker in the order of their start."""
         services = list(super().server())
-        if self.app.actors:
+        if self.app.actors or self.app.views:
             services.append(self.app.actor_service)
         return services
 
@@ -109,6 +76,8 @@ class App(faust.App):  # type: ignore[misc]
         self.declared_topics: list[Any] = []
         self.made_topics: dict[str, int] = {}
         """Topics, by name with their partitions, that a worker makes when they are missing."""
+        self.views: list[View[Any, Any]] = []
+        self.shared_maps: dict[str, Shared[Any, Any]] = {}
         self._actor_service: ActorService | None = None
         self._asks: KafkaAsks | None = None
         super().__init__(id, **faust_options)
@@ -240,6 +209,66 @@ class App(faust.App):  # type: ignore[misc]
         if dedupe_ttl is not None and dedupe_by is None:
             raise ConfigurationError("dedupe_ttl without dedupe_by: say what identifies a message")
         return decorate
+
+    @overload
+    def view(
+        self, source: Shared[K, V], *, folder: Path | str | None = ..., in_memory: bool = ...
+    ) -> SharedView[K, V]: ...
+
+    @overload
+    def view(self, source: Any, *, folder: Path | str | None = ..., in_memory: bool = ...) -> View[Any, Any]: ...
+
+    def view(self, source: Any, *, folder: Path | str | None = None, in_memory: bool = False) -> View[Any, Any]:
+        """Declare a view: all of a compacted topic, a store or a shared map, held in every process and followed.
+
+        A worker opens the views that were declared before it starts, ahead of its actors, and closes them at its end;
+        handlers may read them. In any other program use it as `async with app.view(...) as view:`.
+
+        Args:
+            source: a topic of `app.topic(...)`, a store, a class actor for its states, or what `app.shared` gave.
+            folder: where it is kept, for a quick start. By default a worker keeps it in its data folder, any other
+                program in memory.
+            in_memory: keep it in memory in a worker too.
+
+        Raises:
+            UsageError: the source is none of these.
+        """
+        path = None if folder is None else Path(folder)
+        view: View[Any, Any]
+        if isinstance(source, Shared):
+            view = SharedView.of(source, path, in_memory)
+        elif isinstance(source, Store) or hasattr(source, "get_topic_name"):
+            view = view_of(self, source, folder=path, in_memory=in_memory)
+        else:
+            name = self.definition_of(source).name
+            if name not in self.stores:
+                raise UsageError(f"app.view(): actor {name} has no state of its own: name one of its stores")
+            view = view_of(self, self.stores[name], folder=path, in_memory=in_memory)
+        self.views.append(view)
+        return view
+
+    def shared(
+        self, name: str, *, key_type: Any = str, value_type: Any = None, partitions: int = 8
+    ) -> Shared[Any, Any]:
+        """Declare a map that every process reads through `app.view(shared)`, and writes through the keys' owners.
+
+        It is an actor, `name`, on the topic `{app id}-{name}-writes`, with a store of the same name: one worker of the
+        app has to run for writes, none for reads.
+
+        Args:
+            name: letters, digits, `.`, `_` and `-`; unique among the app's actors and stores.
+            key_type: what keys are.
+            value_type: any type that becomes JSON, or `bytes`; None means any JSON.
+            partitions: of its topics, which a worker makes when they are missing.
+
+        Raises:
+            ConfigurationError: the name can't be used.
+        """
+        _check_name("shared map", name)
+        found = self.shared_maps[name] = shared_of(
+            self, name, key_type=key_type, value_type=value_type, partitions=partitions
+        )
+        return found
 
     def effect(
         self,
@@ -429,7 +458,7 @@ class App(faust.App):  # type: ignore[misc]
 
     async def on_start(self) -> None:
         """Start as Faust does, without a consumer where nothing of Faust's consumes."""
-        if self.actors and not (self.client_only or self.producer_only):
+        if (self.actors or self.views) and not (self.client_only or self.producer_only):
             await self.actor_service.connect()
         if self.boot_strategy._should_enable_kafka_consumer():
             await super().on_start()

@@ -13,6 +13,7 @@ from mode import Service
 from actors._core.assign import Task as TaskId
 from actors._faust.options import milliseconds
 from actors._faust.setup import Setup
+from actors._faust.views import View
 from actors._kafka.assignor import ActorAssignor
 from actors._kafka.consumer import KafkaSource
 from actors._kafka.control import ControlPlane
@@ -55,6 +56,7 @@ class ActorService(Service):  # type: ignore[misc]
         self._control: ControlPlane | None = None
         self._folder: DataFolder | None = None
         self._cache: StoreCache | None = None
+        self._views: list[View[Any, Any]] = []
         self._dispatcher: asyncio.Task[None] | None = None
         self._loop_watch: LoopWatch | None = None
         super().__init__(**options)
@@ -132,6 +134,9 @@ class ActorService(Service):  # type: ignore[misc]
         )
         self._cache = StoreCache(_opener(self._folder, resources), self._folder.discard)
         await self._open_stores(specs)
+        await self._open_views(setup)
+        if not specs:
+            return
         logs = KafkaLogs(setup.connection, self._control)
         owners = KafkaOwners(setup.owners_topic, logs)
         self._start_worker(setup, specs, logs, owners, outputs)
@@ -142,6 +147,12 @@ class ActorService(Service):  # type: ignore[misc]
         if worker is not None:
             self._dispatcher = asyncio.create_task(worker.run(), name="actors dispatcher")
             self._dispatcher.add_done_callback(self._dispatched)
+
+    async def _open_views(self, setup: Setup) -> None:
+        """Open the app's views, so that handlers find them at their topics' ends."""
+        for view in self.app.views:
+            self._views.append(view)
+            await view.open_in_worker(self.app, setup.views_folder)
 
     async def _open_stores(self, specs: list[ActorSpec]) -> None:
         """Open what is on disk: the assignment prefers partitions whose state is here."""
@@ -272,6 +283,8 @@ class ActorService(Service):  # type: ignore[misc]
         if self._dispatcher is not None:
             await asyncio.wait([self._dispatcher], timeout=0.3)
             self._dispatcher.cancel()
+        while self._views:
+            await self._views.pop().close()
         await self.app.close_asks()
         if self._cache is not None:
             self._cache.close()

@@ -35,7 +35,8 @@ from actors.runtime.restore import Changelog
 from actors.runtime.spec import ActorSpec, TaskSettings
 
 if TYPE_CHECKING:
-    from actors._faust.app import ActorDefinition, App
+    from actors._faust.app import App
+    from actors._faust.definition import ActorDefinition
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class Setup:
         self.dead_letter_topic = f"{conf.id}-dead-letters"
         self.reply_topic = f"{conf.id}-replies"
         self.folder = Path(conf.appdir) / "actors"
+        self.views_folder = Path(conf.appdir) / "views"
         self.exactly_once = conf.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE
         self.instance_id: str | None = conf.consumer_group_instance_id or None
         self.worker = self.instance_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
@@ -221,7 +223,8 @@ class Setup:
     def plain(self) -> dict[str, int]:
         """Give our topics that aren't compacted, with the partitions that they are made with."""
         parks = any(definition.parked is not None for definition in self.app.actors.values())
-        return {**self.app.made_topics, **({self.dead_letter_topic: 1} if parks else {})}
+        shared = {str(held.topic.get_topic_name()): held.partitions for held in self.app.shared_maps.values()}
+        return {**self.app.made_topics, **shared, **({self.dead_letter_topic: 1} if parks else {})}
 
     async def outputs(self, topics: Topics) -> Callable[[Any], OutputTopic]:
         """Give the function that finds the topic of a `ctx.send`: by a topic object or a declared one's name."""

@@ -14,14 +14,14 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextvars import Context
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from actors._kafka.connection import Connection, broker_errors
+from actors._kafka.connection import Connection, broker_errors, own_cancellation
 from actors._kafka.control import ControlPlane
 from actors._kafka.topics import Topics
 from actors.errors import AskTimeoutError, BrokerUnavailableError, RecordTooLargeError, UnknownTopicError, show_bytes
@@ -133,7 +133,7 @@ class KafkaAsks:
         opening.result()
 
     async def _connect(self) -> None:
-        with broker_errors("connecting for questions and answers"), _own_cancellation("connecting for questions"):
+        with broker_errors("connecting for questions and answers"), own_cancellation("connecting for questions"):
             if self._consumer is None:
                 await self._start_consumer()
             if self._producer is None:
@@ -196,7 +196,7 @@ class KafkaAsks:
         reply_to = f"{self._topic}/{self._partition}/{self._identity.hex}"
         what = f"sending question {question.id} to {question.topic}[{question.partition}]"
         try:
-            with broker_errors(what), _own_cancellation(what):
+            with broker_errors(what), own_cancellation(what):
                 sent = await producer.send(
                     question.topic,
                     question.value,
@@ -221,7 +221,7 @@ class KafkaAsks:
         """Take answers until it is cancelled, whatever becomes of the broker."""
         while True:
             try:
-                with _own_cancellation("reading answers"):
+                with own_cancellation("reading answers"):
                     fetched = await consumer.getmany(source, timeout_ms=int(POLL_S * 1000))
             except (KafkaError, OSError, BrokerUnavailableError) as error:
                 logger.warning("reading answers from %s[%d]: %r; it is tried again", *source, error)
@@ -233,18 +233,6 @@ class KafkaAsks:
 
 def _closed() -> AskTimeoutError:
     return AskTimeoutError("the client for questions was closed: whether the question is handled isn't known")
-
-
-@contextlib.contextmanager
-def _own_cancellation(what: str) -> Iterator[None]:
-    """Tell a cancellation of the caller from one of the client's futures."""
-    try:
-        yield
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise BrokerUnavailableError(f"{what}: the client gave the request up") from error
 
 
 async def _stop(client: AIOKafkaProducer | AIOKafkaConsumer) -> None:

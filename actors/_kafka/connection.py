@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -40,3 +41,15 @@ def broker_errors(what: str) -> Iterator[None]:
         yield
     except (KafkaError, OSError, TimeoutError) as error:
         raise BrokerUnavailableError(f"{what}: {error}") from error
+
+
+@contextlib.contextmanager
+def own_cancellation(what: str) -> Iterator[None]:
+    """Tell a cancellation of the caller from one of the client's futures."""
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise BrokerUnavailableError(f"{what}: the client gave the request up") from error

@@ -106,7 +106,7 @@ class Restorer:
         position, count = begin, 0
         started_s = reported_s = self._clock.monotonic()
         async for records, next_offset in self._logs.read(source, plan.start, plan.end):
-            writes, newest = _writes(records)
+            writes, newest = stored_writes(records)
             position = _after(position, newest, next_offset)
             store.load(writes, _unfinished(position, plan))
             count += len(records)
@@ -135,7 +135,7 @@ def _begin(position: Position | None, plan: Restore, since_ms: int, changelog: C
     )
 
 
-def _writes(records: Iterable[LogRecord]) -> tuple[list[tuple[bytes, bytes | None]], bytes]:
+def stored_writes(records: Iterable[LogRecord]) -> tuple[list[tuple[bytes, bytes | None]], bytes]:
     """Give what the store keeps of records, in the log's order, and the highest stamp among them.
 
     Another program's get an empty stamp, those without a key are no state. Stamps compare as bytes: version, epoch,

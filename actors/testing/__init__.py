@@ -31,6 +31,7 @@ from actors.testing.ports import (
     encode_owner,
 )
 from actors.testing.source import FakeGroupSettings, FakeSource
+from actors.testing.views import FakeTopicLogs
 
 __all__ = [
     "ActorTestDriver",
@@ -47,6 +48,7 @@ __all__ = [
     "FakeOwners",
     "FakeSource",
     "FakeTaskLog",
+    "FakeTopicLogs",
     "Files",
     "Group",
     "LostMembershipError",

@@ -74,6 +74,29 @@ class SimKafka:
         topic = self._topics[name] = Topic(name, str(uuid.UUID(int=next(self._numbers))), logs)
         return topic
 
+    def grow_topic(self, name: str, partitions: int) -> Topic:
+        """Give a topic more partitions, as an operator does."""
+        topic = self._topics[name]
+        first = topic.partitions[0]
+        more = tuple(
+            PartitionLog(
+                TopicPartition(name, number),
+                is_compacted=first.is_compacted,
+                delete_retention_ms=first.delete_retention_ms,
+            )
+            for number in range(len(topic.partitions), partitions)
+        )
+        grown = self._topics[name] = Topic(name, topic.topic_id, topic.partitions + more)
+        return grown
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        del self._topics[name]
+
+    def find_topic(self, name: str) -> Topic | None:
+        """Give a topic, None if there is none."""
+        return self._topics.get(name)
+
     def topic(self, name: str) -> Topic:
         """Give a topic that exists."""
         return self._topics[name]

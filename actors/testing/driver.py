@@ -24,12 +24,15 @@ from actors.errors import ActorsError, UsageError
 from actors.ports import Answer, Headers, Identity, Question, TaskLog, TopicPartition
 from actors.runtime.asks import REPLY_PARTITIONS, Asked, carry, deadline_header
 from actors.runtime.context import DEFAULT_ASK_TIMEOUT, Store
+from actors.runtime.copies import CopyStores
 from actors.runtime.effects import Effect
 from actors.runtime.restore import Restorer
 from actors.runtime.spec import ActorSpec, TaskServices
+from actors.runtime.stores import StoreCache
+from actors.runtime.views import ViewParts
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from actors.testing.asks import FakeAsks
-from actors.testing.cluster import SimKafka
+from actors.testing.cluster import EPOCH_MS, SimKafka
 from actors.testing.disk import Disk
 from actors.testing.log import StoredRecord
 from actors.testing.loop import Process, VirtualLoop
@@ -44,7 +47,9 @@ from actors.testing.ports import (
     encode_owner,
 )
 from actors.testing.source import FakeGroupSettings, FakeSource
+from actors.testing.views import FakeTopicLogs
 from stores._core.record import STAMP_BYTES, is_expired
+from stores.memory import MemoryStore
 
 T = TypeVar("T")
 
@@ -122,6 +127,8 @@ class ActorTestDriver:
         if self._loop.is_closed():
             return
         self._kill()
+        for view in self._app.views:
+            view.forget()
         self._loop.close()
         for process in self._dead:
             process.reap()
@@ -299,8 +306,9 @@ class ActorTestDriver:
         app = self._app
         inputs = {definition.topic_name for definition in app.actors.values()}
         names = {str(topic.get_topic_name()) for topic in app.declared_topics if topic.topics}
+        views = {view.topic for view in app.views}
         for name in sorted(names | inputs):
-            self._cluster.make_topic(name, self._partitions)
+            self._cluster.make_topic(name, self._partitions, is_compacted=name in views)
         for name, partitions in self._setup.plain().items():
             if name not in names | inputs:
                 self._cluster.make_topic(name, partitions)
@@ -340,6 +348,8 @@ class ActorTestDriver:
         if process is not None:
             process.kill(lambda: False)
             self._dead.append(process)
+        for view in self._app.views:
+            view.forget()
 
     def _ended(self, main: asyncio.Task[None]) -> None:
         error = None if main.cancelled() else main.exception()
@@ -347,6 +357,7 @@ class ActorTestDriver:
             self._failures.append(error)
 
     async def _main(self, process: Process) -> None:
+        await self._open_views()
         stores, late = self._disk.cache(process), LateSource()
         logs = FakeLogs(self._cluster, self._network)
         owners_topic = self._setup.owners_topic
@@ -387,6 +398,14 @@ class ActorTestDriver:
         late.source.open()
         await worker.run()
 
+    async def _open_views(self) -> None:
+        """Open the app's views, in memory, before the worker starts."""
+        for view in self._app.views:
+            cache = StoreCache(lambda *_: MemoryStore(), lambda *_: None)
+            stores = CopyStores(cache, on_disk=lambda _: (), release=cache.close)
+            logs = FakeTopicLogs(self._cluster, self._network)
+            await view.open(ViewParts(logs, stores, _OutsideClock(self._loop), clock_skew_margin_ms=0))
+
     def _task_log(self, spec: ActorSpec, partition: int, identity: Identity) -> TaskLog:
         name = f"{self._app.conf.id}:{spec.name}:{partition}"
         if self._setup.exactly_once:
@@ -405,6 +424,9 @@ class ActorTestDriver:
             if self._loop.time() > deadline_s:
                 raise ActorsError(f"nothing came of it in {_PATIENCE_S:.0f} virtual seconds: does a handler wait?")
             await asyncio.sleep(_LOOK_S)
+        for view in self._app.views:
+            await view.caught_up()
+            await view.callbacks_done()
 
     def _is_settled(self) -> bool:
         worker = self._worker
@@ -487,6 +509,18 @@ class _Patient(WorkerSettings):
         if name == "poll_s":
             return _IDLE_S if self.is_settled() else _BUSY_S
         return super().__getattribute__(name)
+
+
+class _OutsideClock(FakeClock):
+    """The virtual time, also for a test that reads a view while the loop stands still."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def wall_ms(self) -> int:
+        """Give Unix milliseconds."""
+        return EPOCH_MS + int(self._loop.time() * 1000)
 
 
 class _Topics:

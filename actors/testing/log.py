@@ -76,6 +76,7 @@ class PartitionLog:
 
     Attributes:
         start, end: the first offset and the high watermark.
+        delete_retention_ms: the topic's `delete.retention.ms`.
         history: every record that was ever appended, markers not; compaction leaves it alone. For checks.
     """
 
@@ -85,7 +86,7 @@ class PartitionLog:
         self.start = 0
         self.end = 0
         self.history: list[StoredRecord] = []
-        self._delete_retention_ms = delete_retention_ms
+        self.delete_retention_ms = delete_retention_ms
         self._records: list[StoredRecord] = []
         self._open: dict[Transaction, int] = {}
         self._waiting: dict[asyncio.Future[None], None] = {}
@@ -182,7 +183,7 @@ class PartitionLog:
         if (record.transaction in in_use) if record.is_marker else (record.value is not None):
             return False
         if record.removable_ms is None:
-            record.removable_ms = now_ms + self._delete_retention_ms
+            record.removable_ms = now_ms + self.delete_retention_ms
             return False
         return now_ms >= record.removable_ms
 

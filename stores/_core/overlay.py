@@ -210,7 +210,7 @@ class Overlay:
 
     def prefix(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Give (key, value) of the keys that begin with `prefix`, in byte order, as of the call."""
-        return self.items(prefix, _after_prefix(prefix))
+        return self.items(prefix, after_prefix(prefix))
 
     def freeze(self) -> Writes:
         """Begin a commit: freeze the active writes and give them, and start a new active layer.
@@ -251,7 +251,7 @@ def stamped(entry: Entry) -> bytes | None:
     return None if value is None else stamp + value
 
 
-def _after_prefix(prefix: bytes) -> bytes | None:
+def after_prefix(prefix: bytes) -> bytes | None:
     """Give the first key after all those that begin with `prefix`, None when there is none."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None

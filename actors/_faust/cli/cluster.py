@@ -16,7 +16,7 @@ from actors.errors import ConfigurationError
 from actors.ports import OwnerRecord, TopicPartition
 
 if TYPE_CHECKING:
-    from actors._faust.app import ActorDefinition
+    from actors._faust.definition import ActorDefinition
 
 MAX_QUESTIONS = 32
 """How many questions to the brokers are under way at a time."""

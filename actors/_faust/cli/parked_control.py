@@ -24,7 +24,7 @@ from actors.ports import TopicPartition
 from actors.runtime.parked import ALL, CONTROL_HEADER, Command
 
 if TYPE_CHECKING:
-    from actors._faust.app import ActorDefinition
+    from actors._faust.definition import ActorDefinition
 
 DEFAULT_TIMEOUT_S = 30.0
 LOOK_S = 0.1

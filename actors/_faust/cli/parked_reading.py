@@ -23,7 +23,7 @@ from actors.runtime.effects import EffectRecord
 from actors.runtime.parked import ParkedMessage, place_of
 
 if TYPE_CHECKING:
-    from actors._faust.app import ActorDefinition
+    from actors._faust.definition import ActorDefinition
 
 What = Literal["message", "effect"]
 MAX_READERS = 8

@@ -16,7 +16,7 @@ from actors.runtime.context import Store
 from actors.runtime.parked import ParkedMessage
 
 if TYPE_CHECKING:
-    from actors._faust.app import ActorDefinition
+    from actors._faust.definition import ActorDefinition
 
 
 @click.command("show")

@@ -1,0 +1,163 @@
+"""`View`, as programs make it: by itself, or for a topic, store or shared map of an app."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth, server_list
+from faust.types.auth import to_credentials
+from faust.utils.urls import urllist
+
+from actors._faust.codecs import resolve
+from actors._faust.options import milliseconds
+from actors._faust.setup import changelog_topic, connection, topic_codecs
+from actors._kafka.connection import Connection
+from actors._kafka.views import KafkaTopicLogs
+from actors.runtime.clock import SystemClock
+from actors.runtime.context import Store
+from actors.runtime.copies import CopyStores
+from actors.runtime.stores import StoreCache
+from actors.runtime.views import TopicView, ViewCodecs, ViewParts
+from stores.folder import DataFolder
+from stores.memory import MemoryStore
+from stores.ports import PartitionStore
+from stores.rocks import RocksResources, RocksStore
+
+if TYPE_CHECKING:
+    from actors._faust.app import App
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+CACHE_BYTES = 16 << 20
+WRITE_BUFFER_BYTES = 16 << 20
+_MARGIN = timedelta(minutes=5)
+
+
+class View(TopicView[K, V]):
+    """A compacted topic as a read-only mapping that follows the topic; see the methods, and `docs/views.md`.
+
+    Made like this it needs no app and no worker; `app.view(...)` makes one of an app's topic or store.
+
+        async with View("config", broker="kafka://127.0.0.1:9092", key_type=str, value_type=Config) as view:
+            print(view.get("printer"))
+
+    Args:
+        topic: the topic's name; it has to be compacted, with every key in one partition.
+        broker: `kafka://host:port`, or several separated by semicolons.
+        key_type: what keys are.
+        value_type: `faust.Record`, `msgspec.Struct`, dataclass, `bytes`, `str`; None means any JSON.
+        key_serializer: a codec of Faust's; follows from the type when left out.
+        value_serializer: likewise.
+        folder: where it is kept, for a quick start; in memory when left out. One view at a time has a folder.
+        broker_credentials: as Faust's setting of that name.
+        ssl_context: likewise.
+        clock_skew_margin: how far the clocks of brokers and this machine may differ.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        broker: str = "kafka://127.0.0.1:9092",
+        key_type: Any = str,
+        value_type: Any = None,
+        key_serializer: str | None = None,
+        value_serializer: str | None = None,
+        folder: Path | str | None = None,
+        broker_credentials: Any = None,
+        ssl_context: Any = None,
+        clock_skew_margin: timedelta = _MARGIN,
+    ) -> None:
+        key, value = resolve(key_type, key_serializer), resolve(value_type, value_serializer)
+        codecs = ViewCodecs(key.encode, key.decode, value.decode)
+        security = credentials_to_aiokafka_auth(to_credentials(broker_credentials), ssl_context)
+        reached = Connection(
+            bootstrap=tuple(server_list(urllist(broker, default_scheme="kafka"), 9092)), security=dict(security)
+        )
+        self.folder = None if folder is None else Path(folder)
+        self.in_memory = folder is None
+        super().__init__(
+            lambda: topic,
+            codecs=lambda: codecs,
+            connect=lambda: connect(topic, reached, self.folder, milliseconds(clock_skew_margin)),
+        )
+
+    @classmethod
+    def _of(
+        cls, app: App, topic: Callable[[], str], codecs: Callable[[], ViewCodecs], folder: Path | None, in_memory: bool
+    ) -> Self:
+        """Make one of an app's; its settings are looked at when it is opened."""
+        view = cls.__new__(cls)
+        view.folder, view.in_memory = folder, in_memory
+        TopicView.__init__(
+            view,
+            topic,
+            codecs=codecs,
+            connect=lambda: connect(topic(), connection(app), view.folder, margin_ms(app)),
+        )
+        return view
+
+    async def open_in_worker(self, app: App, default_folder: Path) -> None:
+        """Open it as a worker does, which keeps it in its data folder unless told otherwise."""
+        folder = None if self.in_memory else self.folder or default_folder / self.topic
+        await self.open(await connect(self.topic, connection(app), folder, margin_ms(app)))
+
+
+def view_of(app: App, source: Any, *, folder: Path | str | None, in_memory: bool) -> View[Any, Any]:
+    """Make the view of a topic or store of the app."""
+    path = None if folder is None else Path(folder)
+    if isinstance(source, Store):
+        codecs = ViewCodecs(
+            lambda key: source.encode_key(key), lambda raw: source.decode_key(raw), lambda raw: source.decode_value(raw)
+        )
+        return View._of(app, lambda: changelog_topic(app, source.name), lambda: codecs, path, in_memory)
+
+    def topics_own() -> ViewCodecs:
+        key, value = topic_codecs(source)
+        return ViewCodecs(key.encode, key.decode, value.decode)
+
+    return View._of(app, lambda: str(source.get_topic_name()), topics_own, path, in_memory)
+
+
+def margin_ms(app: App) -> int:
+    """Give how far clocks may differ."""
+    return milliseconds(app.actor_options.clock_skew_margin)
+
+
+async def connect(topic: str, reached: Connection, folder: Path | None, clock_skew_margin_ms: int) -> ViewParts:
+    """Give what a view works with."""
+    stores = copy_stores(topic, folder)
+    try:
+        logs = await KafkaTopicLogs.open(reached)
+    except BaseException:
+        stores.close()
+        raise
+    return ViewParts(logs, stores, SystemClock(), clock_skew_margin_ms)
+
+
+def copy_stores(topic: str, folder: Path | None) -> CopyStores:
+    """Give the stores of a view, in memory where there is no folder.
+
+    Raises:
+        StoreError: the folder can't be used.
+    """
+    if folder is None:
+        cache = StoreCache(lambda *_: MemoryStore(), lambda *_: None)
+        return CopyStores(cache, on_disk=lambda _: (), release=cache.close)
+    data = DataFolder.open(folder, app=f"view of {topic}")
+    resources = RocksResources(block_cache_bytes=CACHE_BYTES, write_buffer_bytes=WRITE_BUFFER_BYTES)
+
+    def open_store(slot: str, partition: int) -> PartitionStore:
+        return RocksStore.open(data.store_path(slot, partition), resources=resources)
+
+    cache = StoreCache(open_store, data.discard)
+
+    def release() -> None:
+        cache.close()
+        data.close()
+
+    return CopyStores(cache, on_disk=data.partitions_on_disk, release=release)

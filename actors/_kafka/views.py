@@ -1,0 +1,149 @@
+"""What a view needs of real brokers: `actors.ports.TopicLogs`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from aiokafka.structs import TopicPartition as KafkaPartition
+
+from actors._core.takeover import LogBounds
+from actors._kafka.connection import Connection, broker_errors, own_cancellation
+from actors._kafka.control import ControlPlane
+from actors._kafka.logs import KafkaLogs
+from actors._kafka.records import CHUNK_RECORDS, RAW
+from actors._kafka.topics import Topics
+from actors.errors import BrokerUnavailableError, RestoreError
+from actors.ports import LogRecord, TopicFacts, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+FETCH_BYTES = 1024 * 1024
+CLOSE_S = 2.0
+
+
+class KafkaTopicLogs:
+    """`actors.ports.TopicLogs` over brokers. Made by `open`."""
+
+    def __init__(self, connection: Connection, control: ControlPlane) -> None:
+        self._connection = connection
+        self._control = control
+        self._logs = KafkaLogs(connection, control)
+        self._topics = Topics(connection, control)
+        self._facts: TopicFacts | None = None
+
+    @classmethod
+    async def open(cls, connection: Connection) -> KafkaTopicLogs:
+        """Connect.
+
+        Raises:
+            BrokerUnavailableError: no broker of the list answers.
+        """
+        return cls(connection, await ControlPlane.open(connection, ""))
+
+    async def facts(self, topic: str) -> TopicFacts | None:
+        """See `actors.ports.TopicLogs.facts`. The settings are asked for once for each topic id and partition count."""
+        found = (await self._topics.existing([topic])).get(topic)
+        if found is None:
+            return None
+        known, identity = self._facts, (topic, str(found.topic_id), found.partitions)
+        if known is not None and (known.topic, known.topic_id, known.partitions) == identity:
+            return known
+        config = (await self._topics.configs([topic]))[topic]
+        self._facts = TopicFacts(
+            *identity,
+            cleanup_policy=config["cleanup.policy"],
+            delete_retention_ms=int(config["delete.retention.ms"]),
+            max_record_bytes=int(config["max.message.bytes"]),
+        )
+        return self._facts
+
+    async def bounds(self, partition: TopicPartition) -> LogBounds:
+        """See `actors.ports.Logs.bounds`."""
+        return await self._logs.bounds(partition)
+
+    def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[tuple[Sequence[LogRecord], int]]:
+        """See `actors.ports.Logs.read`."""
+        return self._logs.read(partition, start, end)
+
+    async def follow(self, positions: Mapping[TopicPartition, int]) -> KafkaFollowing:
+        """See `actors.ports.TopicLogs.follow`."""
+        return await KafkaFollowing.open(self._connection, positions)
+
+    async def close(self) -> None:
+        """See `actors.ports.TopicLogs.close`."""
+        await self._control.close()
+
+
+class KafkaFollowing:
+    """`actors.ports.Following` over a consumer without a group."""
+
+    def __init__(self, consumer: AIOKafkaConsumer, positions: Mapping[TopicPartition, int]) -> None:
+        self._consumer = consumer
+        self._positions = dict(positions)
+
+    @classmethod
+    async def open(cls, connection: Connection, positions: Mapping[TopicPartition, int]) -> KafkaFollowing:
+        """Begin to read.
+
+        Raises:
+            BrokerUnavailableError: no broker answers.
+        """
+        consumer = AIOKafkaConsumer(
+            **connection.arguments("view"),
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            max_partition_fetch_bytes=FETCH_BYTES,
+            key_deserializer=RAW,
+        )
+        connection.outages.watch(consumer._client)
+        try:
+            with broker_errors("following a topic"), own_cancellation("following a topic"):
+                await consumer.start()
+            consumer.assign([KafkaPartition(*source) for source in positions])
+            for source, offset in positions.items():
+                consumer.seek(KafkaPartition(*source), offset)
+        except BaseException:
+            await _stop(consumer)
+            raise
+        return cls(consumer, positions)
+
+    async def poll(self, timeout_s: float) -> Mapping[TopicPartition, tuple[Sequence[LogRecord], int]]:
+        """See `actors.ports.Following.poll`."""
+        try:
+            with own_cancellation("following a topic"):
+                fetched = await self._consumer.getmany(timeout_ms=int(timeout_s * 1000), max_records=CHUNK_RECORDS)
+                return await self._advanced(fetched)
+        except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
+            raise RestoreError(f"the log doesn't have what would be read next any more: {error!r}") from error
+        except (KafkaError, OSError) as error:
+            raise BrokerUnavailableError(f"following a topic: {error!r}") from error
+
+    async def _advanced(
+        self, fetched: Mapping[KafkaPartition, Sequence[LogRecord]]
+    ) -> dict[TopicPartition, tuple[Sequence[LogRecord], int]]:
+        """Give what came, and the partitions that went past markers or records of aborted transactions."""
+        found = {}
+        for source, before in self._positions.items():
+            reached = await self._consumer.position(KafkaPartition(*source))
+            if reached > before:
+                self._positions[source] = reached
+                found[source] = (fetched.get(KafkaPartition(*source), ()), reached)
+        return found
+
+    async def close(self) -> None:
+        """See `actors.ports.Following.close`."""
+        await _stop(self._consumer)
+
+
+async def _stop(consumer: AIOKafkaConsumer) -> None:
+    """Stop a consumer, though its brokers may be away."""
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await consumer.stop()
+    except (KafkaError, OSError, TimeoutError) as error:
+        logger.info("the consumer of a view was let go: %r", error)
