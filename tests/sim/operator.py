@@ -210,7 +210,7 @@ class Operator:
         audit, deployment, log = self._world.audit, self._world.deployment, self._world.cluster.log(source)
         committed = self._world.cluster.group.offsets.get(source)
         if audit.has_lost_input(source):
-            if self._random.random() < 0.5:
+            if self._random.random() < 0.5 or deployment.allow_lost_input:
                 self._set(source, log.start)
             else:
                 deployment.allow_lost_input = True

@@ -41,6 +41,10 @@ FOUND = (
     (7, ("crash",), ("effects", "timers")),
     # What a hook that raised had written counted as held for ever: nothing more was removed.
     (11, (), ("expiry",)),
+    # Records came during a commit in lanes: nobody looked at them any more.
+    (22, (), ("parallel", "refused")),
+    # Two messages that the broker refuses were found in turn, and each find forgot the other.
+    (30, (), ("parallel", "refused")),
 )
 """Runs that found a defect once (seed, faults, features), and what it was."""
 
