@@ -15,6 +15,7 @@ from actors._kafka.control import ControlPlane
 from actors._kafka.producer import TransactionLog
 from actors.errors import MigratedError, OutcomeUnknownError
 from actors.ports import CommitBatch, CommitReceipt, Committed, TopicPartition
+from actors.runtime.ownership import Ownership
 from actors.runtime.task import Task
 from tests.kafka.wire.world import World
 
@@ -131,24 +132,24 @@ def top_level_unchecked(patch: Patch, world: World) -> None:
 
 def confirmed_before_the_fence_only(patch: Patch, world: World) -> None:
     """The group is asked before the producer starts, and not after."""
-    confirm = Task._confirm
+    confirm = Ownership.confirm
 
-    async def early(self: Task) -> None:
+    async def early(self: Ownership) -> None:
         if self.state is State.FENCING:
             await confirm(self)
 
-    patch.setattr(Task, "_confirm", early)
+    patch.setattr(Ownership, "confirm", early)
 
 
 def confirmed_after_the_fence_only(patch: Patch, world: World) -> None:
     """The group is asked after the producer started, and not before."""
-    confirm = Task._confirm
+    confirm = Ownership.confirm
 
-    async def late(self: Task) -> None:
+    async def late(self: Ownership) -> None:
         if self.state is not State.FENCING:
             await confirm(self)
 
-    patch.setattr(Task, "_confirm", late)
+    patch.setattr(Ownership, "confirm", late)
 
 
 def restored_to_the_last_stable_offset(patch: Patch, world: World) -> None:
