@@ -165,9 +165,7 @@ def handled_during_the_takeover(patch: Patch, world: World) -> None:
         self._assigned(self.identity(), sorted(TopicPartition(*partition) for partition in partitions))
 
     def offer(self: Task, records: Any) -> None:
-        self._queue.append(records)
-        self._queued += len(records)
-        self._wake.set()
+        self._inbox.put(records)
 
     patch.setattr(KafkaSource, "_on_assigned", on_assigned)
     patch.setattr(Task, "has_room", True)
