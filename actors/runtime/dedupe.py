@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from actors._core.keys import sized
 from actors.errors import UsageError
 from actors.runtime.context import Context, Store
 
@@ -40,7 +41,7 @@ def deduplicated(handler: Handler, store: Store[Any, Any], identify: Identify) -
         raw = found.encode() if isinstance(found, str) else found
         if not isinstance(raw, bytes):
             raise UsageError(f"dedupe_by gave {found!r}: an id is text or bytes, None for a message that has none")
-        if store.put_if_absent(len(ctx._raw_key).to_bytes(4, "big") + ctx._raw_key + raw, _SEEN) is not None:
+        if store.put_if_absent(sized(ctx._raw_key) + raw, _SEEN) is not None:
             return None
         return await handler(ctx, message)
 

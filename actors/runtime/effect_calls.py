@@ -17,7 +17,9 @@ from typing import Any
 
 import msgspec
 
+from actors._core import keys
 from actors._core.commit import Backoff
+from actors._core.keys import make_place, place_of
 
 PREFIX, END = b"e", b"f"
 """All keys of the outbox lie between."""
@@ -205,20 +207,18 @@ def _is_known(hint: Any) -> bool:
 
 def make_key(raw_key: bytes, sequence: int) -> bytes:
     """Give the key of a call in the outbox."""
-    return line_bounds(raw_key)[0] + sequence.to_bytes(8, "big")
+    return make_place(PREFIX, raw_key, sequence)
 
 
 def line_bounds(raw_key: bytes) -> tuple[bytes, bytes]:
     """Give what is before all keys of a line, and what is behind them."""
-    start = PREFIX + len(raw_key).to_bytes(4, "big") + raw_key
-    return start, start + b"\xff" * 9
+    return keys.line_bounds(PREFIX, raw_key)
 
 
 def line_of(key: bytes) -> bytes | None:
     """Give the raw key in a store's key, None if it isn't made of one."""
-    size = int.from_bytes(key[1:5], "big")
-    is_whole = key[:1] == PREFIX and len(key) == size + 13
-    return key[5 : 5 + size] if is_whole else None
+    raw_key, sequence = place_of(key)
+    return raw_key if key == make_key(raw_key, sequence) else None
 
 
 def decoded(raw: bytes) -> EffectRecord | None:

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from actors._core.keys import place_of
 from actors.errors import RecordTooLargeError, UsageError, show_bytes
 from actors.ports import Clock
 from actors.runtime.effect_calls import (
@@ -185,7 +186,7 @@ class Effects:
     @staticmethod
     def _next_sequence(overlay: Overlay, raw_key: bytes) -> int:
         last = next(overlay.items(*line_bounds(raw_key), reverse=True), None)
-        return 1 if last is None else int.from_bytes(last[0][-8:], "big") + 1
+        return 1 if last is None else place_of(last[0])[1] + 1
 
     # --- what is parked --------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
+from actors._core.keys import line_bounds, make_place, place_of
 from actors.errors import RecordError, RecordTooLargeError, Rejected, show_bytes
 from actors.ports import InputRecord, Output
 from actors.runtime.context import Context, Store, TaskState
@@ -52,7 +53,6 @@ SHORT_ERROR_CHARS = 100
 _DEAD_LETTER_HEADERS = frozenset((ERROR_HEADER, ORIGIN_HEADER, ATTEMPTS_HEADER, ACTOR_HEADER))
 _LETTER = b"p"
 _AFTER_ALL = b"q"
-_SEQUENCE_BYTES = 8
 
 
 class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,24 +115,6 @@ class ParkedEffects(Protocol):
 
     def drop(self, state: TaskState, raw_key: bytes, call_id: str | None, /) -> int:
         """Forget the parked one of a key, or the one with that id; give how many there were."""
-
-
-def line_prefix(raw_key: bytes) -> bytes:
-    """Give what the store's keys of a line begin with."""
-    return _LETTER + len(raw_key).to_bytes(4, "big") + raw_key
-
-
-def place_of(raw: bytes) -> tuple[bytes, int]:
-    """Give the key of the messages and the sequence that a key of the store stands for."""
-    return raw[5:-_SEQUENCE_BYTES], int.from_bytes(raw[-_SEQUENCE_BYTES:], "big")
-
-
-def _place(raw_key: bytes, sequence: int) -> bytes:
-    return line_prefix(raw_key) + sequence.to_bytes(_SEQUENCE_BYTES, "big")
-
-
-def _line_end(raw_key: bytes) -> bytes:
-    return line_prefix(raw_key) + b"\xff" * _SEQUENCE_BYTES
 
 
 class Parked:
@@ -229,13 +211,13 @@ class Parked:
         if after is None or self._store is None:
             return False
         # A look at all uncommitted keys for each message that waits would be too much.
-        if state.overlays[self._store].get(_place(key, after - 1)) is not None:
+        if state.overlays[self._store].get(make_place(_LETTER, key, after - 1)) is not None:
             return True
         return self._recount(state.overlays[self._store], key)
 
     def _recount(self, overlay: Overlay, key: bytes) -> bool:
         """Look where the line ends; tell whether there is one."""
-        last = next(overlay.items(line_prefix(key), _line_end(key), reverse=True), None)
+        last = next(overlay.items(*line_bounds(_LETTER, key), reverse=True), None)
         if last is None:
             self._next.pop(key, None)
             return False
@@ -261,7 +243,7 @@ class Parked:
             attempts=attempts,
             parked_at_ms=state.scope.now_ms,
         )
-        self._write(state, self._store, _place(key, sequence), message)
+        self._write(state, self._store, make_place(_LETTER, key, sequence), message)
         self._next[key] = sequence + 1
 
     @staticmethod
@@ -342,7 +324,7 @@ class Parked:
     async def _retry(self, state: TaskState, store: Store[bytes, bytes], key: bytes, handling: Handling) -> int:
         """Hand the messages of a line to the handler, up to the first that fails; give how many were handled."""
         overlay, count, size = state.overlays[store], 0, 0
-        places = [place for place, _ in islice(overlay.prefix(line_prefix(key)), RETRY_MESSAGES)]
+        places = [place for place, _ in islice(overlay.items(*line_bounds(_LETTER, key)), RETRY_MESSAGES)]
         for place in places:
             raw = overlay.get(place)
             if raw is None or size > RETRY_BYTES:
@@ -402,7 +384,7 @@ class Parked:
     @staticmethod
     def _drop(overlay: Overlay, key: bytes, id: str | None) -> int:
         count = 0
-        for place, raw in overlay.prefix(line_prefix(key)):
+        for place, raw in overlay.items(*line_bounds(_LETTER, key)):
             if id in (None, ALL) or msgspec.json.decode(raw, type=ParkedMessage).message_id == id:
                 overlay.delete(place)
                 count += 1
@@ -415,7 +397,7 @@ class Parked:
         if command is None or command.command != "retry" or store is None:
             logger.error("%s offset %d: a control record is skipped: %s", state.source, record.offset, failed.reason)
             return
-        first = next(state.overlays[store].prefix(line_prefix(key)), None)
+        first = next(state.overlays[store].items(*line_bounds(_LETTER, key)), None)
         if first is not None:
             message = msgspec.json.decode(first[1], type=ParkedMessage)
             self._fail_again(state, store, first[0], message, failed)
@@ -426,9 +408,9 @@ def _lines(overlay: Overlay) -> Iterator[tuple[bytes, int]]:
     start = _LETTER
     while (first := next(overlay.items(start, _AFTER_ALL), None)) is not None:
         key, _ = place_of(first[0])
-        last, _ = next(overlay.items(first[0], _line_end(key), reverse=True))
+        last, _ = next(overlay.items(*line_bounds(_LETTER, key), reverse=True))
         yield key, place_of(last)[1] + 1
-        start = _line_end(key)
+        _, start = line_bounds(_LETTER, key)
 
 
 def _control(record: InputRecord) -> bytes | None:

@@ -28,6 +28,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from actors._core.keys import sized, split_sized
 from actors.errors import StoreOutsideHandlerError, UsageError, show_bytes
 from actors.ports import Clock
 from actors.runtime.context import Context, TaskState
@@ -44,7 +45,6 @@ _ENTRY = b"n"
 _STREAM_TIME = b"t"
 _WORD = 8
 _ADDRESS_AT = 1 + _WORD
-_LENGTH_BYTES = 4
 _MILLISECOND = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNSEEN = -1
@@ -363,17 +363,17 @@ def _due_ms(key: bytes) -> int:
 
 
 def _address(raw_key: bytes, name: str) -> bytes:
-    return len(raw_key).to_bytes(_LENGTH_BYTES) + raw_key + name.encode()
+    return sized(raw_key) + name.encode()
 
 
 def _parted(address: bytes) -> tuple[bytes, str] | None:
     """Give the message key and the timer's name, None if the address is damaged."""
-    name_at = _LENGTH_BYTES + int.from_bytes(address[:_LENGTH_BYTES])
+    raw_key, rest = split_sized(address)
     try:
-        name = address[name_at:].decode()
+        name = rest.decode()
     except UnicodeDecodeError:
         return None
-    return (address[_LENGTH_BYTES:name_at], name) if name else None
+    return (raw_key, name) if name else None
 
 
 def _check_name(name: str) -> None:

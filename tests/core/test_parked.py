@@ -13,13 +13,14 @@ import msgspec
 import pytest
 
 from actors import App, Context, HandlerFailedError, OnError, Rejected, UndecodableRecordError
+from actors._core.keys import line_bounds, place_of
 from actors.errors import RecordError, RefusedRecordError
 from actors.ports import TopicPartition
 from actors.runtime import parked
 from actors.runtime.context import Store, TaskState
 from actors.runtime.handling import Handling
 from actors.runtime.outputs import OutputTopic
-from actors.runtime.parked import Parked, ParkedMessage, line_prefix, place_of
+from actors.runtime.parked import Parked, ParkedMessage
 from actors.runtime.spec import ActorSpec
 from actors.runtime.turns import Moment, Turn
 from actors.testing import ActorTestDriver
@@ -495,11 +496,11 @@ class Standing:
         self.scope.release()
 
     def drop(self, key: bytes) -> None:
-        for place, _ in self.state.overlays[self.store].prefix(line_prefix(key)):
+        for place, _ in self.state.overlays[self.store].items(*line_bounds(b"p", key)):
             self.state.overlays[self.store].delete(place)
 
     def sequences(self, key: bytes) -> list[int]:
-        return [place_of(place)[1] for place, _ in self.state.overlays[self.store].prefix(line_prefix(key))]
+        return [place_of(place)[1] for place, _ in self.state.overlays[self.store].items(*line_bounds(b"p", key))]
 
 
 async def test_only_records_of_parked_keys_and_control_records_are_concerned():
@@ -540,7 +541,7 @@ async def test_a_turn_is_settled_and_waits_if_there_is_something_to_handle(has_r
     assert await standing.parked.take(standing.state, moment, None, turn)
     assert len(settled) == 1
     assert settled[0]._state is None
-    found = list(standing.state.overlays[standing.store].prefix(line_prefix(b"a")))[1:]
+    found = list(standing.state.overlays[standing.store].items(*line_bounds(b"p", b"a")))[1:]
     assert len(found) == waits
     if waits:
         message = msgspec.json.decode(found[0][1], type=ParkedMessage)
@@ -565,7 +566,7 @@ def test_an_error_is_cut_where_only_that_makes_room():
     standing.spec = replace(standing.spec, dead_letters=None)
     standing.parked = Parked(standing.spec, standing.state)
     standing.parked.park(standing.state, Moment(0, 0, b"a", b"x" * 6_600), failed, 1)
-    ((_, raw),) = standing.state.overlays[standing.store].prefix(line_prefix(b"a"))
+    ((_, raw),) = standing.state.overlays[standing.store].items(*line_bounds(b"p", b"a"))
     message = msgspec.json.decode(raw, type=ParkedMessage)
     assert message.value == b"x" * 6_600
     assert len(message.error or "") == parked.SHORT_ERROR_CHARS

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
+from actors._core.keys import place_of
 from actors._core.policy import OnError
 from actors.ports import TopicPartition
 from actors.runtime import parked
@@ -91,7 +92,7 @@ class ParkPart(Part):
                 self.world.audit.violated(violation)
             self.world.deployment.is_cured = True
         waiting = Counter(
-            (partition, _key_of(place))
+            (partition, place_of(place)[0])
             for partition in range(self.world.partitions)
             for place in self.folded(STORE, partition)
         )
@@ -167,8 +168,3 @@ class ParkPart(Part):
         is_right = echoed == wanted or (not self._is_alone and echoed == wanted[: len(echoed)])
         if not (is_right or (may_wait and echoed == wanted[: len(echoed)])):
             yield f"park: before it is cured {key} of partition {partition} has the echoes of {echoed}, not {wanted}"
-
-
-def _key_of(place: bytes) -> bytes:
-    """Give the message key in a key of the store: a letter, the length in 4 bytes, the key."""
-    return place[5 : 5 + int.from_bytes(place[1:5])]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 import msgspec
 
+from actors._core.keys import place_of
 from actors._faust.cli.session import Session
 from actors._faust.codecs import CodecError, key_codec
 from actors._faust.setup import Setup
@@ -20,7 +21,7 @@ from actors._kafka.logs import KafkaLogs
 from actors.errors import ActorsError
 from actors.ports import TopicPartition
 from actors.runtime.effects import EffectRecord
-from actors.runtime.parked import ParkedMessage, place_of
+from actors.runtime.parked import ParkedMessage
 
 if TYPE_CHECKING:
     from actors._faust.definition import ActorDefinition
