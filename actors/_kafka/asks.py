@@ -21,7 +21,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from actors._kafka.connection import Connection, broker_errors, own_cancellation
+from actors._kafka.connection import Connection, broker_errors, let_go, own_cancellation
 from actors._kafka.control import ControlPlane
 from actors._kafka.topics import Topics
 from actors.errors import AskTimeoutError, BrokerUnavailableError, RecordTooLargeError, UnknownTopicError, show_bytes
@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 1.0
 RETRY_S = 0.2
-CLOSE_S = 2.0
 MAX_REQUEST_BYTES = 64 * 1024 * 1024
+_CLIENT = "a client for questions"
 
 
 class KafkaAsks:
@@ -105,9 +105,9 @@ class KafkaAsks:
         producer, self._producer = self._producer, None
         consumer, self._consumer = self._consumer, None
         if producer is not None:
-            await _stop(producer)
+            await let_go(producer, _CLIENT)
         if consumer is not None:
-            await _stop(consumer)
+            await let_go(consumer, _CLIENT)
 
     # --- opening ---------------------------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class KafkaAsks:
         producer = self._producer
         if producer is not None and producer._sender.sender_task.done():
             self._producer = None
-            await _stop(producer)
+            await let_go(producer, _CLIENT)
         if self._producer is not None and self._consumer is not None:
             return
         if self._opening is None or self._opening.done():
@@ -159,7 +159,7 @@ class KafkaAsks:
             consumer.assign([source])
             consumer.seek(source, (await consumer.end_offsets([source]))[source])
         except BaseException:
-            await _stop(consumer)
+            await let_go(consumer, _CLIENT)
             raise
         self._consumer = consumer
         self._reader = asyncio.create_task(self._read(consumer, source), name="answers reader", context=Context())
@@ -175,7 +175,7 @@ class KafkaAsks:
         try:
             await producer.start()
         except BaseException:
-            await _stop(producer)
+            await let_go(producer, _CLIENT)
             raise
         self._producer = producer
 
@@ -233,12 +233,3 @@ class KafkaAsks:
 
 def _closed() -> AskTimeoutError:
     return AskTimeoutError("the client for questions was closed: whether the question is handled isn't known")
-
-
-async def _stop(client: AIOKafkaProducer | AIOKafkaConsumer) -> None:
-    """Stop a client, though its brokers may be away."""
-    try:
-        async with asyncio.timeout(CLOSE_S):
-            await client.stop()
-    except (KafkaError, OSError, TimeoutError) as error:
-        logger.info("a client for questions was let go: %r", error)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from actors._kafka.outage import Outages
 from actors.errors import BrokerUnavailableError
+
+logger = logging.getLogger(__name__)
+
+CLOSE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,15 @@ class Connection:
     client_id: str = "faust-actors"
     request_timeout_ms: int = 20_000
     outages: Outages = field(default_factory=Outages, compare=False, repr=False)
+
+    @classmethod
+    def to(
+        cls, brokers: str | Sequence[str], *, client_id: str, security: Mapping[str, Any] | None = None
+    ) -> Connection:
+        """Give one to brokers as users name them: `host:port`, several with commas, or a list of them."""
+        names = brokers.split(",") if isinstance(brokers, str) else brokers
+        bootstrap = tuple(name.strip().removeprefix("kafka://") for name in names)
+        return cls(bootstrap, security=dict(security or {}), client_id=client_id)
 
     def arguments(self, role: str) -> dict[str, Any]:
         """Give the arguments that all of aiokafka's classes take; `role` tells clients apart in the broker's log."""
@@ -53,3 +68,12 @@ def own_cancellation(what: str) -> Iterator[None]:
         if task is None or task.cancelling():
             raise
         raise BrokerUnavailableError(f"{what}: the client gave the request up") from error
+
+
+async def let_go(client: AIOKafkaProducer | AIOKafkaConsumer, what: str) -> None:
+    """Stop a client, though its brokers may be away; `what` names it for people."""
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await client.stop()
+    except (KafkaError, OSError, TimeoutError) as error:
+        logger.info("%s was let go: %r", what, error)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from aiokafka import AIOKafkaConsumer
@@ -11,7 +9,7 @@ from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRa
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._core.takeover import LogBounds
-from actors._kafka.connection import Connection, broker_errors, own_cancellation
+from actors._kafka.connection import Connection, broker_errors, let_go, own_cancellation
 from actors._kafka.control import ControlPlane
 from actors._kafka.logs import KafkaLogs
 from actors._kafka.records import CHUNK_RECORDS, RAW
@@ -19,10 +17,7 @@ from actors._kafka.topics import Topics
 from actors.errors import BrokerUnavailableError, RestoreError
 from actors.ports import LogRecord, TopicFacts, TopicPartition
 
-logger = logging.getLogger(__name__)
-
 FETCH_BYTES = 1024 * 1024
-CLOSE_S = 2.0
 
 
 class KafkaTopicLogs:
@@ -108,7 +103,7 @@ class KafkaFollowing:
             for source, offset in positions.items():
                 consumer.seek(KafkaPartition(*source), offset)
         except BaseException:
-            await _stop(consumer)
+            await let_go(consumer, "the consumer of a topic")
             raise
         return cls(consumer, positions)
 
@@ -137,13 +132,4 @@ class KafkaFollowing:
 
     async def close(self) -> None:
         """See `actors.ports.Following.close`."""
-        await _stop(self._consumer)
-
-
-async def _stop(consumer: AIOKafkaConsumer) -> None:
-    """Stop a consumer, though its brokers may be away."""
-    try:
-        async with asyncio.timeout(CLOSE_S):
-            await consumer.stop()
-    except (KafkaError, OSError, TimeoutError) as error:
-        logger.info("the consumer of a view was let go: %r", error)
+        await let_go(self._consumer, "the consumer of a topic")
