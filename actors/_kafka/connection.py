@@ -74,6 +74,9 @@ async def let_go(client: AIOKafkaProducer | AIOKafkaConsumer, what: str) -> None
     """Stop a client, though its brokers may be away; `what` names it for people."""
     try:
         async with asyncio.timeout(CLOSE_S):
+            # A consumer that was only just started has a task that didn't begin yet; stopping it then ends half-way,
+            # in that task's cancellation.
+            await asyncio.sleep(0)
             await client.stop()
     except (KafkaError, OSError, TimeoutError) as error:
         logger.info("%s was let go: %r", what, error)
