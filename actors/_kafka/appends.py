@@ -14,6 +14,7 @@ from actors._kafka.topics import Topics
 from actors.errors import BrokerUnavailableError, RecordTooLargeError, show_bytes
 from actors.ports import TopicPartition
 
+BATCH_BYTES = 256 * 1024
 MAX_REQUEST_BYTES = 64 * 1024 * 1024
 _CLIENT = "the producer of a topic"
 
@@ -38,10 +39,15 @@ class KafkaAppends:
     """A producer that waits for the acknowledgement of all replicas; it connects with the first record.
 
     One whose sender met a fatal error refuses everything from then on: it is replaced.
+
+    Args:
+        connection: to the brokers.
+        max_record_bytes: what the topics take: a batch counts as one record for that.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, max_record_bytes: int) -> None:
         self._connection = connection
+        self._batch_bytes = min(BATCH_BYTES, max_record_bytes)
         self._producer: AIOKafkaProducer | None = None
         self._starting = asyncio.Lock()
 
@@ -93,6 +99,8 @@ class KafkaAppends:
         producer = AIOKafkaProducer(
             **self._connection.arguments("appends"),
             enable_idempotence=True,
+            # A partition takes one batch after the other, so what is appended meanwhile goes together.
+            max_batch_size=self._batch_bytes,
             # The topic decides what is too large.
             max_request_size=MAX_REQUEST_BYTES,
         )

@@ -44,7 +44,7 @@ from actors._core.partitioner import partition_for
 from actors._kafka.appends import KafkaAppends, make_topic
 from actors._kafka.connection import Connection
 from actors._kafka.views import KafkaTopicLogs
-from actors.coordination.errors import CoordinationTimeoutError, FenceLostError
+from actors.coordination.errors import CoordinationError, CoordinationTimeoutError, FenceLostError
 from actors.coordination.fence_log import FencedRecord, FenceLog, FenceState, Verdict, headers_of
 from actors.coordination.locking import Seconds, seconds
 from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreError, UnknownTopicError
@@ -75,6 +75,9 @@ class FencedReader:
         resource: give records of this one only, and read its partition only.
         state: of a reader that stood where this one is to begin; the start of the log when left out.
         security: arguments of aiokafka's clients, for brokers that want to know who connects.
+
+    Attributes:
+        max_record_bytes: the topic's `max.message.bytes`, 0 before it was opened.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class FencedReader:
         self._fetching: asyncio.Task[None] | None = None
         self._pending: deque[tuple[int, LogRecord | None, int]] = deque()
         self._failure: FenceLostError | None = None
+        self.max_record_bytes = 0
 
     @property
     def state(self) -> FenceState:
@@ -279,7 +283,7 @@ class FencedReader:
             raise FenceLostError(
                 f"topic {self.topic} was made anew since it was read: begin without a state, from the start of the log"
             )
-        self._topic_id = facts.topic_id
+        self._topic_id, self.max_record_bytes = facts.topic_id, facts.max_record_bytes
 
     def _check_bounds(self, number: int, position: int, start: int, end: int) -> None:
         if position < start:
@@ -331,7 +335,7 @@ class FencedTopic:
         self._partitions = partitions
         self._replication_factor = replication_factor
         self._connection = Connection.to(brokers, client_id="fenced-topic", security=security)
-        self._appends = KafkaAppends(self._connection)
+        self._appends: KafkaAppends | None = None
         self._reader = FencedReader(
             brokers, topic, partitions=partitions, resource=resource, state=state, security=security
         )
@@ -353,6 +357,7 @@ class FencedTopic:
             config=TOPIC_CONFIG,
         )
         await self._reader.__aenter__()
+        self._appends = KafkaAppends(self._connection, self._reader.max_record_bytes)
         return self
 
     async def __aexit__(
@@ -362,7 +367,9 @@ class FencedTopic:
 
     async def close(self) -> None:
         """Disconnect. May be called twice."""
-        await self._appends.close()
+        appends, self._appends = self._appends, None
+        if appends is not None:
+            await appends.close()
         await self._reader.close()
 
     async def append(self, token: int, value: bytes, *, timeout: Seconds = APPEND_S) -> FencedRecord:
@@ -379,7 +386,7 @@ class FencedTopic:
             BrokerUnavailableError: it couldn't be sent, or that isn't known.
             FenceLostError: the log can't be judged.
             RecordTooLargeError: the topic doesn't take a record of its size.
-            CoordinationError: `token` isn't one.
+            CoordinationError: `token` isn't one, or this isn't open.
         """
         return await self._write(token, value, timeout)
 
@@ -392,6 +399,11 @@ class FencedTopic:
 
     async def _write(self, token: int, value: bytes | None, timeout: Seconds) -> FencedRecord:
         timeout_s = seconds("timeout", timeout)
+        appends = self._appends
+        if appends is None:
+            raise CoordinationError(
+                f"{self.resource!r}: the fenced topic {self.topic} isn't open: use it inside `async with`", "argument"
+            )
         # What is known to be stale needn't burden the log.
         self._reader.check(self.resource, token)
         id = uuid4().hex.encode()
@@ -399,7 +411,7 @@ class FencedTopic:
         source = TopicPartition(self.topic, partition_for(self._key, self._partitions))
         try:
             async with asyncio.timeout(timeout_s):
-                await self._appends.append(source, self._key, value, headers_of(self.resource, token, id))
+                await appends.append(source, self._key, value, headers_of(self.resource, token, id))
                 verdict = await self._verdict(waiting)
         except TimeoutError as error:
             raise CoordinationTimeoutError(
