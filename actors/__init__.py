@@ -16,6 +16,8 @@ from actors.errors import (
     ConfigurationError,
     ForeignKeyError,
     HandlerFailedError,
+    QueryError,
+    ReadOnlyQueryError,
     RecordError,
     RecordTooLargeError,
     Rejected,
@@ -34,6 +36,7 @@ from actors.runtime.actor import Actor, receive
 from actors.runtime.answers import AnswerLater
 from actors.runtime.context import Context, Store
 from actors.runtime.effects import Effect, EffectCall
+from actors.runtime.query_methods import query
 
 __all__ = [
     "Actor",
@@ -53,6 +56,8 @@ __all__ = [
     "ForeignKeyError",
     "HandlerFailedError",
     "OnError",
+    "QueryError",
+    "ReadOnlyQueryError",
     "RecordError",
     "RecordTooLargeError",
     "Rejected",
@@ -72,5 +77,6 @@ __all__ = [
     "ViewFailedError",
     "ViewTimeoutError",
     "Written",
+    "query",
     "receive",
 ]

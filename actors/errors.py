@@ -78,6 +78,22 @@ class ViewFailedError(ViewError):
     """A view ended because its topic isn't what it was: its content isn't followed any more."""
 
 
+class QueryError(ActorsError):
+    """A query can't be answered."""
+
+
+class NotOwnerError(QueryError):
+    """Another worker owns the partition that a query is about."""
+
+
+class NotReadyError(QueryError):
+    """A query can't be answered at the moment: ask again."""
+
+
+class ReadOnlyQueryError(QueryError, UsageError):
+    """A query tried to write, to send, or to reach another key than its own."""
+
+
 class RecordError(ActorsError):
     """An input record can't be handled. It isn't skipped: its partition stops in front of it.
 

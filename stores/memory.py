@@ -53,6 +53,11 @@ class MemoryStore:
         """See `PartitionStore.settle`."""
         self._check_open()
 
+    def estimated_keys(self) -> int:
+        """See `PartitionStore.estimated_keys`; it is exact here."""
+        self._check_open()
+        return len(self._data)
+
     def wipe(self) -> None:
         """See `PartitionStore.wipe`."""
         self._check_open()

@@ -45,6 +45,9 @@ class PartitionStore(PartitionReader, Protocol):
     def settle(self) -> None:
         """Keep what was loaded. Blocks, after many loads for some 100 ms; `apply` does it too."""
 
+    def estimated_keys(self) -> int:
+        """Give about how many keys there are, expired ones too, without looking at them."""
+
     def wipe(self) -> None:
         """Forget everything, the position too."""
 

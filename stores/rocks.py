@@ -378,6 +378,12 @@ class RocksStore(_Database):
                 f"the database at {self._path} could not be flushed: see whether the disk is full"
             )
 
+    def estimated_keys(self) -> int:
+        """See `PartitionStore.estimated_keys`: RocksDB's, wrong by what was overwritten or deleted of late."""
+        self._check_open()
+        with self.mapped_errors():
+            return int(self._data.property_int_value("rocksdb.estimate-num-keys") or 0)
+
     def wipe(self) -> None:
         """See `PartitionStore.wipe`."""
         self._check_open()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import re
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
@@ -21,8 +20,9 @@ from actors._core.partitioner import partition_for
 from actors._core.policy import OnError, Then
 from actors._faust.codecs import ActorSchema, key_codec, resolve
 from actors._faust.declared import Declaration, as_coroutine, check_options
-from actors._faust.definition import ActorDefinition
+from actors._faust.definition import ActorDefinition, check_disjoint, check_name
 from actors._faust.options import milliseconds, split_options
+from actors._faust.queries.server import PREFIX, QueryRoutes
 from actors._faust.service import ActorService
 from actors._faust.setup import Setup, inbox_of
 from actors._faust.shared import Shared, SharedView, shared_of
@@ -38,13 +38,14 @@ from actors.runtime.clock import SystemClock
 from actors.runtime.context import DEFAULT_ASK_TIMEOUT, Context, Placement, Store, is_handling
 from actors.runtime.dedupe import Identify, by_header, deduplicated
 from actors.runtime.effects import Effect
+from actors.runtime.query_methods import Query
 from actors.runtime.threads import in_threads
 
 Handler = Callable[[Context, Any], Awaitable[Any] | Any]
 Declared = TypeVar("Declared", bound=Handler | type[Actor[Any]])
 K = TypeVar("K")
 V = TypeVar("V")
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+Asking = TypeVar("Asking", bound=Callable[..., Any])
 
 
 class Boot(BootStrategy):  # type: ignore[misc]
@@ -80,6 +81,7 @@ class App(faust.App):  # type: ignore[misc]
         self.shared_maps: dict[str, Shared[Any, Any]] = {}
         self._actor_service: ActorService | None = None
         self._asks: KafkaAsks | None = None
+        self._queries_in: Any = None
         super().__init__(id, **faust_options)
 
     # --- what users call -------------------------------------------------------------------------------------------
@@ -120,7 +122,7 @@ class App(faust.App):  # type: ignore[misc]
         Raises:
             ConfigurationError: the name can't be used.
         """
-        _check_name("store", name)
+        check_name("store", name)
         if name in self.stores or name in self.tables:
             kind = "store" if name in self.stores else "table"
             raise ConfigurationError(
@@ -264,7 +266,7 @@ class App(faust.App):  # type: ignore[misc]
         Raises:
             ConfigurationError: the name can't be used.
         """
-        _check_name("shared map", name)
+        check_name("shared map", name)
         found = self.shared_maps[name] = shared_of(
             self, name, key_type=key_type, value_type=value_type, partitions=partitions
         )
@@ -308,6 +310,33 @@ class App(faust.App):  # type: ignore[misc]
             except ValueError as error:
                 raise ConfigurationError(f"effect {name or function.__name__}: {error}") from error
 
+        return decorate
+
+    def query(self, actor: Any, *, name: str | None = None) -> Callable[[Asking], Asking]:
+        """Make a function a query of a function actor; of a class actor, mark a method with `@query`.
+
+        It is called as `(ctx, **arguments)` for `GET /actors/{actor}/_ask/{name}/{key}?argument=…`, sees the committed
+        state of `ctx.key` through the actor's stores, may not write or send, and isn't async.
+
+        Args:
+            actor: the actor's function, or its name.
+            name: what it is called in the URL; the function's by default.
+
+        Raises:
+            ConfigurationError: the function can't be called that way, or the name is taken.
+            UsageError: the app has no such actor.
+        """
+        definition = self.definition_of(actor)
+
+        def decorate(function: Asking) -> Asking:
+            called = name or function.__name__
+            if called in definition.queries:
+                raise ConfigurationError(f"actor {definition.name}: it has a query {called} already")
+            definition.queries[called] = Query.of(called, function, f"query {called} of actor {definition.name}")
+            return function
+
+        if isinstance(definition.declared, type):
+            raise ConfigurationError(f"actor {definition.name} is a class: mark a method of it with @query")
         return decorate
 
     async def tell(self, actor: Any, key: Any, message: Any) -> None:
@@ -465,6 +494,13 @@ class App(faust.App):  # type: ignore[misc]
         else:
             self.finalize()
 
+    def on_webserver_init(self, web: Any) -> None:
+        """Mount the queries; Faust may call this more than once."""
+        super().on_webserver_init(web)
+        if self.actors and self.actor_options.queries and self._queries_in is not web.web_app:
+            self._queries_in = web.web_app
+            web.web_app.add_subapp(PREFIX, QueryRoutes(self).application())
+
     def worker_init(self) -> None:
         """Apply `--datadir`: Faust builds its settings before it reads the option."""
         context = click.get_current_context(silent=True)
@@ -475,7 +511,7 @@ class App(faust.App):  # type: ignore[misc]
         super().worker_init()
 
     def _add_actor(self, name: str, topic: Any, declared: Any, options: Declaration) -> None:
-        _check_name("actor", name)
+        check_name("actor", name)
         if name in self.actors:
             raise ConfigurationError(f"actor {name}: the app has an actor of that name: give one of them name=…")
         if not hasattr(topic, "get_topic_name"):
@@ -515,9 +551,10 @@ class App(faust.App):  # type: ignore[misc]
             parked=parked,
             answers=answers,
             answer_types=answer_types,
+            queries=dict(getattr(declared, "queries", {})),
         )
         for other in self.actors.values():
-            _check_disjoint(definition, other)
+            check_disjoint(definition, other)
         self.actors[name] = definition
 
     def _extra(
@@ -546,22 +583,3 @@ class App(faust.App):  # type: ignore[misc]
         keys = functools.cache(lambda: key_codec(self, topic.schema))
         store.encode_key, store.decode_key = lambda key: keys().encode(key), lambda raw: keys().decode(raw)
         return store
-
-
-def _check_name(kind: str, name: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise ConfigurationError(f"{kind} {name!r}: names have up to 100 letters, digits, dots, underscores and dashes")
-
-
-def _check_disjoint(new: ActorDefinition, other: ActorDefinition) -> None:
-    if new.topic_name == other.topic_name:
-        raise ConfigurationError(
-            f"actor {new.name}: topic {new.topic_name} is the input of actor {other.name}, and a partition has "
-            "one owner: "
-            "call both functions from one actor"
-        )
-    for store in new.stores:
-        if store in other.stores:
-            raise ConfigurationError(
-                f"actor {new.name}: store {store.name} belongs to actor {other.name}, and a store has one owner"
-            )

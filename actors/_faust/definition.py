@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from actors._core.policy import STOP_ON_ERROR, OnError
 from actors._faust.messages import MessageCodec, function_codec, message_codec
+from actors.errors import ConfigurationError
 from actors.runtime.answers import AnswerTypes
 from actors.runtime.context import Context, Store
 from actors.runtime.effects import Effect
+from actors.runtime.query_methods import Query
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True)
 class ActorDefinition:
     """An actor as it was declared: `declared` is the function or class, `stores` all of its stores.
 
-    `timers`, `effects`, `parked` and `answers` are the stores of what it uses; `answer_types` is what it answers with.
+    `timers`, `effects`, `parked` and `answers` are the stores of what it uses; `answer_types` is what it answers with,
+    `queries` what can be asked without a message.
     """
 
     name: str
@@ -33,6 +39,7 @@ class ActorDefinition:
     parked: Store[bytes, bytes] | None = None
     answers: Store[bytes, bytes] | None = None
     answer_types: AnswerTypes | None = None
+    queries: dict[str, Query] = field(default_factory=dict)
 
     def messages(self) -> MessageCodec:
         """Give how its messages become bytes.
@@ -48,3 +55,32 @@ class ActorDefinition:
     def topic_name(self) -> str:
         """The input topic's name."""
         return str(self.topic.get_topic_name())
+
+
+def check_name(kind: str, name: str) -> None:
+    """Refuse a name that topics and folders can't have.
+
+    Raises:
+        ConfigurationError: naming it.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(f"{kind} {name!r}: names have up to 100 letters, digits, dots, underscores and dashes")
+
+
+def check_disjoint(new: ActorDefinition, other: ActorDefinition) -> None:
+    """Refuse two actors that would own the same.
+
+    Raises:
+        ConfigurationError: naming what both have.
+    """
+    if new.topic_name == other.topic_name:
+        raise ConfigurationError(
+            f"actor {new.name}: topic {new.topic_name} is the input of actor {other.name}, and a partition has "
+            "one owner: "
+            "call both functions from one actor"
+        )
+    for store in new.stores:
+        if store in other.stores:
+            raise ConfigurationError(
+                f"actor {new.name}: store {store.name} belongs to actor {other.name}, and a store has one owner"
+            )

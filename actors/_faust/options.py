@@ -12,8 +12,10 @@ FAUST_DEFAULTS: dict[str, Any] = {
     "broker_session_timeout": 10.0,
     "broker_heartbeat_interval": 1.0,
     "Topic": "actors._faust.topic:ActorTopic",
+    "web_bind": "127.0.0.1",
 }
-"""Where Faust's own defaults don't fit: it would commit every 2.8 s and miss a killed worker for a minute."""
+"""Where Faust's own defaults don't fit: it would commit every 2.8 s, miss a killed worker for a minute, and show its
+pages to every machine that reaches it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class ActorOptions:
         queue_records: more is fetched for a task when fewer than these wait.
         revoke_timeout: how long a rebalance waits for handlers and commits.
         checkpoint_refresh: how often an idle task notes that its state is current.
+        queries: whether a worker with a web server answers queries for state under `/actors`.
+        queries_unprotected: answer them also where the web server can be reached from other machines, to whoever asks.
         rocksdb_cache_bytes, rocksdb_write_buffer_bytes: block cache and memtables, shared by all stores of the worker.
     """
 
@@ -50,6 +54,8 @@ class ActorOptions:
     queue_records: int = 1_000
     revoke_timeout: timedelta = timedelta(seconds=3)
     checkpoint_refresh: timedelta = timedelta(seconds=60)
+    queries: bool = True
+    queries_unprotected: bool = False
     rocksdb_cache_bytes: int = 64 * 1024 * 1024
     rocksdb_write_buffer_bytes: int = 64 * 1024 * 1024
 

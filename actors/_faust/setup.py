@@ -19,6 +19,7 @@ from actors._core.commit import Backoff, CommitPolicy
 from actors._core.takeover import ResetPolicy, StartRules
 from actors._faust.codecs import Codec, key_codec, resolve, value_codec
 from actors._faust.options import milliseconds
+from actors._faust.queries.access import check_access, own_address
 from actors._kafka.asks import KafkaAsks
 from actors._kafka.connection import Connection
 from actors._kafka.consumer import GroupSettings, check_timeouts
@@ -60,7 +61,7 @@ class Setup:
         self.exactly_once = conf.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE
         self.instance_id: str | None = conf.consumer_group_instance_id or None
         self.worker = self.instance_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
-        self.address = str(conf.canonical_url) if conf.web_enabled else ""
+        self.address = own_address(conf)
         self.connection = connection(app)
         self.changelog_settings = ChangelogSettings(
             replication_factor=_replication_factor(app),
@@ -89,6 +90,7 @@ class Setup:
             ConfigurationError: naming them.
         """
         check_timeouts(self.group_settings, self.app.actor_options.revoke_timeout.total_seconds())
+        check_access(self.app)
         if self.app.conf.blocking_timeout:
             raise ConfigurationError(
                 "blocking_timeout (--blocking-timeout) raises inside whatever code runs, a commit as well: leave it out"

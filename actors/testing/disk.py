@@ -141,6 +141,10 @@ class DiskStore:
         self._begin("settle")
         self._files.unsettled = 0
 
+    def estimated_keys(self) -> int:
+        """See `stores.ports.PartitionStore.estimated_keys`."""
+        return len(self._files.data)
+
     def wipe(self) -> None:
         """See `stores.ports.PartitionStore.wipe`."""
         self._begin("wipe")
