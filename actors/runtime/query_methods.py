@@ -157,7 +157,7 @@ class Asked:
             own = next((store for store in self.stores if store.name == self.actor), None)
             actor = cls(ctx, own)
             result = asked.function(actor, **arguments)
-            # Writes what was changed, which is refused.
+            # Writes if the state differs, which is refused.
             actor.keep()
         except ForeignKeyError as error:
             raise ReadOnlyQueryError(

@@ -39,17 +39,23 @@ class KeyCoding:
         self._what = what
         self._decode = decode
         self._encode = encode
-        self._is_bytes: bool | None = None
+        self._kind: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """What keys are: `base64` for bytes, `text` for text that is stored as it is, `other`."""
+        if self._kind is None:
+            try:
+                probe = self._decode(b"0")
+            except CodecError:
+                probe = None
+            self._kind = "base64" if isinstance(probe, bytes) else "text" if probe == "0" else "other"
+        return self._kind
 
     @property
     def default_encoding(self) -> str:
         """How a key is written where nothing else is said."""
-        if self._is_bytes is None:
-            try:
-                self._is_bytes = isinstance(self._decode(b"0"), bytes)
-            except CodecError:
-                self._is_bytes = False
-        return "base64" if self._is_bytes else "text"
+        return "base64" if self.kind == "base64" else "text"
 
     def key_of_url(self, given: bytes, encoding: str | None) -> bytes:
         """Give the stored bytes of a key that was in a URL, percent-decoded.

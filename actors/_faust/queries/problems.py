@@ -16,7 +16,8 @@ logger = logging.getLogger(__name__)
 
 TYPE = "urn:faust-actors:problem:"
 CONTENT_TYPE = "application/problem+json"
-RETRY_AFTER_S = 1.0
+RETRY_AFTER_MS = 250
+"""What most waits are shorter than; the header knows whole seconds only."""
 NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 """An answer is of its moment."""
 
@@ -65,8 +66,7 @@ def bad_request(kind: str, detail: str) -> Problem:
 
 def not_ready(detail: str) -> Problem:
     """Give the problem of a question that can be answered later."""
-    retry_after_ms = int(RETRY_AFTER_S * 1000)
-    return Problem(503, "not-ready", "The state can't be read now", detail, retry_after_ms=retry_after_ms)
+    return Problem(503, "not-ready", "The state can't be read now", detail, retry_after_ms=RETRY_AFTER_MS)
 
 
 def misdirected(detail: str) -> Problem:

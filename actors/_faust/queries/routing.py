@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
@@ -15,7 +16,6 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 from aiohttp import web
-from multidict import CIMultiDict
 from yarl import URL
 
 from actors._faust.queries.problems import NO_STORE, Problem
@@ -38,6 +38,8 @@ REGISTRY_REST_S = 0.2
 CONNECT_S = 1.0
 ANSWER_S = 5.0
 MAX_PARTITIONS = 100_000
+KNOWN = 0.0
+"""Before any time of the monotonic clock: the registry as it was read last."""
 
 Here = Callable[[list[int]], Awaitable[T]]
 There = Callable[[str, list[int]], Awaitable[T]]
@@ -55,7 +57,7 @@ class Directory:
         self._read = read
         self.worker = worker
         self._owners: Mapping[tuple[str, int], OwnerRecord] = {}
-        self._read_s = -REGISTRY_REST_S
+        self._read_s = -math.inf
         self._lock = asyncio.Lock()
 
     async def owners(self, *, since_s: float) -> Mapping[tuple[str, int], OwnerRecord]:
@@ -121,11 +123,16 @@ class Router:
             NotOwnerError: the request was passed on to this worker, and it isn't the owner.
             NotReadyError: one of them has no owner at the moment.
         """
-        left, answers, since_s = list(partitions), [], -1.0
+        left, answers = list(partitions), []
         trouble: BaseException | None = None
-        for _ in range(2):
-            asked_s = time.monotonic()
-            jobs = await self._jobs(request, spec, left, since_s, here=here, there=there)
+        # First by what is known of the owners, then by what the registry says now.
+        for since_s in (KNOWN, time.monotonic()):
+            try:
+                jobs = await self._jobs(request, spec, left, since_s, here=here, there=there)
+            except NotReadyError:
+                if since_s == KNOWN:
+                    continue
+                raise
             done = await asyncio.gather(*(job for _, job in jobs), return_exceptions=True)
             left = []
             for (asked, _), answer in zip(jobs, done, strict=True):
@@ -138,7 +145,6 @@ class Router:
                     answers.append(answer)
             if not left:
                 return answers
-            since_s = asked_s
         raise NotReadyError(f"actor {spec.name}: the owner of partitions {left} doesn't answer: {trouble!r}")
 
     async def _jobs(
@@ -175,7 +181,7 @@ class Router:
             content = await reply.read()
             if reply.status == 421:
                 raise NotOwnerError(f"{address} isn't the owner")
-            kept = CIMultiDict(NO_STORE)
+            kept = dict(NO_STORE)
             if "Retry-After" in reply.headers:
                 kept["Retry-After"] = reply.headers["Retry-After"]
             return web.Response(body=content, status=reply.status, content_type=reply.content_type, headers=kept)

@@ -68,6 +68,7 @@ class QueryRoutes:
         """Give the part of the web server that is mounted under `/actors`."""
         routes = web.Application(middlewares=[problems, Access(self._app).guard])
         routes.router.add_get("", self.overview)
+        routes.router.add_get("/", self.overview)
         routes.router.add_get("/openapi.json", self.openapi)
         routes.router.add_get("/{store}", self.range)
         routes.router.add_get("/{store}/_count", self.count)
@@ -240,7 +241,7 @@ class QueryRoutes:
                         "actor": spec.name,
                         "placement": self._app.stores[name].placement,
                         "partitions": spec.partition_count,
-                        "keys": self._coding(name).default_encoding,
+                        "keys": self._coding(name).kind,
                     }
                     for name, spec in service.stores.items()
                 ],
