@@ -70,7 +70,7 @@ class KeyCoding:
             return self._from_base64(given.decode("utf-8", errors="replace"))
         try:
             value = json.loads(given)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise bad_request("bad-key", f"{show_bytes(given)} isn't JSON: {error}") from error
         return self.key_of_json(value, "json")
 
@@ -83,12 +83,17 @@ class KeyCoding:
         encoding = encoding or ("base64" if self.default_encoding == "base64" else "json")
         if encoding == "base64":
             return self._from_base64(value)
-        raw = json.dumps(value).encode()
+        try:
+            raw = json.dumps(value).encode()
+        except RecursionError as error:
+            raise bad_request("bad-key", f"{self._what}: a key is nested too deeply") from error
         if isinstance(value, str):
             plain = value.encode("utf-8", errors="surrogatepass")
             # The one that is read back as the same text; of a key that isn't text, the one that can be read.
             same = [one for one in (raw, plain) if self._decoded(one) == value]
             return self._first_key(same or (raw, plain), plain)
+        if isinstance(self._decoded(raw), str):
+            raise bad_request("bad-key", f"{self._what}: keys are text, not {show_bytes(raw)}")
         return self._first_key((raw,), raw)
 
     def prefix_of_url(self, given: bytes, encoding: str | None) -> bytes:

@@ -18,6 +18,8 @@ MAX_LIMIT = 1_000
 MAX_KEYS = 1_000
 READS = ("committed", "standby")
 COMMON = frozenset({"read"})
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What bytes raise that aren't JSON, or nested too deeply to be read."""
 
 
 class ManyBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -145,7 +147,7 @@ def many_body(raw: bytes) -> ManyBody:
     """
     try:
         body = _MANY.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise bad_request("bad-body", f"the body isn't {{'keys': [...]}}: {error}") from error
     if len(body.keys) > MAX_KEYS:
         raise bad_request("bad-body", f"{len(body.keys)} keys: ask for up to {MAX_KEYS} at once")
@@ -162,6 +164,6 @@ def arguments(raw: bytes) -> Mapping[str, Any]:
     """
     try:
         found: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any]) if raw.strip() else {}
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise bad_request("bad-body", f"the body isn't a JSON object of arguments: {error}") from error
     return found

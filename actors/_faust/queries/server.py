@@ -73,9 +73,9 @@ class QueryRoutes:
         routes.router.add_get("/{store}", self.range)
         routes.router.add_get("/{store}/_count", self.count)
         routes.router.add_post("/{store}/_many", self.many)
-        routes.router.add_get("/{actor}/_ask/{query}/{key:.*}", self.ask)
-        routes.router.add_post("/{actor}/_ask/{query}/{key:.*}", self.ask)
-        routes.router.add_get("/{store}/{key:.*}", self.one)
+        routes.router.add_get(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
+        routes.router.add_post(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
+        routes.router.add_get(r"/{store}/{key:[\s\S]*}", self.one)
         return routes
 
     # --- routes ----------------------------------------------------------------------------------------------------
