@@ -213,6 +213,8 @@ BAD = [
     ("/actors/counts/k?encoding=json", 400, "bad-key"),
     ("/actors/counts/42?encoding=json", 400, "bad-key"),
     ("/actors/counts/@@@?encoding=base64", 400, "bad-key"),
+    ("/actors/counts/" + "%5B" * 2000 + "?encoding=json", 400, "bad-key"),
+    ("/actors/count/_ask/status/_w?encoding=base64", 400, "bad-key"),
     ("/actors/counts/%2525?encoding=morse", 400, "bad-parameter"),
     ("/actors/counts/a/b", 400, "bad-key"),
     ("/actors/counts/../../../etc/passwd", 400, "bad-key"),

@@ -155,7 +155,8 @@ async def test_a_worker_that_stood_still_doesnt_answer_for_what_others_own_by_no
 async def test_what_was_seen_in_an_output_is_in_the_answer(farm: Farm, plant: str) -> None:
     """The transaction's end, which shows its outputs, and RocksDB are 0.3 s apart here."""
     judge = Judge()
-    _, url = farm.start(SLOW_COMMIT="0.3", PLANT=plant)
+    # A static identity needs the coordinator's word for each answer.
+    _, url = farm.start(SLOW_COMMIT="0.3", PLANT=plant, INSTANCE_ID="one")
     async with aiohttp.ClientSession() as session:
         await farm.all_run(session, [url])
         async with following(farm.brokers, farm.name, judge):

@@ -7,6 +7,7 @@ looks at here: a page could point its own name at 127.0.0.1, so names that aren'
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 from typing import Any
 
 from aiohttp import web
@@ -48,6 +49,7 @@ class Access:
             self._in_flight -= 1
 
 
+@lru_cache(maxsize=64)
 def _names_this_machine(host: str) -> bool:
     try:
         name = URL.build(scheme="http", authority=host).host or ""

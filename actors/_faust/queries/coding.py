@@ -96,6 +96,17 @@ class KeyCoding:
             raise bad_request("bad-key", f"{self._what}: keys are text, not {show_bytes(raw)}")
         return self._first_key((raw,), raw)
 
+    def key(self, raw: bytes) -> Any:
+        """Give the key that is stored as `raw`.
+
+        Raises:
+            Problem: there can't be such a key.
+        """
+        try:
+            return self._decode(raw)
+        except CodecError as error:
+            raise bad_request("bad-key", f"{self._what}: {error}") from error
+
     def prefix_of_url(self, given: bytes, encoding: str | None) -> bytes:
         """Give the bytes of a prefix, which is no key itself."""
         if (encoding or self.default_encoding) == "base64":

@@ -58,6 +58,7 @@ class Directory:
         self.worker = worker
         self._owners: Mapping[tuple[str, int], OwnerRecord] = {}
         self._read_s = -math.inf
+        self._failure: tuple[float, str] = (-math.inf, "")
         self._lock = asyncio.Lock()
 
     async def owners(self, *, since_s: float) -> Mapping[tuple[str, int], OwnerRecord]:
@@ -69,14 +70,22 @@ class Directory:
         async with self._lock:
             now_s = time.monotonic()
             if self._read_s < since_s and now_s - self._read_s >= REGISTRY_REST_S:
-                try:
-                    async with asyncio.timeout(REGISTRY_S):
-                        records = await self._read()
-                except (ActorsError, TimeoutError, OSError) as error:
-                    raise NotReadyError(f"who owns what can't be looked up: {error!r}") from error
-                self._owners = {(record.actor, record.partition): record for record in records}
-                self._read_s = now_s
+                await self._refresh(now_s)
         return self._owners
+
+    async def _refresh(self, now_s: float) -> None:
+        failed_s, reason = self._failure
+        # Those who waited behind a look that failed don't wait for another one each.
+        if now_s - failed_s < REGISTRY_REST_S:
+            raise NotReadyError(reason)
+        try:
+            async with asyncio.timeout(REGISTRY_S):
+                records = await self._read()
+        except (ActorsError, TimeoutError, OSError) as error:
+            self._failure = time.monotonic(), f"who owns what can't be looked up: {error!r}"
+            raise NotReadyError(self._failure[1]) from error
+        self._owners = {(record.actor, record.partition): record for record in records}
+        self._read_s = now_s
 
     async def addresses(self, spec: ActorSpec, partitions: Collection[int], *, since_s: float) -> dict[str, list[int]]:
         """Give the partitions by the address of their last owner, which isn't this worker.

@@ -192,6 +192,7 @@ class QueryRoutes:
         given = arguments(body) if body is not None else _texts(parameters, query)
         key = keys.key_of_url(key_in_path(request, 5), parameters.encoding())
         partition = partition_for(key, spec.partition_count)
+        own_key = keys.key(key)
         try:
             bound = query.bind(given, is_text=not is_post)
         except msgspec.ValidationError as error:
@@ -204,7 +205,7 @@ class QueryRoutes:
                 actor=spec.name,
                 source=TopicPartition(spec.topic, partition),
                 partition_count=spec.partition_count,
-                key=spec.decode_key(key),
+                key=own_key,
                 raw_key=key,
                 now_ms=held.now_ms,
                 stores={store: held.stores[store.name] for store in spec.stores},
