@@ -20,6 +20,7 @@ RETRY_AFTER_MS = 250
 """What most waits are shorter than; the header knows whole seconds only."""
 NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 """An answer is of its moment."""
+JSON_HEADERS = {**NO_STORE, "Content-Type": "application/json"}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

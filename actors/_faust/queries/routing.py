@@ -82,7 +82,7 @@ class Directory:
             async with asyncio.timeout(REGISTRY_S):
                 records = await self._read()
         except (ActorsError, TimeoutError, OSError) as error:
-            self._failure = time.monotonic(), f"who owns what can't be looked up: {error!r}"
+            self._failure = time.monotonic(), f"who owns what can't be looked up: {_words(error)}"
             raise NotReadyError(self._failure[1]) from error
         self._owners = {(record.actor, record.partition): record for record in records}
         self._read_s = now_s
@@ -154,7 +154,7 @@ class Router:
                     answers.append(answer)
             if not left:
                 return answers
-        raise NotReadyError(f"actor {spec.name}: the owner of partitions {left} doesn't answer: {trouble!r}")
+        raise NotReadyError(f"actor {spec.name}: the owner of partitions {left} doesn't answer: {_words(trouble)}")
 
     async def _jobs(
         self,
@@ -239,6 +239,10 @@ class Router:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+
+def _words(error: BaseException | None) -> str:
+    return str(error) or type(error).__name__
 
 
 def wanted(request: web.Request, partition_count: int) -> list[int]:

@@ -29,7 +29,7 @@ from actors._faust.queries.parameters import (
     key_in_path,
     many_body,
 )
-from actors._faust.queries.problems import NO_STORE, Problem, bad_request, not_ready, problems
+from actors._faust.queries.problems import JSON_HEADERS, Problem, bad_request, not_ready, problems
 from actors._faust.queries.routing import ANSWER_S, HOP, Router, wanted
 from actors._faust.queries.service import QueryService
 from actors.errors import NotOwnerError, ReadOnlyQueryError, Rejected
@@ -67,6 +67,8 @@ class QueryRoutes:
     def application(self) -> web.Application:
         """Give the part of the web server that is mounted under `/actors`."""
         routes = web.Application(middlewares=[problems, Access(self._app).guard])
+        # The router tries one after the other: the most frequent first.
+        routes.router.add_get(r"/{store}/{key:(?!_count$|_many$|_ask/)[\s\S]*}", self.one)
         routes.router.add_get("", self.overview)
         routes.router.add_get("/", self.overview)
         routes.router.add_get("/openapi.json", self.openapi)
@@ -75,7 +77,6 @@ class QueryRoutes:
         routes.router.add_post("/{store}/_many", self.many)
         routes.router.add_get(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
         routes.router.add_post(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
-        routes.router.add_get(r"/{store}/{key:[\s\S]*}", self.one)
         return routes
 
     # --- routes ----------------------------------------------------------------------------------------------------
@@ -343,8 +344,7 @@ class QueryRoutes:
 
 def reply(content: Mapping[str, Any]) -> web.Response:
     """Give an answer."""
-    body = msgspec.json.encode(content)
-    return web.Response(body=body, content_type="application/json", headers=NO_STORE)
+    return web.Response(body=msgspec.json.encode(content), headers=JSON_HEADERS)
 
 
 def _absent(store: str, answer: dict[str, Any]) -> Problem:
