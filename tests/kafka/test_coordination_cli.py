@@ -277,12 +277,16 @@ async def test_show_of_a_name_that_nobody_used(service: Service) -> None:
 # --- locks break ---------------------------------------------------------------------------------------------------
 
 
+async def test_break_without_a_terminal_needs_yes(service: Service) -> None:
+    async with service.client.lock("unasked", ttl=60) as lease:
+        refused(await service.faust("locks", "break", "unasked"), 2, "--yes")
+        assert (await service.client.look("unasked")).holders[0].token == lease.token
+
+
 async def test_break_takes_it_from_its_holder_and_serves_who_waits(service: Service) -> None:
     held = await service.client.acquire("break-it", ttl=3)
     waiting = asyncio.create_task(service.client.acquire("break-it", ttl=60, timeout=120, owner="next"))
     await service.until_waiting("break-it", 1)
-    refused(await service.faust("locks", "break", "break-it"), 2, "--yes")
-    assert not waiting.done()
     said = await service.said("locks", "break", "break-it", "--yes")
     after = await asyncio.wait_for(waiting, 30)
     assert after.token > held.token
