@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import pty
@@ -11,15 +12,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+from actors._core.partitioner import partition_for
 from actors.coordination import Coordination
 from actors.coordination.messages import MAX_DATA
+from actors.coordination.service import PARTITIONS
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, unique
 
 MODULE = "actors.coordination.app"
@@ -27,6 +30,7 @@ NOBODY_LISTENS = "127.0.0.1:1"
 TIMEOUT_S = 60.0
 
 Done = subprocess.CompletedProcess[str]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,17 @@ async def service(brokers: str, tmp_path_factory: pytest.TempPathFactory) -> Asy
         worker.kill()
 
 
+@contextlib.asynccontextmanager
+async def beside(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
+    """A call that waits while the block runs, and is withdrawn at its end."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
 def refused(done: Done, code: int, *parts: str) -> None:
     """Check that a command ended with `code` and one clear error, without a traceback."""
     assert done.returncode == code, done
@@ -162,10 +177,6 @@ async def test_a_service_that_was_never_started_and_a_broker_that_is_away(servic
 async def test_list_and_show_what_is_held_and_who_waits(service: Service) -> None:
     client = service.client
     printer = await client.acquire("see-printer", ttl=600, owner="ada\x1b[31m", data="10.0.0.1 [b]")
-    first = asyncio.create_task(client.acquire("see-printer", ttl=60, timeout=300, owner="bob", data="second"))
-    await service.until_waiting("see-printer", 1)
-    second = asyncio.create_task(client.acquire("see-printer", ttl=60, timeout=300, owner="cid"))
-    await service.until_waiting("see-printer", 2)
     pool = [
         await client.acquire("see-pool", ttl=600, owner=owner, permits=permits, limit=4)
         for owner, permits in (("p1", 1), ("p2", 2))
@@ -174,16 +185,21 @@ async def test_list_and_show_what_is_held_and_who_waits(service: Service) -> Non
     async with client.lock("see-free", ttl=60) as freed:
         pass
     await client.put("see-node", "a node")
-    async with client.join("see-group", "worker-1", data="here", ttl=600):
-        waiting = asyncio.create_task(client.barrier("see-barrier", 2, timeout=300, party="early"))
-        await eventually(lambda: is_listed(service, "see-barrier"))
-        await check_list(service, printer.token, freed.token, [lease.token for lease in readers])
-        await check_show(service, printer.token)
-    assert await client.barrier("see-barrier", 2) == await waiting == 1
-    await printer.release()
-    for waited in (first, second):
-        lease = await asyncio.wait_for(waited, 30)
-        await lease.release()
+    async with (
+        client.join("see-group", "worker-1", data="here", ttl=600),
+        beside(client.acquire("see-printer", ttl=60, timeout=300, owner="bob", data="second")) as first,
+        beside(client.barrier("see-barrier", 2, timeout=300, party="early")) as early,
+    ):
+        await service.until_waiting("see-printer", 1)
+        async with beside(client.acquire("see-printer", ttl=60, timeout=300, owner="cid")) as second:
+            await service.until_waiting("see-printer", 2)
+            await eventually(lambda: is_listed(service, "see-barrier"))
+            await check_list(service, printer.token, freed.token, [lease.token for lease in readers])
+            await check_show(service, printer.token)
+            assert await client.barrier("see-barrier", 2) == await early == 1
+            await printer.release()
+            await (await asyncio.wait_for(first, 30)).release()
+            await (await asyncio.wait_for(second, 30)).release()
     for lease in [*pool, *readers]:
         await lease.release()
     held = await service.names("--held", "--prefix", "see-")
@@ -271,6 +287,10 @@ async def check_show(service: Service, token: int) -> None:
 
 
 async def test_show_of_a_name_that_nobody_used(service: Service) -> None:
+    neighbours = (f"neighbour-{number}" for number in itertools.count())
+    home = partition_for(b"nowhere", PARTITIONS)
+    neighbour = next(name for name in neighbours if partition_for(name.encode(), PARTITIONS) == home)
+    await service.client.put(neighbour, "in the same partition")
     refused(await service.faust("locks", "show", "nowhere"), 1, "'nowhere'", service.name, "locks list --all")
 
 
@@ -285,10 +305,10 @@ async def test_break_without_a_terminal_needs_yes(service: Service) -> None:
 
 async def test_break_takes_it_from_its_holder_and_serves_who_waits(service: Service) -> None:
     held = await service.client.acquire("break-it", ttl=3)
-    waiting = asyncio.create_task(service.client.acquire("break-it", ttl=60, timeout=120, owner="next"))
-    await service.until_waiting("break-it", 1)
-    said = await service.said("locks", "break", "break-it", "--yes")
-    after = await asyncio.wait_for(waiting, 30)
+    async with beside(service.client.acquire("break-it", ttl=60, timeout=120, owner="next")) as waiting:
+        await service.until_waiting("break-it", 1)
+        said = await service.said("locks", "break", "break-it", "--yes")
+        after = await asyncio.wait_for(waiting, 30)
     assert after.token > held.token
     assert f"(token {held.token})" in said.splitlines()[0]
     assert "its holders notice at their next renewal; only tokens stop them earlier" in said
