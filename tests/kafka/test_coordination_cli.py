@@ -28,6 +28,7 @@ from tests.kafka.helpers import ROOT, WorkerProcess, eventually, unique
 MODULE = "actors.coordination.app"
 NOBODY_LISTENS = "127.0.0.1:1"
 TIMEOUT_S = 60.0
+"""Every command has ended by then. A watch without a worker would take longer if it didn't look first."""
 
 Done = subprocess.CompletedProcess[str]
 T = TypeVar("T")
@@ -165,10 +166,8 @@ async def test_an_app_without_the_service_says_so(service: Service) -> None:
 
 async def test_a_service_that_was_never_started_and_a_broker_that_is_away(service: Service) -> None:
     for command in (["locks", "list"], ["config", "set", "x", "1"]):
-        began_s = time.monotonic()
         refused(await service.faust(*command, name=unique("never")), 1, "was never started", "Start a worker")
         refused(await service.faust(*command, brokers=NOBODY_LISTENS), 1, NOBODY_LISTENS, "`broker`")
-        assert time.monotonic() - began_s < 30
 
 
 # --- locks list and show -------------------------------------------------------------------------------------------
@@ -543,12 +542,10 @@ async def check_without_worker(service: Service) -> None:
     assert "left over" in await service.said("locks", "show", "idle-short")
     assert await service.said("config", "get", "idle-node") == "kept\n"
     refused(await service.faust("config", "get", "idle-ephemeral"), 1, "no node 'idle-ephemeral'")
-    began_s = time.monotonic()
     for command in (
         ["locks", "break", "idle-long", "--yes"],
         ["config", "set", "idle-node", "new"],
         ["config", "watch", "idle-node"],
     ):
         refused(await service.faust(*command, "--timeout", "2"), 1, "no answer within 2 s", "worker")
-    assert time.monotonic() - began_s < 45
     assert (await service.names("--prefix", "idle-"))["idle-long"]["held"]
