@@ -35,7 +35,7 @@ def main(faults: int, only: tuple[str, ...], module: str, seed: int | None) -> N
     folder = Path(tempfile.mkdtemp(prefix="locks-"))
     logging.getLogger("locks").info("seed %d; logs and histories are in %s while something is wrong", seed, folder)
     with Cluster.up(folder / "kafka") as cluster:
-        outcome = asyncio.run(run(cluster.bootstrap, folder, order[:faults], seed=seed, module=module, quiet_s=5.0))
+        outcome = asyncio.run(run(cluster.bootstrap, folder, order[:faults], seed=seed, module=module, calm_s=4.0))
     if not outcome.complaints:
         shutil.rmtree(folder)
     click.echo(json.dumps({**outcome.as_dict(), "seed": seed}))

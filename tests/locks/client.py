@@ -11,7 +11,6 @@ import contextlib
 import logging
 import random
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
@@ -41,26 +40,24 @@ class Client:
         name: of the client.
         coordination: its connection.
         journal: what it did.
-        resource: what the locks protect; nothing is used if there is none.
+        resource: what the locks protect.
         seed: of its choices.
     """
 
-    def __init__(
-        self, name: str, coordination: Coordination, journal: Journal, resource: Resource | None, seed: str
-    ) -> None:
+    def __init__(self, name: str, coordination: Coordination, journal: Journal, resource: Resource, seed: str) -> None:
         self._name = name
         self._locks = coordination
         self._journal = journal
         self._resource = resource
         self._chance = random.Random(seed)
-        # Beside the event loop, so that one who waits for the database still renews.
-        self._pool = ThreadPoolExecutor(1)
         self._count = 0
+        self._stopping = asyncio.Event()
         self._versions: dict[str, int] = {}
 
     async def work(self, stopping: asyncio.Event) -> None:
         """Go on until told to stop."""
         chance = self._chance
+        self._stopping = stopping
         while not stopping.is_set():
             if chance.random() < 0.4:
                 await self._change(chance.choice(NODE_NAMES))
@@ -118,7 +115,7 @@ class Client:
     async def _hold(self, call: Call, lease: Lease, hold_s: float) -> None:
         until_s = self._note(call, lease, 0.0)
         end_s, use_s = now_s() + hold_s, 0.0
-        while now_s() < end_s and not lease.lost.is_set():
+        while now_s() < end_s and not (lease.lost.is_set() or self._stopping.is_set()):
             if now_s() >= use_s:
                 await self._use(call, lease)
                 use_s = now_s() + 0.25
@@ -146,7 +143,7 @@ class Client:
         return known_s
 
     async def _use(self, acquisition: Call, lease: Lease) -> None:
-        if self._resource is None or acquisition.limit > 1:
+        if acquisition.limit > 1:
             return
         one = Accepted(acquisition.name, lease.token, acquisition.id, reads=acquisition.shared)
         call = Call(
@@ -161,7 +158,8 @@ class Client:
         )
         self._journal.write(call)
         was_held = lease.is_held
-        is_accepted = await asyncio.get_running_loop().run_in_executor(self._pool, self._resource.use, one)
+        # Beside the event loop, so that one who waits for the database still renews.
+        is_accepted = await asyncio.to_thread(self._resource.use, one)
         held = was_held and lease.is_held
         self._journal.write(
             Return(id=call.id, at_s=now_s(), outcome="ok" if is_accepted else "refused", token=one.token, held=held)
@@ -170,8 +168,9 @@ class Client:
     # --- nodes -----------------------------------------------------------------------------------------------------
 
     async def _change(self, name: str) -> None:
-        """Read a node, and change it: mostly only if nobody else did."""
-        await self._get(name)
+        """Read a node, mostly, and change it, mostly only if nobody else did since it was read last."""
+        if self._chance.random() < 0.7:
+            await self._get(name)
         roll = self._chance.random()
         if roll < 0.3:
             return

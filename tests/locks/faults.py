@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from tests.kafka.helpers import eventually
 from tests.locks.plan import KINDS, MAX_TTL_S
@@ -12,8 +13,7 @@ from tests.locks.world import World
 
 SESSION_S = 10.0
 """So long the broker waits for a worker that is silent: the default of the lock service's app."""
-WANTED = frozenset(kind.name for kind in KINDS[:5] if kind.mode != "semaphore")
-"""The locks that are fought for most."""
+KINDS_FOR_ONE = frozenset(kind.name for kind in KINDS if kind.mode == "lock")
 Fault = Callable[[World], Awaitable[None]]
 
 
@@ -54,13 +54,24 @@ async def _pause(world: World, for_s: float) -> None:
 
 
 async def pause_clients(world: World) -> None:
-    """A process of clients stands still for longer than any lease lasts, and then goes on writing."""
-    # One that has what others want, else nobody notices.
-    process = await eventually(lambda: next((one for one in world.shuffled_clients() if one.holds(WANTED)), None))
+    """A process of clients stands still until others have used what it holds, and then goes on writing."""
+    process = await eventually(
+        lambda: next((one for one in world.shuffled_clients() if one.holds(KINDS_FOR_ONE)), None)
+    )
     process.signal(signal.SIGSTOP)
     world.done["client_pauses"] += 1
-    await asyncio.sleep(MAX_TTL_S + 1.5)
+    held = process.holds(KINDS_FOR_ONE)
+    wanting = asyncio.create_task(world.probe([kind for kind in KINDS if kind.name in held]))
+    await asyncio.sleep(MAX_TTL_S + 1.0)
+    # One that stands in the middle of a write to the database is let go for the sake of all others.
+    with contextlib.suppress(AssertionError):
+        await eventually(lambda: asyncio.to_thread(_are_used_by_others, world, held), deadline_s=30.0)
     process.signal(signal.SIGCONT)
+    await wanting
+
+
+def _are_used_by_others(world: World, held: Mapping[str, int]) -> bool:
+    return all(world.resource.greatest(name) > token for name, token in held.items())
 
 
 async def pause_clients_and_kill_owner(world: World) -> None:

@@ -74,7 +74,7 @@ class Outcome:
 
 
 async def run(
-    brokers: str, folder: Path, faults: Sequence[Fault], *, seed: int, module: str = MODULE, quiet_s: float = 0.0
+    brokers: str, folder: Path, faults: Sequence[Fault], *, seed: int, module: str = MODULE, calm_s: float = 0.0
 ) -> Outcome:
     """Run all faults on a new world, take every lock once more, and check.
 
@@ -84,13 +84,15 @@ async def run(
         faults: in their order.
         seed: of the choices of clients and faults.
         module: the app of the owners.
-        quiet_s: how long the clients go on before the first fault.
+        calm_s: how long the clients are left alone before each fault, and at least once.
     """
     began_s = time.monotonic()
     world = await World.create(brokers, folder, module=module, seed=seed)
     try:
-        await asyncio.sleep(quiet_s)
+        await asyncio.sleep(calm_s)
         for number, fault in enumerate(faults, 1):
+            if number > 1:
+                await asyncio.sleep(calm_s)
             logger.info("fault %d of %d: %s", number, len(faults), fault.__name__)
             await fault(world)
             last_fault_s = time.monotonic()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 LOCKS = 50
-NODES = 8
+NODES = 5
 WAIT_S = 90.0
 """So long a patient client waits. Nobody holds a lock for long, so one who isn't served by then never will be."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,12 +35,14 @@ class Resource:
         self._database = sqlite3.connect(path, isolation_level=None, timeout=120, check_same_thread=False)
         self._database.execute("PRAGMA journal_mode=WAL")
         self._database.execute("PRAGMA synchronous=OFF")
+        # Threads take turns; processes do by the file.
+        self._turn = threading.Lock()
         for table in _TABLES:
             self._database.execute(table)
 
     def use(self, one: Accepted) -> bool:
         """Write or read; False if the token is refused."""
-        with self._database as database:
+        with self._turn, self._database as database:
             database.execute("BEGIN IMMEDIATE")
             row = database.execute("SELECT written, seen FROM fence WHERE name = ?", (one.name,)).fetchone()
             written, seen = row or (0, 0)
@@ -52,6 +55,12 @@ class Resource:
                 (one.name, one.token, one.acquisition, one.reads),
             )
         return True
+
+    def greatest(self, name: str) -> int:
+        """Give the greatest token that was let through."""
+        with self._turn:
+            row = self._database.execute("SELECT seen FROM fence WHERE name = ?", (name,)).fetchone()
+        return row[0] if row else 0
 
     def accepted(self) -> list[Accepted]:
         """Give what was let through, in order."""

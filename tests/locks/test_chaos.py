@@ -14,6 +14,6 @@ async def test_no_two_hold_a_lock_while_owners_and_clients_fail(brokers: str, tm
 
 
 async def test_a_service_that_grants_a_lock_twice_is_found_out(brokers: str, tmp_path: Path) -> None:
-    outcome = await run(brokers, tmp_path, (), seed=1, module="tests.locks.damaged_app", quiet_s=5.0)
+    outcome = await run(brokers, tmp_path, (), seed=1, module="tests.locks.damaged_app", calm_s=5.0)
     assert outcome.wrong["double_holdings"] > 0, outcome
     assert outcome.wrong["holders_refused"] > 0, outcome

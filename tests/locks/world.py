@@ -21,6 +21,7 @@ from tests.kafka.helpers import ROOT, WorkerProcess, eventually, read_all, uniqu
 from tests.locks.client import Client
 from tests.locks.history import Journal, now_s, pair, read_events
 from tests.locks.plan import Kind
+from tests.locks.resource import Resource
 
 logger = logging.getLogger("locks")
 
@@ -70,10 +71,11 @@ class ClientProcess:
     def has_used_a_lock(self) -> bool:
         return self.journal.exists() and b'"held":true' in self.journal.read_bytes()
 
-    def holds(self, names: Collection[str]) -> bool:
-        """Whether one of its clients holds one of these locks now."""
+    def holds(self, names: Collection[str]) -> dict[str, int]:
+        """Give which of these locks its clients hold now, with their tokens."""
         found = pair(read_events(self.journal))
-        return any(one.call.name in names and one.until_s > now_s() and one.ended is None for one in found)
+        mine = [one for one in found if one.call.name in names and one.until_s > now_s() and one.ended is None]
+        return {one.call.name: one.token for one in mine}
 
     def said(self) -> str:
         return self.log_file.read_text(errors="replace")[-3000:]
@@ -89,6 +91,7 @@ class World:
     chance: random.Random
     coordination: Coordination
     journal: Journal
+    resource: Resource
     owners: list[WorkerProcess]
     clients: list[ClientProcess] = field(default_factory=list)
     done: Counter[str] = field(default_factory=Counter)
@@ -103,7 +106,16 @@ class World:
             for number in range(OWNERS)
         ]
         coordination = Coordination(brokers, app=app, call_timeout=START_S)
-        world = cls(app, brokers, folder, random.Random(seed), coordination, Journal(folder / "probes.jsonl"), owners)
+        world = cls(
+            app,
+            brokers,
+            folder,
+            random.Random(seed),
+            coordination,
+            Journal(folder / "probes.jsonl"),
+            Resource(folder / "resource.db"),
+            owners,
+        )
         try:
             for owner in owners:
                 owner.start()
@@ -144,7 +156,7 @@ class World:
 
         async def one(kind: Kind) -> None:
             self._probes += 1
-            who = Client(f"probe-{self._probes}", self.coordination, self.journal, None, str(self._probes))
+            who = Client(f"probe-{self._probes}", self.coordination, self.journal, self.resource, str(self._probes))
             await who.take(kind, patient=True, hold_s=0.0)
 
         await asyncio.gather(*(one(kind) for kind in kinds))
@@ -185,3 +197,4 @@ class World:
             owner.kill()
         await self.coordination.close()
         self.journal.close()
+        self.resource.close()
