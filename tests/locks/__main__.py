@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from dev.kafka import Cluster
-from tests.locks.faults import FAULTS
+from tests.locks.faults import FAULTS, kill_owner
 from tests.locks.harness import run
 from tests.locks.world import MODULE
 
@@ -32,6 +32,9 @@ def main(faults: int, only: tuple[str, ...], module: str, seed: int | None) -> N
     chance = random.Random(seed)
     pool = [fault for fault in FAULTS if not only or fault.__name__ in only]
     order = [fault for _ in range(-(-faults // len(pool))) for fault in chance.sample(pool, len(pool))]
+    if kill_owner in pool and faults:
+        # The locks need the longest to come back from it: the group waits for the dead until their session is over.
+        order[faults - 1] = kill_owner
     folder = Path(tempfile.mkdtemp(prefix="locks-"))
     logging.getLogger("locks").info("seed %d; logs and histories are in %s while something is wrong", seed, folder)
     with Cluster.up(folder / "kafka") as cluster:

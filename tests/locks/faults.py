@@ -93,4 +93,4 @@ FAULTS: tuple[Fault, ...] = (
     pause_owner_shortly,
     pause_clients_and_owner,
 )
-QUICK: tuple[Fault, ...] = (pause_clients, pause_clients_and_owner, kill_owner)
+QUICK: tuple[Fault, ...] = (pause_clients, kill_owner, pause_clients_and_owner)

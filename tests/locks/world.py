@@ -126,6 +126,13 @@ class World:
         return world
 
     async def _begin(self, seed: int) -> None:
+        # They make the topic before that; whoever asks earlier connects in vain.
+        subscribed = "Subscribed to topic"
+        await eventually(
+            lambda: all(subscribed in owner.log() for owner in self.owners),
+            deadline_s=START_S,
+            what=lambda: self.owners[0].log()[-3000:],
+        )
         until_s = time.monotonic() + START_S
         while True:
             try:
