@@ -36,6 +36,7 @@ class Findings:
     counts: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
     slowest_lock_s: float = 0.0
+    slowest_between_s: float = 0.0
 
     def add(self, kind: str, text: str) -> None:
         self.counts[kind] += 1
@@ -54,6 +55,7 @@ class Evidence:
             one lock stand in one order.
         last_fault_s: when the last fault was over.
         kinds: the locks that have to be taken again after it.
+        asked: when each of the others was over, and which locks were asked for then.
     """
 
     operations: Sequence[Operation]
@@ -61,6 +63,7 @@ class Evidence:
     requests: Mapping[str, int] = field(default_factory=dict)
     last_fault_s: float | None = None
     kinds: Sequence[Kind] = KINDS
+    asked: Sequence[tuple[float, Sequence[Kind]]] = ()
 
 
 def check(evidence: Evidence) -> Findings:
@@ -80,6 +83,9 @@ def check(evidence: Evidence) -> Findings:
     check_starvation(acquisitions, findings)
     if evidence.last_fault_s is not None:
         check_recovery(evidence.kinds, by_name, evidence.last_fault_s, findings)
+    for at_s, kinds in evidence.asked:
+        slowest_s = max(_granted_after_s(by_name.get(kind.name, ()), at_s) for kind in kinds)
+        findings.slowest_between_s = max(findings.slowest_between_s, slowest_s)
     return findings
 
 
@@ -169,13 +175,17 @@ def check_recovery(
 ) -> None:
     """Each lock is granted to somebody within its ttl and a bit after the last fault."""
     for kind in kinds:
-        later = [one.from_s for one in by_name.get(kind.name, ()) if one.outcome == "ok" and one.from_s > last_fault_s]
-        took_s = min(later, default=float("inf")) - last_fault_s
+        took_s = _granted_after_s(by_name.get(kind.name, ()), last_fault_s)
         findings.slowest_lock_s = max(findings.slowest_lock_s, took_s)
         if took_s > kind.ttl_s + RECOVERY_S:
             findings.add(
                 "late_locks", f"{kind.name}: {took_s:.1f} s after the last fault, with a ttl of {kind.ttl_s} s"
             )
+
+
+def _granted_after_s(tries: Iterable[Operation], at_s: float) -> float:
+    later = (one.from_s for one in tries if one.outcome == "ok" and one.from_s > at_s)
+    return min(later, default=float("inf")) - at_s
 
 
 def _span(one: Operation) -> str:

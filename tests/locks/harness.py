@@ -14,7 +14,7 @@ from tests.locks.checker import WRONG, Evidence, Findings, check
 from tests.locks.faults import Fault
 from tests.locks.history import Operation, pair, read_events
 from tests.locks.nodes import OPS, check_nodes
-from tests.locks.plan import KINDS, NODE_NAMES
+from tests.locks.plan import KINDS, NODE_NAMES, Kind
 from tests.locks.resource import Resource
 from tests.locks.world import CLIENTS_EACH, MODULE, PROCESSES, World
 
@@ -47,6 +47,7 @@ class Outcome:
         wrong: counts that have to be 0.
         happened: how often what was tried; a run that didn't try something says nothing of it.
         slowest_lock_s: from the last fault to the grant of the lock that came last.
+        slowest_between_s: the same for the faults before, and the locks that were tried after them.
         fewest_ops_per_node: of the node that was used least.
         seconds: of the whole run.
     """
@@ -57,6 +58,7 @@ class Outcome:
     wrong: Mapping[str, int]
     happened: Mapping[str, int]
     slowest_lock_s: float
+    slowest_between_s: float
     fewest_ops_per_node: int
     seconds: float
 
@@ -87,6 +89,7 @@ async def run(
         calm_s: how long the clients are left alone before each fault, and at least once.
     """
     began_s = time.monotonic()
+    asked: list[tuple[float, Sequence[Kind]]] = []
     world = await World.create(brokers, folder, module=module, seed=seed)
     try:
         await asyncio.sleep(calm_s)
@@ -95,11 +98,12 @@ async def run(
                 await asyncio.sleep(calm_s)
             logger.info("fault %d of %d: %s", number, len(faults), fault.__name__)
             await fault(world)
-            last_fault_s = time.monotonic()
             # After the last one every lock is tried.
-            await world.probe(KINDS if number == len(faults) else world.chance.sample(KINDS, 8))
+            kinds = KINDS if number == len(faults) else world.chance.sample(KINDS, 8)
+            asked.append((time.monotonic(), kinds))
+            await world.probe(kinds)
             world.check_processes(fault.__name__)
-            logger.info("   locks were had %.1f s after it", time.monotonic() - last_fault_s)
+            logger.info("   %d locks were had %.1f s after it", len(kinds), time.monotonic() - asked[-1][0])
         await world.stop_clients()
         requests = await world.requests()
     finally:
@@ -112,7 +116,8 @@ async def run(
         operations=operations,
         accepted=accepted,
         requests=requests,
-        last_fault_s=last_fault_s if faults else None,
+        last_fault_s=asked[-1][0] if asked else None,
+        asked=asked[:-1],
     )
     findings = await asyncio.to_thread(check, evidence)
     await _add_nodes(operations, findings)
@@ -125,6 +130,7 @@ async def run(
         wrong={kind: findings.counts[kind] for kind in (*WRONG, "nodes_illegal", "nodes_undecided")},
         happened={**_happened(operations), "accepted": len(accepted), **world.done},
         slowest_lock_s=round(findings.slowest_lock_s, 1),
+        slowest_between_s=round(findings.slowest_between_s, 1),
         fewest_ops_per_node=_fewest(operations),
         seconds=round(time.monotonic() - began_s, 1),
     )

@@ -82,6 +82,7 @@ def test_nothing_is_wrong_with_a_right_history():
     )
     assert wrong(given) == {}
     assert check(given).slowest_lock_s == pytest.approx(7.0)
+    assert check(replace(given, asked=[(0.0, [LOCK]), (1.5, [LOCK])])).slowest_between_s == pytest.approx(1.0)
 
 
 def test_two_who_hold_a_lock_at_once():
