@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -116,14 +118,23 @@ def test_quantiles_of_locks() -> None:
 
 def test_locks_of_ours_are_measured(brokers: str, tmp_path: Path) -> None:
     options = ["--systems", "ours", "--scenarios", "alone,contended", "--seconds", "3", "--repeat", "1"]
-    run = subprocess.run(
-        [sys.executable, "-m", "benchmarks.locks", *options, "--brokers", brokers, "--profile", str(tmp_path / "kept")],
+    command = [sys.executable, "-m", "benchmarks.locks", *options, "--brokers", brokers]
+    run = subprocess.Popen(
+        [*command, "--profile", str(tmp_path / "kept")],
         cwd=ROOT,
         text=True,
-        capture_output=True,
-        timeout=120,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
-    assert run.returncode == 0, run.stderr
-    figures = json.loads(run.stdout.splitlines()[-1])["figures"]
+    try:
+        out, errors = run.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        # Its worker and its clients too.
+        os.killpg(run.pid, signal.SIGKILL)
+        run.communicate()
+        raise
+    assert run.returncode == 0, errors
+    figures = json.loads(out.splitlines()[-1])["figures"]
     assert {name: list(systems) for name, systems in figures.items()} == {"alone": ["ours"], "contended": ["ours"]}
     assert all(systems["ours"]["pairs_per_s"] > 0 for systems in figures.values())
