@@ -31,7 +31,7 @@ from dev.kafka.jars import REPOSITORY
 
 START_S = 0.1
 """Between the order to begin and the beginning, so that all processes begin at the same time."""
-_COMMAND = "make bench-locks"
+_COMMAND = ".venv/bin/python -m benchmarks.locks"
 _progress = Console(stderr=True)
 
 Runs = dict[tuple[str, str], list[Result]]
