@@ -18,10 +18,10 @@ from collections.abc import AsyncIterator
 from contextvars import Context
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+from aiokafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from actors._kafka.connection import Connection, broker_errors, own_cancellation
+from actors._kafka.connection import Connection, broker_errors, let_go
 from actors._kafka.control import ControlPlane
 from actors._kafka.topics import Topics
 from actors.errors import AskTimeoutError, BrokerUnavailableError, RecordTooLargeError, UnknownTopicError, show_bytes
@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 1.0
 RETRY_S = 0.2
-CLOSE_S = 2.0
 MAX_REQUEST_BYTES = 64 * 1024 * 1024
 
 
@@ -105,9 +104,9 @@ class KafkaAsks:
         producer, self._producer = self._producer, None
         consumer, self._consumer = self._consumer, None
         if producer is not None:
-            await _stop(producer)
+            await let_go(producer)
         if consumer is not None:
-            await _stop(consumer)
+            await let_go(consumer)
 
     # --- opening ---------------------------------------------------------------------------------------------------
 
@@ -118,7 +117,7 @@ class KafkaAsks:
         producer = self._producer
         if producer is not None and producer._sender.sender_task.done():
             self._producer = None
-            await _stop(producer)
+            await let_go(producer)
         if self._producer is not None and self._consumer is not None:
             return
         if self._opening is None or self._opening.done():
@@ -133,7 +132,7 @@ class KafkaAsks:
         opening.result()
 
     async def _connect(self) -> None:
-        with broker_errors("connecting for questions and answers"), own_cancellation("connecting for questions"):
+        with broker_errors("connecting for questions and answers"):
             if self._consumer is None:
                 await self._start_consumer()
             if self._producer is None:
@@ -159,7 +158,7 @@ class KafkaAsks:
             consumer.assign([source])
             consumer.seek(source, (await consumer.end_offsets([source]))[source])
         except BaseException:
-            await _stop(consumer)
+            await let_go(consumer)
             raise
         self._consumer = consumer
         self._reader = asyncio.create_task(self._read(consumer, source), name="answers reader", context=Context())
@@ -175,17 +174,14 @@ class KafkaAsks:
         try:
             await producer.start()
         except BaseException:
-            await _stop(producer)
+            await let_go(producer)
             raise
         self._producer = producer
 
     @contextlib.asynccontextmanager
     async def _topics(self) -> AsyncIterator[Topics]:
-        control = await ControlPlane.open(self._connection, self._group)
-        try:
+        async with ControlPlane.connect(self._connection, self._group) as control:
             yield Topics(self._connection, control)
-        finally:
-            await control.close()
 
     # --- while it runs ---------------------------------------------------------------------------------------------
 
@@ -196,7 +192,7 @@ class KafkaAsks:
         reply_to = f"{self._topic}/{self._partition}/{self._identity.hex}"
         what = f"sending question {question.id} to {question.topic}[{question.partition}]"
         try:
-            with broker_errors(what), own_cancellation(what):
+            with broker_errors(what):
                 sent = await producer.send(
                     question.topic,
                     question.value,
@@ -221,10 +217,10 @@ class KafkaAsks:
         """Take answers until it is cancelled, whatever becomes of the broker."""
         while True:
             try:
-                with own_cancellation("reading answers"):
+                with broker_errors(f"reading answers from {source.topic}[{source.partition}]"):
                     fetched = await consumer.getmany(source, timeout_ms=int(POLL_S * 1000))
-            except (KafkaError, OSError, BrokerUnavailableError) as error:
-                logger.warning("reading answers from %s[%d]: %r; it is tried again", *source, error)
+            except BrokerUnavailableError as error:
+                logger.warning("%s; it is tried again", error)
                 await asyncio.sleep(RETRY_S)
                 continue
             for record in fetched.get(source, ()):
@@ -233,12 +229,3 @@ class KafkaAsks:
 
 def _closed() -> AskTimeoutError:
     return AskTimeoutError("the client for questions was closed: whether the question is handled isn't known")
-
-
-async def _stop(client: AIOKafkaProducer | AIOKafkaConsumer) -> None:
-    """Stop a client, though its brokers may be away."""
-    try:
-        async with asyncio.timeout(CLOSE_S):
-            await client.stop()
-    except (KafkaError, OSError, TimeoutError) as error:
-        logger.info("a client for questions was let go: %r", error)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from actors._kafka.outage import Outages
+from actors._kafka.records import RAW
 from actors.errors import BrokerUnavailableError
+
+logger = logging.getLogger(__name__)
+
+CLOSE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,15 @@ class Connection:
     client_id: str = "faust-actors"
     request_timeout_ms: int = 20_000
     outages: Outages = field(default_factory=Outages, compare=False, repr=False)
+
+    @classmethod
+    def to(
+        cls, brokers: str | Sequence[str], *, client_id: str, security: Mapping[str, Any] | None = None
+    ) -> Connection:
+        """Give one to brokers as users name them: `host:port`, several with commas, or a list of them."""
+        names = brokers.split(",") if isinstance(brokers, str) else brokers
+        bootstrap = tuple(name.strip().removeprefix("kafka://") for name in names)
+        return cls(bootstrap, security=dict(security or {}), client_id=client_id)
 
     def arguments(self, role: str) -> dict[str, Any]:
         """Give the arguments that all of aiokafka's classes take; `role` tells clients apart in the broker's log."""
@@ -36,20 +52,43 @@ class Connection:
 
 @contextlib.contextmanager
 def broker_errors(what: str) -> Iterator[None]:
-    """Turn the client's errors into `BrokerUnavailableError`, naming what was being done."""
+    """Turn the client's errors into `BrokerUnavailableError`, naming what was being done.
+
+    The client cancels futures of its own when a connection dies: a cancellation that the running task wasn't asked for
+    is a broker that is away.
+    """
     try:
         yield
     except (KafkaError, OSError, TimeoutError) as error:
-        raise BrokerUnavailableError(f"{what}: {error}") from error
-
-
-@contextlib.contextmanager
-def own_cancellation(what: str) -> Iterator[None]:
-    """Tell a cancellation of the caller from one of the client's futures."""
-    try:
-        yield
+        raise BrokerUnavailableError(f"{what}: {type(error).__name__}: {error}") from error
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
         raise BrokerUnavailableError(f"{what}: the client gave the request up") from error
+
+
+def committed_reader(connection: Connection, role: str, fetch_bytes: int) -> AIOKafkaConsumer:
+    """Make a consumer without a group that reads what is committed, from where it is told to; it isn't started."""
+    consumer = AIOKafkaConsumer(
+        **connection.arguments(role),
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        auto_offset_reset="none",
+        max_partition_fetch_bytes=fetch_bytes,
+        key_deserializer=RAW,
+    )
+    connection.outages.watch(consumer._client)
+    return consumer
+
+
+async def let_go(client: AIOKafkaProducer | AIOKafkaConsumer) -> None:
+    """Stop a client, though its brokers may be away."""
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            # A consumer that was only just started has a task that didn't begin yet; stopping it then ends half-way,
+            # in that task's cancellation.
+            await asyncio.sleep(0)
+            await client.stop()
+    except (KafkaError, OSError, TimeoutError) as error:
+        logger.info("a client was let go: %r", error)

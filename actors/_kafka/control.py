@@ -8,8 +8,9 @@ missing answer is an error.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -79,6 +80,16 @@ class ControlPlane:
             await client.close()
             raise
         return cls(client, group)
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def connect(cls, connection: Connection, group: str) -> AsyncIterator[ControlPlane]:
+        """Connect for the time of the block; else as `open`."""
+        control = await cls.open(connection, group)
+        try:
+            yield control
+        finally:
+            await control.close()
 
     async def close(self) -> None:
         """Disconnect. May be called twice."""

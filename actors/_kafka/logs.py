@@ -7,13 +7,13 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 
 from aiokafka import AIOKafkaConsumer
-from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._core.takeover import LogBounds
-from actors._kafka.connection import Connection, broker_errors
+from actors._kafka.connection import Connection, broker_errors, committed_reader, let_go
 from actors._kafka.control import ControlPlane
-from actors._kafka.records import CHUNK_RECORDS, RAW
+from actors._kafka.records import CHUNK_RECORDS
 from actors.errors import BrokerUnavailableError, RestoreError
 from actors.ports import LogRecord, TopicPartition
 
@@ -49,15 +49,7 @@ class KafkaLogs:
         """
         if start >= end:
             return
-        consumer = AIOKafkaConsumer(
-            **self._connection.arguments("restore"),
-            isolation_level="read_committed",
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-            max_partition_fetch_bytes=FETCH_BYTES,
-            key_deserializer=RAW,
-        )
-        self._connection.outages.watch(consumer._client)
+        consumer = committed_reader(self._connection, "restore", FETCH_BYTES)
         try:
             with broker_errors(f"reading {partition}"):
                 await consumer.start()
@@ -66,7 +58,7 @@ class KafkaLogs:
             async for chunk in _follow(consumer, partition, start, end):
                 yield chunk
         finally:
-            await consumer.stop()
+            await let_go(consumer)
 
 
 async def _follow(
@@ -77,12 +69,13 @@ async def _follow(
     position, moved_s, said_s = start, loop.time(), loop.time()
     while position < end:
         try:
-            fetched = await consumer.getmany(source, timeout_ms=int(POLL_S * 1000), max_records=CHUNK_RECORDS)
-            reached = await consumer.position(source)
-        except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
-            raise RestoreError(f"{partition} doesn't have offset {position} any more: {error}") from error
-        except KafkaError as error:
-            raise BrokerUnavailableError(f"reading {partition}: {type(error).__name__}: {error}") from error
+            with broker_errors(f"reading {partition}"):
+                fetched = await consumer.getmany(source, timeout_ms=int(POLL_S * 1000), max_records=CHUNK_RECORDS)
+                reached = await consumer.position(source)
+        except BrokerUnavailableError as error:
+            if isinstance(error.__cause__, OffsetOutOfRangeError | NoOffsetForPartitionError):
+                raise RestoreError(f"{partition} doesn't have offset {position} any more: {error}") from error
+            raise
         now_s = loop.time()
         if reached > position:
             position, moved_s = reached, now_s

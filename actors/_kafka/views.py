@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from aiokafka import AIOKafkaConsumer
-from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._core.takeover import LogBounds
-from actors._kafka.connection import Connection, broker_errors, own_cancellation
+from actors._kafka.connection import Connection, broker_errors, committed_reader, let_go
 from actors._kafka.control import ControlPlane
 from actors._kafka.logs import KafkaLogs
-from actors._kafka.records import CHUNK_RECORDS, RAW
+from actors._kafka.records import CHUNK_RECORDS
 from actors._kafka.topics import Topics
 from actors.errors import BrokerUnavailableError, RestoreError
 from actors.ports import LogRecord, TopicFacts, TopicPartition
 
-logger = logging.getLogger(__name__)
-
 FETCH_BYTES = 1024 * 1024
-CLOSE_S = 2.0
 
 
 class KafkaTopicLogs:
@@ -92,36 +87,28 @@ class KafkaFollowing:
         Raises:
             BrokerUnavailableError: no broker answers.
         """
-        consumer = AIOKafkaConsumer(
-            **connection.arguments("view"),
-            isolation_level="read_committed",
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-            max_partition_fetch_bytes=FETCH_BYTES,
-            key_deserializer=RAW,
-        )
-        connection.outages.watch(consumer._client)
+        consumer = committed_reader(connection, "view", FETCH_BYTES)
         try:
-            with broker_errors("following a topic"), own_cancellation("following a topic"):
+            with broker_errors("following a topic"):
                 await consumer.start()
             consumer.assign([KafkaPartition(*source) for source in positions])
             for source, offset in positions.items():
                 consumer.seek(KafkaPartition(*source), offset)
         except BaseException:
-            await _stop(consumer)
+            await let_go(consumer)
             raise
         return cls(consumer, positions)
 
     async def poll(self, timeout_s: float) -> Mapping[TopicPartition, tuple[Sequence[LogRecord], int]]:
         """See `actors.ports.Following.poll`."""
         try:
-            with own_cancellation("following a topic"):
+            with broker_errors("following a topic"):
                 fetched = await self._consumer.getmany(timeout_ms=int(timeout_s * 1000), max_records=CHUNK_RECORDS)
                 return await self._advanced(fetched)
-        except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
-            raise RestoreError(f"the log doesn't have what would be read next any more: {error!r}") from error
-        except (KafkaError, OSError) as error:
-            raise BrokerUnavailableError(f"following a topic: {error!r}") from error
+        except BrokerUnavailableError as error:
+            if isinstance(error.__cause__, OffsetOutOfRangeError | NoOffsetForPartitionError):
+                raise RestoreError(f"the log doesn't have what would be read next any more: {error}") from error
+            raise
 
     async def _advanced(
         self, fetched: Mapping[KafkaPartition, Sequence[LogRecord]]
@@ -137,13 +124,4 @@ class KafkaFollowing:
 
     async def close(self) -> None:
         """See `actors.ports.Following.close`."""
-        await _stop(self._consumer)
-
-
-async def _stop(consumer: AIOKafkaConsumer) -> None:
-    """Stop a consumer, though its brokers may be away."""
-    try:
-        async with asyncio.timeout(CLOSE_S):
-            await consumer.stop()
-    except (KafkaError, OSError, TimeoutError) as error:
-        logger.info("the consumer of a view was let go: %r", error)
+        await let_go(self._consumer)

@@ -72,11 +72,8 @@ class Cluster:
         Raises:
             BrokerUnavailableError: no broker answers.
         """
-        control = await ControlPlane.open(setup.connection, setup.group)
-        try:
+        async with ControlPlane.connect(setup.connection, setup.group) as control:
             yield cls(setup, control)
-        finally:
-            await control.close()
 
     async def tasks(self) -> list[TaskStatus]:
         """Give every task of the app, by actor and partition."""

@@ -104,11 +104,8 @@ class ParkedReader:
         Raises:
             BrokerUnavailableError: no broker answers.
         """
-        control = await ControlPlane.open(setup.connection, setup.group)
-        try:
+        async with ControlPlane.connect(setup.connection, setup.group) as control:
             yield cls(setup, control)
-        finally:
-            await control.close()
 
     async def lines(self, definitions: Iterable[ActorDefinition]) -> list[Line]:
         """Give all lines of these actors, by actor, kind, partition and key."""

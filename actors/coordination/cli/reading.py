@@ -17,8 +17,9 @@ from actors._core.locks import Holder, Waiter
 from actors._core.partitioner import partition_for
 from actors._core.registry import Node
 from actors._faust.cli.session import Session
+from actors._kafka.control import ControlPlane
 from actors._kafka.logs import KafkaLogs
-from actors.coordination.cli.service import control_of, existing, service_of
+from actors.coordination.cli.service import existing, service_of
 from actors.coordination.service import ACTOR, Resource
 from actors.ports import TopicPartition
 
@@ -140,7 +141,7 @@ async def read(session: Session, name: str | None = None) -> Reading:
     service_of(session)
     store, topic = session.store(ACTOR), session.setup.changelog_topic(ACTOR)
     readers = asyncio.Semaphore(MAX_READERS)
-    async with control_of(session) as control:
+    async with ControlPlane.connect(session.setup.connection, session.setup.group) as control:
         count = (await existing(session, control, topic)).partitions
         logs = KafkaLogs(session.setup.connection, control)
         read_at_ms = _wall_ms()

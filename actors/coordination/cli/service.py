@@ -76,20 +76,6 @@ def service_of(session: Session) -> ActorDefinition:
     return definition
 
 
-@contextlib.asynccontextmanager
-async def control_of(session: Session) -> AsyncIterator[ControlPlane]:
-    """Connect to the app's brokers, for the time of the block.
-
-    Raises:
-        BrokerUnavailableError: no broker answers.
-    """
-    control = await ControlPlane.open(session.setup.connection, session.setup.group)
-    try:
-        yield control
-    finally:
-        await control.close()
-
-
 async def existing(session: Session, control: ControlPlane, topic: str) -> TopicInfo:
     """Give one of the service's topics.
 
@@ -115,7 +101,7 @@ async def client_of(session: Session, timeout_s: float) -> AsyncIterator[Coordin
     """
     topic = service_of(session).topic_name
     # The client asks on until its time is over: what can be known at once is said at once.
-    async with control_of(session) as control:
+    async with ControlPlane.connect(session.setup.connection, session.setup.group) as control:
         await existing(session, control, topic)
     connection = session.setup.connection
     async with Coordination(
