@@ -6,11 +6,10 @@ On the command line `python -m spark_replay --help`; in a notebook:
     import spark_replay
 
     spark = spark_replay.spark_session()
-    log = spark_replay.read_changelog(spark, "127.0.0.1:9092", "dispatcher-run-command-state-changelog")
-    state = spark_replay.rebuild_state(spark, "127.0.0.1:9092", "dispatcher-run-command-state-changelog")
-    keys = spark_replay.compare_exports(
-        spark, "127.0.0.1:9092", "dispatcher-run-command-state-changelog", against=Path("exports")
-    )
+    log = spark_replay.kafka(spark, "127.0.0.1:9092", "dispatcher-run-command-state-changelog")
+    spark_replay.read_changelog(log).show()
+    state = spark_replay.rebuild_state(log)
+    keys = spark_replay.compare_exports(log, against=Path("exports"))
     keys.where("kind != 'equal'").show()
 """
 
@@ -20,14 +19,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from spark_replay.errors import (
+    AppError,
+    ArchiveError,
     BrokerError,
     ExportError,
     LogTooShortError,
+    PointError,
     ReadError,
     ReplayError,
     TargetError,
     ToolMissingError,
     UnknownTopicError,
+    WrongTopicError,
 )
 
 if TYPE_CHECKING:
@@ -36,22 +39,30 @@ if TYPE_CHECKING:
     from spark_replay.rebuild import Rebuilt, rebuild_state, write_rebuild
     from spark_replay.report import Example, Report
     from spark_replay.session import spark_session
+    from spark_replay.sources import Source, archive, kafka
     from spark_replay.validate import compare_exports, validate_exports
 
 __all__ = [
+    "AppError",
+    "ArchiveError",
     "BrokerError",
     "Example",
     "ExportError",
     "LogTooShortError",
+    "PointError",
     "ReadError",
     "Rebuilt",
     "ReplayError",
     "Report",
+    "Source",
     "TargetError",
     "ToolMissingError",
     "UnknownTopicError",
+    "WrongTopicError",
+    "archive",
     "compare_exports",
     "home_partition",
+    "kafka",
     "murmur2",
     "read_changelog",
     "rebuild_state",
@@ -65,8 +76,11 @@ _HOMES = {
     "Example": "report",
     "Rebuilt": "rebuild",
     "Report": "report",
+    "Source": "sources",
+    "archive": "sources",
     "compare_exports": "validate",
     "home_partition": "placement",
+    "kafka": "sources",
     "murmur2": "placement",
     "read_changelog": "changelog",
     "rebuild_state": "rebuild",

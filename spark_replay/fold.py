@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.changelog import stamp_fields
+from spark_replay.columns import by_partition
 from stores._core.record import NEVER
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-
-def by_partition(values: Sequence[int | None]) -> Column:
-    """Give the bigint of `values` at the index that the column `partition` holds."""
-    return F.get(F.array(*(F.lit(value).cast("bigint") for value in values)), F.col("partition"))
 
 
 def last_writes(rows: DataFrame, before: Sequence[int | None]) -> DataFrame:

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from spark_replay.changelog import read_rows
 from spark_replay.errors import TargetError
 from spark_replay.fold import last_writes, live
 from spark_replay.reading import reading
-from spark_replay.topic import describe_topic
+from spark_replay.sources.base import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,23 +60,17 @@ class Rebuilt:
 
 
 def rebuild_state(
-    spark: SparkSession,
-    brokers: str,
-    topic: str,
+    source: Source,
     *,
     before: Sequence[int | None] | None = None,
     as_of_ms: int | None = None,
-    kafka_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """Give the state that a changelog stands for.
 
     Args:
-        spark: A session with the Kafka connector, as `spark_session` gives it.
-        brokers: `host:port,…`.
-        topic: The changelog.
+        source: The changelog, as `kafka(...)` or `archive(...)` gives it.
         before: For each partition the offset to stop before, None for its end; all ends if left out.
         as_of_ms: Unix milliseconds at which keys count as expired; now if left out.
-        kafka_options: Settings of the Kafka client, such as `security.protocol`.
 
     Returns:
         One row a key: `partition` int, `key` binary, `value` binary, `source_offset` bigint, `epoch` bigint,
@@ -84,25 +78,20 @@ def rebuild_state(
         where the key's last record carries none.
 
     Raises:
-        BrokerError: The brokers don't answer.
-        UnknownTopicError: They have no such topic.
+        ReplayError: What `Source.describe` raises.
     """
-    options = kafka_options or {}
-    described = describe_topic(spark, brokers, topic, options)
-    rows = read_rows(spark, brokers, described, options)
+    described = source.describe()
+    rows = read_rows(source, described)
     positions = [None] * described.partition_count if before is None else before
     return live(last_writes(rows, positions), now_ms() if as_of_ms is None else as_of_ms)
 
 
 def write_rebuild(
-    spark: SparkSession,
-    brokers: str,
-    topic: str,
+    source: Source,
     *,
     to: Path,
     overwrite: bool = False,
     as_of_ms: int | None = None,
-    kafka_options: Mapping[str, str] | None = None,
 ) -> Rebuilt:
     """Write the state that a changelog stands for to a folder: Parquet as `rebuild_state` shapes it.
 
@@ -110,23 +99,21 @@ def write_rebuild(
 
     Raises:
         TargetError: The folder exists and `overwrite` isn't set, or isn't a rebuild's.
-        BrokerError: The brokers don't answer.
-        UnknownTopicError: They have no such topic.
         ReadError: Spark couldn't read the log to its end.
+        ReplayError: What `Source.describe` raises.
     """
     require_free(to, overwrite=overwrite)
     started = time.monotonic()
-    options = kafka_options or {}
     as_of_ms = now_ms() if as_of_ms is None else as_of_ms
-    described = describe_topic(spark, brokers, topic, options)
-    folded = last_writes(read_rows(spark, brokers, described, options), [None] * described.partition_count)
+    described = source.describe()
+    folded = last_writes(read_rows(source, described), [None] * described.partition_count)
     seen = Observation()
     counted = folded.observe(seen, F.sum("records").alias("records"), F.sum("damaged").alias("unstamped"))
-    with _replacing(to) as staging, reading(f"changelog {topic}"):
+    with _replacing(to) as staging, reading(str(source)):
         live(counted, as_of_ms).write.parquet(f"file://{staging}")
-        keys = _keys(spark, staging)
+        keys = _keys(source.spark, staging)
         result = Rebuilt(
-            changelog=topic,
+            changelog=source.topic,
             as_of_ms=as_of_ms,
             keys=sum(keys.values()),
             records=seen.get.get("records") or 0,
