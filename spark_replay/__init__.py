@@ -34,9 +34,11 @@ from spark_replay.errors import (
 )
 
 if TYPE_CHECKING:
+    from spark_replay.archiving import Archived, Wanted, archive_topics
     from spark_replay.changelog import read_changelog
     from spark_replay.placement import home_partition, murmur2
-    from spark_replay.rebuild import Rebuilt, rebuild_state, write_rebuild
+    from spark_replay.points import AsOf
+    from spark_replay.rebuild import Rebuilt, read_rebuild, rebuild_state, unknown_keys, write_rebuild
     from spark_replay.report import Example, Report
     from spark_replay.session import spark_session
     from spark_replay.sources import Source, archive, kafka
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AppError",
     "ArchiveError",
+    "Archived",
+    "AsOf",
     "BrokerError",
     "Example",
     "ExportError",
@@ -58,21 +62,31 @@ __all__ = [
     "TargetError",
     "ToolMissingError",
     "UnknownTopicError",
+    "Wanted",
     "WrongTopicError",
     "archive",
+    "archive_topics",
     "compare_exports",
     "home_partition",
     "kafka",
     "murmur2",
     "read_changelog",
+    "read_rebuild",
     "rebuild_state",
     "spark_session",
+    "unknown_keys",
     "validate_exports",
     "write_rebuild",
 ]
 
 # imported when asked for: without pyspark the command still starts, and says what is missing
 _HOMES = {
+    "Archived": "archiving",
+    "AsOf": "points",
+    "Wanted": "archiving",
+    "archive_topics": "archiving",
+    "read_rebuild": "rebuild",
+    "unknown_keys": "rebuild",
     "Example": "report",
     "Rebuilt": "rebuild",
     "Report": "report",

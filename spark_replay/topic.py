@@ -37,11 +37,15 @@ class Span:
         end: The offset after the last one.
         exact: Whether every committed record between them was there when they were read. If not, compaction may have
             taken a record whose key was written again before the span was read.
+        whole: Whether the log ended at `end` when the span was read, so that such a later record is in the span too.
+        merged: Whether these are several spans put together.
     """
 
     start: int
     end: int
     exact: bool
+    whole: bool = True
+    merged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class Topic:
         high_watermarks: The offset after the last one; above `ends` while a transaction is open.
         topic_id: What Kafka gave it when it was made; a topic of the same name made anew has another.
         spans: Of each partition what was read at one go, in order and without gaps, from its start to its end.
+        joints: Where an archive and Kafka are joined, the first offset that is read from Kafka; else nothing.
     """
 
     name: str
@@ -63,6 +68,7 @@ class Topic:
     high_watermarks: tuple[int, ...]
     topic_id: str = ""
     spans: tuple[tuple[Span, ...], ...] = ()
+    joints: tuple[int, ...] = ()
 
     @property
     def partition_count(self) -> int:

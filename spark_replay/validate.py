@@ -30,8 +30,8 @@ from spark_replay.errors import ExportError, LogTooShortError
 from spark_replay.exports import Copy, Exports, find_exports, read_exports
 from spark_replay.fold import expired, last_writes
 from spark_replay.placement import home_partition
+from spark_replay.points import now_ms
 from spark_replay.reading import reading
-from spark_replay.rebuild import now_ms
 from spark_replay.report import Report, report
 from spark_replay.sources.base import Source
 from spark_replay.topic import Topic

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +20,7 @@ from spark_replay.topic import require_reachable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_replay.plans import Plan
     from spark_replay.sources import Source
 
 _FILE_WIDTH = 120
@@ -75,6 +76,12 @@ class Given:
         file = {} if self.kafka_properties is None else read_properties(spark, self.kafka_properties)
         return file | self.kafka_options
 
+    def with_delta(self) -> Given:
+        """Give the same with Spark's settings for Delta Lake."""
+        from spark_replay.formats import DELTA_SETTINGS
+
+        return replace(self, settings=DELTA_SETTINGS | self.settings)
+
     def source(self, spark: SparkSession) -> Source:
         """Give the changelog as a source."""
         from spark_replay.sources import archive, kafka
@@ -128,6 +135,12 @@ def source_options(command: _Command) -> _Command:
     )
 
 
+def dry_run_option(command: _Command) -> _Command:
+    """Add `--dry-run`."""
+    text = "Say what would be read and where it would be written, and do nothing."
+    return _with(command, click.option("--dry-run", is_flag=True, help=text))
+
+
 def _with(command: _Command, *options: Callable[[_Command], _Command]) -> _Command:
     for option in reversed(options):
         command = option(command)
@@ -168,6 +181,14 @@ def write_json(file: Path, content: dict[str, Any]) -> None:
         raise ReplayError(f"the report can't be written to {file}: {error}") from error
 
 
+def say_plan(plan: Plan, console: Console) -> None:
+    """Show what would be done: a table on standard error, one line of JSON on standard output."""
+    from spark_replay.plans import show_plan
+
+    show_plan(plan, console)
+    click.echo(json.dumps(plan.as_json))
+
+
 @contextmanager
 def spark_for(given: Given, console: Console) -> Iterator[SparkSession]:
     """A session that ends with the block, unless it was there before; a failed start shows its log."""
@@ -189,4 +210,12 @@ def spark_for(given: Given, console: Console) -> Iterator[SparkSession]:
             yield spark
         finally:
             if ours:
-                spark.stop()
+                _stop(spark)
+
+
+def _stop(spark: SparkSession) -> None:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    # a signal to the whole process group may have ended the JVM already
+    with suppress(Py4JError, OSError):
+        spark.stop()

@@ -12,7 +12,7 @@ from spark_replay.errors import LogTooShortError, ReplayError, WrongTopicError
 from spark_replay.reading import reading
 from spark_replay.sources.archive import ArchiveSource
 from spark_replay.sources.base import Source
-from spark_replay.topic import Span, Topic, client_options, describe_topic, offsets_at
+from spark_replay.topic import Topic, client_options, describe_topic, offsets_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,15 +103,19 @@ class JoinedSource(Source):
 
     def records(self, topic: Topic) -> DataFrame:
         """Read both."""
-        joints = _joints(topic)
-        old = replace(topic, ends=_at_most(topic.ends, joints))
-        new = replace(topic, starts=tuple(map(max, topic.starts, joints)))
-        new = replace(new, ends=tuple(map(max, new.starts, topic.ends)))
+        old, new = self.parts(topic)
         return self.older.records(old).unionByName(self.newer.records(new))
+
+    def parts(self, topic: Topic) -> tuple[Topic, Topic]:
+        """Give what is read from the archive, and what from Kafka."""
+        old = replace(topic, ends=_at_most(topic.ends, topic.joints))
+        old = replace(old, starts=_at_most(topic.starts, old.ends))
+        new = replace(topic, starts=tuple(map(max, topic.starts, topic.joints)))
+        return old, replace(new, ends=tuple(map(max, new.starts, topic.ends)))
 
     def offsets_at(self, topic: Topic, timestamp_ms: int) -> tuple[int, ...]:
         """Look into the archive first, and ask the brokers about partitions where it isn't that late."""
-        joints = _joints(topic)
+        joints = topic.joints
         found = self.older.offsets_at(replace(topic, ends=_at_most(topic.ends, joints)), timestamp_ms)
         later = self.newer.offsets_at(topic, timestamp_ms)
         return tuple(
@@ -174,24 +178,20 @@ def read_properties(spark: SparkSession, file: Path) -> dict[str, str]:
     return {str(key): str(properties.getProperty(key)) for key in properties.stringPropertyNames()}
 
 
-def _joints(topic: Topic) -> tuple[int, ...]:
-    # what Kafka adds is the last thing that was read
-    return tuple(spans[-1].start for spans in topic.spans)
-
-
 def _stitched(old: Topic, new: Topic) -> Topic:
     rest = range(len(old.ends), new.partition_count)
     joints = (*old.ends, *(new.starts[number] for number in rest))
     ends = tuple(map(max, joints, new.ends))
-    exact = [spans[-1].exact if spans else True for spans in new.spans]
+    older = (*old.spans, *(() for _ in rest))
     return replace(
         new,
         starts=(*old.starts, *(new.starts[number] for number in rest)),
         ends=ends,
         spans=tuple(
-            (*(old.spans[number] if number < len(old.spans) else ()), Span(joint, end, is_exact))
-            for number, (joint, end, is_exact) in enumerate(zip(joints, ends, exact, strict=True))
+            (*spans, replace(kafkas[-1], start=joint, end=end))
+            for spans, kafkas, joint, end in zip(older, new.spans, joints, ends, strict=True)
         ),
+        joints=joints,
     )
 
 

@@ -6,7 +6,8 @@ end belong to a batch that isn't written down yet; readers leave them out.
 
 A batch's span is `exact` when compaction can't have taken anything of it before it was read. A record that compaction
 takes is older than the topic's `min.compaction.lag.ms`. Everything in a span was written after the batch before it
-asked for the log's end, so it is exact if that was a shorter time ago than this lag.
+asked for the log's end, so it is exact if that was a shorter time ago than this lag. What is known of a point inside of
+a span that isn't exact, `spark_replay.points` says.
 """
 
 from __future__ import annotations
@@ -14,21 +15,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from spark_replay.topic import Retention, Span
 
 LEDGERS = "_offsets"
 _FORMAT = 1
+_FLAGS = ("exact", "whole", "merged")
 _LONGEST = 1000
 _CLOCK_MARGIN_MS = 60_000
-
-
-class Exactness(NamedTuple):
-    """Whether a batch's spans are exact: those of partitions that it is the first to read, and all others."""
-
-    first: bool
-    later: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,43 +50,48 @@ class Ledger:
         """Of each partition the offset after the last one that the archive covers."""
         return tuple(spans[-1].end if spans else start for start, spans in zip(self.starts, self.spans, strict=True))
 
-    def extended(
-        self, batch: int, *, starts: Sequence[int], ends: Sequence[int], asked_ms: int, exact: Exactness
-    ) -> Ledger:
-        """Give the ledger with one more batch.
-
-        Args:
-            batch: Its number.
-            starts: Where partitions begin; counts for those only that are new.
-            ends: Up to where it read each partition.
-            asked_ms: A moment before it asked for the ends, Unix milliseconds.
-            exact: Whether its spans are.
-        """
-        first, later = exact
-        begun = (*self.starts, *starts[len(self.starts) :])
+    def extended(self, batch: int, read: Read) -> Ledger:
+        """Give the ledger with one more batch."""
+        begun = (*self.starts, *read.starts[len(self.starts) :])
         known = (*self.spans, *(() for _ in begun[len(self.spans) :]))
-        grown = (
-            _grown(spans, start, end, later if number < len(self.spans) else first)
-            for number, (spans, start, end) in enumerate(zip(known, begun, ends, strict=True))
-        )
-        return replace(self, batch=batch, asked_ms=asked_ms, starts=begun, spans=tuple(grown))
+        grown = []
+        for number, (spans, start, end) in enumerate(zip(known, begun, read.ends, strict=True)):
+            at = spans[-1].end if spans else start
+            # how long ago the first records of a partition were written isn't known
+            is_exact = read.is_exact(self.asked_ms if number < len(self.spans) else 0)
+            grown.append(_grown(spans, Span(at, end, is_exact, read.whole)))
+        return replace(self, batch=batch, asked_ms=read.asked_ms, starts=begun, spans=tuple(grown))
 
 
-def exactness(retention: Retention, *, asked_ms: int, read_ms: int) -> Exactness:
-    """Tell whether a batch's spans are exact.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """What a batch read of one topic.
 
-    Args:
+    Attributes:
+        starts: Where partitions begin; counts for those only that are new.
+        ends: Up to where it read each partition.
+        asked_ms: A moment before which all that lies below the ends was written, and nothing above; Unix milliseconds.
+        read_ms: A moment after it was read.
+        whole: Whether the log ended there when it was read.
         retention: What the topic's settings let go.
-        asked_ms: A moment before the batch before it asked for the log's end.
-        read_ms: A moment after the batch was read.
     """
-    is_soon = read_ms - asked_ms + _CLOCK_MARGIN_MS <= retention.min_compaction_lag_ms
-    return Exactness(not retention.compacted, not retention.compacted or is_soon)
+
+    starts: Sequence[int]
+    ends: Sequence[int]
+    asked_ms: int
+    read_ms: int
+    whole: bool
+    retention: Retention
+
+    def is_exact(self, asked_before_ms: int) -> bool:
+        """Tell whether the span is exact, the batch before having asked for the log's end at `asked_before_ms`."""
+        oldest_ms = self.read_ms - asked_before_ms + _CLOCK_MARGIN_MS
+        return not self.retention.compacted or oldest_ms <= self.retention.min_compaction_lag_ms
 
 
 def encode_ledger(ledger: Ledger) -> str:
     """Give the ledger as JSON text."""
-    spans = [[[span.start, span.end, span.exact] for span in spans] for spans in ledger.spans]
+    spans = [[[span.start, span.end, *_flags(span)] for span in spans] for spans in ledger.spans]
     fields = {name: getattr(ledger, name) for name in ("topic", "topic_id", "batch", "asked_ms", "starts")}
     return json.dumps({"format": _FORMAT, **fields, "spans": spans}) + "\n"
 
@@ -114,7 +113,11 @@ def decode_ledger(text: str) -> Ledger:
             asked_ms=int(raw["asked_ms"]),
             starts=tuple(int(start) for start in raw["starts"]),
             spans=tuple(
-                tuple(Span(int(start), int(end), bool(exact)) for start, end, exact in spans) for spans in raw["spans"]
+                tuple(
+                    Span(int(start), int(end), **{flag: flag in flags for flag in _FLAGS})
+                    for start, end, *flags in spans
+                )
+                for spans in raw["spans"]
             ),
         )
         _check(ledger)
@@ -134,13 +137,16 @@ def _check(ledger: Ledger) -> None:
             at = span.end
 
 
-def _grown(spans: tuple[Span, ...], start: int, end: int, exact: bool) -> tuple[Span, ...]:
-    at = spans[-1].end if spans else start
-    if end <= at:
+def _flags(span: Span) -> list[str]:
+    return [flag for flag in _FLAGS if getattr(span, flag)]
+
+
+def _grown(spans: tuple[Span, ...], new: Span) -> tuple[Span, ...]:
+    if new.end <= new.start:
         return spans
-    if spans and exact and spans[-1].exact:
-        return (*spans[:-1], Span(spans[-1].start, end, exact))
-    spans = (*spans, Span(at, end, exact))
+    if spans and new.exact and spans[-1].exact:
+        return (*spans[:-1], replace(new, start=spans[-1].start))
+    spans = (*spans, new)
     return spans if len(spans) <= _LONGEST else _coarser(spans)
 
 
@@ -148,4 +154,8 @@ def _coarser(spans: tuple[Span, ...]) -> tuple[Span, ...]:
     """Put the older half together in pairs."""
     half = len(spans) // 2 // 2 * 2
     pairs = zip(spans[:half:2], spans[1:half:2], strict=True)
-    return (*(Span(one.start, two.end, one.exact and two.exact) for one, two in pairs), *spans[half:])
+    together = (
+        Span(one.start, two.end, one.exact and two.exact, two.whole, merged=not (one.exact and two.exact))
+        for one, two in pairs
+    )
+    return (*together, *spans[half:])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from spark_replay import TargetError, UnknownTopicError, kafka, read_changelog, rebuild_state, write_rebuild
+from spark_replay import AsOf, TargetError, UnknownTopicError, kafka, read_changelog, rebuild_state, write_rebuild
 from stores._core.record import STAMP_HEADER, encode_stamp
 from tests.kafka.helpers import make_topics, unique
 from tests.spark.helpers import (
@@ -57,7 +57,7 @@ def test_rebuild_equals_a_plain_fold(spark: SparkSession, brokers: str, log: Log
 
 def test_rebuild_before_positions(spark: SparkSession, brokers: str, log: Log):
     before = [log.ends[0] // 2, None, 3]
-    state = rebuild_state(kafka(spark, brokers, log.topic), as_of_ms=NOW_MS, before=before)
+    state = rebuild_state(kafka(spark, brokers, log.topic), as_of_ms=NOW_MS, as_of=AsOf({0: before[0], 2: 3}))
     assert collected(state) == expected(fold(log.records, before=before))
 
 
