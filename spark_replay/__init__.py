@@ -20,10 +20,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from spark_replay.errors import (
+    AppError,
     BrokerError,
     ExportError,
+    InputError,
     LogTooShortError,
     ReadError,
+    RecomputeError,
     ReplayError,
     TargetError,
     ToolMissingError,
@@ -34,17 +37,25 @@ if TYPE_CHECKING:
     from spark_replay.changelog import read_changelog
     from spark_replay.placement import home_partition, murmur2
     from spark_replay.rebuild import Rebuilt, rebuild_state, write_rebuild
+    from spark_replay.recompute import recompute_actor, recompute_keys
+    from spark_replay.recompute_plan import Recompute, plan_recompute
+    from spark_replay.recompute_report import Recomputed
     from spark_replay.report import Example, Report
     from spark_replay.session import spark_session
     from spark_replay.validate import compare_exports, validate_exports
 
 __all__ = [
+    "AppError",
     "BrokerError",
     "Example",
     "ExportError",
+    "InputError",
     "LogTooShortError",
     "ReadError",
     "Rebuilt",
+    "Recompute",
+    "RecomputeError",
+    "Recomputed",
     "ReplayError",
     "Report",
     "TargetError",
@@ -53,8 +64,11 @@ __all__ = [
     "compare_exports",
     "home_partition",
     "murmur2",
+    "plan_recompute",
     "read_changelog",
     "rebuild_state",
+    "recompute_actor",
+    "recompute_keys",
     "spark_session",
     "validate_exports",
     "write_rebuild",
@@ -64,12 +78,17 @@ __all__ = [
 _HOMES = {
     "Example": "report",
     "Rebuilt": "rebuild",
+    "Recompute": "recompute_plan",
+    "Recomputed": "recompute_report",
     "Report": "report",
     "compare_exports": "validate",
     "home_partition": "placement",
     "murmur2": "placement",
+    "plan_recompute": "recompute_plan",
     "read_changelog": "changelog",
     "rebuild_state": "rebuild",
+    "recompute_actor": "recompute",
+    "recompute_keys": "recompute",
     "spark_session": "session",
     "validate_exports": "validate",
     "write_rebuild": "rebuild",

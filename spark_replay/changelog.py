@@ -12,7 +12,7 @@ from spark_replay.topic import Topic, client_options, describe_topic
 from stores._core.record import STAMP_BYTES, STAMP_HEADER, STAMP_VERSION
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 
 _FETCHING = {"max.poll.records": "5000", "max.partition.fetch.bytes": "8388608"}
 # (position from 1, bytes) of each field in the stamp
@@ -62,22 +62,36 @@ def read_rows(spark: SparkSession, brokers: str, topic: Topic, kafka_options: Ma
         `partition`, `offset`, `key`, `value`, `timestamp` and `stamp`, the header's 25 bytes, or null where
         the record has no key or no such header: a row with a null stamp is damage.
     """
+    reader = client_reader(spark, brokers, topic.name, kafka_options, starts=topic.starts, ends=topic.ends)
+    records = reader.option(
+        "minPartitions", str(max(spark.sparkContext.defaultParallelism, topic.partition_count))
+    ).load()
+    return records.select("partition", "offset", "key", "value", "timestamp", _stamp().alias("stamp"))
+
+
+def client_reader(
+    spark: SparkSession,
+    brokers: str,
+    topic: str,
+    kafka_options: Mapping[str, str],
+    *,
+    starts: tuple[int, ...],
+    ends: tuple[int, ...],
+) -> DataFrameReader:
+    """Give what reads the committed records of a topic, with headers, from `starts` to before `ends`."""
     client = client_options(brokers, kafka_options) | {"isolation.level": "read_committed"}
     reader = spark.read.format("kafka")
     for key, value in (_FETCHING | client).items():
         reader = reader.option(f"kafka.{key}", value)
     # aborted, compacted and marker offsets are gaps that the source steps over by itself; with failOnDataLoss
     # it stops only where the log was cut off while it was being read, which would pass for missing keys
-    records = (
-        reader.option("subscribe", topic.name)
+    return (
+        reader.option("subscribe", topic)
         .option("includeHeaders", "true")
         .option("failOnDataLoss", "true")
-        .option("startingOffsets", _offsets_json(topic.name, topic.starts))
-        .option("endingOffsets", _offsets_json(topic.name, topic.ends))
-        .option("minPartitions", str(max(spark.sparkContext.defaultParallelism, topic.partition_count)))
-        .load()
+        .option("startingOffsets", _offsets_json(topic, starts))
+        .option("endingOffsets", _offsets_json(topic, ends))
     )
-    return records.select("partition", "offset", "key", "value", "timestamp", _stamp().alias("stamp"))
 
 
 def stamp_fields(stamp: Column) -> dict[str, Column]:

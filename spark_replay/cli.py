@@ -206,3 +206,9 @@ def _spark(source: _Source, console: Console) -> Iterator[SparkSession]:
         finally:
             if ours:
                 spark.stop()
+
+
+# behind what it takes from here
+from spark_replay.cli_recompute import recompute  # noqa: E402
+
+main.add_command(recompute)

@@ -33,3 +33,15 @@ class LogTooShortError(ReplayError):
 
 class TargetError(ReplayError):
     """The folder to write to can't be used."""
+
+
+class AppError(ReplayError):
+    """The user's app can't be used: its module, the app in it, or the actor isn't there."""
+
+
+class InputError(ReplayError):
+    """The input doesn't hold what a recompute needs."""
+
+
+class RecomputeError(ReplayError):
+    """A replay of the input failed."""

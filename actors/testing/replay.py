@@ -68,8 +68,8 @@ class Replayed(NamedTuple):
 
     Attributes:
         kind: `STATE`: what a store holds for a key at the end. `UNKNOWN`: something that the input doesn't tell
-            happened to the message key `key`; `value` has the reason. `DONE`, the last one: `source_offset` has how many
-            records there were.
+            happened to the message key `key`; `value` has the reason. `DONE`, the last one: `source_offset` has how
+            many records there were.
         store: the store's name.
         key: in bytes.
         value: in bytes; of a key that has expired too.

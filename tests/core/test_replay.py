@@ -47,9 +47,7 @@ def replayed_items(driver: ActorTestDriver, app: App, actor: object, *stores: st
     until_ms = driver._clock_ms()
     for number in range(PARTITIONS):
         log, _ = driver._cluster.fetch(TopicPartition(replayer.topic, number), 0, 1 << 30)
-        rows = list(
-            replayer.run(number, log, partition_count=PARTITIONS, until_ms=until_ms, stores=stores or None)
-        )
+        rows = list(replayer.run(number, log, partition_count=PARTITIONS, until_ms=until_ms, stores=stores or None))
         assert unknowns(rows) == []
         assert rows[-1] == Replayed(DONE, None, None, None, len(log))
         for row in rows[:-1]:
