@@ -291,6 +291,27 @@ def test_what_would_stop_a_partition_is_passed_over():
     assert rows[-1].source_offset == len(inputs) + 1
 
 
+def test_a_timer_whose_message_fails_is_passed_over():
+    app = make_app()
+
+    @app.actor(app.topic("in", key_type=str), timers=True)
+    class Shopper(Actor[Told]):
+        @receive
+        async def touch(self, message: Touch) -> None:
+            self.state.touched += 1
+            self.ctx.schedule(Remind(), after=timedelta(seconds=message.seconds))
+
+        @receive
+        async def remind(self, _: Remind) -> None:
+            raise ValueError("no")
+
+    rows = replay(app, Shopper, [record(n, b'{"type":"touch","seconds":1}', at_ms=5_000 * n) for n in (0, 1)])
+    assert states(rows) == {("Shopper", b"a"): b'{"touched":2,"reminded":0,"order":""}'}
+    [(key, offset, reason)] = unknowns(rows)
+    assert (key, offset) == (b"a", 0)
+    assert "raised ValueError: no" in reason
+
+
 def test_a_parked_message_that_fits_nowhere_is_passed_over():
     app = make_app()
     source = app.topic("in", key_type=str, value_type=str)
