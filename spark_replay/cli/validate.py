@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the report here.")
 @dry_run_option
 def validate(against: Path, json_file: Path | None, dry_run: bool, **options: Any) -> None:
-    r"""Compare exports of the workers' stores with their changelog, key by key.
+    """Compare exports of the workers' stores with their changelog, key by key.
 
     The last line on standard output is a JSON object with the counts; the table goes to standard error.
 
     \b
     faust -A shop -D /var/lib/shop state export spent --to exports
     python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog --against exports
-    """
+    """  # noqa: D301  click takes this character for "leave the lines as they are"
     given, console = Given.of(options), make_console()
     with failing(), spark_for(given, console) as spark:
         from spark_replay.progress import progress
