@@ -13,7 +13,7 @@ import msgspec
 from actors._core.partitioner import partition_for
 from actors.coordination import messages as m
 from actors.coordination.errors import CoordinationError, CoordinationTimeoutError
-from actors.errors import AskError, AskTimeoutError, BrokerUnavailableError, UnknownTopicError
+from actors.errors import AskClosedError, AskError, AskTimeoutError, BrokerUnavailableError, UnknownTopicError
 from actors.ports import Answer, Asks, Clock, Question
 from actors.runtime.asks import OK, carry, deadline_header
 from actors.runtime.context import Context
@@ -40,7 +40,7 @@ class Transport(Protocol):
 
         Raises:
             CoordinationTimeoutError: none came in time; whether the request is carried out isn't known.
-            CoordinationError: the service failed.
+            CoordinationError: the service failed, or the client was closed.
         """
 
 
@@ -85,6 +85,8 @@ class Outside:
             left_s = until_s - clock.monotonic()
             try:
                 answer = await carry(once, clock, timedelta(seconds=max(0.0, min(left_s, AGAIN_S))), what)
+            except AskClosedError as error:
+                raise CoordinationError(f"{what}: {error}: make a new client", "closed") from error
             except AskTimeoutError as error:
                 if until_s - clock.monotonic() < LEAST_S:
                     raise CoordinationTimeoutError(
