@@ -7,6 +7,7 @@ import functools
 from collections.abc import Awaitable
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 from actors.coordination import messages as m
 from actors.coordination.errors import (
@@ -14,6 +15,7 @@ from actors.coordination.errors import (
     CoordinationError,
     CoordinationTimeoutError,
     LeaseLostError,
+    ProtocolError,
     TtlError,
     error_of,
 )
@@ -129,25 +131,31 @@ class Locks:
         ttl_s, wait_s = seconds("ttl", ttl), m.MAX_WAIT_MS / 1000
         if timeout is not None:
             wait_s = min(wait_s, seconds("timeout", timeout))
-        who = owner or self._transport.new_owner(name)
-        request = m.Acquire(
-            owner=who,
-            ttl_ms=int(ttl_s * 1000),
-            kind="lock" if limit is None else "semaphore",
-            shared=shared,
-            permits=permits,
-            limit=limit or 1,
-            wait_ms=int(wait_s * 1000),
-            data=data,
-        )
-        try:
-            return await self._granted(name, request, ttl_s, is_own=owner is None)
-        except (CoordinationTimeoutError, LeaseLostError, asyncio.CancelledError):
-            # It may be granted to nobody, later.
-            self._withdraw(name, m.GiveUp(owner=who, only_waits=owner is not None))
-            raise
+        clock = self._transport.clock
+        who, until_s = owner or self._transport.new_owner(name), clock.monotonic() + wait_s
+        while True:
+            request = m.Acquire(
+                owner=who,
+                ttl_ms=int(ttl_s * 1000),
+                kind="lock" if limit is None else "semaphore",
+                shared=shared,
+                permits=permits,
+                limit=limit or 1,
+                wait_ms=int(wait_s * 1000),
+                data=data,
+                claim=uuid4().hex,
+                anew=owner is None,
+            )
+            try:
+                return await self._granted(name, request, ttl_s)
+            except (CoordinationTimeoutError, LeaseLostError, asyncio.CancelledError) as error:
+                # It may be granted to nobody, later.
+                self._withdraw(name, m.GiveUp(owner=who, claim=request.claim))
+                wait_s = until_s - clock.monotonic()
+                if not isinstance(error, LeaseLostError) or wait_s <= 0.0:
+                    raise
 
-    async def _granted(self, name: str, request: m.Acquire, ttl_s: float, *, is_own: bool) -> Lease:
+    async def _granted(self, name: str, request: m.Acquire, ttl_s: float) -> Lease:
         begin_s = self._transport.clock.monotonic()
         reply = await self._transport.ask(name, request, request.wait_ms / 1000 + self._call_s)
         if not isinstance(reply, m.Grant):
@@ -158,9 +166,10 @@ class Locks:
             request.owner,
             token=reply.token,
             ttl_s=ttl_s,
-            from_s=begin_s + reply.waited_ms / 1000,
-            renewal=m.Renew(owner=request.owner, token=reply.token, ttl_ms=request.ttl_ms),
-            ending=m.Release(owner=request.owner, token=reply.token, entirely=is_own),
+            from_s=begin_s,
+            first_s=reply.ttl_ms / 1000,
+            renewal=m.Renew(owner=request.owner, token=reply.token, ttl_ms=request.ttl_ms, claim=request.claim),
+            ending=m.Release(owner=request.owner, token=reply.token, claim=request.claim),
         )
         return await lease.begin()
 
@@ -194,7 +203,7 @@ class Locks:
         return reply.number
 
     def _withdraw(self, name: str, request: m.AnyRequest) -> None:
-        self._in_background(self._transport.ask(name, request, WITHDRAW_S))
+        self._in_background(self._transport.undo(name, request, WITHDRAW_S))
 
     def _in_background(self, work: Awaitable[Any]) -> None:
         async def run() -> None:
@@ -220,4 +229,4 @@ class Locks:
 def _refused(what: str, reply: m.Reply) -> CoordinationError:
     if isinstance(reply, m.Refusal):
         return error_of(what, reply)
-    return CoordinationError(f"{what}: the service answered with {type(reply).__name__}: use its version", "protocol")
+    return ProtocolError(f"{what}: the service answered with {type(reply).__name__}: use its version", "protocol")

@@ -154,44 +154,34 @@ class Coordinator(Actor[Resource]):
                 return self._group(request, now_ms)
             case m.Enter():
                 return self._enter(request, now_ms)
+            case m.Withdraw():
+                return self._withdraw(request)
             case m.Watch():
                 return self._watch(request, now_ms)
             case _:
                 return self.state.view()
 
-    def _locked(self, request: m.Acquire | m.Renew | m.Release | m.GiveUp | m.Break, now_ms: int) -> m.Reply | None:
-        state, ctx, id = self.state, self.ctx, self.ctx.message_id
+    def _locked(self, request: m.LockRequest, now_ms: int) -> m.Reply | None:
+        lock, id = self.state.lock, self.ctx.message_id
         match request:
             case m.Acquire():
-                want = Want(
-                    id=id,
-                    owner=request.owner,
-                    kind=request.kind,
-                    shared=request.shared,
-                    permits=request.permits,
-                    limit=request.limit,
-                    ttl_ms=request.ttl_ms,
-                    wait_ms=request.wait_ms,
-                    data=request.data,
-                )
-                state.lock, events = locks.acquire(state.lock, want, now_ms, ctx.offset)
-            case m.Renew():
-                state.lock, events = locks.renew(state.lock, id, request.owner, request.token, request.ttl_ms, now_ms)
-            case m.Release():
-                state.lock, events = locks.release(
-                    state.lock, id, request.owner, request.token, now_ms, entirely=request.entirely
-                )
-            case m.GiveUp():
-                state.lock, events = locks.give_up(state.lock, id, request.owner, now_ms, only_waits=request.only_waits)
+                lock, events = locks.acquire(lock, _want(id, request), now_ms, self.ctx.offset)
+            case m.Renew(owner=owner, token=token, ttl_ms=ttl_ms, claim=claim):
+                lock, events = locks.renew(lock, id, owner, token, ttl_ms, now_ms, claim=claim)
+            case m.Release(owner=owner, token=token, entirely=entirely, claim=claim):
+                lock, events = locks.release(lock, id, owner, token, now_ms, entirely=entirely, claim=claim)
+            case m.GiveUp(owner=owner, claim=claim):
+                lock, events = locks.give_up(lock, id, owner, now_ms, claim=claim)
             case m.Break():
-                state.lock, events = locks.break_all(state.lock, id, now_ms)
-        reply = self._told(events)
+                lock, events = locks.break_all(lock, id, now_ms)
+        self.state.lock = lock
+        reply = self._told(events, now_ms)
         return reply if reply is not None else self._later()
 
     def _node(self, request: m.Put | m.Keep | m.Drop, now_ms: int) -> m.Reply:
         state = self.state
         if isinstance(request, m.Drop):
-            if state.node.session != request.session:
+            if not registry.is_own(state.node, request.session, request.claim):
                 return m.Refusal("absent", "there is no such node of this session")
             state.node = Node(version=state.node.version + 1)
             return m.Done(state.node.version)
@@ -202,21 +192,22 @@ class Coordinator(Actor[Resource]):
             state.node = kept
             return m.Done(kept.version)
         ends_ms = None if request.ttl_ms is None else now_ms + request.ttl_ms
-        node = registry.put(state.node, request.data, request.expected, request.session, ends_ms)
+        node = registry.put(state.node, request.data, request.expected, request.session, ends_ms, request.claim)
         if node is None:
             there = "isn't there" if state.node.data is None else f"has version {state.node.version}"
             return m.Refusal("conflict", f"version {request.expected} was expected, and the node {there}")
         state.node = node
         return m.Done(node.version)
 
-    def _group(self, request: m.Join | m.Beat | m.Leave, now_ms: int) -> m.Reply:
+    def _group(self, request: m.GroupRequest, now_ms: int) -> m.Reply:
         state = self.state
         if isinstance(request, m.Join):
-            state.group = registry.join(state.group, request.member, request.data, now_ms + request.ttl_ms)
+            ends_ms = now_ms + request.ttl_ms
+            state.group = registry.join(state.group, request.member, request.data, ends_ms, request.claim)
         elif isinstance(request, m.Leave):
-            state.group = registry.leave(state.group, request.member)
+            state.group = registry.leave(state.group, request.member, request.claim)
         else:
-            group = registry.beat(state.group, request.member, now_ms + request.ttl_ms)
+            group = registry.beat(state.group, request.member, now_ms + request.ttl_ms, request.claim)
             if group is None:
                 return m.Refusal("absent", f"there is no member {request.member}")
             state.group = group
@@ -224,7 +215,8 @@ class Coordinator(Actor[Resource]):
 
     def _enter(self, request: m.Enter, now_ms: int) -> m.Reply | None:
         state = self.state
-        party = Party(id=self.ctx.message_id, name=request.party, deadline_ms=now_ms + request.wait_ms)
+        ends_ms = now_ms + request.wait_ms
+        party = Party(id=self.ctx.message_id, name=request.party, deadline_ms=ends_ms, claim=request.claim)
         done = registry.enter(state.barrier, party, request.parties)
         if done is None:
             return m.Refusal("parties", f"{state.barrier.parties} parties are waited for, not {request.parties}")
@@ -236,6 +228,15 @@ class Coordinator(Actor[Resource]):
             if one.id != party.id:
                 self._answer(one.id, m.Done(state.barrier.generation))
         return m.Done(state.barrier.generation) if present else self._later()
+
+    def _withdraw(self, request: m.Withdraw) -> m.Reply:
+        state = self.state
+        state.node, state.group, state.barrier, gone = registry.withdraw(
+            state.node, state.group, state.barrier, request.claim
+        )
+        for party in gone:
+            self._answer(party.id, m.Refusal("broken", _TEXTS["broken"]))
+        return m.Done()
 
     def _watch(self, request: m.Watch, now_ms: int) -> m.Reply | None:
         state = self.state
@@ -252,7 +253,7 @@ class Coordinator(Actor[Resource]):
         """See to what is over."""
         state = self.state
         state.lock, events = locks.tick(state.lock, now_ms)
-        self._told(events)
+        self._told(events, now_ms)
         state.node = registry.overdue_node(state.node, now_ms)
         state.group = registry.overdue_group(state.group, now_ms)
         state.barrier, late = registry.overdue_barrier(state.barrier, now_ms)
@@ -262,14 +263,14 @@ class Coordinator(Actor[Resource]):
             state.watchers.remove(watcher)
             self._answer(watcher.id, state.view())
 
-    def _told(self, events: list[Event]) -> m.Reply | None:
+    def _told(self, events: list[Event], now_ms: int) -> m.Reply | None:
         """Answer those who waited, and give the answer to the message itself, if it is among them."""
         own: m.Reply | None = None
         for event in events:
             reply: m.Reply
             match event:
-                case Granted(_, token, _, waited_ms, count):
-                    reply = m.Grant(token, waited_ms, count)
+                case Granted(_, token, expires_ms, waited_ms, count):
+                    reply = m.Grant(token, waited_ms, count, expires_ms - now_ms)
                 case Refused(_, reason):
                     reply = m.Refusal(reason, _TEXTS[reason])
                 case Renewed(_, token, _):
@@ -308,6 +309,22 @@ class Coordinator(Actor[Resource]):
         if due_ms is not None and not 0 < state.timer_ms <= due_ms:
             state.timer_ms = due_ms
             self.ctx.schedule(m.encode(m.Tick()), at=_EPOCH + timedelta(milliseconds=due_ms), name=_TIMER)
+
+
+def _want(id: str, request: m.Acquire) -> Want:
+    return Want(
+        id=id,
+        owner=request.owner,
+        claim=request.claim,
+        anew=request.anew,
+        kind=request.kind,
+        shared=request.shared,
+        permits=request.permits,
+        limit=request.limit,
+        ttl_ms=request.ttl_ms,
+        wait_ms=request.wait_ms,
+        data=request.data,
+    )
 
 
 def coordination(app: App, *, partitions: int = PARTITIONS) -> type[Coordinator]:

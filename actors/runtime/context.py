@@ -99,6 +99,7 @@ class Context:
     __slots__ = (
         "_asked",
         "_count",
+        "_counts",
         "_is_answered_later",
         "_raw_key",
         "_record",
@@ -117,6 +118,7 @@ class Context:
 
     expired_in: Store[Any, Any]
     _count: int
+    _counts: dict[str, int]
     _asked: Any
     _is_answered_later: bool
 
@@ -164,8 +166,19 @@ class Context:
         clock = state.tools.clock
         return state.scope.now_ms if clock is None else max(state.scope.now_ms, clock.wall_ms())
 
-    def next_id(self) -> str:
-        """Give an id for something that the message begets: the same for the n-th one whenever it is handled again."""
+    def next_id(self, series: str = "") -> str:
+        """Give an id for something that the message begets: the same for the n-th one whenever it is handled again.
+
+        Args:
+            series: is counted by itself: how many ids are given in one doesn't change those of another.
+        """
+        if series:
+            try:
+                counts = self._counts
+            except AttributeError:
+                counts = self._counts = {}
+            counts[series] = counts.get(series, 0) + 1
+            return f"{self.message_id}-{series}-{counts[series]}"
         try:
             self._count += 1
         except AttributeError:
