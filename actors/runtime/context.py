@@ -100,6 +100,7 @@ class Context:
         "_asked",
         "_count",
         "_counts",
+        "_is_answer_forgotten",
         "_is_answered_later",
         "_raw_key",
         "_record",
@@ -120,6 +121,7 @@ class Context:
     _count: int
     _counts: dict[str, int]
     _asked: Any
+    _is_answer_forgotten: bool
     _is_answered_later: bool
 
     @property
@@ -354,6 +356,17 @@ class Context:
         if asks is None:
             raise UsageError("ctx.ask(): no actor of this app answers: annotate what a handler returns")
         return await asks.ask(self, actor, key, message, timeout)
+
+    def forget_answer(self) -> None:
+        """Keep no answer to this question: asked again after it was answered, it is handled again.
+
+        For what changes nothing and is answered with much: the answers that are kept are written to a changelog, for
+        `answer_ttl`. To be called before `answer_later`. Nothing happens if the message is no question.
+
+        Raises:
+            UsageError: the actor gives no answers.
+        """
+        self._answers("forget_answer").forget(self)
 
     def answer_later(self) -> AnswerLater | None:
         """Give what it takes to answer this question in a later message or timer of this key: keep it in the state.
