@@ -147,13 +147,14 @@ def acquire(lock: Lock, want: Want, now_ms: int, offset: int) -> Step:
     there are, or one by a holder that wants it in another way.
     """
     lock, events = _overdue(lock, now_ms)
+    agreed = lock
     if not lock.holders and not lock.waiters:
-        lock = msgspec.structs.replace(lock, kind=want.kind, limit=want.limit)
-    refusal = _refusal(lock, want)
+        agreed = msgspec.structs.replace(lock, kind=want.kind, limit=want.limit)
+    refusal = _refusal(agreed, want)
     if refusal is not None:
         return lock, [*events, Refused(want.id, refusal)]
     waiter = Waiter(want=want, offset=offset, since_ms=now_ms, deadline_ms=now_ms + want.wait_ms)
-    lock, replaced = _queued(lock, waiter)
+    lock, replaced = _queued(agreed, waiter)
     lock, served = _serve(lock, now_ms)
     if want.wait_ms == 0 and any(one is waiter for one in lock.waiters):
         lock = msgspec.structs.replace(lock, waiters=tuple(one for one in lock.waiters if one is not waiter))

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
+MAX_MEMBERS = 1_000
+"""Of a group: the state is written anew with each sign of life."""
+
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """A value with a version that grows with each change, deletions included; `data` None: it isn't there.
@@ -83,8 +86,11 @@ def is_own(node: Node, session: str, claim: str = "") -> bool:
     return node.data is not None and node.session == session and claim in ("", node.claim)
 
 
-def join(group: Group, name: str, data: str, expires_ms: int, claim: str = "") -> Group:
-    """Add a member, or change what it shows: it keeps its place. It is the later claim's then."""
+def join(group: Group, name: str, data: str, expires_ms: int, claim: str = "") -> Group | None:
+    """Add a member, or change what it shows: it keeps its place. It is the later claim's then.
+
+    None if there are `MAX_MEMBERS` others already.
+    """
     held = next((member for member in group.members if member.name == name), None)
     if held is not None:
         ends_ms = max(held.expires_ms, expires_ms)
@@ -92,6 +98,8 @@ def join(group: Group, name: str, data: str, expires_ms: int, claim: str = "") -
         return msgspec.structs.replace(
             group, members=tuple(now if member is held else member for member in group.members)
         )
+    if len(group.members) >= MAX_MEMBERS:
+        return None
     number = group.last_joined + 1
     member = Member(name=name, data=data, joined=number, expires_ms=expires_ms, claim=claim)
     return Group(members=(*group.members, member), last_joined=number)
@@ -115,8 +123,7 @@ def withdraw(node: Node, group: Group, barrier: Barrier, claim: str) -> tuple[No
         node = Node(version=node.version + 1)
     group = msgspec.structs.replace(group, members=tuple(one for one in group.members if one.claim != claim))
     gone = tuple(party for party in barrier.waiting if party.claim == claim)
-    waiting = tuple(party for party in barrier.waiting if party.claim != claim)
-    return node, group, msgspec.structs.replace(barrier, waiting=waiting), gone
+    return node, group, _without(barrier, gone), gone
 
 
 def enter(barrier: Barrier, party: Party, parties: int) -> tuple[Barrier, tuple[Party, ...]] | None:
@@ -148,10 +155,13 @@ def overdue_group(group: Group, now_ms: int) -> Group:
 def overdue_barrier(barrier: Barrier, now_ms: int) -> tuple[Barrier, tuple[Party, ...]]:
     """Let those go whose time at the barrier is over, and give them."""
     late = tuple(party for party in barrier.waiting if party.deadline_ms <= now_ms)
-    if not late:
-        return barrier, ()
-    still = tuple(party for party in barrier.waiting if party.deadline_ms > now_ms)
-    return msgspec.structs.replace(barrier, waiting=still), late
+    return _without(barrier, late), late
+
+
+def _without(barrier: Barrier, gone: tuple[Party, ...]) -> Barrier:
+    """Let parties go; when nobody waits any more, the next ones may agree on another number."""
+    still = tuple(party for party in barrier.waiting if party not in gone) if gone else barrier.waiting
+    return Barrier(parties=barrier.parties if still else 0, waiting=still, generation=barrier.generation)
 
 
 def due_ms(node: Node, group: Group, barrier: Barrier) -> int | None:

@@ -190,8 +190,11 @@ class Locks:
             raise error_of(f"breaking {name!r}", m.Refusal("unknown", "nobody ever held it"))
         await self._done(name, m.Break())
 
-    async def _view(self, name: str, request: m.AnyRequest, wait_s: float = 0.0) -> m.View:
-        reply = await self._transport.ask(name, request, wait_s + self._call_s)
+    async def _view(self, name: str, request: m.AnyRequest) -> m.View:
+        return self._viewed(name, request, await self._transport.ask(name, request, self._call_s))
+
+    @staticmethod
+    def _viewed(name: str, request: m.AnyRequest, reply: m.Reply) -> m.View:
         if not isinstance(reply, m.View):
             raise _refused(f"{type(request).__name__} {name!r}", reply)
         return reply

@@ -21,9 +21,11 @@ MAX_WAIT_MS = 12 * 3600 * 1000
 MAX_TTL_MS = 24 * 3600 * 1000
 MAX_NAME = 200
 MAX_DATA = 64 * 1024
+"""Bytes of UTF-8."""
 
 Reason: TypeAlias = (
-    LockReason | Literal["malformed", "protocol", "ttl", "short-ttl", "conflict", "absent", "parties", "argument"]
+    LockReason
+    | Literal["malformed", "protocol", "misplaced", "ttl", "short-ttl", "conflict", "absent", "parties", "argument"]
 )
 
 
@@ -90,7 +92,10 @@ class Look(Request, frozen=True, kw_only=True, tag="look"):
 
 
 class Watch(Request, frozen=True, kw_only=True, tag="watch"):
-    """Ask for the `View` as soon as its version is above `after`, or after `wait_ms` as it is."""
+    """Ask for the `View` as soon as its version is above `after`, or after `wait_ms` as it is.
+
+    Who had to wait gets `Changed` in the place of a large one, and looks by itself.
+    """
 
     after: int
     wait_ms: int
@@ -218,7 +223,13 @@ class View(msgspec.Struct, frozen=True, kw_only=True, tag="view"):
     members: tuple[Member, ...]
 
 
-Reply: TypeAlias = Grant | Done | Refusal | View
+class Changed(msgspec.Struct, frozen=True, tag="changed"):
+    """There is a `View` of this version, or a later one."""
+
+    version: int
+
+
+Reply: TypeAlias = Grant | Done | Refusal | View | Changed
 
 encode = msgspec.json.Encoder().encode
 decode_envelope: Callable[[bytes], Envelope] = msgspec.json.Decoder(Envelope).decode
@@ -242,8 +253,9 @@ def problem(request: AnyRequest, least_ttl_ms: int) -> Refusal | None:
         may_be_empty = name == "claim" or (isinstance(request, Put) and ttl_ms is None)
         if given is not None and not int(not may_be_empty) <= len(given) <= MAX_NAME:
             return Refusal("argument", f"{name}={given[:40]!r}: it has to be a text of 1 to {MAX_NAME} characters")
-    if len(getattr(request, "data", None) or "") > MAX_DATA:
-        return Refusal("argument", f"data has more than {MAX_DATA} characters: keep it elsewhere and its name here")
+    data = getattr(request, "data", None) or ""
+    if len(data) > MAX_DATA // 4 and len(data.encode(errors="surrogatepass")) > MAX_DATA:
+        return Refusal("argument", f"data has more than {MAX_DATA} bytes: keep it elsewhere and its name here")
     if isinstance(request, Withdraw) and not request.claim:
         return Refusal("argument", "a withdrawal needs a claim")
     if isinstance(request, Put) and request.session and ttl_ms is None:

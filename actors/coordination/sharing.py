@@ -40,10 +40,18 @@ class Sharing(Locks):
             after: a view's version, to see only what is newer.
         """
         while True:
-            view = await self._view(name, m.Watch(after=after, wait_ms=int(WATCH_S * 1000)), WATCH_S)
-            if view.version > after:
+            view = await self._watched(name, after)
+            if view is not None and view.version > after:
                 after = view.version
                 yield view
+
+    async def _watched(self, name: str, after: int) -> m.View | None:
+        request = m.Watch(after=after, wait_ms=int(WATCH_S * 1000))
+        reply = await self._transport.ask(name, request, WATCH_S + self._call_s)
+        if isinstance(reply, m.Changed):
+            # It is large, and many may watch: each fetches it by itself.
+            return await self.look(name) if reply.version > after else None
+        return self._viewed(name, request, reply)
 
     # --- nodes -----------------------------------------------------------------------------------------------------
 
@@ -57,7 +65,7 @@ class Sharing(Locks):
 
         Args:
             name: of the node.
-            data: up to 64 k characters.
+            data: up to 64 kB of UTF-8.
             version: what it has to be now, 0 for a node that isn't there; any if left out.
 
         Raises:

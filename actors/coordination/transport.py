@@ -13,7 +13,7 @@ import msgspec
 
 from actors._core.partitioner import partition_for
 from actors.coordination import messages as m
-from actors.coordination.errors import CoordinationError, CoordinationTimeoutError, ProtocolError
+from actors.coordination.errors import CoordinationError, CoordinationTimeoutError, ProtocolError, error_of
 from actors.errors import AskClosedError, AskError, AskTimeoutError, BrokerUnavailableError, UnknownTopicError
 from actors.ports import Answer, Asks, Clock, Question
 from actors.runtime.asks import OK, carry, deadline_header
@@ -165,10 +165,13 @@ def _encoded(name: str, request: m.AnyRequest) -> tuple[bytes, bytes]:
     """Give a request and its key as bytes.
 
     Raises:
-        CoordinationError: the name is too long or none, or a text isn't one that UTF-8 has.
+        CoordinationError: the name is too long or none, a text isn't one that UTF-8 has, or the request can't be meant.
     """
     if not 0 < len(name) <= m.MAX_NAME:
         raise CoordinationError(f"name {name[:40]!r}: it has to be a text of 1 to {m.MAX_NAME} characters", "argument")
+    problem = m.problem(request, 0)
+    if problem is not None:
+        raise error_of(f"{type(request).__name__} {name!r}", problem)
     try:
         return name.encode(), m.encode(request)
     except UnicodeEncodeError as error:

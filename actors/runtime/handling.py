@@ -154,7 +154,7 @@ class Handling:
         try:
             send_dead_letter(self.spec, state, record, reason=describe(failed), attempts=attempts)
         except RecordTooLargeError as error:
-            logger.error("%s offset %d: no dead letter: %s", self.source, record.offset, error)  # noqa: TRY400
+            logger.error("%s offset %d: no dead letter: %s", self.source, record.offset, error)
 
     def _reject(self, state: TaskState, record: InputRecord, rejected: Rejected, turn: Turn | None) -> None:
         """Tell whoever asked that the handler refused the message, which is thereby handled."""
