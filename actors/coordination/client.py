@@ -73,7 +73,7 @@ class Coordination(Sharing):
         """Disconnect, within `CLOSE_S`. May be called twice.
 
         Calls that still wait, and all later ones, raise a `CoordinationError` with the reason "closed". Leases that
-        weren't released are lost, and end by themselves.
+        weren't released are lost at their next renewal, and end by themselves.
         """
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(), name="closing the coordination client")

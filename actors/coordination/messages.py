@@ -1,8 +1,7 @@
 """What clients and the service say to each other: JSON with the tag `type` and the version `v` of the protocol.
 
-All times are milliseconds. A request's `nonce` makes it another question than one with the same content. A `claim` is
-made up by who asks: it names what a request takes, so that renewing it, giving it back or withdrawing the request
-concerns nothing else, though another program runs under the same name.
+All times are milliseconds. A `claim` is made up by who asks: it names what a request takes, so that renewing it, giving
+it back or withdrawing the request concerns nothing else, though another program runs under the same name.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """The base of requests."""
 
     v: int = VERSION
-    nonce: str = ""
 
 
 class Acquire(Request, frozen=True, kw_only=True, tag="acquire"):

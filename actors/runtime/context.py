@@ -98,7 +98,6 @@ class Context:
 
     __slots__ = (
         "_asked",
-        "_count",
         "_counts",
         "_is_answer_forgotten",
         "_is_answered_later",
@@ -118,7 +117,6 @@ class Context:
         self.key = key
 
     expired_in: Store[Any, Any]
-    _count: int
     _counts: dict[str, int]
     _asked: Any
     _is_answer_forgotten: bool
@@ -169,23 +167,10 @@ class Context:
         return state.scope.now_ms if clock is None else max(state.scope.now_ms, clock.wall_ms())
 
     def next_id(self, series: str = "") -> str:
-        """Give an id for something that the message begets: the same for the n-th one whenever it is handled again.
-
-        Args:
-            series: is counted by itself: how many ids are given in one doesn't change those of another.
-        """
-        if series:
-            try:
-                counts = self._counts
-            except AttributeError:
-                counts = self._counts = {}
-            counts[series] = counts.get(series, 0) + 1
-            return f"{self.message_id}-{series}-{counts[series]}"
-        try:
-            self._count += 1
-        except AttributeError:
-            self._count = 1
-        return f"{self.message_id}-{self._count}"
+        """Give an id for what the message begets: the same for the n-th of a series whenever it is handled again."""
+        self._counts = counts = getattr(self, "_counts", {})
+        number = counts[series] = counts.get(series, 0) + 1
+        return f"{self.message_id}-{series}-{number}" if series else f"{self.message_id}-{number}"
 
     def undecodable(self, error: Exception) -> UndecodableRecordError:
         """Give the error that says that the message isn't what its actor takes."""
@@ -358,13 +343,9 @@ class Context:
         return await asks.ask(self, actor, key, message, timeout)
 
     def forget_answer(self) -> None:
-        """Keep no answer to this question: asked again after it was answered, it is handled again.
+        """Keep no answer to this question, for what only reads: if it is asked again, it is handled again.
 
-        For what changes nothing and is answered with much: the answers that are kept are written to a changelog, for
-        `answer_ttl`. To be called before `answer_later`. Nothing happens if the message is no question.
-
-        Raises:
-            UsageError: the actor gives no answers.
+        Call it before `answer_later`; in an actor that gives no answers it raises `UsageError`.
         """
         self._answers("forget_answer").forget(self)
 
