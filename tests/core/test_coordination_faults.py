@@ -338,21 +338,24 @@ def test_a_put_that_is_cancelled_is_withdrawn_and_the_sessions_earlier_one_is_no
     run(driver, work)
 
 
-def test_a_node_that_a_session_puts_again_is_the_later_leases(driver):
+@pytest.mark.parametrize("is_released", [True, False])
+def test_a_node_that_a_session_puts_again_is_the_later_leases(driver, is_released):
     one = client(driver)
 
     async def work() -> None:
         async with one.session(ttl=5) as session:
             first = await session.put("n", "a")
             second = await session.put("n", "b", version=1)
-            await first.release()
+            if is_released:
+                await first.release()
             await asyncio.sleep(60)
             assert await one.get("n") == ("b", 2)
             assert second.is_held
-            assert not first.is_held
             assert not session.lost.is_set()
         await asyncio.sleep(60)
         assert await one.get("n") is None
+        # It ended when it was replaced: nobody was told that it is lost.
+        assert (first.is_held, first.lost.is_set()) == (False, False)
 
     run(driver, work)
 
