@@ -21,10 +21,11 @@ from actors._core.partitioner import partition_for
 from actors._core.policy import OnError, Then
 from actors._faust.codecs import ActorSchema, key_codec, resolve
 from actors._faust.declared import Declaration, as_coroutine, check_options
+from actors._faust.decoder import Decoder
 from actors._faust.definition import ActorDefinition
 from actors._faust.options import milliseconds, split_options
 from actors._faust.service import ActorService
-from actors._faust.setup import Setup, inbox_of
+from actors._faust.setup import Setup, changelog_topic, inbox_of
 from actors._faust.shared import Shared, SharedView, shared_of
 from actors._faust.versions import Upgrades, versioned
 from actors._faust.views import View, view_of
@@ -384,6 +385,17 @@ class App(faust.App):  # type: ignore[misc]
                 return definition
         known = ", ".join(sorted(self.actors)) or "none"
         raise UsageError(f"{getattr(actor, '__name__', actor)!r} is no actor of this app, which has: {known}")
+
+    def decoder(self, store: str) -> Decoder:
+        """Give what reads a store's keys and values as its changelog has them, for use outside of handlers.
+
+        Raises:
+            UsageError: the app has no such store.
+        """
+        if store not in self.stores:
+            known = ", ".join(sorted(self.stores)) or "none"
+            raise UsageError(f"{store!r} is no store of this app, which has: {known}")
+        return Decoder(store, changelog_topic(self, store), self.stores[store])
 
     def topic(self, *topics: str, **options: Any) -> Any:
         """Describe a topic, as Faust does; `msgspec.Struct` and dataclasses work as types, bytes and str are raw.

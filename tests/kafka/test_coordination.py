@@ -14,7 +14,6 @@ from actors.coordination.client import CLOSE_S
 from tests.kafka.helpers import WorkerProcess, eventually, producing, read_all, unique
 
 MODULE = "actors.coordination.app"
-PARTITIONS = 8
 
 
 @pytest.fixture
@@ -123,7 +122,7 @@ async def test_many_watch_something_large_and_nobody_loses_its_lease(brokers: st
                 return
 
         watching = [asyncio.create_task(watch()) for _ in range(300)]
-        held = [await other.acquire(f"elsewhere-{number}", ttl=6) for number in range(PARTITIONS)]
+        held = [await other.acquire(f"elsewhere-{number}", ttl=6) for number in range(8)]
         await client.put("n", "d" * 64_000)
         async with asyncio.timeout(60):
             await asyncio.gather(*watching)
