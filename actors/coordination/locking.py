@@ -80,7 +80,8 @@ class Locks:
             BusyError: too many wait for it already.
             TtlError: the ttl is too short for the service.
             LockMismatchError: the resource is in use as another kind of lock.
-            LeaseLostError: at the end of the block, if it was lost in it.
+            LeaseLostError: at the end of the block, if it was lost in it; or on the way in, if it was granted and over
+                again before the answer came: this program, or its connection, stood still.
         """
         return Leasing(
             functools.partial(self.acquire, name, ttl, timeout=timeout, shared=shared, owner=owner, data=data)
@@ -131,29 +132,25 @@ class Locks:
         ttl_s, wait_s = seconds("ttl", ttl), m.MAX_WAIT_MS / 1000
         if timeout is not None:
             wait_s = min(wait_s, seconds("timeout", timeout))
-        clock = self._transport.clock
-        who, until_s = owner or self._transport.new_owner(name), clock.monotonic() + wait_s
-        while True:
-            request = m.Acquire(
-                owner=who,
-                ttl_ms=int(ttl_s * 1000),
-                kind="lock" if limit is None else "semaphore",
-                shared=shared,
-                permits=permits,
-                limit=limit or 1,
-                wait_ms=int(wait_s * 1000),
-                data=data,
-                claim=uuid4().hex,
-                anew=owner is None,
-            )
-            try:
-                return await self._granted(name, request, ttl_s)
-            except (CoordinationTimeoutError, LeaseLostError, asyncio.CancelledError) as error:
-                # It may be granted to nobody, later.
-                self._withdraw(name, m.GiveUp(owner=who, claim=request.claim))
-                wait_s = until_s - clock.monotonic()
-                if not isinstance(error, LeaseLostError) or wait_s <= 0.0:
-                    raise
+        who = owner or self._transport.new_owner(name)
+        request = m.Acquire(
+            owner=who,
+            ttl_ms=int(ttl_s * 1000),
+            kind="lock" if limit is None else "semaphore",
+            shared=shared,
+            permits=permits,
+            limit=limit or 1,
+            wait_ms=int(wait_s * 1000),
+            data=data,
+            claim=uuid4().hex,
+            anew=owner is None,
+        )
+        try:
+            return await self._granted(name, request, ttl_s)
+        except (CoordinationTimeoutError, LeaseLostError, asyncio.CancelledError):
+            # It may be granted to nobody, later.
+            self._withdraw(name, m.GiveUp(owner=who, claim=request.claim))
+            raise
 
     async def _granted(self, name: str, request: m.Acquire, ttl_s: float) -> Lease:
         begin_s = self._transport.clock.monotonic()

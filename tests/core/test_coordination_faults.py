@@ -17,7 +17,7 @@ from actors.coordination import (
 )
 from actors.coordination import messages as m
 from actors.coordination.service import ACTOR
-from actors.coordination.transport import SKEW_S, Outside
+from actors.coordination.transport import AGAIN_S, SKEW_S, Outside
 from actors.testing import ActorTestDriver
 from actors.testing.ports import FakeClock
 from tests.core.test_coordination import APP, an_app
@@ -154,7 +154,8 @@ def test_those_who_died_while_they_waited_hold_it_for_a_short_lease_each(driver)
     run(driver, work)
 
 
-def test_who_hears_too_late_of_its_grant_asks_again(driver):
+@pytest.mark.parametrize("is_in_time", [True, False])
+def test_who_hears_too_late_of_its_grant_is_told_so(driver, is_in_time):
     holder, waiter = client(driver), client(driver)
 
     async def work() -> None:
@@ -163,11 +164,14 @@ def test_who_hears_too_late_of_its_grant_asks_again(driver):
         await asyncio.sleep(100)
         with Deaf(waiter):
             await held.release()
-            await asyncio.sleep(locks.FIRST_LEASE_MS / 1000 + 1)
-        lease = await waiting
-        assert lease.is_held
-        assert (await holder.look("x")).holders[0].token == lease.token
-        assert lease.token > held.token
+            await asyncio.sleep(locks.FIRST_LEASE_MS / 1000 + (-AGAIN_S if is_in_time else 1))
+        if is_in_time:
+            assert (await waiting).left_s > 50
+            return
+        with pytest.raises(LeaseLostError, match="was over before its answer came"):
+            await waiting
+        await waiter._settle(60)
+        assert (await holder.look("x")).holders == ()
 
     run(driver, work)
 
