@@ -346,6 +346,7 @@ class App(faust.App):  # type: ignore[misc]
 
         Raises:
             AskTimeoutError: no answer came in time; whether the actor handles the message isn't known.
+            AskClosedError: `close_asks` was called meanwhile.
             AskRejectedError: its handler raised `Rejected`.
             AskFailedError: its handler failed, and the message was skipped or parked.
             UsageError: the app has no such actor, or it answers nothing; an actor is handling a message: use `ctx.ask`.

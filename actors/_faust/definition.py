@@ -34,6 +34,11 @@ class ActorDefinition:
     answers: Store[bytes, bytes] | None = None
     answer_types: AnswerTypes | None = None
 
+    @property
+    def buries(self) -> bool:
+        """Whether messages that can't be handled go to the dead-letter topic."""
+        return self.parked is not None or self.on_error.dead_letters
+
     def messages(self) -> MessageCodec:
         """Give how its messages become bytes.
 

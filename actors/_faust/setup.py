@@ -186,7 +186,7 @@ class Setup:
             effects=definition.effects,
             effect_functions=definition.effect_functions,
             parked=definition.parked,
-            dead_letters=None if definition.parked is None else self._dead_letters(),
+            dead_letters=self._dead_letters() if definition.buries else None,
             answers=answers,
         )
 
@@ -217,14 +217,14 @@ class Setup:
         )
 
     def _dead_letters(self) -> OutputTopic:
-        """Give the topic of messages that are parked: their bytes as they came."""
+        """Give the topic of messages that are parked or buried: their bytes as they came."""
         return OutputTopic(self.dead_letter_topic, _as_it_is, _as_it_is, self.batch_bytes(self.dead_letter_topic))
 
     def plain(self) -> dict[str, int]:
         """Give our topics that aren't compacted, with the partitions that they are made with."""
-        parks = any(definition.parked is not None for definition in self.app.actors.values())
+        buries = any(definition.buries for definition in self.app.actors.values())
         shared = {str(held.topic.get_topic_name()): held.partitions for held in self.app.shared_maps.values()}
-        return {**self.app.made_topics, **shared, **({self.dead_letter_topic: 1} if parks else {})}
+        return {**self.app.made_topics, **shared, **({self.dead_letter_topic: 1} if buries else {})}
 
     async def outputs(self, topics: Topics) -> Callable[[Any], OutputTopic]:
         """Give the function that finds the topic of a `ctx.send`: by a topic object or a declared one's name."""
