@@ -32,7 +32,8 @@ from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from stores.errors import StoreError, StoreUnavailableError
 from stores.folder import DataFolder
 from stores.ports import PartitionStore
-from stores.rocks import RocksResources, RocksStore
+from stores.rocks import RocksStore
+from stores.rocks_options import RocksResources
 
 if TYPE_CHECKING:
     from actors._faust.app import App
