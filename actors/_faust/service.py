@@ -190,7 +190,7 @@ class ActorService(Service):  # type: ignore[misc]
             group=self._control,
             logs=logs,
             owners=owners,
-            restorer=Restorer(logs, clock, clock_skew_margin_ms=margin_ms),
+            restorer=Restorer(logs, clock, clock_skew_margin_ms=margin_ms, seeds=setup.seeds),
             stores=self._cache,
             sink=self._late,
             clock=clock,
