@@ -24,6 +24,7 @@ from spark_replay.errors import (
     BrokerError,
     ExportError,
     LogTooShortError,
+    PlacementError,
     PointError,
     ReadError,
     ReplayError,
@@ -38,8 +39,10 @@ if TYPE_CHECKING:
     from spark_replay.changelog import read_changelog
     from spark_replay.placement import home_partition, murmur2
     from spark_replay.points import AsOf
+    from spark_replay.publish import publish_state
     from spark_replay.rebuild import Rebuilt, read_rebuild, rebuild_state, unknown_keys, write_rebuild
     from spark_replay.report import Example, Report
+    from spark_replay.seed import Seeded, write_seed
     from spark_replay.session import spark_session
     from spark_replay.sources import Source, archive, kafka
     from spark_replay.validate import compare_exports, validate_exports
@@ -53,11 +56,13 @@ __all__ = [
     "Example",
     "ExportError",
     "LogTooShortError",
+    "PlacementError",
     "PointError",
     "ReadError",
     "Rebuilt",
     "ReplayError",
     "Report",
+    "Seeded",
     "Source",
     "TargetError",
     "ToolMissingError",
@@ -70,6 +75,7 @@ __all__ = [
     "home_partition",
     "kafka",
     "murmur2",
+    "publish_state",
     "read_changelog",
     "read_rebuild",
     "rebuild_state",
@@ -77,6 +83,7 @@ __all__ = [
     "unknown_keys",
     "validate_exports",
     "write_rebuild",
+    "write_seed",
 ]
 
 # imported when asked for: without pyspark the command still starts, and says what is missing
@@ -90,17 +97,20 @@ _HOMES = {
     "Example": "report",
     "Rebuilt": "rebuild",
     "Report": "report",
+    "Seeded": "seed",
     "Source": "sources",
     "archive": "sources",
     "compare_exports": "validate",
     "home_partition": "placement",
     "kafka": "sources",
     "murmur2": "placement",
+    "publish_state": "publish",
     "read_changelog": "changelog",
     "rebuild_state": "rebuild",
     "spark_session": "session",
     "validate_exports": "validate",
     "write_rebuild": "rebuild",
+    "write_seed": "seed",
 }
 
 

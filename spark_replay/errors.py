@@ -48,4 +48,8 @@ class AppError(ReplayError):
 
 
 class TargetError(ReplayError):
-    """The folder to write to can't be used."""
+    """The folder, or the topic, to write to can't be used."""
+
+
+class PlacementError(ReplayError):
+    """The state's keys can't be spread over other partitions."""

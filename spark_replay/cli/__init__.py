@@ -6,6 +6,7 @@ import click
 
 from spark_replay.cli.archive import archive
 from spark_replay.cli.rebuild import rebuild
+from spark_replay.cli.seed import seed
 from spark_replay.cli.validate import validate
 
 
@@ -20,5 +21,5 @@ def main() -> None:
     """
 
 
-for command in (archive, rebuild, validate):
+for command in (archive, rebuild, validate, seed):
     main.add_command(command)
