@@ -25,8 +25,8 @@ from pyspark.sql.observation import Observation
 
 from spark_replay.changelog import read_rows
 from spark_replay.errors import ReadError, TargetError, ToolMissingError, WrongTopicError
+from spark_replay.points import now_ms
 from spark_replay.reading import reading
-from spark_replay.rebuild import now_ms
 from spark_replay.sources import KafkaSource
 from spark_replay.topic import Topic, settings_of
 from stores._core.record import STAMP_BYTES, Position

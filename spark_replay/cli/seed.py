@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replay.cli.options import Given, Pair, failing, make_console, source_options, spark_for
+from spark_replay.cli.options import (
+    Given,
+    Pair,
+    dry_run_option,
+    failing,
+    make_console,
+    say_plan,
+    source_options,
+    spark_for,
+)
 from spark_replay.errors import ReadError
 
 if TYPE_CHECKING:
@@ -43,7 +52,8 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Say that the store isn't one with placement=\"task\": of a single partition it can't be seen.",
 )
-def seed(app: str, to: Path, overwrite: bool, publish: str | None, **options: Any) -> None:
+@dry_run_option
+def seed(app: str, to: Path, overwrite: bool, publish: str | None, dry_run: bool, **options: Any) -> None:
     """Make a seed: files from which workers with an empty disk begin, to read only the changelog's tail.
 
     Give workers DIR as `state_seed`, or as STATE_SEED in the environment. A seed can be used for as long as the
@@ -53,17 +63,27 @@ def seed(app: str, to: Path, overwrite: bool, publish: str | None, **options: An
     the new input topic, publish, start workers on it. See docs/seeds.md.
 
     The last line on standard output is a JSON object: keys, records, unstamped, size_bytes, seconds.
-    """
+
+    \b
+    python -m spark_replay seed --brokers 127.0.0.1:9092 --app shop --changelog shop-spent-changelog --to /mnt/seeds
+    STATE_SEED=/mnt/seeds faust -A shop worker
+    """  # noqa: D301  click takes this character for "leave the lines as they are"
     given, console = Given.of(options), make_console()
     if given.archive is not None or given.brokers is None:
         raise click.UsageError("a seed is made of what the brokers hold: leave --archive out, and say --brokers")
     with failing(), spark_for(given, console) as spark:
+        from spark_replay.plans import plan_reading
         from spark_replay.progress import progress
         from spark_replay.seed import require_no_seed, store_of, write_seed
         from spark_replay.sources import kafka
 
         source = kafka(spark, given.brokers, given.changelog, given.client(spark))
-        require_no_seed(to / store_of(publish or source.topic, app), overwrite=overwrite)
+        store = store_of(publish or source.topic, app)
+        require_no_seed(to / store, overwrite=overwrite)
+        if dry_run:
+            also = f"would publish the state to topic {publish} first" if publish else "would publish nothing"
+            say_plan(replace(plan_reading("seed", source, also=also), writes=str(to / store)), console)
+            return
         keys = None
         if publish is not None:
             with progress(spark.sparkContext, console, f"publish {source.topic} to {publish}"):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from click.testing import CliRunner, Result
 
 from actors.runtime.restore import Changelog, Restorer
@@ -21,8 +22,9 @@ from spark_replay import seed as seeding
 from spark_replay.cli import main
 from spark_replay.publish import publish_state
 from spark_replay.seed import store_of, write_seed
-from spark_replay.topic import settings_of
-from stores._core.record import STAMP_HEADER, decode_stamp, encode_stamp
+from spark_replay.sources import KafkaSource
+from spark_replay.topic import Topic, settings_of
+from stores._core.record import STAMP_BYTES, STAMP_HEADER, decode_stamp, encode_stamp
 from stores._core.seed import SEED_MANIFEST, decode_seed
 from stores.memory import MemoryStore
 from stores.ports import PartitionStore
@@ -35,8 +37,6 @@ from tests.spark.helpers import PARTITIONS, Log, Transaction, Write, append, fol
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from spark_replay.sources import KafkaSource
 
 DAY_MS = 86_400_000
 
@@ -103,8 +103,15 @@ def test_a_seed_and_the_tail_are_the_changelog(
     monkeypatch.setattr(seeding, "ROWS_PER_FILE", 7)
     log = write_log(brokers, owners(seed, count=60))
     source = source_of(spark, brokers, log.topic)
-    began_ms = seeding.now_ms()
-    done = write_seed(source, app="app", to=tmp_path / "seeds")
+    began_ms, asked_ms, describe = seeding.now_ms(), [], KafkaSource.describe
+
+    def asked(source: KafkaSource) -> Topic:
+        asked_ms.append(seeding.now_ms())
+        return describe(source)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaSource, "describe", asked)
+        done = write_seed(source, app="app", to=tmp_path / "seeds")
     cut = source.describe()
     assert done.records == sum(write.key is not None for write in log.records)
     assert done.unstamped > 0
@@ -119,7 +126,7 @@ def test_a_seed_and_the_tail_are_the_changelog(
         assert read == [w.offset for w in log.records if w.partition == number and w.offset >= cut.ends[number]]
         part = folder.find(store_of(log.topic, "app"), number)
         assert part.position.changelog_offset == cut.ends[number]
-        assert began_ms <= part.position.wall_time_ms <= seeding.now_ms()
+        assert began_ms <= part.position.wall_time_ms <= asked_ms[0], "deletes may escape what is read from then on"
         assert number or len(part.part.tables) > 1, "one table says nothing of their order"
         keys += part.keys
         store.close()
@@ -143,6 +150,36 @@ def test_keys_sort_by_their_bytes_not_by_sign_or_letters(spark: SparkSession, br
     seed = SeedFolder(tmp_path, app="app").find(store_of(log.topic, "app"), 1)
     assert [key for key, _ in seed.rows()] == sorted(keys)
     assert (seed.position.epoch, seed.position.source_offset) == (2, len(keys))
+
+
+def test_an_open_transaction_is_behind_the_seed(spark: SparkSession, brokers: str, tmp_path: Path):
+    log = write_log(brokers, [Transaction((put("a", "1"),))])
+    source, loop = source_of(spark, brokers, log.topic), asyncio.new_event_loop()
+    cut = source.describe().ends[home(b"a")]
+    producer = loop.run_until_complete(transacting(brokers))
+    try:
+        for write in (put("a", "2"), put("a", "3")):
+            sent = producer.send_and_wait(
+                log.topic, write.value, write.key, partition=write.partition, headers=write.wire_headers
+            )
+            loop.run_until_complete(sent)
+        with pytest.raises(ReadError, match="a transaction is open"):
+            publish_state(source, source_of(spark, brokers, changelog("new")))
+        write_seed(source, app="app", to=tmp_path)
+        loop.run_until_complete(producer.commit_transaction())
+    finally:
+        loop.run_until_complete(producer.stop())
+        loop.close()
+    seed = SeedFolder(tmp_path, app="app").find(store_of(log.topic, "app"), home(b"a"))
+    assert seed.position.changelog_offset == cut
+    assert [raw[STAMP_BYTES:] for _, raw in seed.rows()] == [b"1"]
+
+
+async def transacting(brokers: str) -> AIOKafkaProducer:
+    producer = AIOKafkaProducer(bootstrap_servers=brokers, transactional_id=unique("t"))
+    await producer.start()
+    await producer.begin_transaction()
+    return producer
 
 
 def test_an_existing_seed_is_kept_until_the_new_one_is_complete(
@@ -354,6 +391,10 @@ def one_error(result: Result) -> str:
 
 def test_the_command(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
     common = ["--brokers", brokers, "--changelog", log.topic, "--to", tmp_path / "to"]
+    planned = run(*common, "--app", "app", "--dry-run")
+    assert planned.exit_code == 0, planned.output
+    assert json.loads(planned.stdout.splitlines()[-1])["writes"] == str(tmp_path / "to" / store_of(log.topic, "app"))
+    assert list(tmp_path.iterdir()) == []
     result = run(*common, "--app", "app")
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout.splitlines()[-1])
