@@ -25,6 +25,7 @@ from spark_replay.errors import (
     ExportError,
     InputError,
     LogTooShortError,
+    PlacementError,
     PointError,
     ReadError,
     RecomputeError,
@@ -40,11 +41,13 @@ if TYPE_CHECKING:
     from spark_replay.changelog import read_changelog
     from spark_replay.placement import home_partition, murmur2
     from spark_replay.points import AsOf
+    from spark_replay.publish import publish_state
     from spark_replay.rebuild import Rebuilt, read_rebuild, rebuild_state, unknown_keys, write_rebuild
     from spark_replay.recompute import recompute_actor, recompute_keys
     from spark_replay.recompute_plan import Recompute, plan_recompute
     from spark_replay.recompute_report import Recomputed
     from spark_replay.report import Example, Report
+    from spark_replay.seed import Seeded, write_seed
     from spark_replay.session import spark_session
     from spark_replay.sources import Source, archive, kafka
     from spark_replay.validate import compare_exports, validate_exports
@@ -59,6 +62,7 @@ __all__ = [
     "ExportError",
     "InputError",
     "LogTooShortError",
+    "PlacementError",
     "PointError",
     "ReadError",
     "Rebuilt",
@@ -67,6 +71,7 @@ __all__ = [
     "Recomputed",
     "ReplayError",
     "Report",
+    "Seeded",
     "Source",
     "TargetError",
     "ToolMissingError",
@@ -80,6 +85,7 @@ __all__ = [
     "kafka",
     "murmur2",
     "plan_recompute",
+    "publish_state",
     "read_changelog",
     "read_rebuild",
     "rebuild_state",
@@ -89,6 +95,7 @@ __all__ = [
     "unknown_keys",
     "validate_exports",
     "write_rebuild",
+    "write_seed",
 ]
 
 # imported when asked for: without pyspark the command still starts, and says what is missing
@@ -104,6 +111,7 @@ _HOMES = {
     "Recompute": "recompute_plan",
     "Recomputed": "recompute_report",
     "Report": "report",
+    "Seeded": "seed",
     "Source": "sources",
     "archive": "sources",
     "compare_exports": "validate",
@@ -111,6 +119,7 @@ _HOMES = {
     "kafka": "sources",
     "murmur2": "placement",
     "plan_recompute": "recompute_plan",
+    "publish_state": "publish",
     "read_changelog": "changelog",
     "rebuild_state": "rebuild",
     "recompute_actor": "recompute",
@@ -118,6 +127,7 @@ _HOMES = {
     "spark_session": "session",
     "validate_exports": "validate",
     "write_rebuild": "rebuild",
+    "write_seed": "seed",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 FAUST_DEFAULTS: dict[str, Any] = {
@@ -34,6 +35,8 @@ class ActorOptions:
         queue_records: more is fetched for a task when fewer than these wait.
         revoke_timeout: how long a rebalance waits for handlers and commits.
         checkpoint_refresh: how often an idle task notes that its state is current.
+        state_seed: a folder of `spark_replay seed`: stores that this worker's disk has nothing of begin from there and
+            read only the changelog's tail. Also `STATE_SEED` in the environment.
         rocksdb_cache_bytes, rocksdb_write_buffer_bytes: block cache and memtables, shared by all stores of the worker.
     """
 
@@ -50,6 +53,7 @@ class ActorOptions:
     queue_records: int = 1_000
     revoke_timeout: timedelta = timedelta(seconds=3)
     checkpoint_refresh: timedelta = timedelta(seconds=60)
+    state_seed: Path | str | None = None
     rocksdb_cache_bytes: int = 64 * 1024 * 1024
     rocksdb_write_buffer_bytes: int = 64 * 1024 * 1024
 

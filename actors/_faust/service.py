@@ -33,7 +33,8 @@ from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from stores.errors import StoreError, StoreUnavailableError
 from stores.folder import DataFolder
 from stores.ports import PartitionStore
-from stores.rocks import RocksResources, RocksStore
+from stores.rocks import RocksStore
+from stores.rocks_options import RocksResources
 
 if TYPE_CHECKING:
     from actors._faust.app import App
@@ -191,7 +192,7 @@ class ActorService(Service):  # type: ignore[misc]
             group=self._control,
             logs=logs,
             owners=owners,
-            restorer=Restorer(logs, clock, clock_skew_margin_ms=margin_ms),
+            restorer=Restorer(logs, clock, clock_skew_margin_ms=margin_ms, seeds=setup.seeds),
             stores=self._cache,
             sink=self._late,
             clock=clock,

@@ -33,6 +33,7 @@ from actors.runtime.context import Recipient
 from actors.runtime.outputs import OutputTopic
 from actors.runtime.restore import Changelog
 from actors.runtime.spec import ActorSpec, TaskSettings
+from stores.seed import SeedFolder
 
 if TYPE_CHECKING:
     from actors._faust.app import App
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BROKER_DEFAULT = -1
+STATE_SEED = "STATE_SEED"
 FETCH_BYTES = 1024 * 1024
 
 
@@ -57,6 +59,9 @@ class Setup:
         self.reply_topic = f"{conf.id}-replies"
         self.folder = Path(conf.appdir) / "actors"
         self.views_folder = Path(conf.appdir) / "views"
+        # As with Faust's own settings, the environment goes first.
+        seed = conf.getenv(STATE_SEED) or options.state_seed
+        self.seeds = None if seed is None else SeedFolder(seed, app=conf.id)
         self.exactly_once = conf.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE
         self.instance_id: str | None = conf.consumer_group_instance_id or None
         self.worker = self.instance_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
@@ -168,6 +173,7 @@ class Setup:
                 topic_id=str(changelogs[name].topic_id),
                 delete_retention_ms=int(configs[name]["delete.retention.ms"]),
                 max_record_bytes=int(configs[name]["max.message.bytes"]),
+                partition_count=changelogs[name].partitions,
             )
         answers = self._answers(definition)
         return ActorSpec(

@@ -7,6 +7,7 @@ import click
 from spark_replay.cli.archive import archive
 from spark_replay.cli.rebuild import rebuild
 from spark_replay.cli.recompute import recompute
+from spark_replay.cli.seed import seed
 from spark_replay.cli.validate import validate
 
 
@@ -16,11 +17,11 @@ def main() -> None:
 
     `archive` keeps the history that compaction takes. `rebuild` writes the state at a point in it. `validate` compares
     what the workers hold with their changelog. `recompute` compares the changelog with what the app's handlers make of
-    the input. Each has --dry-run.
+    the input. `seed` makes files from which workers start. Each has --dry-run.
 
     Exit codes: 0 all is well, 1 mismatches were found, 2 the question could not be answered.
     """
 
 
-for command in (archive, rebuild, recompute, validate):
+for command in (archive, rebuild, recompute, seed, validate):
     main.add_command(command)
