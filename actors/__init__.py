@@ -8,6 +8,7 @@ from actors._faust.shared import Shared, SharedView, Versioned, Written
 from actors._faust.views import View
 from actors.errors import (
     ActorsError,
+    AskClosedError,
     AskCycleError,
     AskError,
     AskFailedError,
@@ -44,6 +45,7 @@ __all__ = [
     "ActorsError",
     "AnswerLater",
     "App",
+    "AskClosedError",
     "AskCycleError",
     "AskError",
     "AskFailedError",

@@ -50,6 +50,10 @@ class AskTimeoutError(AskError):
     """No answer came in time; whether the other actor handled the message isn't known."""
 
 
+class AskClosedError(AskError):
+    """The client was closed before an answer came; whether the other actor handles the message isn't known."""
+
+
 class AskRejectedError(AskError):
     """The other actor's handler refused the message by raising `Rejected`."""
 

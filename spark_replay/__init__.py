@@ -6,11 +6,10 @@ On the command line `python -m spark_replay --help`; in a notebook:
     import spark_replay
 
     spark = spark_replay.spark_session()
-    log = spark_replay.read_changelog(spark, "127.0.0.1:9092", "dispatcher-run-command-state-changelog")
-    state = spark_replay.rebuild_state(spark, "127.0.0.1:9092", "dispatcher-run-command-state-changelog")
-    keys = spark_replay.compare_exports(
-        spark, "127.0.0.1:9092", "dispatcher-run-command-state-changelog", against=Path("exports")
-    )
+    log = spark_replay.kafka(spark, "127.0.0.1:9092", "dispatcher-run-command-state-changelog")
+    spark_replay.read_changelog(log).show()
+    state = spark_replay.rebuild_state(log)
+    keys = spark_replay.compare_exports(log, against=Path("exports"))
     keys.where("kind != 'equal'").show()
 """
 
@@ -20,59 +19,115 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from spark_replay.errors import (
+    AppError,
+    ArchiveError,
     BrokerError,
     ExportError,
+    InputError,
     LogTooShortError,
+    PlacementError,
+    PointError,
     ReadError,
+    RecomputeError,
     ReplayError,
     TargetError,
     ToolMissingError,
     UnknownTopicError,
+    WrongTopicError,
 )
 
 if TYPE_CHECKING:
+    from spark_replay.archiving import Archived, Wanted, archive_topics
     from spark_replay.changelog import read_changelog
     from spark_replay.placement import home_partition, murmur2
-    from spark_replay.rebuild import Rebuilt, rebuild_state, write_rebuild
+    from spark_replay.points import AsOf
+    from spark_replay.publish import publish_state
+    from spark_replay.rebuild import Rebuilt, read_rebuild, rebuild_state, unknown_keys, write_rebuild
+    from spark_replay.recompute import recompute_actor, recompute_keys
+    from spark_replay.recompute_plan import Recompute, plan_recompute
+    from spark_replay.recompute_report import Recomputed
     from spark_replay.report import Example, Report
+    from spark_replay.seed import Seeded, write_seed
     from spark_replay.session import spark_session
+    from spark_replay.sources import Source, archive, kafka
     from spark_replay.validate import compare_exports, validate_exports
 
 __all__ = [
+    "AppError",
+    "ArchiveError",
+    "Archived",
+    "AsOf",
     "BrokerError",
     "Example",
     "ExportError",
+    "InputError",
     "LogTooShortError",
+    "PlacementError",
+    "PointError",
     "ReadError",
     "Rebuilt",
+    "Recompute",
+    "RecomputeError",
+    "Recomputed",
     "ReplayError",
     "Report",
+    "Seeded",
+    "Source",
     "TargetError",
     "ToolMissingError",
     "UnknownTopicError",
+    "Wanted",
+    "WrongTopicError",
+    "archive",
+    "archive_topics",
     "compare_exports",
     "home_partition",
+    "kafka",
     "murmur2",
+    "plan_recompute",
+    "publish_state",
     "read_changelog",
+    "read_rebuild",
     "rebuild_state",
+    "recompute_actor",
+    "recompute_keys",
     "spark_session",
+    "unknown_keys",
     "validate_exports",
     "write_rebuild",
+    "write_seed",
 ]
 
 # imported when asked for: without pyspark the command still starts, and says what is missing
 _HOMES = {
+    "Archived": "archiving",
+    "AsOf": "points",
+    "Wanted": "archiving",
+    "archive_topics": "archiving",
+    "read_rebuild": "rebuild",
+    "unknown_keys": "rebuild",
     "Example": "report",
     "Rebuilt": "rebuild",
+    "Recompute": "recompute_plan",
+    "Recomputed": "recompute_report",
     "Report": "report",
+    "Seeded": "seed",
+    "Source": "sources",
+    "archive": "sources",
     "compare_exports": "validate",
     "home_partition": "placement",
+    "kafka": "sources",
     "murmur2": "placement",
+    "plan_recompute": "recompute_plan",
+    "publish_state": "publish",
     "read_changelog": "changelog",
     "rebuild_state": "rebuild",
+    "recompute_actor": "recompute",
+    "recompute_keys": "recompute",
     "spark_session": "session",
     "validate_exports": "validate",
     "write_rebuild": "rebuild",
+    "write_seed": "seed",
 }
 
 

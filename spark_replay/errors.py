@@ -8,7 +8,7 @@ class ReplayError(Exception):
 
 
 class ToolMissingError(ReplayError):
-    """pyspark, Java or Maven isn't on this machine."""
+    """pyspark, Java, Maven or a connector isn't on this machine."""
 
 
 class BrokerError(ReplayError):
@@ -16,11 +16,19 @@ class BrokerError(ReplayError):
 
 
 class UnknownTopicError(ReplayError):
-    """The brokers have no such topic."""
+    """The brokers, or the archive, have no such topic."""
+
+
+class WrongTopicError(ReplayError):
+    """The topic isn't what it was taken for: another app's, made anew, or no changelog."""
 
 
 class ReadError(ReplayError):
-    """Spark couldn't read the changelog or an export to its end."""
+    """Spark couldn't read the changelog, an archive or an export to its end."""
+
+
+class ArchiveError(ReplayError):
+    """The folder is no archive, or a file of it is missing or damaged."""
 
 
 class ExportError(ReplayError):
@@ -28,8 +36,28 @@ class ExportError(ReplayError):
 
 
 class LogTooShortError(ReplayError):
-    """An export's position lies outside the changelog as it is now."""
+    """What is asked for lies outside the log as it is now."""
+
+
+class PointError(ReplayError):
+    """A point in the log can't be read from what was given."""
 
 
 class TargetError(ReplayError):
-    """The folder to write to can't be used."""
+    """The folder, or the topic, to write to can't be used."""
+
+
+class AppError(ReplayError):
+    """The user's app can't be used: its module, the app in it, or the store or actor isn't there."""
+
+
+class InputError(ReplayError):
+    """The input doesn't hold what a recompute needs."""
+
+
+class RecomputeError(ReplayError):
+    """A replay of the input failed."""
+
+
+class PlacementError(ReplayError):
+    """The state's keys can't be spread over other partitions."""

@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.changelog import stamp_fields
+from spark_replay.columns import by_partition
 from stores._core.record import NEVER
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-
-def by_partition(values: Sequence[int | None]) -> Column:
-    """Give the bigint of `values` at the index that the column `partition` holds."""
-    return F.get(F.array(*(F.lit(value).cast("bigint") for value in values)), F.col("partition"))
 
 
 def last_writes(rows: DataFrame, before: Sequence[int | None]) -> DataFrame:
@@ -50,8 +46,8 @@ def last_writes(rows: DataFrame, before: Sequence[int | None]) -> DataFrame:
     )
 
 
-def live(folded: DataFrame, as_of_ms: int) -> DataFrame:
-    """Give the state that folded records stand for: no tombstones, nothing expired at `as_of_ms`.
+def live(folded: DataFrame, as_of_ms: int | Sequence[int]) -> DataFrame:
+    """Give the state that folded records stand for: no tombstones, nothing expired at `as_of_ms`, by partition or one.
 
     Returns:
         `partition` int, `key` binary, `value` binary, `source_offset` bigint, `epoch` bigint, `expires_at_ms`
@@ -67,7 +63,8 @@ def live(folded: DataFrame, as_of_ms: int) -> DataFrame:
         fields["expires_at_ms"].alias("expires_at_ms"),
         F.col("last.offset").alias("offset"),
     )
-    return state.where(~expired(F.col("expires_at_ms"), F.lit(as_of_ms)))
+    now = F.lit(as_of_ms) if isinstance(as_of_ms, int) else by_partition(as_of_ms)
+    return state.where(~expired(F.col("expires_at_ms"), now))
 
 
 def expired(expires_at_ms: Column, now_ms: Column) -> Column:

@@ -16,6 +16,8 @@ from spark_replay.errors import ReplayError, ToolMissingError
 CONNECTOR = "spark-sql-kafka-0-10_2.13:4.0.0"
 JARS_VARIABLE = "SPARK_REPLAY_JARS"
 
+# each by what its file's name begins with
+_NEEDED = ("spark-sql-kafka-0-10_", "spark-token-provider-kafka-0-10_", "kafka-clients-", "commons-pool2-")
 _POM = Path(__file__).with_name("pom.xml")
 _CACHE = Path("~/.cache/faust-actors/spark-kafka-4.0.0")
 
@@ -27,8 +29,8 @@ def ensure_jars() -> list[Path]:
     folder that is there already is taken as it is, so that machines without Maven can be handed a copy.
 
     Raises:
-        ToolMissingError: They are to be fetched and there is no Maven.
-        ReplayError: Maven failed, or the folder holds no jars.
+        ToolMissingError: They are to be fetched and there is no Maven, or the folder lacks some.
+        ReplayError: Maven failed.
     """
     folder = Path(os.environ.get(JARS_VARIABLE) or _CACHE).expanduser().absolute()
     if not folder.is_dir():
@@ -37,8 +39,12 @@ def ensure_jars() -> list[Path]:
             if not folder.is_dir():
                 _fetch(folder)
     jars = sorted(folder.glob("*.jar"))
-    if not jars:
-        raise ReplayError(f"no jars in {folder}: remove the folder, and they are fetched again")
+    missing = [name for name in _NEEDED if not any(jar.name.startswith(name) for jar in jars)]
+    if missing:
+        raise ToolMissingError(
+            f"{CONNECTOR} isn't complete: no {', '.join(f'{name}*.jar' for name in missing)} in {folder}; remove the "
+            "folder, and it is fetched again"
+        )
     return jars
 
 

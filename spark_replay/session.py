@@ -22,6 +22,8 @@ _SETTINGS = {
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "true",
+    # Spark's default is a type that other readers of Parquet warn of
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 _LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
@@ -53,8 +55,12 @@ def spark_session(
         return active
     require_java()
     builder = SparkSession.builder.appName("spark_replay")
-    for key, value in _settings(master, settings or {}).items():
+    chosen = _settings(master, settings or {})
+    for key, value in chosen.items():
         builder = builder.config(key, value)
+    if chosen.get("spark.master", "").startswith("local"):
+        # else Spark's tasks run whatever python3 is on PATH, without what is installed here
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with _stderr_to(log):
         try:
             return builder.getOrCreate()

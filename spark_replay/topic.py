@@ -6,13 +6,15 @@ against ends that are known, and an unknown topic or a silent broker is told in 
 
 from __future__ import annotations
 
+import re
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from spark_replay.errors import BrokerError, UnknownTopicError
+from spark_replay.errors import BrokerError, ToolMissingError, UnknownTopicError
+from spark_replay.jars import CONNECTOR
 from spark_replay.session import first_line
 
 if TYPE_CHECKING:
@@ -23,6 +25,27 @@ _CONNECT_TIMEOUT_S = 3.0
 _TIMEOUTS_MS = {"default.api.timeout.ms": "8000", "request.timeout.ms": "4000"}
 _WORD = (1 << 64) - 1
 _UNKNOWN = ("UnknownTopicOrPartitionException", "InvalidTopicException")
+_Given = TypeVar("_Given")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Offsets of a partition, from `start` to before `end`, that were read at one go.
+
+    Attributes:
+        start: The first offset.
+        end: The offset after the last one.
+        exact: Whether every committed record between them was there when they were read. If not, compaction may have
+            taken a record whose key was written again before the span was read.
+        whole: Whether the log ended at `end` when the span was read, so that such a later record is in the span too.
+        merged: Whether these are several spans put together.
+    """
+
+    start: int
+    end: int
+    exact: bool
+    whole: bool = True
+    merged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +54,12 @@ class Topic:
 
     Attributes:
         name: The topic.
-        starts: The first offset that the log still holds.
+        starts: The first offset that the source still holds.
         ends: The offset after the last one that a read-committed reader sees now.
         high_watermarks: The offset after the last one; above `ends` while a transaction is open.
         topic_id: What Kafka gave it when it was made; a topic of the same name made anew has another.
+        spans: Of each partition what was read at one go, in order and without gaps, from its start to its end.
+        joints: Where an archive and Kafka are joined, the first offset that is read from Kafka; else nothing.
     """
 
     name: str
@@ -42,11 +67,30 @@ class Topic:
     ends: tuple[int, ...]
     high_watermarks: tuple[int, ...]
     topic_id: str = ""
+    spans: tuple[tuple[Span, ...], ...] = ()
+    joints: tuple[int, ...] = ()
 
     @property
     def partition_count(self) -> int:
         """How many partitions the topic has."""
         return len(self.ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a topic's settings let go: `compacted` by key, records older than `min_compaction_lag_ms` only."""
+
+    compacted: bool
+    min_compaction_lag_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A topic's settings, by Kafka's names: all that apply, and those that were made for it."""
+
+    effective: Mapping[str, str]
+    own: Mapping[str, str]
+    replication_factor: int
 
 
 def require_reachable(brokers: str) -> None:
@@ -81,46 +125,209 @@ def describe_topic(spark: SparkSession, brokers: str, name: str, kafka_options: 
     Raises:
         BrokerError: They don't answer in 8 s, or refuse.
         UnknownTopicError: They have no such topic.
+        ToolMissingError: The session has no Kafka client.
     """
+    return _asking(spark, brokers, kafka_options, what=f"topic {name}", ask=lambda admin: admin.describe(name))
+
+
+def offsets_at(
+    spark: SparkSession, brokers: str, topic: Topic, kafka_options: Mapping[str, str], timestamp_ms: int
+) -> tuple[int, ...]:
+    """Give each partition's first offset that is of `timestamp_ms` (Unix) or later, its end if none is.
+
+    Aborted records and the ends of transactions count too.
+
+    Raises:
+        BrokerError: The brokers don't answer in 8 s, or refuse.
+    """
+    found = _asking(
+        spark,
+        brokers,
+        kafka_options,
+        what=f"topic {topic.name}",
+        ask=lambda admin: admin.offsets_at(topic.name, topic.partition_count, timestamp_ms),
+    )
+    # Kafka says -1 where no record is that late
+    return tuple(end if at < 0 else min(at, end) for at, end in zip(found, topic.ends, strict=True))
+
+
+def matching_topics(
+    spark: SparkSession, brokers: str, pattern: re.Pattern[str], kafka_options: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Give the names of the brokers' topics that a pattern matches from end to end, internal ones left out.
+
+    Raises:
+        BrokerError: The brokers don't answer in 8 s, or refuse.
+    """
+    names = _asking(spark, brokers, kafka_options, what="their topics", ask=lambda admin: admin.names())
+    return tuple(sorted(filter(pattern.fullmatch, names)))
+
+
+def retention_of(
+    spark: SparkSession, brokers: str, names: Sequence[str], kafka_options: Mapping[str, str]
+) -> dict[str, Retention]:
+    """Give what the topics' settings let go; of a topic whose settings we may not see, the worst.
+
+    Raises:
+        BrokerError: The brokers don't answer in 8 s.
+    """
+    return _asking(
+        spark,
+        brokers,
+        kafka_options,
+        what=f"the settings of {', '.join(names)}",
+        ask=lambda admin: {name: admin.retention(name) for name in names},
+    )
+
+
+def settings_of(spark: SparkSession, brokers: str, name: str, kafka_options: Mapping[str, str]) -> Settings:
+    """Give a topic's settings.
+
+    Raises:
+        BrokerError: The brokers don't answer in 8 s, or refuse.
+        UnknownTopicError: They have no such topic.
+    """
+    return _asking(
+        spark,
+        brokers,
+        kafka_options,
+        what=f"topic {name}",
+        ask=lambda admin: admin.settings(name),
+    )
+
+
+def make_topic(
+    spark: SparkSession,
+    brokers: str,
+    name: str,
+    kafka_options: Mapping[str, str],
+    *,
+    partitions: int,
+    replication_factor: int,
+    settings: Mapping[str, str],
+) -> None:
+    """Make a topic with settings of its own.
+
+    Raises:
+        BrokerError: The brokers don't answer in 8 s, or refuse.
+    """
+    _asking(
+        spark,
+        brokers,
+        kafka_options,
+        what=f"topic {name}, which was to be made",
+        ask=lambda admin: admin.make(name, partitions, replication_factor, settings),
+    )
+
+
+def _asking(
+    spark: SparkSession,
+    brokers: str,
+    kafka_options: Mapping[str, str],
+    *,
+    what: str,
+    ask: Callable[[_Admin], _Given],
+) -> _Given:
     from py4j.protocol import Py4JJavaError
 
     try:
-        with_admin = _Admin(spark, _TIMEOUTS_MS | client_options(brokers, kafka_options))
+        admin = _Admin(spark, _TIMEOUTS_MS | client_options(brokers, kafka_options))
         try:
-            return with_admin.describe(name)
+            return ask(admin)
         finally:
-            with_admin.close()
+            admin.close()
     except Py4JJavaError as error:
-        raise _translated(error, brokers, name) from error
+        raise _translated(error, brokers, what) from error
 
 
 class _Admin:
     def __init__(self, spark: SparkSession, options: Mapping[str, str]) -> None:
+        from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]
+
         jvm: Any = spark._jvm
         self._jvm = jvm
         config = self._jvm.java.util.HashMap()
         for key, value in options.items():
             config.put(key, value)
         self._kafka: Any = self._jvm.org.apache.kafka
-        self._client: Any = self._kafka.clients.admin.AdminClient.create(config)
+        client = self._kafka.clients.admin.AdminClient
+        if isinstance(client, JavaPackage):
+            raise ToolMissingError(
+                f"this Spark session has no Kafka connector: start it with spark_replay.spark_session(), or give it "
+                f"the jars of {CONNECTOR} by --spark-option spark.jars=…"
+            )
+        self._client: Any = client.create(config)
 
     def close(self) -> None:
         self._client.close(self._jvm.java.time.Duration.ofSeconds(1))
 
     def describe(self, name: str) -> Topic:
-        names = self._jvm.java.util.ArrayList()
-        names.add(name)
-        found = self._client.describeTopics(names).allTopicNames().get().get(name)
+        found = self._client.describeTopics(self._list([name])).allTopicNames().get().get(name)
         count = found.partitions().size()
         specs = self._kafka.clients.admin.OffsetSpec
         isolation = self._kafka.common.IsolationLevel
+        # a start asked for after the ends may lie above them
+        starts = self._offsets(name, count, specs.earliest(), isolation.READ_UNCOMMITTED)
+        ends = self._offsets(name, count, specs.latest(), isolation.READ_COMMITTED)
+        exact = not self.retention(name).compacted
         return Topic(
             name=name,
-            starts=self._offsets(name, count, specs.earliest(), isolation.READ_UNCOMMITTED),
-            ends=self._offsets(name, count, specs.latest(), isolation.READ_COMMITTED),
+            starts=starts,
+            ends=ends,
             high_watermarks=self._offsets(name, count, specs.latest(), isolation.READ_UNCOMMITTED),
             topic_id=_uuid(found.topicId()),
+            spans=tuple((Span(start, end, exact),) for start, end in zip(starts, ends, strict=True)),
         )
+
+    def settings(self, name: str) -> Settings:
+        found = self._client.describeTopics(self._list([name])).allTopicNames().get().get(name)
+        configs = self._kafka.common.config
+        resource = configs.ConfigResource(getattr(configs, "ConfigResource$Type").TOPIC, name)
+        config = self._client.describeConfigs(self._list([resource])).all().get().get(resource)
+        entries = list(self._jvm.java.util.ArrayList(config.entries()))
+        return Settings(
+            effective={str(entry.name()): str(entry.value()) for entry in entries},
+            own={
+                str(entry.name()): str(entry.value())
+                for entry in entries
+                if entry.source().toString() == "DYNAMIC_TOPIC_CONFIG"
+            },
+            replication_factor=found.partitions().get(0).replicas().size(),
+        )
+
+    def make(self, name: str, partitions: int, replication_factor: int, settings: Mapping[str, str]) -> None:
+        configs = self._jvm.java.util.HashMap()
+        for key, value in settings.items():
+            configs.put(key, value)
+        new = self._kafka.clients.admin.NewTopic(name, partitions, replication_factor).configs(configs)
+        self._client.createTopics(self._list([new])).all().get()
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(str(name) for name in self._client.listTopics().names().get())
+
+    def offsets_at(self, name: str, count: int, timestamp_ms: int) -> tuple[int, ...]:
+        spec = self._kafka.clients.admin.OffsetSpec.forTimestamp(timestamp_ms)
+        return self._offsets(name, count, spec, self._kafka.common.IsolationLevel.READ_UNCOMMITTED)
+
+    def retention(self, name: str) -> Retention:
+        from py4j.protocol import Py4JJavaError
+
+        configs = self._kafka.common.config
+        resource = configs.ConfigResource(getattr(configs, "ConfigResource$Type").TOPIC, name)
+        try:
+            found = self._client.describeConfigs(self._list([resource])).all().get().get(resource)
+        except Py4JJavaError:
+            return Retention(compacted=True, min_compaction_lag_ms=0)
+        return Retention(
+            compacted="compact" in found.get("cleanup.policy").value(),
+            min_compaction_lag_ms=int(found.get("min.compaction.lag.ms").value()),
+        )
+
+    def _list(self, values: Iterable[object]) -> Any:
+        listed = self._jvm.java.util.ArrayList()
+        for value in values:
+            listed.add(value)
+        return listed
 
     def _offsets(self, name: str, count: int, spec: object, isolation: object) -> tuple[int, ...]:
         asked = self._jvm.java.util.HashMap()
@@ -138,12 +345,12 @@ def _uuid(topic_id: Any) -> str:
     return str(uuid.UUID(int=((high & _WORD) << 64) | (low & _WORD)))
 
 
-def _translated(error: Py4JJavaError, brokers: str, name: str) -> BrokerError | UnknownTopicError:
+def _translated(error: Py4JJavaError, brokers: str, what: str) -> BrokerError | UnknownTopicError:
     cause = error.java_exception
     while cause.getCause() is not None:
         cause = cause.getCause()
     kind = cause.getClass().getSimpleName()
     if kind in _UNKNOWN:
-        return UnknownTopicError(f"{brokers} has no topic {name!r}: is --changelog right?")
+        return UnknownTopicError(f"{brokers} has no {what}: is its name right?")
     reason = cause.getMessage() or kind
-    return BrokerError(f"the brokers {brokers} did not describe topic {name}: {first_line(ValueError(reason))}")
+    return BrokerError(f"the brokers {brokers} did not describe {what}: {first_line(ValueError(reason))}")

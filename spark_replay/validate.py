@@ -18,7 +18,6 @@ tombstones behind the position, and a key deleted since the export looks `extra`
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,17 +25,19 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.changelog import read_rows, stamp_fields
+from spark_replay.columns import by_partition
 from spark_replay.errors import ExportError, LogTooShortError
 from spark_replay.exports import Copy, Exports, find_exports, read_exports
-from spark_replay.fold import by_partition, expired, last_writes
+from spark_replay.fold import expired, last_writes
 from spark_replay.placement import home_partition
+from spark_replay.points import now_ms
 from spark_replay.reading import reading
-from spark_replay.rebuild import now_ms
 from spark_replay.report import Report, report
-from spark_replay.topic import Topic, describe_topic
+from spark_replay.sources.base import Source
+from spark_replay.topic import Topic
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql import Column, DataFrame, Row
 
 _COMPARED = ("value", "source_offset", "epoch", "expires_at_ms")
 _FINE = ("equal", "absent")
@@ -45,47 +46,36 @@ _SHOWN_BYTES = 200
 
 
 def validate_exports(
-    spark: SparkSession,
-    brokers: str,
-    topic: str,
+    source: Source,
     *,
     against: Path,
-    kafka_options: Mapping[str, str] | None = None,
 ) -> Report:
     """Compare the exports below a folder with their changelog.
 
     Args:
-        spark: A session with the Kafka connector, as `spark_session` gives it.
-        brokers: `host:port,…`.
-        topic: The changelog.
+        source: The changelog, as `kafka(...)` or `archive(...)` gives it.
         against: The folder that the workers exported to.
-        kafka_options: Settings of the Kafka client, such as `security.protocol`.
 
     Raises:
         ExportError: The exports can't be read or aren't of this changelog.
         LogTooShortError: A position lies outside the log.
-        BrokerError: The brokers don't answer.
-        UnknownTopicError: They have no such topic.
         ReadError: Spark couldn't read a side to its end.
+        ReplayError: What `Source.describe` raises.
     """
     started = time.monotonic()
-    exports = find_exports(against, topic)
-    options = kafka_options or {}
-    described = describe_topic(spark, brokers, topic, options)
+    exports = find_exports(against, source.topic)
+    described = source.describe()
     require_comparable(exports, described)
-    with reading(f"changelog {topic} or the exports in {against}"):
-        judged = judge(read_rows(spark, brokers, described, options), read_exports(spark, exports), exports)
+    with reading(f"{source} or the exports in {against}"):
+        judged = judge(read_rows(source, described), read_exports(source.spark, exports), exports)
         summary = summarise(judged)
     return report(summary, topic=described, exports=exports, seconds=time.monotonic() - started)
 
 
 def compare_exports(
-    spark: SparkSession,
-    brokers: str,
-    topic: str,
+    source: Source,
     *,
     against: Path,
-    kafka_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """Give the judgement of every key, for a notebook; arguments and errors are those of `validate_exports`.
 
@@ -96,11 +86,10 @@ def compare_exports(
         `claimed` int, `export_rows`, `later_offset`, `damaged_offset`, `records`, `damaged` bigint, `live`
         boolean.
     """
-    exports = find_exports(against, topic)
-    options = kafka_options or {}
-    described = describe_topic(spark, brokers, topic, options)
+    exports = find_exports(against, source.topic)
+    described = source.describe()
     require_comparable(exports, described)
-    return judge(read_rows(spark, brokers, described, options), read_exports(spark, exports), exports)
+    return judge(read_rows(source, described), read_exports(source.spark, exports), exports)
 
 
 def require_comparable(exports: Exports, topic: Topic) -> None:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import click
 import faust
@@ -20,11 +20,12 @@ from actors._core.partitioner import partition_for
 from actors._core.policy import OnError, Then
 from actors._faust.codecs import ActorSchema, key_codec, resolve
 from actors._faust.declared import Declaration, as_coroutine, check_options
-from actors._faust.definition import ActorDefinition, check_disjoint, check_name
+from actors._faust.decoder import Decoder
+from actors._faust.definition import ActorDefinition, Asking, check_disjoint, check_name
 from actors._faust.options import milliseconds, split_options
-from actors._faust.queries.server import PREFIX, QueryRoutes
+from actors._faust.queries.server import mount
 from actors._faust.service import ActorService
-from actors._faust.setup import Setup, inbox_of
+from actors._faust.setup import Setup, changelog_topic, inbox_of
 from actors._faust.shared import Shared, SharedView, shared_of
 from actors._faust.versions import Upgrades, versioned
 from actors._faust.views import View, view_of
@@ -38,14 +39,15 @@ from actors.runtime.clock import SystemClock
 from actors.runtime.context import DEFAULT_ASK_TIMEOUT, Context, Placement, Store, is_handling
 from actors.runtime.dedupe import Identify, by_header, deduplicated
 from actors.runtime.effects import Effect
-from actors.runtime.query_methods import Query
 from actors.runtime.threads import in_threads
+
+if TYPE_CHECKING:
+    from actors.testing.replay import Replayer
 
 Handler = Callable[[Context, Any], Awaitable[Any] | Any]
 Declared = TypeVar("Declared", bound=Handler | type[Actor[Any]])
 K = TypeVar("K")
 V = TypeVar("V")
-Asking = TypeVar("Asking", bound=Callable[..., Any])
 
 
 class Boot(BootStrategy):  # type: ignore[misc]
@@ -81,7 +83,6 @@ class App(faust.App):  # type: ignore[misc]
         self.shared_maps: dict[str, Shared[Any, Any]] = {}
         self._actor_service: ActorService | None = None
         self._asks: KafkaAsks | None = None
-        self._queries_in: Any = None
         super().__init__(id, **faust_options)
 
     # --- what users call -------------------------------------------------------------------------------------------
@@ -326,18 +327,7 @@ class App(faust.App):  # type: ignore[misc]
             ConfigurationError: the function can't be called that way, or the name is taken.
             UsageError: the app has no such actor.
         """
-        definition = self.definition_of(actor)
-
-        def decorate(function: Asking) -> Asking:
-            called = name or function.__name__
-            if called in definition.queries:
-                raise ConfigurationError(f"actor {definition.name}: it has a query {called} already")
-            definition.queries[called] = Query.of(called, function, f"query {called} of actor {definition.name}")
-            return function
-
-        if isinstance(definition.declared, type):
-            raise ConfigurationError(f"actor {definition.name} is a class: mark a method of it with @query")
-        return decorate
+        return self.definition_of(actor).query(name)
 
     async def tell(self, actor: Any, key: Any, message: Any) -> None:
         """Send `message` to the actor of `key` from outside of handlers; returns when the broker has it.
@@ -371,6 +361,7 @@ class App(faust.App):  # type: ignore[misc]
 
         Raises:
             AskTimeoutError: no answer came in time; whether the actor handles the message isn't known.
+            AskClosedError: `close_asks` was called meanwhile.
             AskRejectedError: its handler raised `Rejected`.
             AskFailedError: its handler failed, and the message was skipped or parked.
             UsageError: the app has no such actor, or it answers nothing; an actor is handling a message: use `ctx.ask`.
@@ -412,6 +403,28 @@ class App(faust.App):  # type: ignore[misc]
                 return definition
         known = ", ".join(sorted(self.actors)) or "none"
         raise UsageError(f"{getattr(actor, '__name__', actor)!r} is no actor of this app, which has: {known}")
+
+    def decoder(self, store: str) -> Decoder:
+        """Give what reads a store's keys and values as its changelog has them, for use outside of handlers.
+
+        Raises:
+            UsageError: the app has no such store.
+        """
+        if store not in self.stores:
+            known = ", ".join(sorted(self.stores)) or "none"
+            raise UsageError(f"{store!r} is no store of this app, which has: {known}")
+        return Decoder(store, changelog_topic(self, store), self.stores[store])
+
+    def replayer(self, actor: Any) -> Replayer:
+        """Give what replays records of an actor's input through its handlers, without a broker.
+
+        Raises:
+            UsageError: the app has no such actor.
+        """
+        # Workers don't need it, and it needs this module.
+        from actors.testing.replay import Replayer
+
+        return Replayer.of(self, self.definition_of(actor))
 
     def topic(self, *topics: str, **options: Any) -> Any:
         """Describe a topic, as Faust does; `msgspec.Struct` and dataclasses work as types, bytes and str are raw.
@@ -497,9 +510,8 @@ class App(faust.App):  # type: ignore[misc]
     def on_webserver_init(self, web: Any) -> None:
         """Mount the queries; Faust may call this more than once."""
         super().on_webserver_init(web)
-        if self.actors and self.actor_options.queries and self._queries_in is not web.web_app:
-            self._queries_in = web.web_app
-            web.web_app.add_subapp(PREFIX, QueryRoutes(self).application())
+        if self.actors and self.actor_options.queries:
+            mount(self, web.web_app)
 
     def worker_init(self) -> None:
         """Apply `--datadir`: Faust builds its settings before it reads the option."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from actors._core.policy import STOP_ON_ERROR, OnError
 from actors._faust.messages import MessageCodec, function_codec, message_codec
@@ -15,6 +15,7 @@ from actors.runtime.context import Context, Store
 from actors.runtime.effects import Effect
 from actors.runtime.query_methods import Query
 
+Asking = TypeVar("Asking", bound=Callable[..., Any])
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
@@ -41,6 +42,11 @@ class ActorDefinition:
     answer_types: AnswerTypes | None = None
     queries: dict[str, Query] = field(default_factory=dict)
 
+    @property
+    def buries(self) -> bool:
+        """Whether messages that can't be handled go to the dead-letter topic."""
+        return self.parked is not None or self.on_error.dead_letters
+
     def messages(self) -> MessageCodec:
         """Give how its messages become bytes.
 
@@ -50,6 +56,24 @@ class ActorDefinition:
         if isinstance(self.declared, type):
             return message_codec(self.declared, self.topic)
         return function_codec(self.topic)
+
+    def query(self, name: str | None) -> Callable[[Asking], Asking]:
+        """Give what makes a function a query of this actor; see `App.query`.
+
+        Raises:
+            ConfigurationError: the actor is a class.
+        """
+
+        def decorate(function: Asking) -> Asking:
+            called = name or function.__name__
+            if called in self.queries:
+                raise ConfigurationError(f"actor {self.name}: it has a query {called} already")
+            self.queries[called] = Query.of(called, function, f"query {called} of actor {self.name}")
+            return function
+
+        if isinstance(self.declared, type):
+            raise ConfigurationError(f"actor {self.name} is a class: mark a method of it with @query")
+        return decorate
 
     @property
     def topic_name(self) -> str:

@@ -52,12 +52,12 @@ def validate_stores(brokers: str, folder: Path) -> int:
 
 def main(arguments: Sequence[str]) -> None:
     """Validate the exports of all stores in one session, in a process of its own; the last line is JSON."""
-    from spark_replay import spark_session, validate_exports
+    from spark_replay import kafka, spark_session, validate_exports
 
     brokers, exports = arguments
     with spark_session(settings=SPARK, log=Path(exports) / "spark.log") as spark:
         reports = {
-            store: validate_exports(spark, brokers, f"{NAME}-{store}-changelog", against=Path(exports) / store)
+            store: validate_exports(kafka(spark, brokers, f"{NAME}-{store}-changelog"), against=Path(exports) / store)
             for store in STORES
         }
     for report in reports.values():

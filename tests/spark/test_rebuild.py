@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from spark_replay import TargetError, UnknownTopicError, read_changelog, rebuild_state, write_rebuild
+from spark_replay import AsOf, TargetError, UnknownTopicError, kafka, read_changelog, rebuild_state, write_rebuild
 from stores._core.record import STAMP_HEADER, encode_stamp
 from tests.kafka.helpers import make_topics, unique
 from tests.spark.helpers import (
@@ -51,18 +51,18 @@ def collected(frame: DataFrame) -> dict:
 
 
 def test_rebuild_equals_a_plain_fold(spark: SparkSession, brokers: str, log: Log):
-    state = rebuild_state(spark, brokers, log.topic, as_of_ms=NOW_MS)
+    state = rebuild_state(kafka(spark, brokers, log.topic), as_of_ms=NOW_MS)
     assert collected(state) == expected(fold(log.records))
 
 
 def test_rebuild_before_positions(spark: SparkSession, brokers: str, log: Log):
     before = [log.ends[0] // 2, None, 3]
-    state = rebuild_state(spark, brokers, log.topic, as_of_ms=NOW_MS, before=before)
+    state = rebuild_state(kafka(spark, brokers, log.topic), as_of_ms=NOW_MS, as_of=AsOf({0: before[0], 2: 3}))
     assert collected(state) == expected(fold(log.records, before=before))
 
 
 def test_changelog_holds_committed_records_only(spark: SparkSession, brokers: str, log: Log):
-    rows = read_changelog(spark, brokers, log.topic).collect()
+    rows = read_changelog(kafka(spark, brokers, log.topic)).collect()
     assert {(row["partition"], row["offset"]) for row in rows} == {(w.partition, w.offset) for w in log.records}
     by_place = {(write.partition, write.offset): write for write in log.records}
     for row in rows:
@@ -74,7 +74,7 @@ def test_changelog_holds_committed_records_only(spark: SparkSession, brokers: st
 
 def test_folder_of_a_rebuild(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
     to = tmp_path / "a rebuild"
-    done = write_rebuild(spark, brokers, log.topic, to=to, as_of_ms=NOW_MS)
+    done = write_rebuild(kafka(spark, brokers, log.topic), to=to, as_of_ms=NOW_MS)
     state = fold(log.records)
     assert held(pq.read_table(to).to_pylist()) == expected(state)
     summary = json.loads((to / "_rebuild.json").read_text())
@@ -88,14 +88,14 @@ def test_folder_of_a_rebuild(spark: SparkSession, brokers: str, log: Log, tmp_pa
 
 def test_empty_changelog(spark: SparkSession, brokers: str, tmp_path: Path):
     log = write_log(brokers, [])
-    done = write_rebuild(spark, brokers, log.topic, to=tmp_path / "to")
+    done = write_rebuild(kafka(spark, brokers, log.topic), to=tmp_path / "to")
     assert (done.keys, done.records, done.unstamped) == (0, 0, 0)
     assert pq.read_table(tmp_path / "to").num_rows == 0
 
 
 def test_only_aborted_records(spark: SparkSession, brokers: str):
     log = write_log(brokers, [Transaction((put("a", "1"), put("b", "2")), committed=False)])
-    assert rebuild_state(spark, brokers, log.topic).collect() == []
+    assert rebuild_state(kafka(spark, brokers, log.topic)).collect() == []
 
 
 def test_records_without_a_stamp_are_kept_and_counted(spark: SparkSession, brokers: str, tmp_path: Path):
@@ -109,7 +109,7 @@ def test_records_without_a_stamp_are_kept_and_counted(spark: SparkSession, broke
     }
     damaged = tuple(Write(1, key, b"value", headers=headers) for key, headers in damages.items())
     log = write_log(brokers, [Transaction((put("good", "1"), *damaged))])
-    done = write_rebuild(spark, brokers, log.topic, to=tmp_path / "to")
+    done = write_rebuild(kafka(spark, brokers, log.topic), to=tmp_path / "to")
     assert (done.keys, done.records, done.unstamped) == (6, 6, 5)
     rows = {row["key"]: row for row in pq.read_table(tmp_path / "to").to_pylist()}
     assert rows[b"good"]["epoch"] == 1
@@ -120,16 +120,16 @@ def test_records_without_a_stamp_are_kept_and_counted(spark: SparkSession, broke
 def test_stamp_behind_another_header(spark: SparkSession, brokers: str):
     headers = (("trace", b"x"), (STAMP_HEADER, encode_stamp(3, 4, 0)))
     log = write_log(brokers, [Transaction((Write(0, b"a", b"1", headers=headers),))])
-    row = read_changelog(spark, brokers, log.topic).collect()[0]
+    row = read_changelog(kafka(spark, brokers, log.topic)).collect()[0]
     assert (row["epoch"], row["source_offset"]) == (3, 4)
 
 
 def test_an_existing_folder_is_kept(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
     (tmp_path / "mine").write_text("data")
     with pytest.raises(TargetError, match="exists"):
-        write_rebuild(spark, brokers, log.topic, to=tmp_path)
+        write_rebuild(kafka(spark, brokers, log.topic), to=tmp_path)
     with pytest.raises(TargetError, match="is no rebuild"):
-        write_rebuild(spark, brokers, log.topic, to=tmp_path, overwrite=True)
+        write_rebuild(kafka(spark, brokers, log.topic), to=tmp_path, overwrite=True)
     assert (tmp_path / "mine").read_text() == "data"
 
 
@@ -137,12 +137,12 @@ def test_overwrite_replaces_a_rebuild_when_the_new_one_is_complete(
     spark: SparkSession, brokers: str, log: Log, tmp_path: Path
 ):
     to = tmp_path / "to"
-    write_rebuild(spark, brokers, log.topic, to=to)
-    with pytest.raises(UnknownTopicError, match=r"no topic 'no-such-changelog'"):
-        write_rebuild(spark, brokers, "no-such-changelog", to=to, overwrite=True)
+    write_rebuild(kafka(spark, brokers, log.topic), to=to)
+    with pytest.raises(UnknownTopicError, match=r"no topic no-such-changelog"):
+        write_rebuild(kafka(spark, brokers, "no-such-changelog"), to=to, overwrite=True)
     assert json.loads((to / "_rebuild.json").read_text())["changelog"] == log.topic
     other = unique("other-changelog")
     asyncio.run(make_topics(brokers, other, partitions=PARTITIONS))
-    write_rebuild(spark, brokers, other, to=to, overwrite=True)
+    write_rebuild(kafka(spark, brokers, other), to=to, overwrite=True)
     assert json.loads((to / "_rebuild.json").read_text())["changelog"] == other
     assert [path.name for path in tmp_path.iterdir()] == ["to"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_replay import ExportError, LogTooShortError, ReadError, Report, compare_exports, validate_exports
+from spark_replay import ExportError, LogTooShortError, ReadError, Report, compare_exports, kafka, validate_exports
 from stores._core.manifest import MANIFEST
 from tests.spark.helpers import (
     NOW_MS,
@@ -59,7 +59,7 @@ def check(spark: SparkSession, brokers: str, log: Log, tmp_path: Path) -> Valida
     def run(*exports: Export) -> Report:
         for export in exports:
             export.write(tmp_path / "exports")
-        return validate_exports(spark, brokers, log.topic, against=tmp_path / "exports")
+        return validate_exports(kafka(spark, brokers, log.topic), against=tmp_path / "exports")
 
     return run
 
@@ -184,10 +184,10 @@ def test_placement_of_the_log(spark: SparkSession, brokers: str, tmp_path: Path)
     log = write_log(brokers, [Transaction((stray, put("fine", "2")))])
     by_key, by_task = Export.of(log), Export.of(log)
     by_task.placement = "task"
-    found = validate_exports(spark, brokers, log.topic, against=by_key.write(tmp_path / "key"))
+    found = validate_exports(kafka(spark, brokers, log.topic), against=by_key.write(tmp_path / "key"))
     assert "belongs in" in only(found, "wrong_partition", equal=1)
     assert found.examples["wrong_partition"][0].cause.endswith("in the log and export")
-    found = validate_exports(spark, brokers, log.topic, against=by_task.write(tmp_path / "task"))
+    found = validate_exports(kafka(spark, brokers, log.topic), against=by_task.write(tmp_path / "task"))
     assert (found.counts["equal"], found.mismatches) == (2, 0)
 
 
@@ -195,7 +195,7 @@ def test_unstamped_record_in_the_log(spark: SparkSession, brokers: str, tmp_path
     bare = replace(put("bare", "1"), headers=())
     rest = (put("fine", "2"), replace(put("mended", "3"), headers=()), put("mended", "4"))
     log = write_log(brokers, [Transaction((bare, *rest))])
-    found = validate_exports(spark, brokers, log.topic, against=Export.of(log).write(tmp_path / "exports"))
+    found = validate_exports(kafka(spark, brokers, log.topic), against=Export.of(log).write(tmp_path / "exports"))
     assert {kind: count for kind, count in found.counts.items() if count} == {"equal": 1, "unstamped": 2}
     assert (found.mismatches, found.records) == (2, 4)
     causes = {example.key: example.cause for example in found.examples["unstamped"]}
@@ -212,7 +212,7 @@ def test_write_that_compaction_removed_is_not_judged(spark: SparkSession, broker
     positions[home(b"busy")] = late.offset
     export = Export.of(log, positions=positions)
     export.rows[home(b"busy")].append(put("busy", "early", source_offset=2))
-    found = validate_exports(spark, brokers, log.topic, against=export.write(tmp_path / "exports"))
+    found = validate_exports(kafka(spark, brokers, log.topic), against=export.write(tmp_path / "exports"))
     assert {kind: count for kind, count in found.counts.items() if count} == {"equal": 1, "superseded": 1}
     assert found.mismatches == 0
     assert found.examples["superseded"][0].cause == (
@@ -256,7 +256,7 @@ def test_partition_that_no_export_holds(check: Validate, log: Log, alive: int):
 def test_judgement_of_every_key(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
     export = Export.of(log)
     export.replace(b"victim", value=b"flipped")
-    judged = compare_exports(spark, brokers, log.topic, against=export.write(tmp_path / "exports"))
+    judged = compare_exports(kafka(spark, brokers, log.topic), against=export.write(tmp_path / "exports"))
     [row] = judged.where("kind not in ('equal', 'absent')").collect()
     assert (bytes(row["key"]), row["differs"]) == (b"victim", ["value"])
     assert (bytes(row["log"]["value"]), bytes(row["export"]["value"])) == (b"now", b"flipped")
@@ -342,7 +342,7 @@ def test_file_that_cannot_be_read(
     folder = Export.of(log).write(tmp_path / "exports")
     damage(folder / "worker-1" / "partition-00001.parquet")
     with pytest.raises(error, match=text):
-        validate_exports(spark, brokers, log.topic, against=folder)
+        validate_exports(kafka(spark, brokers, log.topic), against=folder)
 
 
 def test_file_with_fewer_rows_than_its_manifest_says(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
@@ -350,7 +350,7 @@ def test_file_with_fewer_rows_than_its_manifest_says(spark: SparkSession, broker
     files = folder / "worker-1"
     shutil.copy(files / "partition-00000.parquet", files / "partition-00001.parquet")
     with pytest.raises(ExportError, match=r"partition-00001.parquet has \d+ rows and its manifest says \d+"):
-        validate_exports(spark, brokers, log.topic, against=folder)
+        validate_exports(kafka(spark, brokers, log.topic), against=folder)
 
 
 @pytest.mark.parametrize("manifest", ["", "{}", "[]", '{"format": 99}'])
@@ -358,4 +358,4 @@ def test_manifest_that_cannot_be_read(spark: SparkSession, brokers: str, log: Lo
     folder = Export.of(log).write(tmp_path / "exports")
     (folder / "worker-1" / MANIFEST).write_text(manifest)
     with pytest.raises(ExportError, match=MANIFEST):
-        validate_exports(spark, brokers, log.topic, against=folder)
+        validate_exports(kafka(spark, brokers, log.topic), against=folder)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 from typing import Any
 
 import click
-import msgspec
-from faust.models.base import Model
-from faust.utils.json import on_default
 
 from actors._faust.codecs import CodecError
+from actors._faust.decoder import as_json
 from actors.runtime.context import Store
 
 
@@ -41,23 +38,4 @@ def value_json(store: Store[Any, Any], raw: bytes) -> Any:
     Raises:
         CodecError: the bytes aren't a value of the store.
     """
-    value = store.decode_value(raw)
-    if isinstance(value, bytes):
-        return _bytes_json(value)
-    return json.loads(msgspec.json.encode(value, enc_hook=_plain))
-
-
-def _bytes_json(value: bytes) -> Any:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Model):
-        return value.asdict()
-    try:
-        return on_default(value)
-    except TypeError:
-        return repr(value)
+    return as_json(store.decode_value(raw))

@@ -52,6 +52,9 @@ COUNT_PARAMETERS = COMMON | {"encoding", "partition", "prefix", "from", "to", "e
 EXACT_COUNT_S = 120.0
 
 
+MOUNTED: web.AppKey[QueryRoutes] = web.AppKey("actors_queries")
+
+
 class QueryRoutes:
     """Answers requests; one per web server.
 
@@ -340,6 +343,13 @@ class QueryRoutes:
             codec = key_codec(self._app, topic.schema)
             keys = self._keys[spec.name] = KeyCoding(f"actor {spec.name}", codec.decode, codec.encode)
         return keys
+
+
+def mount(app: App, web_app: web.Application) -> None:
+    """Add the routes to a web server, once."""
+    if MOUNTED not in web_app:
+        web_app[MOUNTED] = QueryRoutes(app)
+        web_app.add_subapp(PREFIX, web_app[MOUNTED].application())
 
 
 def reply(content: Mapping[str, Any]) -> web.Response:

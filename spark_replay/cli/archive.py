@@ -1,0 +1,162 @@
+"""`spark_replay archive`."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_replay.cli.options import Given, dry_run_option, failing, make_console, say_plan, spark_for, spark_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_replay.archiving import Wanted
+    from spark_replay.plans import Plan
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+_SHORT_MS = 10_000
+_DAY_MS = 86_400_000
+
+
+class Interval(click.ParamType):
+    """`60s`, `5m`, `1h` or `500ms`, as milliseconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read number and unit."""
+        found = re.fullmatch(r"(\d+)(ms|s|m|h)", str(value))
+        if found is None or int(found[1]) == 0:
+            self.fail(f"{value!r} isn't a time such as 60s, 5m, 1h or 500ms", param, ctx)
+        return int(found[1]) * _UNITS_MS[found[2]]
+
+
+class Pattern(click.ParamType):
+    """A regular expression."""
+
+    name = "regex"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> re.Pattern[str]:
+        """Compile it."""
+        try:
+            return re.compile(str(value))
+        except re.error as error:
+            self.fail(f"{value!r} isn't a regular expression: {error}", param, ctx)
+
+
+@click.command()
+@click.option("--brokers", required=True, metavar="HOST:PORT,…", help="Kafka's bootstrap brokers.")
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="A topic to archive. May be repeated.")
+@click.option(
+    "--topic-pattern",
+    type=Pattern(),
+    metavar="REGEX",
+    help="Archive all topics whose whole name matches, also those that are made later.",
+)
+@click.option("--to", required=True, metavar="DIR", help="The archive: a folder, or a URI that Spark can write to.")
+@click.option("--once", is_flag=True, help="End when everything is in that was committed at the start.")
+@click.option("--every", "every_ms", type=Interval(), metavar="TIME", help="Go on, with a batch every 60s, 5m, 1h.")
+@click.option(
+    "--max-offsets-per-trigger",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="A batch takes about N offsets at most, of all topics together: bounds the memory and time of the first one.",
+)
+@spark_options
+@dry_run_option
+def archive(
+    topics: tuple[str, ...],
+    topic_pattern: re.Pattern[str] | None,
+    to: str,
+    once: bool,
+    every_ms: int | None,
+    max_offsets_per_trigger: int | None,
+    dry_run: bool,
+    **options: Any,
+) -> None:
+    """Copy topics to Parquet, so that their history outlives compaction and retention.
+
+    Changelogs and any other topics; each committed record once, however often the command is stopped, killed and
+    started again with the same DIR. Files are in DIR/topic=…/day=…; DIR/_checkpoint has the position and belongs to
+    the archive. `rebuild` and `validate` take it with --archive.
+
+    --every ends with SIGTERM or Ctrl-C, within seconds and with exit code 0. Each batch writes one file for each
+    partition that has something new: --every 1s can make 86,400 files a day of each, and slows down whoever reads them;
+    60s or more is better. What the topics' min.compaction.lag.ms has to do with it is in docs/replay.md.
+
+    The last line on standard output is a JSON object: topics (by name the end of each partition), batches, records,
+    seconds, complete.
+
+    \b
+    python -m spark_replay archive --brokers 127.0.0.1:9092 --topic shop-spent-changelog --topic orders \\
+        --to archive --once
+    python -m spark_replay archive --brokers 127.0.0.1:9092 --topic-pattern 'shop-.*-changelog' \\
+        --to s3a://bucket/archive --every 60s
+    """  # noqa: D301  click takes this character for "leave the lines as they are"
+    if bool(topics) == (topic_pattern is not None):
+        raise click.UsageError("say what to archive: --topic, or --topic-pattern")
+    if once == (every_ms is not None):
+        raise click.UsageError("say for how long: --once, or --every 60s")
+    given, console = Given.of(options), make_console()
+    with failing(), spark_for(given, console) as spark:
+        from spark_replay.archiving import Wanted, archive_topics
+
+        wanted = Wanted(
+            brokers=str(given.brokers),
+            topics=topics,
+            pattern=topic_pattern,
+            options=given.client(spark),
+            max_offsets_per_trigger=max_offsets_per_trigger,
+        )
+        if dry_run:
+            say_plan(_plan(spark, wanted, to), console)
+            return
+        if every_ms is not None and every_ms < _SHORT_MS:
+            console.print(f"up to {_DAY_MS // every_ms:,} files a day of each partition: 60s or more is better")
+        with _stopping() as stop:
+            done = archive_topics(
+                spark,
+                wanted,
+                to=to,
+                every_ms=every_ms,
+                stop=stop,
+                tell=lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True),
+            )
+    click.echo(json.dumps(asdict(done)))
+    if once and not done.complete:
+        console.print("stopped before everything was in: run it again")
+        sys.exit(2)
+
+
+def _plan(spark: SparkSession, wanted: Wanted, to: str) -> Plan:
+    from spark_replay.archiving import read_ledgers, require_archive, require_following, wanted_topics
+    from spark_replay.plans import plan_archive
+    from spark_replay.sources.folders import Folder
+
+    folder = Folder(spark, to)
+    require_archive(folder)
+    topics, ledgers = wanted_topics(spark, wanted), read_ledgers(folder)
+    require_following(topics, ledgers, folder)
+    covered = {name: ledger.ends for name, ledger in ledgers.items()}
+    return plan_archive(tuple(topics.values()), covered, brokers=wanted.brokers, writes=to)
+
+
+@contextmanager
+def _stopping() -> Iterator[threading.Event]:
+    """An event that SIGTERM and Ctrl-C set while the block runs."""
+    stop = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,221 @@
+"""What the commands share: options, the source they stand for, the Spark session, and how failures are told."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from rich.console import Console
+
+from spark_replay.errors import ReplayError
+from spark_replay.session import require_pyspark, spark_session
+from spark_replay.topic import require_reachable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_replay.plans import Plan
+    from spark_replay.sources import Source
+
+_FILE_WIDTH = 120
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class Pair(click.ParamType):
+    """`name=value` on the command line."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Split at the first `=`."""
+        key, found, text = str(value).partition("=")
+        if not found or not key:
+            self.fail(f"{value!r} isn't name=value", param, ctx)
+        return key, text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """The options that most commands share, as they were given."""
+
+    brokers: str | None
+    kafka_options: dict[str, str]
+    kafka_properties: Path | None
+    master: str | None
+    settings: dict[str, str]
+    archive: str | None = None
+    changelog: str = ""
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> Given:
+        """Take them out of what click gives a command."""
+        given = cls(
+            brokers=options.get("brokers"),
+            kafka_options=dict(options["kafka_option"]),
+            kafka_properties=options["kafka_properties"],
+            master=options["master"],
+            settings=dict(options["spark_option"]),
+            archive=options.get("archive"),
+            changelog=options.get("changelog", ""),
+        )
+        if given.brokers is None and given.archive is None:
+            raise click.UsageError("say where the log is: --brokers, or --archive, or both")
+        return given
+
+    def client(self, spark: SparkSession) -> dict[str, str]:
+        """Give the Kafka client's settings; those of `--kafka-option` go before those of the file."""
+        from spark_replay.sources import read_properties
+
+        file = {} if self.kafka_properties is None else read_properties(spark, self.kafka_properties)
+        return file | self.kafka_options
+
+    def with_delta(self) -> Given:
+        """Give the same with Spark's settings for Delta Lake."""
+        from spark_replay.formats import DELTA_SETTINGS
+
+        return replace(self, settings=DELTA_SETTINGS | self.settings)
+
+    def source(self, spark: SparkSession) -> Source:
+        """Give the changelog as a source."""
+        from spark_replay.sources import archive, kafka
+
+        older = None if self.archive is None else archive(spark, self.archive, self.changelog)
+        if self.brokers is None:
+            if older is None:
+                raise ReplayError("neither brokers nor an archive")
+            return older
+        newer = kafka(spark, self.brokers, self.changelog, self.client(spark))
+        return newer if older is None else newer.after(older)
+
+
+def spark_options(command: _Command) -> _Command:
+    """Add the options of the Kafka client and of Spark."""
+    return _with(
+        command,
+        click.option(
+            "--kafka-option",
+            multiple=True,
+            type=Pair(),
+            help="A setting of the Kafka client, such as security.protocol=SASL_SSL. May be repeated.",
+        ),
+        click.option(
+            "--kafka-properties",
+            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            metavar="FILE",
+            help="A file of such settings, as Kafka's own tools take by --command-config.",
+        ),
+        click.option("--master", help="Spark's master. Default: this machine, all cores."),
+        click.option(
+            "--spark-option",
+            multiple=True,
+            type=Pair(),
+            help="A setting of Spark, such as spark.driver.memory=8g. May be repeated.",
+        ),
+    )
+
+
+def source_options(command: _Command) -> _Command:
+    """Add the options that say which changelog, and where it is."""
+    return _with(
+        spark_options(command),
+        click.option("--brokers", metavar="HOST:PORT,…", help="Kafka's bootstrap brokers."),
+        click.option(
+            "--archive",
+            metavar="DIR",
+            help="What `spark_replay archive` wrote; with --brokers too, Kafka is read from the archive's end on.",
+        ),
+        click.option("--changelog", required=True, metavar="TOPIC", help="The changelog, APP-STORE-changelog."),
+    )
+
+
+def dry_run_option(command: _Command) -> _Command:
+    """Add `--dry-run`."""
+    text = "Say what would be read and where it would be written, and do nothing."
+    return _with(command, click.option("--dry-run", is_flag=True, help=text))
+
+
+def _with(command: _Command, *options: Callable[[_Command], _Command]) -> _Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+class Failure(click.ClickException):
+    """An error of ours, told in one line."""
+
+    exit_code = 2
+
+
+@contextmanager
+def failing() -> Iterator[None]:
+    """Tell our errors in one line, and end with 2."""
+    try:
+        yield
+    except ReplayError as error:
+        raise Failure(str(error)) from error
+
+
+def make_console() -> Console:
+    """Give what shows progress and tables: standard error."""
+    console = Console(stderr=True)
+    # a file or a pipe has no width to fit into, and rich would take 80
+    return console if console.is_terminal else Console(stderr=True, width=_FILE_WIDTH)
+
+
+def write_json(file: Path, content: dict[str, Any]) -> None:
+    """Write a report.
+
+    Raises:
+        ReplayError: It can't be written.
+    """
+    try:
+        file.write_text(json.dumps(content, indent=1) + "\n")
+    except OSError as error:
+        raise ReplayError(f"the report can't be written to {file}: {error}") from error
+
+
+def say_plan(plan: Plan, console: Console) -> None:
+    """Show what would be done: a table on standard error, one line of JSON on standard output."""
+    from spark_replay.plans import show_plan
+
+    show_plan(plan, console)
+    click.echo(json.dumps(plan.as_json))
+
+
+@contextmanager
+def spark_for(given: Given, console: Console) -> Iterator[SparkSession]:
+    """A session that ends with the block, unless it was there before; a failed start shows its log."""
+    require_pyspark()
+    if given.brokers is not None:
+        require_reachable(given.brokers)
+    from pyspark.sql import SparkSession
+
+    ours = SparkSession.getActiveSession() is None
+    with tempfile.TemporaryDirectory(prefix="spark-replay-") as folder:
+        log = Path(folder) / "spark.log"
+        console.print("starting Spark …", highlight=False)
+        try:
+            spark = spark_session(master=given.master, settings=given.settings, log=log)
+        except ReplayError:
+            console.print(log.read_text() if log.exists() else "", markup=False, highlight=False)
+            raise
+        try:
+            yield spark
+        finally:
+            if ours:
+                _stop(spark)
+
+
+def _stop(spark: SparkSession) -> None:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    # a signal to the whole process group may have ended the JVM already
+    with suppress(Py4JError, OSError):
+        spark.stop()

@@ -1,0 +1,16 @@
+"""Columns that more than one module builds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+
+def by_partition(values: Sequence[int | None]) -> Column:
+    """Give the bigint of `values` at the index that the column `partition` holds."""
+    return F.get(F.array(*(F.lit(value).cast("bigint") for value in values)), F.col("partition"))

@@ -1,0 +1,15 @@
+"""Where a topic's committed records come from: Kafka, an archive of it, or one after the other.
+
+A `Source` is asked twice. `describe` fixes how far the log reaches now; `records` reads what lies between those
+bounds. So one run reads one state of the log, however much is written meanwhile.
+
+    log = spark_replay.kafka(spark, "127.0.0.1:9092", "dispatcher-run-command-state-changelog")
+    old = spark_replay.archive(spark, "/data/archive", "dispatcher-run-command-state-changelog")
+    both = log.after(old)
+"""
+
+from spark_replay.sources.archive import ArchiveSource, archive
+from spark_replay.sources.base import Source
+from spark_replay.sources.kafka import JoinedSource, KafkaSource, kafka, read_properties
+
+__all__ = ["ArchiveSource", "JoinedSource", "KafkaSource", "Source", "archive", "kafka", "read_properties"]

@@ -1,0 +1,75 @@
+"""What every source can do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_replay.reading import reading
+from spark_replay.topic import Topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RECORDS = (
+    "partition int, offset bigint, key binary, value binary, timestamp timestamp, "
+    "headers array<struct<key: string, value: binary>>"
+)
+"""The columns of `Source.records`; `headers` is null in a record that has none."""
+
+
+class Source(ABC):
+    """The committed records of one topic.
+
+    Attributes:
+        spark: The session that reads them.
+        topic: The topic's name.
+    """
+
+    spark: SparkSession
+    topic: str
+
+    @abstractmethod
+    def describe(self) -> Topic:
+        """Give the partitions, and how far each reaches now.
+
+        Raises:
+            BrokerError: The brokers don't answer.
+            UnknownTopicError: There is no such topic.
+            ArchiveError: The archive can't be read.
+            LogTooShortError: Kafka has already deleted what comes right after the archive.
+            WrongTopicError: Archive and brokers hold different topics of this name.
+        """
+
+    @abstractmethod
+    def records(self, topic: Topic) -> DataFrame:
+        """Give the records between `starts` and `ends` of what `describe` gave, or of a narrower copy of it.
+
+        Returns:
+            `RECORDS`. Offsets have gaps where records were aborted or compacted, and where transactions end.
+
+        Raises:
+            ReadError: Spark refuses, for example because of a setting.
+        """
+
+    @abstractmethod
+    def offsets_at(self, topic: Topic, timestamp_ms: int) -> tuple[int, ...]:
+        """Give each partition's first offset whose record is of `timestamp_ms` (Unix) or later, its end if none is."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """Say where the records come from, for errors and plans."""
+
+
+def first_since(records: DataFrame, timestamp_ms: int, what: str) -> dict[int, int]:
+    """Give by partition the first offset whose record is of `timestamp_ms` (Unix) or later, if there is one.
+
+    Raises:
+        ReadError: Spark couldn't read `what`.
+    """
+    late = records.where(F.unix_millis("timestamp") >= timestamp_ms)
+    with reading(what):
+        rows = late.groupBy("partition").agg(F.min("offset").alias("first")).collect()
+    return {row["partition"]: row["first"] for row in rows}

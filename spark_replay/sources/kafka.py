@@ -1,0 +1,223 @@
+"""Kafka as a source, alone or after an archive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spark_replay.errors import LogTooShortError, ReplayError, WrongTopicError
+from spark_replay.reading import reading
+from spark_replay.sources.archive import ArchiveSource
+from spark_replay.sources.base import Source, first_since
+from spark_replay.topic import Topic, client_options, describe_topic, offsets_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_FIRST_LOOK = 1000
+FETCHING = {"max.poll.records": "5000", "max.partition.fetch.bytes": "8388608"}
+"""Kafka settings that a bulk reader wants; the user's go before."""
+
+
+@dataclass(frozen=True)
+class KafkaSource(Source):
+    """A topic as the brokers hold it, read committed.
+
+    Attributes:
+        spark: A session with the Kafka connector, as `spark_session` gives it.
+        brokers: `host:port,…`.
+        topic: The topic.
+        options: Settings of the Kafka client, such as `security.protocol`.
+    """
+
+    spark: SparkSession = field(repr=False)
+    brokers: str
+    topic: str
+    # may hold passwords
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def describe(self) -> Topic:
+        """Ask the brokers."""
+        return describe_topic(self.spark, self.brokers, self.topic, self.options)
+
+    def records(self, topic: Topic) -> DataFrame:
+        """Read with Spark's own Kafka source."""
+        cores = self.spark.sparkContext.defaultParallelism
+        return self._read(topic, minPartitions=str(max(cores, topic.partition_count)))
+
+    def in_order(self, topic: Topic) -> DataFrame:
+        """Read as `records` does, each partition of the topic as one of Spark's, in the order of its offsets."""
+        return self._read(topic)
+
+    def _read(self, topic: Topic, **options: str) -> DataFrame:
+        client = FETCHING | client_options(self.brokers, self.options) | {"isolation.level": "read_committed"}
+        # aborted, compacted and marker offsets are gaps that the source steps over by itself; with failOnDataLoss
+        # it stops only where the log was cut off while it was being read, which would pass for missing keys
+        wanted = {f"kafka.{key}": value for key, value in client.items()} | {
+            "subscribe": topic.name,
+            "includeHeaders": "true",
+            "failOnDataLoss": "true",
+            "startingOffsets": _offsets_json(topic.name, topic.starts),
+            "endingOffsets": _offsets_json(topic.name, topic.ends),
+        }
+        with reading(str(self)):
+            records = self.spark.read.format("kafka").options(**(wanted | options)).load()
+            return records.select("partition", "offset", "key", "value", "timestamp", "headers")
+
+    def offsets_at(self, topic: Topic, timestamp_ms: int) -> tuple[int, ...]:
+        """Ask the brokers, and look from there on.
+
+        Brokers count aborted records and the ends of transactions too: theirs is that offset or an earlier one.
+        """
+        at = offsets_at(self.spark, self.brokers, topic, self.options, timestamp_ms)
+        found = {number: end for number, end in enumerate(topic.ends) if at[number] == end}
+        width = _FIRST_LOOK
+        while len(found) < topic.partition_count:
+            ends = [
+                at[number] if number in found else min(at[number] + width, end) for number, end in enumerate(topic.ends)
+            ]
+            look = self.records(replace(topic, starts=at, ends=tuple(ends)))
+            found |= first_since(look, timestamp_ms, str(self))
+            found |= {number: found.get(number, end) for number, end in enumerate(ends) if end == topic.ends[number]}
+            width *= 100
+        return tuple(found[number] for number in range(topic.partition_count))
+
+    def after(self, older: ArchiveSource) -> JoinedSource:
+        """Give the archive up to its end and Kafka from there on.
+
+        Raises:
+            ReplayError: The archive is of another topic.
+        """
+        if older.topic != self.topic:
+            raise ReplayError(f"{self} can't follow {older}: give both the same topic")
+        return JoinedSource(older, self)
+
+    def __str__(self) -> str:
+        """Name the topic."""
+        return f"topic {self.topic}"
+
+
+@dataclass(frozen=True)
+class JoinedSource(Source):
+    """An archive up to its end in each partition, and Kafka from there on; what both hold is taken once."""
+
+    older: ArchiveSource
+    newer: KafkaSource
+
+    @property
+    def spark(self) -> SparkSession:  # type: ignore[override]
+        """The session."""
+        return self.newer.spark
+
+    @property
+    def topic(self) -> str:  # type: ignore[override]
+        """The topic."""
+        return self.newer.topic
+
+    def describe(self) -> Topic:
+        """Ask both, and check that nothing is missing between them."""
+        return self._joined(self.older.describe(), self.newer.describe())
+
+    def records(self, topic: Topic) -> DataFrame:
+        """Read both."""
+        old, new = self.parts(topic)
+        return self.older.records(old).unionByName(self.newer.records(new))
+
+    def parts(self, topic: Topic) -> tuple[Topic, Topic]:
+        """Give what is read from the archive, and what from Kafka."""
+        old = replace(topic, ends=_at_most(topic.ends, topic.joints))
+        old = replace(old, starts=_at_most(topic.starts, old.ends))
+        new = replace(topic, starts=tuple(map(max, topic.starts, topic.joints)))
+        return old, replace(new, ends=tuple(map(max, new.starts, topic.ends)))
+
+    def offsets_at(self, topic: Topic, timestamp_ms: int) -> tuple[int, ...]:
+        """Look into the archive first, and ask the brokers about partitions where it isn't that late."""
+        joints = topic.joints
+        found = self.older.offsets_at(replace(topic, ends=_at_most(topic.ends, joints)), timestamp_ms)
+        later = self.newer.offsets_at(topic, timestamp_ms)
+        return tuple(
+            at if at < joint else max(joint, other) for at, joint, other in zip(found, joints, later, strict=True)
+        )
+
+    def __str__(self) -> str:
+        """Name both."""
+        return f"{self.older}, then {self.newer}"
+
+    def _joined(self, old: Topic, new: Topic) -> Topic:
+        if old.topic_id and new.topic_id and old.topic_id != new.topic_id:
+            raise WrongTopicError(
+                f"{self.older} is of a topic with the id {old.topic_id}, that of the brokers {self.newer.brokers} has "
+                f"{new.topic_id}: the topic was made anew since, or this is another cluster"
+            )
+        for number, end in enumerate(old.ends):
+            if number >= new.partition_count or end > new.high_watermarks[number]:
+                high = new.high_watermarks[number] if number < new.partition_count else "nothing"
+                raise WrongTopicError(
+                    f"{self.topic} partition {number}: the archive reaches {end}, the brokers' log {high}: "
+                    "is this another cluster?"
+                )
+            if end < new.starts[number]:
+                raise LogTooShortError(
+                    f"{self.topic} partition {number}: the archive ends at offset {end}, and the brokers' log begins "
+                    f"at {new.starts[number]}: what was between is in neither"
+                )
+        return _stitched(old, new)
+
+
+def kafka(spark: SparkSession, brokers: str, topic: str, options: Mapping[str, str] | None = None) -> KafkaSource:
+    """Give a topic of a Kafka cluster as a source.
+
+    Args:
+        spark: A session with the Kafka connector, as `spark_session` gives it.
+        brokers: `host:port,…`.
+        topic: The topic.
+        options: Settings of the Kafka client, such as `security.protocol`, by Kafka's names.
+    """
+    return KafkaSource(spark, brokers, topic, dict(options or {}))
+
+
+def read_properties(spark: SparkSession, file: Path) -> dict[str, str]:
+    """Read a file of Kafka client settings, `name=value` a line, as Kafka's own tools do.
+
+    Raises:
+        ReplayError: It can't be read.
+    """
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    jvm: Any = spark._jvm
+    try:
+        text = file.read_text()
+        properties = jvm.java.util.Properties()
+        properties.load(jvm.java.io.StringReader(text))
+    except (OSError, UnicodeDecodeError, Py4JJavaError) as error:
+        reason = error if isinstance(error, OSError) else "it isn't a properties file"
+        raise ReplayError(f"the Kafka settings in {file} can't be read: {reason}") from error
+    return {str(key): str(properties.getProperty(key)) for key in properties.stringPropertyNames()}
+
+
+def _stitched(old: Topic, new: Topic) -> Topic:
+    rest = range(len(old.ends), new.partition_count)
+    joints = (*old.ends, *(new.starts[number] for number in rest))
+    ends = tuple(map(max, joints, new.ends))
+    older = (*old.spans, *(() for _ in rest))
+    return replace(
+        new,
+        starts=(*old.starts, *(new.starts[number] for number in rest)),
+        ends=ends,
+        spans=tuple(
+            (*spans, replace(kafkas[-1], start=joint, end=end))
+            for spans, kafkas, joint, end in zip(older, new.spans, joints, ends, strict=True)
+        ),
+        joints=joints,
+    )
+
+
+def _at_most(ends: Sequence[int], limits: Sequence[int]) -> tuple[int, ...]:
+    return tuple(map(min, ends, limits))
+
+
+def _offsets_json(topic: str, offsets: Sequence[int]) -> str:
+    return json.dumps({topic: {str(partition): offset for partition, offset in enumerate(offsets)}})
