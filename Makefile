@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench bench-guard bench-peers bench-faults bench-soak crash sim nightly format clean install
+.PHONY: demo test check bench bench-guard bench-peers bench-faults bench-soak crash locks sim nightly format clean install
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,9 @@ test: check  ## all tests, on a real broker and a real Spark
 
 crash: $(READY)  ## the crash run in full: 300,000 inputs, 20 faults
 	$(BIN)/python -m tests.crash
+
+locks: $(READY)  ## the fight for locks in full: 20 clients, 50 locks, 12 faults
+	$(BIN)/python -m tests.locks
 
 sim: $(READY)  ## the simulation; SEED=n replays one seed with its trace, FEATURES=a,b and FAULTS=a,b choose
 	$(if $(SEED),SEED=$(SEED)) $(BIN)/python -m pytest tests/sim -q $(if $(SEED),-s)
