@@ -23,6 +23,7 @@ from spark_replay.errors import (
     ArchiveError,
     BrokerError,
     ExportError,
+    LiveError,
     LogTooShortError,
     PointError,
     ReadError,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from spark_replay.compare import compare
     from spark_replay.diff import validate_states
     from spark_replay.invariants import Asked, Finding, find_violations
+    from spark_replay.live import Workers, validate_live
     from spark_replay.placement import home_partition, murmur2
     from spark_replay.points import AsOf
     from spark_replay.rebuild import Rebuilt, read_rebuild, rebuild_state, unknown_keys, write_rebuild
@@ -57,6 +59,7 @@ __all__ = [
     "Example",
     "ExportError",
     "Finding",
+    "LiveError",
     "LogTooShortError",
     "PointError",
     "ReadError",
@@ -68,6 +71,7 @@ __all__ = [
     "ToolMissingError",
     "UnknownTopicError",
     "Wanted",
+    "Workers",
     "WrongTopicError",
     "archive",
     "archive_topics",
@@ -84,6 +88,7 @@ __all__ = [
     "spark_session",
     "unknown_keys",
     "validate_exports",
+    "validate_live",
     "validate_states",
     "write_rebuild",
 ]
@@ -114,6 +119,8 @@ _HOMES = {
     "rebuild_state": "rebuild",
     "spark_session": "session",
     "validate_exports": "validate",
+    "Workers": "live",
+    "validate_live": "live",
     "validate_states": "diff",
     "write_rebuild": "rebuild",
 }

@@ -19,6 +19,7 @@ tombstones behind the position, and a key deleted since looks `extra`.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ from pyspark.storagelevel import StorageLevel
 
 from spark_replay.causes import Known, name_causes
 from spark_replay.changelog import read_rows, read_uncommitted_rows
+from spark_replay.compare import STAMPED
 from spark_replay.errors import ExportError, LogTooShortError
 from spark_replay.held import Held, Part
 from spark_replay.invariants import Asked, find_violations
@@ -87,7 +89,7 @@ def compare_exports(source: Source, *, against: Path, placement: str = "key") ->
         `source_offset`, `epoch`, `expires_at_ms`, the log's with `offset` too; null where the side has
         nothing), `differs` (array of the names that do), `home` int (null when the placement isn't by key),
         `claimed` int, `export_rows`, `later_offset`, `damaged_offset`, `records`, `damaged` bigint, `live`
-        boolean, `is_over` boolean (held, and expired).
+        boolean, `position` bigint (null where nobody holds the partition), `is_over` boolean (held, and expired).
     """
     topic, held = _opened(source, against, placement)
     return judge(read_rows(source, topic), held, held.read(source.spark))
@@ -139,6 +141,11 @@ def summarise(source: Source, topic: Topic, held: Held) -> Summary:
     Causes and keys are looked for in a second pass, only when there is one to name.
     """
     judged = judge(read_rows(source, topic), held, held.read(source.spark))
+    return summarise_judged(judged, lambda: _explained(source, topic, held, judged))
+
+
+def summarise_judged(judged: DataFrame, explain: Callable[[], DataFrame]) -> Summary:
+    """Do what `summarise` does with judged rows; `explain` gives those that aren't fine with their causes."""
     counted = (
         judged.groupBy("partition", "kind")
         .agg(
@@ -152,7 +159,7 @@ def summarise(source: Source, topic: Topic, held: Held) -> Summary:
     )
     if all(row["kind"] in FINE for row in counted):
         return Summary(counted)
-    explained = _explained(source, topic, held, judged).persist(StorageLevel.MEMORY_AND_DISK)
+    explained = explain().persist(StorageLevel.MEMORY_AND_DISK)
     try:
         causes = explained.groupBy("partition", "cause").agg(F.count(F.lit(1)).alias("count")).collect()
         return Summary(counted, causes, _examples(explained))
@@ -162,11 +169,19 @@ def summarise(source: Source, topic: Topic, held: Held) -> Summary:
 
 def _explained(source: Source, topic: Topic, held: Held, judged: DataFrame) -> DataFrame:
     contested = {newer.partition for newer, _ in held.contested()}
+    return explain_rows(judged, source, topic, Known.of(topic, contested))
+
+
+def explain_rows(
+    judged: DataFrame, source: Source, topic: Topic, known: Known, compared: Sequence[str] = STAMPED
+) -> DataFrame:
+    """Give the judged rows that aren't fine, with their causes."""
     return name_causes(
         judged.where(~F.col("kind").isin(*FINE)),
         read_rows(source, topic),
         read_uncommitted_rows(source, topic),
-        Known.of(topic, held.positions, contested),
+        known,
+        compared=compared,
     )
 
 
