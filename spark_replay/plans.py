@@ -83,8 +83,8 @@ def plan_rebuild(source: Source, as_of: AsOf, *, writes: str) -> Plan:
         ReplayError: What `Source.describe` raises.
     """
     topic = source.describe()
-    if as_of.timestamp_ms is not None and not _knows_times(source):
-        note = "where in the archive the time lies, only its rows tell: everything is counted here"
+    if as_of.timestamp_ms is not None:
+        note = "where in the log the time lies, its records tell: everything is counted here"
         return Plan(command="rebuild", reads=_readings(source, topic), writes=writes, notes=(note,))
     point = point_at(topic, find_offsets(source, topic, as_of), [0] * topic.partition_count)
     return Plan(command="rebuild", reads=_readings(source, point.narrowed(topic)), writes=writes)
@@ -126,10 +126,6 @@ def _readings(source: Source, topic: Topic) -> tuple[Reading, ...]:
         files = source.files()
         reading = replace(reading, files=len(files), size_bytes=sum(file.size_bytes for file in files))
     return (reading,)
-
-
-def _knows_times(source: Source) -> bool:
-    return not isinstance(source, ArchiveSource | JoinedSource)
 
 
 def plan_archive(topics: Sequence[Topic], covered: Mapping[str, Sequence[int]], *, brokers: str, writes: str) -> Plan:

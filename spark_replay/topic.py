@@ -124,7 +124,9 @@ def describe_topic(spark: SparkSession, brokers: str, name: str, kafka_options: 
 def offsets_at(
     spark: SparkSession, brokers: str, topic: Topic, kafka_options: Mapping[str, str], timestamp_ms: int
 ) -> tuple[int, ...]:
-    """Give each partition's first offset whose record is of `timestamp_ms` (Unix) or later, its end if none is.
+    """Give each partition's first offset that is of `timestamp_ms` (Unix) or later, its end if none is.
+
+    Aborted records and the ends of transactions count too.
 
     Raises:
         BrokerError: The brokers don't answer in 8 s, or refuse.

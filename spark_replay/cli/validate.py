@@ -108,7 +108,7 @@ class Against:
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the report here.")
 @dry_run_option
 def validate(json_file: Path | None, dry_run: bool, **options: Any) -> None:
-    r"""Compare what workers hold with their changelog, key by key, and name the cause of each mismatch.
+    """Compare what workers hold with their changelog, key by key, and name the cause of each mismatch.
 
     Data folders are read on this machine, each partition as of one moment, also while a worker uses them.
 
@@ -119,11 +119,11 @@ def validate(json_file: Path | None, dry_run: bool, **options: Any) -> None:
     faust -A shop -D /var/lib/shop state export spent --to exports
     python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog --against exports
     python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog --against /var/lib/shop
-    python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog \
+    python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog \\
         --against-brokers mirror:9092
-    python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog \
+    python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog \\
         --live http://127.0.0.1:6066 --store spent --sample 10000
-    """
+    """  # noqa: D301  click takes this character for "leave the lines as they are"
     given, console = Given.of(options), make_console()
     against = _against(options)
     with failing(), spark_for(given, console) as spark:

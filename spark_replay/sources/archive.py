@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_replay.columns import by_partition
 from spark_replay.errors import ArchiveError, UnknownTopicError
 from spark_replay.reading import reading
-from spark_replay.sources.base import RECORDS, Source
+from spark_replay.sources.base import RECORDS, Source, first_since
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.ledger import LEDGERS, Ledger, decode_ledger
 from spark_replay.topic import Topic
@@ -97,10 +97,7 @@ class ArchiveSource(Source):
 
     def offsets_at(self, topic: Topic, timestamp_ms: int) -> tuple[int, ...]:
         """Look through the rows."""
-        late = self.records(topic).where(F.unix_millis("timestamp") >= timestamp_ms)
-        with reading(str(self)):
-            rows = late.groupBy("partition").agg(F.min("offset").alias("first")).collect()
-        found = {row["partition"]: row["first"] for row in rows}
+        found = first_since(self.records(topic), timestamp_ms, str(self))
         return tuple(found.get(number, end) for number, end in enumerate(topic.ends))
 
     def __str__(self) -> str:

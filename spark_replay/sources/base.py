@@ -5,6 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_replay.reading import reading
 from spark_replay.topic import Topic
 
 if TYPE_CHECKING:
@@ -66,3 +69,15 @@ class Source(ABC):
     @abstractmethod
     def __str__(self) -> str:
         """Say where the records come from, for errors and plans."""
+
+
+def first_since(records: DataFrame, timestamp_ms: int, what: str) -> dict[int, int]:
+    """Give by partition the first offset whose record is of `timestamp_ms` (Unix) or later, if there is one.
+
+    Raises:
+        ReadError: Spark couldn't read `what`.
+    """
+    late = records.where(F.unix_millis("timestamp") >= timestamp_ms)
+    with reading(what):
+        rows = late.groupBy("partition").agg(F.min("offset").alias("first")).collect()
+    return {row["partition"]: row["first"] for row in rows}

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from spark_replay.errors import LogTooShortError, ReplayError, WrongTopicError
 from spark_replay.reading import reading
 from spark_replay.sources.archive import ArchiveSource
-from spark_replay.sources.base import Source
+from spark_replay.sources.base import Source, first_since
 from spark_replay.topic import Topic, client_options, describe_topic, offsets_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_FIRST_LOOK = 1000
 FETCHING = {"max.poll.records": "5000", "max.partition.fetch.bytes": "8388608"}
 """Kafka settings that a bulk reader wants; the user's go before."""
 
@@ -69,8 +70,22 @@ class KafkaSource(Source):
             return reader.load().select("partition", "offset", "key", "value", "timestamp", "headers")
 
     def offsets_at(self, topic: Topic, timestamp_ms: int) -> tuple[int, ...]:
-        """Ask the brokers."""
-        return offsets_at(self.spark, self.brokers, topic, self.options, timestamp_ms)
+        """Ask the brokers, and look from there on.
+
+        Brokers count aborted records and the ends of transactions too: theirs is that offset or an earlier one.
+        """
+        at = offsets_at(self.spark, self.brokers, topic, self.options, timestamp_ms)
+        found = {number: end for number, end in enumerate(topic.ends) if at[number] == end}
+        width = _FIRST_LOOK
+        while len(found) < topic.partition_count:
+            ends = [
+                at[number] if number in found else min(at[number] + width, end) for number, end in enumerate(topic.ends)
+            ]
+            look = self.records(replace(topic, starts=at, ends=tuple(ends)))
+            found |= first_since(look, timestamp_ms, str(self))
+            found |= {number: found.get(number, end) for number, end in enumerate(ends) if end == topic.ends[number]}
+            width *= 100
+        return tuple(found[number] for number in range(topic.partition_count))
 
     def after(self, older: ArchiveSource) -> JoinedSource:
         """Give the archive up to its end and Kafka from there on.

@@ -11,7 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.partitioner import murmur2
+from aiokafka.structs import TopicPartition
 
 from stores._core.manifest import MANIFEST, Manifest, ManifestPartition, encode_manifest, partition_file
 from stores._core.record import STAMP_HEADER, Position, encode_stamp
@@ -41,6 +43,7 @@ class Write:
     expires_at_ms: int = 0
     headers: tuple[tuple[str, bytes], ...] | None = None
     offset: int = -1
+    timestamp_ms: int | None = None
 
     @property
     def wire_headers(self) -> list[tuple[str, bytes]]:
@@ -100,6 +103,18 @@ async def _write_log(brokers: str, transactions: list[Transaction], config: dict
     return log
 
 
+async def cut_log(brokers: str, topic: str, before: dict[int, int]) -> None:
+    """Delete a log's records below offsets, as retention does."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
+    await admin.start()
+    try:
+        await admin.delete_records(
+            {TopicPartition(topic, number): RecordsToDelete(offset) for number, offset in before.items()}
+        )
+    finally:
+        await admin.close()
+
+
 async def append(brokers: str, log: Log, transactions: list[Transaction]) -> None:
     producer = AIOKafkaProducer(
         bootstrap_servers=brokers, transactional_id=unique("t"), linger_ms=0, retry_backoff_ms=2
@@ -110,7 +125,12 @@ async def append(brokers: str, log: Log, transactions: list[Transaction]) -> Non
             await producer.begin_transaction()
             futures = [
                 await producer.send(
-                    log.topic, write.value, write.key, partition=write.partition, headers=write.wire_headers
+                    log.topic,
+                    write.value,
+                    write.key,
+                    partition=write.partition,
+                    headers=write.wire_headers,
+                    timestamp_ms=write.timestamp_ms,
                 )
                 for write in transaction.writes
             ]
