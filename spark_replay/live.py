@@ -61,7 +61,17 @@ _LONGEST_BACKOFF_S = 5.0
 _CATCH_UP_S = 30.0
 _CATCH_UP_POLL_S = 0.2
 _CLOCKS_MS = 60_000
-_SCHEMA = "partition int, key binary, value binary, expires_at_ms bigint, claimed int, position bigint, asked_ms bigint"
+_SCHEMA = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("expires_at_ms", pa.int64()),
+        ("claimed", pa.int32()),
+        ("position", pa.int64()),
+        ("asked_ms", pa.int64()),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
