@@ -18,9 +18,11 @@ tombstones behind the position, and a key deleted since looks `extra`.
 
 from __future__ import annotations
 
+import atexit
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +35,7 @@ from spark_replay.changelog import read_rows, read_uncommitted_rows
 from spark_replay.compare import STAMPED
 from spark_replay.errors import ExportError, LogTooShortError
 from spark_replay.held import Held, Part
-from spark_replay.invariants import Asked, find_violations
+from spark_replay.invariants import Asked, Finding, find_violations
 from spark_replay.judging import FINE, judge
 from spark_replay.reading import reading
 from spark_replay.report import Report, Summary, report
@@ -48,6 +50,7 @@ _EXAMPLES = 10
 _SHOWN_BYTES = 200
 # folders that lazy DataFrames read; they go when the process ends
 _open = ExitStack()
+atexit.register(_open.close)
 
 
 def validate_exports(
@@ -60,7 +63,7 @@ def validate_exports(
         against: The folder that the workers exported to, or in which their data folders are, or a rebuild.
         placement: Of data folders and rebuilds, `key` if each key lives in the partition that murmur2 gives it, else
             `task`; exports say it themselves.
-        invariants: What to check of the log besides; None: nothing.
+        invariants: What to check of the log besides, with the placement that is held; None: nothing.
 
     Raises:
         ExportError: The folder can't be read or isn't of this changelog.
@@ -77,7 +80,9 @@ def validate_exports(
         require_comparable(held, described)
         with reading(f"{source} or the {held.kind} in {against}"):
             summary = summarise(source, described, held)
-    findings = () if invariants is None else find_violations(source, described, invariants)
+    findings: tuple[Finding, ...] = ()
+    if invariants is not None:
+        findings = find_violations(source, described, replace(invariants, placement=held.placement))
     return report(summary, topic=described, held=held, findings=findings, seconds=time.monotonic() - started)
 
 
