@@ -4,11 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench bench-guard bench-peers bench-faults bench-soak crash locks sim nightly format clean install
+.PHONY: demo test check bench bench-guard bench-peers bench-faults bench-locks bench-soak crash locks sim nightly format clean install
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark,bench]'
 	touch $(READY)
 
 install: $(READY)
@@ -46,6 +46,9 @@ bench-guard: $(READY)  ## the same in a minute: the ratio to a loop that only fe
 
 bench-peers: $(READY)  ## beside Kafka Streams, Quix Streams and Faust
 	$(BIN)/python -m benchmarks.peers
+
+bench-locks: $(READY)  ## locks beside ZooKeeper, and etcd if it is there (apt-get install etcd-server)
+	$(BIN)/python -m benchmarks.locks
 
 bench-soak: $(READY)  ## half an hour at full speed on 10 million keys: memory over time
 	$(BIN)/python -m benchmarks.soak

@@ -23,10 +23,12 @@ from spark_replay.errors import (
     ArchiveError,
     BrokerError,
     ExportError,
+    InputError,
     LiveError,
     LogTooShortError,
     PointError,
     ReadError,
+    RecomputeError,
     ReplayError,
     TargetError,
     ToolMissingError,
@@ -44,6 +46,9 @@ if TYPE_CHECKING:
     from spark_replay.placement import home_partition, murmur2
     from spark_replay.points import AsOf
     from spark_replay.rebuild import Rebuilt, read_rebuild, rebuild_state, unknown_keys, write_rebuild
+    from spark_replay.recompute import recompute_actor, recompute_keys
+    from spark_replay.recompute_plan import Recompute, plan_recompute
+    from spark_replay.recompute_report import Recomputed
     from spark_replay.report import Example, Report
     from spark_replay.session import spark_session
     from spark_replay.sources import Source, archive, kafka
@@ -59,11 +64,15 @@ __all__ = [
     "Example",
     "ExportError",
     "Finding",
+    "InputError",
     "LiveError",
     "LogTooShortError",
     "PointError",
     "ReadError",
     "Rebuilt",
+    "Recompute",
+    "RecomputeError",
+    "Recomputed",
     "ReplayError",
     "Report",
     "Source",
@@ -82,9 +91,12 @@ __all__ = [
     "home_partition",
     "kafka",
     "murmur2",
+    "plan_recompute",
     "read_changelog",
     "read_rebuild",
     "rebuild_state",
+    "recompute_actor",
+    "recompute_keys",
     "spark_session",
     "unknown_keys",
     "validate_exports",
@@ -105,6 +117,8 @@ _HOMES = {
     "unknown_keys": "rebuild",
     "Example": "report",
     "Rebuilt": "rebuild",
+    "Recompute": "recompute_plan",
+    "Recomputed": "recompute_report",
     "Report": "report",
     "Source": "sources",
     "archive": "sources",
@@ -115,8 +129,11 @@ _HOMES = {
     "home_partition": "placement",
     "kafka": "sources",
     "murmur2": "placement",
+    "plan_recompute": "recompute_plan",
     "read_changelog": "changelog",
     "rebuild_state": "rebuild",
+    "recompute_actor": "recompute",
+    "recompute_keys": "recompute",
     "spark_session": "session",
     "validate_exports": "validate",
     "Workers": "live",

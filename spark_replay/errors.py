@@ -47,9 +47,17 @@ class PointError(ReplayError):
     """A point in the log can't be read from what was given."""
 
 
-class AppError(ReplayError):
-    """The app can't be imported, or hasn't what was asked for."""
-
-
 class TargetError(ReplayError):
     """The folder to write to can't be used."""
+
+
+class AppError(ReplayError):
+    """The user's app can't be used: its module, the app in it, or the store or actor isn't there."""
+
+
+class InputError(ReplayError):
+    """The input doesn't hold what a recompute needs."""
+
+
+class RecomputeError(ReplayError):
+    """A replay of the input failed."""

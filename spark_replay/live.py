@@ -3,7 +3,7 @@
 The protocol, of which any worker answers for any key:
 
     POST {url}/actors/{store}/_many
-    {"encoding": "base64", "raw": true, "keys": ["YQ==", …]}
+    {"encoding": "base64", "raw": true, "keys": ["YQ==", …]}      and "partition": 0 if the store may hold any key
 
     200 {"store": "spent",
          "results": [{"key": "YQ==", "value": "MTI=" or null, "partition": 0, "expires_at_ms": 1760000 or null}, …],
@@ -135,14 +135,15 @@ class Workers:
         self._pool = urllib3.PoolManager(retries=retries, timeout=timeout_s, headers=dict(headers or {}))
         self._turn = itertools.cycle(self.urls)
 
-    def many(self, store: str, keys: Sequence[bytes]) -> list[Answer]:
-        """Ask for keys.
+    def many(self, store: str, keys: Sequence[bytes], *, partition: int | None = None) -> list[Answer]:
+        """Ask for keys: in their own partitions, or in one that is named.
 
         Raises:
             LiveError: No worker answers, or not as it should.
         """
         asked = [base64.b64encode(key).decode() for key in keys]
-        body = json.dumps({"encoding": "base64", "raw": True, "keys": asked}).encode()
+        where = {} if partition is None else {"partition": partition}
+        body = json.dumps({"encoding": "base64", "raw": True, "keys": asked, **where}).encode()
         failures = []
         for url in itertools.islice(self._turn, len(self.urls)):
             address = f"{url}/actors/{quote(store, safe='')}/_many"
@@ -170,6 +171,7 @@ def validate_live(
     store: str,
     sample: int | None = None,
     seed: int = 0,
+    placement: str = "key",
 ) -> Report:
     """Ask running workers for the keys of a changelog, and compare each answer with the log at its position.
 
@@ -181,6 +183,7 @@ def validate_live(
         store: The store's name.
         sample: How many keys to ask for; None: all.
         seed: Which ones: the same seed asks for the same keys of the same log.
+        placement: `key`, or `task` if the store may hold any key: each is then asked for where the log has it.
 
     Raises:
         LiveError: Workers don't answer, or not in the protocol.
@@ -190,7 +193,8 @@ def validate_live(
     """
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="spark-replay-") as folder:
-        told = _ask(source, workers, store, sample, seed, to=Path(folder) / "answers.parquet")
+        file = Path(folder) / "answers.parquet"
+        told = _ask(_batches(source, sample, seed, placement), workers, store, to=file)
         topic = _caught_up(source, told.positions)
         with reading(f"{source} or the workers' answers"):
             judged = _judge(source, topic, source.spark.read.parquet(f"file://{told.file}"))
@@ -216,35 +220,56 @@ class _Told:
         self.epochs[number] = max(self.epochs.get(number, 0), answer.epoch)
 
 
-def _ask(source: Source, workers: Workers, store: str, sample: int | None, seed: int, *, to: Path) -> _Told:
-    """Ask for the log's keys, some at once, and keep no more than these in memory."""
+def _ask(batches: Iterable[_Batch], workers: Workers, store: str, *, to: Path) -> _Told:
+    """Ask for keys, and keep no more than a batch in memory."""
     told = _Told(to)
-    with reading(str(source)), pq.ParquetWriter(to, _SCHEMA) as writer:
-        for batch in _batched(_keys(source, sample, seed), KEYS_AT_ONCE):
+    with pq.ParquetWriter(to, _SCHEMA) as writer:
+        for batch in batches:
             # before the question: an answer is younger than this
             told.asked_ms = now_ms()
-            answers = workers.many(store, [key for _, key in batch])
+            answers = workers.many(store, batch.keys, partition=batch.asked)
             for answer in answers:
                 told.add(answer)
             columns: list[list[Any]] = [
-                [partition for partition, _ in batch],
-                [key for _, key in batch],
+                batch.partitions,
+                batch.keys,
                 [answer.value for answer in answers],
                 [answer.expires_at_ms for answer in answers],
                 [answer.partition for answer in answers],
                 [answer.changelog_offset for answer in answers],
-                [told.asked_ms] * len(batch),
+                [told.asked_ms] * len(answers),
             ]
             writer.write_table(pa.table(columns, schema=_SCHEMA))
     return told
 
 
-def _keys(source: Source, sample: int | None, seed: int) -> Iterator[tuple[int, bytes]]:
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Keys, the partition where the log has each, and the one to ask in, if it has to be said."""
+
+    partitions: list[int]
+    keys: list[bytes]
+    asked: int | None
+
+
+def _batches(source: Source, sample: int | None, seed: int, placement: str) -> Iterator[_Batch]:
+    with reading(str(source)):
+        keys = _keys(source, sample, seed)
+        if placement == "task":
+            keys = keys.orderBy("partition")
+        rows = ((row["partition"], bytes(row["key"])) for row in keys.toLocalIterator())
+        groups = itertools.groupby(rows, key=lambda row: row[0] if placement == "task" else None)
+        for asked, group in groups:
+            while batch := list(itertools.islice(group, KEYS_AT_ONCE)):
+                yield _Batch([partition for partition, _ in batch], [key for _, key in batch], asked)
+
+
+def _keys(source: Source, sample: int | None, seed: int) -> DataFrame:
     rows = read_rows(source, source.describe())
     keys = rows.where(F.col("key").isNotNull()).select("partition", "key").distinct()
-    if sample is not None:
-        keys = keys.orderBy(F.xxhash64(F.lit(seed), "key"), "partition").limit(sample)
-    return ((row["partition"], bytes(row["key"])) for row in keys.toLocalIterator())
+    if sample is None:
+        return keys
+    return keys.orderBy(F.xxhash64(F.lit(seed), "key"), "partition").limit(sample)
 
 
 def _judge(source: Source, topic: Topic, told: DataFrame) -> DataFrame:
@@ -351,9 +376,3 @@ def _problem(raw: bytes) -> str:
         return ": ".join(str(problem[name]) for name in ("title", "detail") if problem.get(name))
     except (ValueError, AttributeError):
         return raw[:200].decode(errors="replace").strip() or "nothing"
-
-
-def _batched(keys: Iterable[tuple[int, bytes]], size: int) -> Iterator[list[tuple[int, bytes]]]:
-    keys = iter(keys)
-    while batch := list(itertools.islice(keys, size)):
-        yield batch

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replay.cli.options import Given, dry_run_option, failing, make_console, say_plan, source_options, spark_for
+from spark_replay.session import require_pyspark
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,6 +62,7 @@ def rebuild(
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     given, console = Given.of(options), make_console()
     with failing():
+        require_pyspark()
         from spark_replay.points import AsOf
 
         point = AsOf.parse(as_of)

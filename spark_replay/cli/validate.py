@@ -102,7 +102,7 @@ class Against:
     type=click.Choice(["key", "task"]),
     default="key",
     show_default=True,
-    help="Where a data folder's or rebuild's keys live: where murmur2 puts them, or in any partition.",
+    help="Where keys live, if it isn't an export, which tells: where murmur2 puts them, or in any partition.",
 )
 @click.option("--invariants", is_flag=True, help="Check the log itself too, as `check` does.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the report here.")
@@ -185,7 +185,9 @@ def _validate_live(source: Source, against: Against) -> Report:
 
     workers = Workers(against.urls)
     try:
-        return validate_live(source, workers, store=against.store or "", sample=against.sample)
+        return validate_live(
+            source, workers, store=against.store or "", sample=against.sample, placement=against.placement
+        )
     finally:
         workers.close()
 

@@ -102,7 +102,9 @@ class World:
         """Start owners, and clients as soon as locks are served; all clients have used one when this returns."""
         app = unique("locks")
         owners = [
-            WorkerProcess(module, brokers, folder / f"owner-{number}" / "data", COORDINATION_APP=app)
+            WorkerProcess(
+                module, brokers, folder / f"owner-{number}" / "data", COORDINATION_APP=app, COORDINATION_PARTITIONS="8"
+            )
             for number in range(OWNERS)
         ]
         coordination = Coordination(brokers, app=app, call_timeout=START_S)

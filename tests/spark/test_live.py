@@ -17,7 +17,7 @@ from spark_replay import LiveError, Workers, kafka, validate_live
 from spark_replay.cli import main
 from stores._core.record import STAMP_BYTES, Position, decode_stamp
 from tests.spark.damage import NEW, Worker, by, extend, named_log, stamped, two_owners
-from tests.spark.helpers import NOW_MS, Log, Transaction, home
+from tests.spark.helpers import NOW_MS, PARTITIONS, Log, Transaction, home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +33,7 @@ class Server:
         self.worker = worker
         self.busy = 0
         self.asked: list[int] = []
+        self.in_partitions: list[int | None] = []
         self.answer: web.Response | None = None
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
@@ -68,7 +69,8 @@ class Server:
         if self.answer is not None:
             return self.answer
         self.asked.append(len(asked["keys"]))
-        results = [self._result(base64.b64decode(key)) for key in asked["keys"]]
+        self.in_partitions.append(asked.get("partition"))
+        results = [self._result(base64.b64decode(key), asked.get("partition")) for key in asked["keys"]]
         positions = {}
         for number, store in enumerate(self.worker.stores):
             position = store.position()
@@ -80,8 +82,9 @@ class Server:
             }
         return web.json_response({"store": "store", "results": results, "positions": positions})
 
-    def _result(self, key: bytes) -> dict[str, object]:
-        raw = self.worker.stores[home(key)].get(key)
+    def _result(self, key: bytes, partition: int | None) -> dict[str, object]:
+        partition = home(key) if partition is None else partition
+        raw = self.worker.stores[partition].get(key)
         expires = 0 if raw is None else decode_stamp(raw).expires_at_ms
         if raw is None or (expires and expires <= NOW_MS):
             raw, expires = None, 0
@@ -89,7 +92,7 @@ class Server:
         return {
             "key": base64.b64encode(key).decode(),
             "value": value,
-            "partition": home(key),
+            "partition": partition,
             "expires_at_ms": expires or None,
         }
 
@@ -148,7 +151,10 @@ def test_a_sample_on_the_command_line(spark: SparkSession, brokers: str, log: Lo
     rest = ["validate", "--brokers", brokers, "--changelog", log.topic, "--store", "store"]
     done = CliRunner().invoke(main, [*rest, "--live", server.url, "--sample", "7"])
     assert done.exit_code == 0, done.output
-    assert server.asked == [7]
+    assert (server.asked, server.in_partitions) == ([7], [None])
+    done = CliRunner().invoke(main, [*rest, "--live", server.url, "--placement", "task"])
+    assert done.exit_code == 0, done.output
+    assert (sum(server.asked[1:]), sorted(server.in_partitions[1:])) == (42, list(range(PARTITIONS)))
     server.answer = web.json_response({"title": "Unknown store", "detail": "there is no store"}, status=404)
     done = CliRunner().invoke(main, [*rest, "--live", server.url])
     assert done.exit_code == 2
