@@ -24,6 +24,7 @@ from spark_replay.errors import (
     BrokerError,
     ExportError,
     InputError,
+    LiveError,
     LogTooShortError,
     PlacementError,
     PointError,
@@ -39,6 +40,10 @@ from spark_replay.errors import (
 if TYPE_CHECKING:
     from spark_replay.archiving import Archived, Wanted, archive_topics
     from spark_replay.changelog import read_changelog
+    from spark_replay.compare import compare
+    from spark_replay.diff import validate_states
+    from spark_replay.invariants import Asked, Finding, find_violations
+    from spark_replay.live import Workers, validate_live
     from spark_replay.placement import home_partition, murmur2
     from spark_replay.points import AsOf
     from spark_replay.publish import publish_state
@@ -50,17 +55,20 @@ if TYPE_CHECKING:
     from spark_replay.seed import Seeded, write_seed
     from spark_replay.session import spark_session
     from spark_replay.sources import Source, archive, kafka
-    from spark_replay.validate import compare_exports, validate_exports
+    from spark_replay.validate import compare_exports, explain_exports, validate_exports
 
 __all__ = [
     "AppError",
     "ArchiveError",
     "Archived",
     "AsOf",
+    "Asked",
     "BrokerError",
     "Example",
     "ExportError",
+    "Finding",
     "InputError",
+    "LiveError",
     "LogTooShortError",
     "PlacementError",
     "PointError",
@@ -77,10 +85,14 @@ __all__ = [
     "ToolMissingError",
     "UnknownTopicError",
     "Wanted",
+    "Workers",
     "WrongTopicError",
     "archive",
     "archive_topics",
+    "compare",
     "compare_exports",
+    "explain_exports",
+    "find_violations",
     "home_partition",
     "kafka",
     "murmur2",
@@ -94,6 +106,8 @@ __all__ = [
     "spark_session",
     "unknown_keys",
     "validate_exports",
+    "validate_live",
+    "validate_states",
     "write_rebuild",
     "write_seed",
 ]
@@ -102,6 +116,8 @@ __all__ = [
 _HOMES = {
     "Archived": "archiving",
     "AsOf": "points",
+    "Asked": "invariants",
+    "Finding": "invariants",
     "Wanted": "archiving",
     "archive_topics": "archiving",
     "read_rebuild": "rebuild",
@@ -114,7 +130,10 @@ _HOMES = {
     "Seeded": "seed",
     "Source": "sources",
     "archive": "sources",
+    "compare": "compare",
     "compare_exports": "validate",
+    "explain_exports": "validate",
+    "find_violations": "invariants",
     "home_partition": "placement",
     "kafka": "sources",
     "murmur2": "placement",
@@ -126,6 +145,9 @@ _HOMES = {
     "recompute_keys": "recompute",
     "spark_session": "session",
     "validate_exports": "validate",
+    "Workers": "live",
+    "validate_live": "live",
+    "validate_states": "diff",
     "write_rebuild": "rebuild",
     "write_seed": "seed",
 }

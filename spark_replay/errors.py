@@ -35,6 +35,10 @@ class ExportError(ReplayError):
     """The folder of exports isn't one that the changelog can be compared with."""
 
 
+class LiveError(ReplayError):
+    """Running workers don't answer what they are asked, or not in the protocol."""
+
+
 class LogTooShortError(ReplayError):
     """What is asked for lies outside the log as it is now."""
 

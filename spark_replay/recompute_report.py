@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_replay.errors import RecomputeError
+from spark_replay.printing import printable
 from spark_replay.recompute_plan import Recompute
-from spark_replay.report import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import Row

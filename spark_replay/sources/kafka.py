@@ -45,15 +45,22 @@ class KafkaSource(Source):
 
     def records(self, topic: Topic) -> DataFrame:
         """Read with Spark's own Kafka source."""
-        cores = self.spark.sparkContext.defaultParallelism
-        return self._read(topic, minPartitions=str(max(cores, topic.partition_count)))
+        return self._read(topic, minPartitions=self._shares(topic))
 
     def in_order(self, topic: Topic) -> DataFrame:
         """Read as `records` does, each partition of the topic as one of Spark's, in the order of its offsets."""
         return self._read(topic)
 
-    def _read(self, topic: Topic, **options: str) -> DataFrame:
-        client = FETCHING | client_options(self.brokers, self.options) | {"isolation.level": "read_committed"}
+    def uncommitted(self, topic: Topic) -> DataFrame:
+        """Read what was aborted, and what is under way, too."""
+        whole = replace(topic, ends=topic.high_watermarks)
+        return self._read(whole, "read_uncommitted", minPartitions=self._shares(topic))
+
+    def _shares(self, topic: Topic) -> str:
+        return str(max(self.spark.sparkContext.defaultParallelism, topic.partition_count))
+
+    def _read(self, topic: Topic, isolation_level: str = "read_committed", **options: str) -> DataFrame:
+        client = FETCHING | client_options(self.brokers, self.options) | {"isolation.level": isolation_level}
         # aborted, compacted and marker offsets are gaps that the source steps over by itself; with failOnDataLoss
         # it stops only where the log was cut off while it was being read, which would pass for missing keys
         wanted = {f"kafka.{key}": value for key, value in client.items()} | {
@@ -125,6 +132,10 @@ class JoinedSource(Source):
         """Read both."""
         old, new = self.parts(topic)
         return self.older.records(old).unionByName(self.newer.records(new))
+
+    def uncommitted(self, topic: Topic) -> DataFrame:
+        """Read what Kafka has: an archive holds nothing that was aborted."""
+        return self.newer.uncommitted(self.parts(topic)[1])
 
     def parts(self, topic: Topic) -> tuple[Topic, Topic]:
         """Give what is read from the archive, and what from Kafka."""
