@@ -4,11 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench bench-guard bench-peers bench-faults bench-soak crash sim nightly format clean install
+.PHONY: demo test check bench bench-guard bench-peers bench-faults bench-locks bench-soak crash locks sim nightly format clean install
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark,bench]'
 	touch $(READY)
 
 install: $(READY)
@@ -29,6 +29,9 @@ test: check  ## all tests, on a real broker and a real Spark
 crash: $(READY)  ## the crash run in full: 300,000 inputs, 20 faults
 	$(BIN)/python -m tests.crash
 
+locks: $(READY)  ## the fight for locks in full: 20 clients, 50 locks, 12 faults
+	$(BIN)/python -m tests.locks
+
 sim: $(READY)  ## the simulation; SEED=n replays one seed with its trace, FEATURES=a,b and FAULTS=a,b choose
 	$(if $(SEED),SEED=$(SEED)) $(BIN)/python -m pytest tests/sim -q $(if $(SEED),-s)
 
@@ -43,6 +46,9 @@ bench-guard: $(READY)  ## the same in a minute: the ratio to a loop that only fe
 
 bench-peers: $(READY)  ## beside Kafka Streams, Quix Streams and Faust
 	$(BIN)/python -m benchmarks.peers
+
+bench-locks: $(READY)  ## locks beside ZooKeeper, and etcd if it is there (apt-get install etcd-server)
+	$(BIN)/python -m benchmarks.locks
 
 bench-soak: $(READY)  ## half an hour at full speed on 10 million keys: memory over time
 	$(BIN)/python -m benchmarks.soak

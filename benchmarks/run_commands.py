@@ -155,16 +155,17 @@ async def measure(
                 raise RuntimeError(f"the worker ended with {worker.returncode}")
             offsets = [await consumer.committed(partition) for partition in sources]
             if not begun_s and None not in offsets:
-                begun_s, begun_cpu_s = time.monotonic(), _cpu_s(worker.pid)
+                begun_s, begun_cpu_s = time.monotonic(), cpu_s(worker.pid)
             if sum(offset or 0 for offset in offsets) >= records:
-                return time.monotonic() - begun_s, _cpu_s(worker.pid) - begun_cpu_s
+                return time.monotonic() - begun_s, cpu_s(worker.pid) - begun_cpu_s
             await asyncio.sleep(0.05)
     finally:
         await consumer.stop()
     raise TimeoutError(f"not done within {DEADLINE_S} s")
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
+    """Give the CPU seconds of a process so far, in user and kernel."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -13,71 +13,44 @@ the greatest that it has seen, in the transaction of the write, and refuses a sm
 
 import contextlib
 import os
-import sqlite3
 import sys
 import time
-from pathlib import Path
 
-from actors.coordination import LeaseLostError, SyncCoordination
+from actors.coordination import FencedSqlite, LeaseLostError, StaleTokenError, SyncCoordination
 
 RESOURCE = "ledger"
+LINES_PER_LEASE = 10
 
 
-class StaleTokenError(Exception):
-    """Somebody with a later lease has written: whoever has this token lost the lock."""
+def write(ledger: FencedSqlite, token: int, line: str) -> None:
+    """Write a line; raises `StaleTokenError` if somebody with a later lease has written."""
+    with ledger.writing(token) as connection:
+        # One transaction with the token. What is read in it can't change before its end either.
+        connection.execute("CREATE TABLE IF NOT EXISTS lines (token INTEGER NOT NULL, line TEXT NOT NULL)")
+        connection.execute("INSERT INTO lines VALUES (?, ?)", (token, line))
 
 
-class FencedLedger:
-    """A table of lines that takes no line from those who lost the lock."""
-
-    def __init__(self, path: str | Path) -> None:
-        self._database = sqlite3.connect(path, isolation_level=None, timeout=30)
-        self._database.execute("CREATE TABLE IF NOT EXISTS fence (resource TEXT PRIMARY KEY, token INTEGER NOT NULL)")
-        self._database.execute("CREATE TABLE IF NOT EXISTS lines (token INTEGER NOT NULL, line TEXT NOT NULL)")
-
-    def write(self, token: int, line: str) -> None:
-        """Write a line.
-
-        Raises:
-            StaleTokenError: a greater token was seen; nothing is written.
-        """
-        with self._database:
-            self._database.execute("BEGIN IMMEDIATE")
-            raised = self._database.execute(
-                "INSERT INTO fence VALUES (?, ?) ON CONFLICT (resource) DO UPDATE SET token = excluded.token "
-                "WHERE excluded.token >= fence.token",
-                (RESOURCE, token),
-            )
-            if raised.rowcount != 1:
-                raise StaleTokenError(
-                    f"token {token} is older than one that has written already: acquire the lock anew"
-                )
-            self._database.execute("INSERT INTO lines VALUES (?, ?)", (token, line))
-
-    def lines(self) -> list[tuple[int, str]]:
-        """Give (token, line) in the order of writing."""
-        return list(self._database.execute("SELECT token, line FROM lines ORDER BY rowid"))
-
-    def close(self) -> None:
-        """Close the database."""
-        self._database.close()
+def lines(ledger: FencedSqlite) -> list[tuple[int, str]]:
+    """Give (token, line) in the order of writing."""
+    return list(ledger.connection.execute("SELECT token, line FROM lines ORDER BY rowid"))
 
 
-def main(name: str, path: str) -> None:
-    """Take the lock, write for a while, let go, for ever."""
-    ledger = FencedLedger(path)
-    with SyncCoordination(os.environ.get("KAFKA_URL", "127.0.0.1:9092")) as coordination:
+def main(name: str, path: str, ttl: float = 5.0, pause: float = 0.5) -> None:
+    """Take the lock, write for a while, let go, for ever; `ttl` and `pause` are seconds."""
+    service = SyncCoordination(
+        os.environ.get("KAFKA_URL", "127.0.0.1:9092"), app=os.environ.get("COORDINATION_APP", "coordination")
+    )
+    with service as coordination, FencedSqlite.open(path, RESOURCE) as ledger:
         while True:
-            with contextlib.suppress(LeaseLostError), coordination.lock(RESOURCE, ttl=5) as lease:
-                for number in range(10):
-                    try:
-                        ledger.write(lease.token, f"{name} {number}")
-                    except StaleTokenError as error:
-                        print(f"{name}: refused: {error}", flush=True)
-                        break
-                    print(f"{name} wrote {number} with token {lease.token}", flush=True)
-                    time.sleep(0.5)
+            with contextlib.suppress(LeaseLostError), coordination.lock(RESOURCE, ttl) as lease:
+                try:
+                    for number in range(LINES_PER_LEASE):
+                        write(ledger, lease.token, f"{name} {number}")
+                        print(f"{name} wrote {number} with token {lease.token}", flush=True)
+                        time.sleep(pause)
+                except StaleTokenError as error:
+                    print(f"{name} refused: {error}", flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(sys.argv[1], sys.argv[2], *map(float, sys.argv[3:]))

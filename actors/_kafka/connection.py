@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,15 @@ class Connection:
     client_id: str = "faust-actors"
     request_timeout_ms: int = 20_000
     outages: Outages = field(default_factory=Outages, compare=False, repr=False)
+
+    @classmethod
+    def to(
+        cls, brokers: str | Sequence[str], *, client_id: str, security: Mapping[str, Any] | None = None
+    ) -> Connection:
+        """Give one to brokers as users name them: `host:port`, several with commas, or a list of them."""
+        names = brokers.split(",") if isinstance(brokers, str) else brokers
+        bootstrap = tuple(name.strip().removeprefix("kafka://") for name in names)
+        return cls(bootstrap, security=dict(security or {}), client_id=client_id)
 
     def arguments(self, role: str) -> dict[str, Any]:
         """Give the arguments that all of aiokafka's classes take; `role` tells clients apart in the broker's log."""
@@ -77,6 +86,9 @@ async def let_go(client: AIOKafkaProducer | AIOKafkaConsumer) -> None:
     """Stop a client, though its brokers may be away."""
     try:
         async with asyncio.timeout(CLOSE_S):
+            # A consumer that was only just started has a task that didn't begin yet; stopping it then ends half-way,
+            # in that task's cancellation.
+            await asyncio.sleep(0)
             await client.stop()
     except (KafkaError, OSError, TimeoutError) as error:
         logger.info("a client was let go: %r", error)

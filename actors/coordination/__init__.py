@@ -6,13 +6,18 @@ from actors.coordination.errors import (
     ConflictError,
     CoordinationError,
     CoordinationTimeoutError,
+    FenceLostError,
     LeaseLostError,
     LockMismatchError,
     NotHolderError,
     ProtocolError,
+    StaleTokenError,
     TtlError,
     UnknownLockError,
 )
+from actors.coordination.fence_log import FencedRecord, FenceState
+from actors.coordination.fenced_topic import FencedReader, FencedTopic
+from actors.coordination.fencing import Fence, FencedResource, FencedSqlite
 from actors.coordination.leases import Lease, Leasing
 from actors.coordination.messages import View
 from actors.coordination.service import Coordinator, coordination
@@ -26,6 +31,14 @@ __all__ = [
     "CoordinationError",
     "CoordinationTimeoutError",
     "Coordinator",
+    "Fence",
+    "FenceLostError",
+    "FenceState",
+    "FencedReader",
+    "FencedRecord",
+    "FencedResource",
+    "FencedSqlite",
+    "FencedTopic",
     "Lease",
     "LeaseLostError",
     "Leasing",
@@ -34,6 +47,7 @@ __all__ = [
     "ProtocolError",
     "Session",
     "Sharing",
+    "StaleTokenError",
     "SyncCoordination",
     "SyncLease",
     "TtlError",

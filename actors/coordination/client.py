@@ -38,9 +38,7 @@ class Coordination(Sharing):
         call_timeout: Seconds = CALL_S,
         security: Mapping[str, Any] | None = None,
     ) -> None:
-        names = brokers.split(",") if isinstance(brokers, str) else brokers
-        bootstrap = tuple(name.strip().removeprefix("kafka://") for name in names)
-        connection = Connection(bootstrap, security=dict(security or {}), client_id=f"{app}-client")
+        connection = Connection.to(brokers, client_id=f"{app}-client", security=security)
         topic = f"{app}-coordination"
         self._asks = KafkaAsks(connection, group=f"{app}-clients", topic=f"{app}-replies", replication_factor=-1)
         super().__init__(

@@ -52,12 +52,22 @@ def ensure_jars() -> Path:
         ToolMissingError: There is no JDK, or the jars are to be fetched and there is no Maven.
         LocalKafkaError: Maven failed.
     """
+    return jars_of(_HERE / "pom.xml", f"kafka-{KAFKA_VERSION}")
+
+
+def jars_of(pom: Path, name: str) -> Path:
+    """Returns `.local/jars/<name>` with the jars that a POM depends on, fetching them if need be.
+
+    Raises:
+        ToolMissingError: There is no JDK, or the jars are to be fetched and there is no Maven.
+        LocalKafkaError: Maven failed.
+    """
     java()
-    folder = REPOSITORY / ".local" / "jars" / f"kafka-{KAFKA_VERSION}"
+    folder = REPOSITORY / ".local" / "jars" / name
     if not folder.is_dir():
         with locked(folder.with_name(f"{folder.name}.lock")):
             if not folder.is_dir():
-                _fetch(folder)
+                _fetch(pom, folder)
     return folder
 
 
@@ -127,18 +137,18 @@ def java_command(main_class: str, *args: str, flags: Sequence[str]) -> list[str]
     ]
 
 
-def _fetch(folder: Path) -> None:
+def _fetch(pom: Path, folder: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
-        raise ToolMissingError(f"no Maven here to fetch Kafka with: {_INSTALL}")
+        raise ToolMissingError(f"no Maven here to fetch {folder.name} with: {_INSTALL}")
     # renamed when complete, so that a fetch cut off never looks like a full one
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:
-        command = [maven, "-q", "-B", "-f", str(_HERE / "pom.xml"), "dependency:copy-dependencies"]
+        command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
         command += ["-DincludeScope=runtime", f"-DoutputDirectory={temporary}"]
         result = subprocess.run(command, stdin=subprocess.DEVNULL, text=True, capture_output=True)
         if result.returncode != 0:
-            raise LocalKafkaError(f"Maven could not fetch Kafka {KAFKA_VERSION}: {_first_error(result.stdout)}")
+            raise LocalKafkaError(f"Maven could not fetch {folder.name}: {_first_error(result.stdout)}")
         temporary.chmod(0o755)
         temporary.rename(folder)
     finally:

@@ -24,6 +24,7 @@ from actors._kafka.logs import KafkaLogs
 from actors._kafka.owners import KafkaOwners
 from actors._kafka.owners import encode_owner as encode_kafka_owner
 from actors._kafka.producer import OrderedLog, TransactionLog
+from actors._kafka.views import KafkaTopicLogs
 from actors.ports import (
     GroupView,
     Identity,
@@ -32,6 +33,7 @@ from actors.ports import (
     OwnerRecord,
     Owners,
     TaskLog,
+    TopicLogs,
     TopicPartition,
 )
 from actors.testing import (
@@ -47,6 +49,7 @@ from actors.testing import (
     SimKafka,
     encode_owner,
 )
+from actors.testing.views import FakeTopicLogs
 from tests.kafka.helpers import eventually, make_topics, unique
 
 SESSION_MS = 6000
@@ -94,6 +97,7 @@ class World(Protocol):
     group: GroupView
     logs: Logs
 
+    async def topic_logs(self) -> TopicLogs: ...
     def task_log(self, transactional_id: str) -> TaskLog: ...
     def ordered_log(self, name: str, identity: Identity) -> TaskLog: ...
     def owners(self, topic: str) -> Owners: ...
@@ -123,6 +127,9 @@ class FakeWorld:
         self.group = FakeGroupView(self.cluster, self.network)
         self.logs = FakeLogs(self.cluster, self.network, chunk_records=2)
         self._members: list[Member] = []
+
+    async def topic_logs(self) -> TopicLogs:
+        return FakeTopicLogs(self.cluster, self.network, chunk_records=2)
 
     def task_log(self, transactional_id: str) -> TaskLog:
         return FakeTaskLog(self.cluster, self.network, transactional_id=transactional_id)
@@ -228,6 +235,11 @@ class RealWorld:
         name = unique("contract")
         control = await ControlPlane.open(Connection(tuple(brokers.split(","))), name)
         return cls(brokers, control, name)
+
+    async def topic_logs(self) -> TopicLogs:
+        logs = await KafkaTopicLogs.open(self.connection)
+        self._opened.append(logs)
+        return logs
 
     def task_log(self, transactional_id: str) -> TaskLog:
         log = TransactionLog(

@@ -1,6 +1,8 @@
 """The lock service on the test driver: requests as they come over the wire, and what becomes of them."""
 
+import importlib
 import json
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from actors import App
 from actors.coordination import messages as m
 from actors.coordination.service import ACTOR, PARTITIONS, coordination
+from actors.errors import ConfigurationError
 from actors.testing import ActorTestDriver
 from tests.core.test_asks import asked
 
@@ -252,3 +255,17 @@ def test_the_wire_is_plain_json_with_a_version():
     assert an_app().made_topics == {f"{APP}-coordination": PARTITIONS, f"{APP}-dead-letters": 1}
     with pytest.raises(msgspec.MsgspecError):
         m.decode_request(b"[]")
+
+
+@pytest.mark.parametrize(("given", "made"), [(None, PARTITIONS), ("3", 3), ("0", None), ("many", None)])
+def test_the_ready_made_app_takes_its_partitions_from_the_environment(monkeypatch, given, made):
+    monkeypatch.delitem(sys.modules, "actors.coordination.app", raising=False)
+    monkeypatch.delenv("COORDINATION_PARTITIONS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("COORDINATION_PARTITIONS", given)
+    if made is None:
+        with pytest.raises(ConfigurationError, match="COORDINATION_PARTITIONS"):
+            importlib.import_module("actors.coordination.app")
+    else:
+        app = importlib.import_module("actors.coordination.app").app
+        assert app.made_topics["coordination-coordination"] == made

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from benchmarks.faults.verdict import fold, judge
+from benchmarks.locks.plan import SCENARIOS, WARM_S, Job, Result, Took
 from benchmarks.peers.scenarios import all_distinct, all_repeats, half_repeats
 from benchmarks.peers.summary import ratios
+from tests.kafka.helpers import ROOT
 
 INPUTS = {b"a": [0, 2, 4], b"b": [1, 3]}
 OUTPUTS = [(b"a", 1, 0), (b"b", 1, 1), (b"a", 2, 2), (b"a", 3, 4), (b"b", 2, 3)]
@@ -82,3 +90,51 @@ def test_half_of_the_commands_are_repeats() -> None:
     keys = [key for key, _ in half_repeats(10)]
     assert keys[:5] == keys[5:]
     assert len(set(keys)) == 5
+
+
+def test_clients_have_locks_of_their_own() -> None:
+    for plan in SCENARIOS:
+        names = [plan.names(client) for client in range(plan.clients)]
+        if plan.locks == 1:
+            assert {name for taken in names for name in taken} == {plan.name}
+        else:
+            assert len({name for taken in names for name in taken}) == sum(map(len, names)) == plan.locks
+
+
+def test_only_what_ends_in_the_time_that_is_measured_counts() -> None:
+    job, took = Job(scenario="alone", clients=[0], begin_s=100.0, seconds=2.0), Took([], [])
+    begun_s = 100.0 + WARM_S
+    for released_s in (begun_s - 0.1, begun_s + 0.1, begun_s + 1.9, begun_s + 2.1):
+        took.note(job, released_s - 0.2, released_s - 0.1, released_s)
+    assert [len(one) for one in took] == [2, 2]
+
+
+def test_quantiles_of_locks() -> None:
+    result = Result.of([number / 1000 for number in range(100, 0, -1)], 2.0, 1.0)
+    assert (result.pairs_per_s, result.p50_ms, result.p99_ms) == (50.0, 50.0, 99.0)
+    with pytest.raises(RuntimeError):
+        Result.of([], 2.0, 1.0)
+
+
+def test_locks_of_ours_are_measured(brokers: str, tmp_path: Path) -> None:
+    options = ["--systems", "ours", "--scenarios", "alone,contended", "--seconds", "3", "--repeat", "1"]
+    command = [sys.executable, "-m", "benchmarks.locks", *options, "--brokers", brokers]
+    run = subprocess.Popen(
+        [*command, "--profile", str(tmp_path / "kept")],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        out, errors = run.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        # Its worker and its clients too.
+        os.killpg(run.pid, signal.SIGKILL)
+        run.communicate()
+        raise
+    assert run.returncode == 0, errors
+    figures = json.loads(out.splitlines()[-1])["figures"]
+    assert {name: list(systems) for name, systems in figures.items()} == {"alone": ["ours"], "contended": ["ours"]}
+    assert all(systems["ours"]["pairs_per_s"] > 0 for systems in figures.values())

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from actors.coordination import Coordination, CoordinationError, LeaseLostError, SyncCoordination
+from actors.coordination.service import PARTITIONS
 from tests.kafka.helpers import WorkerProcess, send, unique
 
 MODULE = "actors.coordination.app"
-PARTITIONS = 8
 
 
 @pytest.fixture

@@ -7,10 +7,12 @@ committed offset is behind it, and what the changelog says then is the outcome.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 import click
 import msgspec
@@ -26,8 +28,21 @@ from actors.runtime.parked import ALL, CONTROL_HEADER, Command
 if TYPE_CHECKING:
     from actors._faust.definition import ActorDefinition
 
+P = ParamSpec("P")
+
 DEFAULT_TIMEOUT_S = 30.0
 LOOK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The line that a command is for, as it was named, and how many seconds to wait for the outcome."""
+
+    actor: str
+    key: str
+    what: What | None
+    partition: int | None
+    timeout: float
 
 
 @dataclass(slots=True)
@@ -48,6 +63,21 @@ class Errand:
     deadline_s: float
     left: Line | None = None
     gone: list[str] = field(default_factory=list)
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def begin(cls, session: Session, choice: Choice) -> AsyncIterator[Errand]:
+        """Connect for the time of the block, and look what is parked.
+
+        Raises:
+            ParkedError: nothing is, or the actor isn't one of the app.
+            BrokerUnavailableError: no broker answers.
+        """
+        definition = actor_of(session, choice.actor)
+        async with ParkedReader.connect(session.setup) as reader:
+            lines = chosen(definition, await reader.lines([definition]), choice.key)
+            line = _one(lines, choice.what, choice.partition)
+            yield cls(definition, line, session.setup, reader, time.monotonic() + choice.timeout)
 
     async def send(self, command: str, call_id: str | None = None) -> None:
         """Send a command, wait until it is carried out, and look what is there now.
@@ -95,109 +125,80 @@ async def _produce(setup: Setup, source: TopicPartition, key: bytes, told: bytes
             await producer.stop()
 
 
-def _choice(function: Any) -> Any:
+def _with_choice(command: Callable[Concatenate[Session, Choice, P], None]) -> Callable[..., None]:
     """Add the options by which both commands choose a line and wait."""
-    options = (
-        click.option(
-            "--timeout",
-            type=click.FloatRange(min=0.0),
-            default=DEFAULT_TIMEOUT_S,
-            show_default=True,
-            help="How many seconds to wait for the outcome.",
-        ),
-        click.option("--partition", type=click.IntRange(min=0), help="Which one, where several have the key."),
-        click.option("--what", type=click.Choice(["message", "effect"]), help="Which one, where both are parked."),
-        click.argument("key"),
-        click.argument("actor"),
+
+    @click.argument("actor")
+    @click.argument("key")
+    @click.option("--what", type=click.Choice(["message", "effect"]), help="Which one, where both are parked.")
+    @click.option("--partition", type=click.IntRange(min=0), help="Which one, where several have the key.")
+    @click.option(
+        "--timeout",
+        type=click.FloatRange(min=0.0),
+        default=DEFAULT_TIMEOUT_S,
+        show_default=True,
+        help="How many seconds to wait for the outcome.",
     )
-    for option in options:
-        function = option(function)
-    return function
+    @functools.wraps(command)
+    def chosen_by_name(session: Session, /, *args: P.args, **options: P.kwargs) -> None:
+        choice = Choice(**{name: options.pop(name) for name in Choice.__slots__})  # type: ignore[arg-type]
+        command(session, choice, *args, **options)
+
+    return chosen_by_name
 
 
 @click.command("retry")
-@_choice
 @with_session
-def retry(session: Session, actor: str, key: str, what: What | None, partition: int | None, timeout: float) -> None:
+@_with_choice
+def retry(session: Session, choice: Choice) -> None:
     """Hand the parked messages of KEY to their handler again, in order, or call its parked effect again.
 
     KEY is as `parked list` shows it. Exits with 1 if one fails again: it and those behind it stay parked.
     """
-    definition = actor_of(session, actor)
-    errand = asyncio.run(_retry(session, definition, key, what, partition, timeout))
+    errand = asyncio.run(_retry(session, choice))
     _tell(session, "retry", errand, _failure(errand))
 
 
 @click.command("drop")
 @click.option("--id", "entry_id", metavar="ID", help="This one; the first when left out.")
 @click.option("--all", "is_all", is_flag=True, help="All that wait of the key.")
-@_choice
 @with_session
-def drop(
-    session: Session,
-    actor: str,
-    key: str,
-    what: What | None,
-    partition: int | None,
-    timeout: float,
-    entry_id: str | None,
-    is_all: bool,
-) -> None:
+@_with_choice
+def drop(session: Session, choice: Choice, entry_id: str | None, is_all: bool) -> None:
     """Forget the first parked message or effect of KEY, the one of an id, or all.
 
     Messages behind a dropped one stay parked until `parked retry`; effects behind it go on at once.
     """
     if entry_id is not None and is_all:
         raise click.UsageError("--id and --all contradict each other")
-    definition = actor_of(session, actor)
-    errand = asyncio.run(_drop(session, definition, key, what, partition, timeout, entry_id, is_all))
+    errand = asyncio.run(_drop(session, choice, entry_id, is_all))
     missed = set(_to_drop(errand.line, entry_id, is_all)) - set(errand.gone)
     failure = None if not missed else f"not dropped: {', '.join(sorted(missed))}: see the log of the partition's owner"
     _tell(session, "drop", errand, failure)
 
 
-async def _retry(
-    session: Session,
-    definition: ActorDefinition,
-    key: str,
-    what: What | None,
-    partition: int | None,
-    timeout: float,
-) -> Errand:
-    async with ParkedReader.connect(session.setup) as reader:
-        line = _one(chosen(definition, await reader.lines([definition]), key), what, partition)
-        errand = Errand(definition, line, session.setup, reader, time.monotonic() + timeout)
+async def _retry(session: Session, choice: Choice) -> Errand:
+    async with Errand.begin(session, choice) as errand:
         before = -1
         # One command hands only so many to the handler.
         while before < len(errand.gone):
             before = len(errand.gone)
             await errand.send("retry")
-            if line.what == "effect" or errand.left is None or _failure(errand) is not None:
+            if errand.line.what == "effect" or errand.left is None or _failure(errand) is not None:
                 break
-        while line.what == "effect" and _is_pending(errand) and time.monotonic() < errand.deadline_s:
+        while errand.line.what == "effect" and _is_pending(errand) and time.monotonic() < errand.deadline_s:
             await asyncio.sleep(LOOK_S)
             await errand.look()
     return errand
 
 
-async def _drop(
-    session: Session,
-    definition: ActorDefinition,
-    key: str,
-    what: What | None,
-    partition: int | None,
-    timeout: float,
-    entry_id: str | None,
-    is_all: bool,
-) -> Errand:
-    async with ParkedReader.connect(session.setup) as reader:
-        line = _one(chosen(definition, await reader.lines([definition]), key), what, partition)
-        errand = Errand(definition, line, session.setup, reader, time.monotonic() + timeout)
-        if is_all and line.what == "message":
+async def _drop(session: Session, choice: Choice, entry_id: str | None, is_all: bool) -> Errand:
+    async with Errand.begin(session, choice) as errand:
+        if is_all and errand.line.what == "message":
             await errand.send("drop", ALL)
         else:
             # The parked one last: those behind it would begin to run.
-            for dropped in reversed(_to_drop(line, entry_id, is_all)):
+            for dropped in reversed(_to_drop(errand.line, entry_id, is_all)):
                 await errand.send("drop", dropped)
     return errand
 

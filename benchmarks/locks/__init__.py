@@ -1,0 +1,1 @@
+"""Locks beside ZooKeeper's and etcd's: the same clients, the same machine, in turn."""
