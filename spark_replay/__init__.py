@@ -36,22 +36,27 @@ from spark_replay.errors import (
 if TYPE_CHECKING:
     from spark_replay.archiving import Archived, Wanted, archive_topics
     from spark_replay.changelog import read_changelog
+    from spark_replay.compare import compare
+    from spark_replay.diff import validate_states
+    from spark_replay.invariants import Asked, Finding, find_violations
     from spark_replay.placement import home_partition, murmur2
     from spark_replay.points import AsOf
     from spark_replay.rebuild import Rebuilt, read_rebuild, rebuild_state, unknown_keys, write_rebuild
     from spark_replay.report import Example, Report
     from spark_replay.session import spark_session
     from spark_replay.sources import Source, archive, kafka
-    from spark_replay.validate import compare_exports, validate_exports
+    from spark_replay.validate import compare_exports, explain_exports, validate_exports
 
 __all__ = [
     "AppError",
     "ArchiveError",
     "Archived",
     "AsOf",
+    "Asked",
     "BrokerError",
     "Example",
     "ExportError",
+    "Finding",
     "LogTooShortError",
     "PointError",
     "ReadError",
@@ -66,7 +71,10 @@ __all__ = [
     "WrongTopicError",
     "archive",
     "archive_topics",
+    "compare",
     "compare_exports",
+    "explain_exports",
+    "find_violations",
     "home_partition",
     "kafka",
     "murmur2",
@@ -76,6 +84,7 @@ __all__ = [
     "spark_session",
     "unknown_keys",
     "validate_exports",
+    "validate_states",
     "write_rebuild",
 ]
 
@@ -83,6 +92,8 @@ __all__ = [
 _HOMES = {
     "Archived": "archiving",
     "AsOf": "points",
+    "Asked": "invariants",
+    "Finding": "invariants",
     "Wanted": "archiving",
     "archive_topics": "archiving",
     "read_rebuild": "rebuild",
@@ -92,7 +103,10 @@ _HOMES = {
     "Report": "report",
     "Source": "sources",
     "archive": "sources",
+    "compare": "compare",
     "compare_exports": "validate",
+    "explain_exports": "validate",
+    "find_violations": "invariants",
     "home_partition": "placement",
     "kafka": "sources",
     "murmur2": "placement",
@@ -100,6 +114,7 @@ _HOMES = {
     "rebuild_state": "rebuild",
     "spark_session": "session",
     "validate_exports": "validate",
+    "validate_states": "diff",
     "write_rebuild": "rebuild",
 }
 

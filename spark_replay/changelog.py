@@ -52,7 +52,17 @@ def read_rows(source: Source, topic: Topic) -> DataFrame:
         `partition`, `offset`, `key`, `value`, `timestamp` and `stamp`, the header's 25 bytes, or null where
         the record has no key or no such header: a row with a null stamp is damage.
     """
-    return source.records(topic).select("partition", "offset", "key", "value", "timestamp", _stamp().alias("stamp"))
+    return _stamped(source.records(topic))
+
+
+def read_uncommitted_rows(source: Source, topic: Topic) -> DataFrame | None:
+    """Read the same up to the high watermarks, committed or not; None where only what was committed is kept."""
+    records = source.uncommitted(topic)
+    return None if records is None else _stamped(records)
+
+
+def _stamped(records: DataFrame) -> DataFrame:
+    return records.select("partition", "offset", "key", "value", "timestamp", _stamp().alias("stamp"))
 
 
 def stamp_fields(stamp: Column) -> dict[str, Column]:

@@ -12,6 +12,7 @@ import pyarrow
 import pyarrow.parquet
 
 from spark_replay.errors import ExportError
+from spark_replay.held import Held, Part
 from stores._core.manifest import MANIFEST, Manifest, ManifestPartition, decode_manifest
 
 if TYPE_CHECKING:
@@ -51,10 +52,6 @@ class Copy:
         """The owner's copy has the highest."""
         return (self.part.position.epoch, self.part.position.changelog_offset)
 
-    def __str__(self) -> str:
-        epoch, offset = self.rank
-        return f"partition {self.partition} of worker {self.manifest.worker} (epoch {epoch}, position {offset})"
-
 
 @dataclass(frozen=True, slots=True)
 class Exports:
@@ -76,10 +73,19 @@ class Exports:
     chosen: tuple[Copy, ...]
     stale: tuple[Copy, ...]
 
-    @property
-    def exported_at_ms(self) -> int:
-        """When the last of the copies that count was made."""
-        return max((copy.manifest.exported_at_ms for copy in self.chosen), default=0)
+    def held(self, where: Path, kind: str = "exports") -> Held:
+        """Give them as what is compared with a log."""
+        return Held(
+            kind=kind,
+            where=str(where),
+            app=self.app,
+            store=self.store,
+            placement=self.placement,
+            partition_count=self.partition_count,
+            parts=tuple(_part(copy) for copy in self.chosen),
+            stale=tuple(_part(copy) for copy in self.stale),
+            read=lambda spark: read_exports(spark, self),
+        )
 
 
 def find_exports(folder: Path, changelog: str) -> Exports:
@@ -133,6 +139,19 @@ def read_exports(spark: SparkSession, exports: Exports) -> DataFrame:
     if not frames:
         return spark.createDataFrame([], _SCHEMA.replace("key", "claimed int, key", 1))
     return reduce(lambda left, right: left.unionAll(right), frames)
+
+
+def _part(copy: Copy) -> Part:
+    position = copy.part.position
+    return Part(
+        partition=copy.partition,
+        changelog_offset=position.changelog_offset,
+        as_of_ms=copy.manifest.exported_at_ms,
+        epoch=position.epoch,
+        topic_id=position.changelog_id,
+        where=str(copy.file),
+        owner=f"worker {copy.manifest.worker}",
+    )
 
 
 def _read(path: Path, changelog: str) -> Manifest:

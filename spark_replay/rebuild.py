@@ -21,8 +21,8 @@ from spark_replay.errors import ReadError, TargetError, WrongTopicError
 from spark_replay.fold import last_writes, live
 from spark_replay.formats import read_files, require_format, write_files
 from spark_replay.points import AsOf, Point, find_point
+from spark_replay.printing import printable
 from spark_replay.reading import reading
-from spark_replay.report import printable
 from spark_replay.sources.base import Source
 from spark_replay.topic import Topic
 

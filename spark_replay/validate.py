@@ -1,82 +1,85 @@
-"""Key by key: what a changelog stands for at an export's position, against what the export holds.
+"""Key by key: what a changelog stands for at a held state's position, against what is held.
 
-Each key of the log or of an export gets one kind:
+Each key of the log or of the held state gets one kind:
 
 * `equal`, or `absent` where neither side has it: deleted or expired on both.
-* `missing`: in the log, not in the export. `extra`: in the export and deleted or unknown in the log, or twice
-  there.
+* `missing`: in the log, not held. `extra`: held and deleted or unknown in the log, or held twice.
 * `different`: in both, with another value or stamp.
 * `wrong_partition`: murmur2 puts it elsewhere, or the row says another partition than its file's.
 * `unstamped`: a record of it in the log has no key or no stamp.
-* `superseded`: the log only has later writes of it. Compaction took the one that the export shows, so that
+* `superseded`: the log only has later writes of it. Compaction took the one that is held, so that
   nothing can be said; no mismatch.
 
-Exports are to be validated within the topic's `delete.retention.ms`: after that compaction also removes the
-tombstones behind the position, and a key deleted since the export looks `extra`.
+All but `equal`, `absent` and `superseded` are mismatches, and each has a cause, see `spark_replay.causes`.
+
+What is held is to be validated within the topic's `delete.retention.ms`: after that compaction also removes the
+tombstones behind the position, and a key deleted since looks `extra`.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.storagelevel import StorageLevel
 
-from spark_replay.changelog import read_rows, stamp_fields
-from spark_replay.columns import by_partition
+from spark_replay.causes import Known, name_causes
+from spark_replay.changelog import read_rows, read_uncommitted_rows
 from spark_replay.errors import ExportError, LogTooShortError
-from spark_replay.exports import Copy, Exports, find_exports, read_exports
-from spark_replay.fold import expired, last_writes
-from spark_replay.placement import home_partition
-from spark_replay.points import now_ms
+from spark_replay.held import Held, Part
+from spark_replay.invariants import Asked, find_violations
+from spark_replay.judging import FINE, judge
 from spark_replay.reading import reading
-from spark_replay.report import Report, report
+from spark_replay.report import Report, Summary, report
+from spark_replay.sides import open_side
 from spark_replay.sources.base import Source
 from spark_replay.topic import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
-_COMPARED = ("value", "source_offset", "epoch", "expires_at_ms")
-_FINE = ("equal", "absent")
 _EXAMPLES = 10
 _SHOWN_BYTES = 200
+# folders that lazy DataFrames read; they go when the process ends
+_open = ExitStack()
 
 
 def validate_exports(
-    source: Source,
-    *,
-    against: Path,
+    source: Source, *, against: Path, placement: str = "key", invariants: Asked | None = None
 ) -> Report:
-    """Compare the exports below a folder with their changelog.
+    """Compare what workers hold with their changelog.
 
     Args:
         source: The changelog, as `kafka(...)` or `archive(...)` gives it.
-        against: The folder that the workers exported to.
+        against: The folder that the workers exported to, or in which their data folders are, or a rebuild.
+        placement: Of data folders and rebuilds, `key` if each key lives in the partition that murmur2 gives it, else
+            `task`; exports say it themselves.
+        invariants: What to check of the log besides; None: nothing.
 
     Raises:
-        ExportError: The exports can't be read or aren't of this changelog.
+        ExportError: The folder can't be read or isn't of this changelog.
         LogTooShortError: A position lies outside the log.
         ReadError: Spark couldn't read a side to its end.
+        ToolMissingError: It holds data folders, and rocksdict isn't installed.
         ReplayError: What `Source.describe` raises.
     """
     started = time.monotonic()
-    exports = find_exports(against, source.topic)
     described = source.describe()
-    require_comparable(exports, described)
-    with reading(f"{source} or the exports in {against}"):
-        judged = judge(read_rows(source, described), read_exports(source.spark, exports), exports)
-        summary = summarise(judged)
-    return report(summary, topic=described, exports=exports, seconds=time.monotonic() - started)
+    with open_side(against, described, placement=placement) as held:
+        # a worker that goes on writing while its folder is read is ahead of what was asked for before
+        described = source.describe()
+        require_comparable(held, described)
+        with reading(f"{source} or the {held.kind} in {against}"):
+            summary = summarise(source, described, held)
+    findings = () if invariants is None else find_violations(source, described, invariants)
+    return report(summary, topic=described, held=held, findings=findings, seconds=time.monotonic() - started)
 
 
-def compare_exports(
-    source: Source,
-    *,
-    against: Path,
-) -> DataFrame:
+def compare_exports(source: Source, *, against: Path, placement: str = "key") -> DataFrame:
     """Give the judgement of every key, for a notebook; arguments and errors are those of `validate_exports`.
 
     Returns:
@@ -84,91 +87,58 @@ def compare_exports(
         `source_offset`, `epoch`, `expires_at_ms`, the log's with `offset` too; null where the side has
         nothing), `differs` (array of the names that do), `home` int (null when the placement isn't by key),
         `claimed` int, `export_rows`, `later_offset`, `damaged_offset`, `records`, `damaged` bigint, `live`
-        boolean.
+        boolean, `is_over` boolean (held, and expired).
     """
-    exports = find_exports(against, source.topic)
-    described = source.describe()
-    require_comparable(exports, described)
-    return judge(read_rows(source, described), read_exports(source.spark, exports), exports)
+    topic, held = _opened(source, against, placement)
+    return judge(read_rows(source, topic), held, held.read(source.spark))
 
 
-def require_comparable(exports: Exports, topic: Topic) -> None:
-    """Check that the exports' partitions and positions are ones that the log has.
+def explain_exports(source: Source, *, against: Path, placement: str = "key") -> DataFrame:
+    """Give the keys that aren't fine, each with its cause; arguments and errors are those of `validate_exports`.
+
+    Returns:
+        Rows as of `compare_exports`, with the columns that `spark_replay.causes.name_causes` adds.
+    """
+    topic, held = _opened(source, against, placement)
+    return _explained(source, topic, held, judge(read_rows(source, topic), held, held.read(source.spark)))
+
+
+def _opened(source: Source, against: Path, placement: str) -> tuple[Topic, Held]:
+    held = _open.enter_context(open_side(against, source.describe(), placement=placement))
+    topic = source.describe()
+    require_comparable(held, topic)
+    return topic, held
+
+
+def require_comparable(held: Held, topic: Topic) -> None:
+    """Check that the held partitions and positions are ones that the log has.
 
     Raises:
         ExportError: The topic has another number of partitions.
         LogTooShortError: A position lies outside the log.
     """
-    if exports.partition_count != topic.partition_count:
+    if held.partition_count != topic.partition_count:
         raise ExportError(
-            f"{topic.name} has {topic.partition_count} partitions and the exports are of "
-            f"{exports.partition_count}: keys are placed otherwise, export anew"
+            f"{topic.name} has {topic.partition_count} partitions and the {held.kind} are of "
+            f"{held.partition_count}: keys are placed otherwise, export anew"
         )
-    for copy in exports.chosen:
-        written_from = copy.part.position.changelog_id
-        if topic.topic_id and written_from and written_from != topic.topic_id:
+    for part in held.parts:
+        if topic.topic_id and part.topic_id and part.topic_id != topic.topic_id:
             raise ExportError(
-                f"{copy.file} is of a topic {topic.name} with the id {written_from}, the brokers' has "
-                f"{topic.topic_id}: the "
-                "topic was made anew since, or this is another cluster"
+                f"{part.where} is of a topic {topic.name} with the id {part.topic_id}, the brokers' has "
+                f"{topic.topic_id}: the topic was made anew since, or this is another cluster"
             )
-        problem = _outside(copy, topic)
+        problem = _outside(part, topic)
         if problem:
-            raise LogTooShortError(f"{topic.name} partition {copy.partition} {problem}")
+            raise LogTooShortError(f"{topic.name} partition {part.partition} {problem}")
 
 
-def judge(rows: DataFrame, exported: DataFrame, exports: Exports) -> DataFrame:
-    """Judge every key; the shape is that of `compare_exports`.
+def summarise(source: Source, topic: Topic, held: Held) -> Summary:
+    """Count the kinds and causes of each partition, and name up to 10 keys of each kind and cause that isn't fine.
 
-    Args:
-        rows: The log: `partition`, `offset`, `key`, `value`, `stamp` (null: damaged).
-        exported: The copies that count, as `read_exports` gives them.
-        exports: What their manifests say.
+    Causes and keys are looked for in a second pass, only when there is one to name.
     """
-    count = exports.partition_count
-    # a partition without an export is judged at the log's end: whatever is there is missing
-    positions: list[int | None] = [None] * count
-    as_of = [exports.exported_at_ms or now_ms()] * count
-    for copy in exports.chosen:
-        positions[copy.partition] = copy.changelog_offset
-        as_of[copy.partition] = copy.manifest.exported_at_ms
-    both = _logged(last_writes(rows, positions)).join(_held(exported), on=["partition", "key"], how="full_outer")
-    home = home_partition(F.col("key"), count) if exports.placement == "key" else F.lit(None).cast("int")
-    sided = both.withColumns(
-        {
-            "home": home,
-            "live": _is_live(F.col("log"), by_partition(as_of)),
-            "held": _is_live(F.col("export"), by_partition(as_of)),
-            "differs": _differences(),
-        }
-    )
-    return sided.select(
-        "partition",
-        "key",
-        _kind().alias("kind"),
-        "log",
-        "export",
-        "differs",
-        "home",
-        "claimed",
-        F.coalesce("export_rows", F.lit(0)).alias("export_rows"),
-        "later_offset",
-        "damaged_offset",
-        F.coalesce("records", F.lit(0)).alias("records"),
-        F.coalesce("damaged", F.lit(0)).alias("damaged"),
-        "live",
-    )
-
-
-def summarise(judged: DataFrame) -> list[Row]:
-    """Count the kinds of each partition, and name up to 10 keys of each kind that isn't fine.
-
-    The keys are looked for in a second pass, only when there is one to name.
-
-    Returns:
-        Rows of `partition`, `kind`, `count`, `records`, `damaged`, `live` (sums) and `example`: null, or in a row whose
-        sums are 0 a judged row whose values are cut to 200 bytes.
-    """
+    judged = judge(read_rows(source, topic), held, held.read(source.spark))
     counted = (
         judged.groupBy("partition", "kind")
         .agg(
@@ -176,116 +146,59 @@ def summarise(judged: DataFrame) -> list[Row]:
             F.sum("records").alias("records"),
             F.sum("damaged").alias("damaged"),
             F.sum(F.col("live").cast("bigint")).alias("live"),
-        )
-        .withColumn("example", F.lit(None))
-        .collect()
-    )
-    if all(row["kind"] in _FINE for row in counted):
-        return counted
-    return counted + _examples(judged)
-
-
-def _examples(judged: DataFrame) -> list[Row]:
-    example = F.struct(
-        "key",
-        _cut("log").alias("log"),
-        _cut("export").alias("export"),
-        "differs",
-        "home",
-        "claimed",
-        "export_rows",
-        "later_offset",
-        "damaged_offset",
-    )
-    zero = F.lit(0).cast("bigint")
-    return (
-        judged.filter(~F.col("kind").isin(*_FINE))
-        .withColumn("rank", F.row_number().over(Window.partitionBy("kind").orderBy("partition", "key")))
-        .filter(F.col("rank") <= _EXAMPLES)
-        .select(
-            "partition",
-            "kind",
-            zero.alias("count"),
-            zero.alias("records"),
-            zero.alias("damaged"),
-            zero.alias("live"),
-            example.alias("example"),
+            F.count_if(F.col("is_over") & (F.col("kind") == "absent")).alias("over"),
         )
         .collect()
     )
+    if all(row["kind"] in FINE for row in counted):
+        return Summary(counted)
+    explained = _explained(source, topic, held, judged).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        causes = explained.groupBy("partition", "cause").agg(F.count(F.lit(1)).alias("count")).collect()
+        return Summary(counted, causes, _examples(explained))
+    finally:
+        explained.unpersist()
 
 
-def _outside(copy: Copy, topic: Topic) -> str | None:
-    number, position = copy.partition, copy.changelog_offset
-    start, end, high = topic.starts[number], topic.ends[number], topic.high_watermarks[number]
-    if position > high:
-        return (
-            f"ends at {high}, the log is shorter than the export's position {position} ({copy.file}): "
-            f"was the topic made anew, or is this another cluster?"
-        )
-    if position > end:
-        return (
-            f"can be read to {end} because a transaction is open there, the export's position is {position} "
-            f"({copy.file}): try again when it is over"
-        )
-    if position < start:
-        return f"begins at {start}, after the export's position {position} ({copy.file}): export anew"
-    return None
-
-
-def _logged(folded: DataFrame) -> DataFrame:
-    fields = {"value": F.col("last.value")} | stamp_fields(F.col("last.stamp")) | {"offset": F.col("last.offset")}
-    log = F.struct(*(column.alias(name) for name, column in fields.items()))
-    return folded.select(
-        "partition",
-        "key",
-        F.when(F.col("last").isNotNull(), log).alias("log"),
-        "later_offset",
-        "records",
-        "damaged",
-        "damaged_offset",
+def _explained(source: Source, topic: Topic, held: Held, judged: DataFrame) -> DataFrame:
+    contested = {newer.partition for newer, _ in held.contested()}
+    return name_causes(
+        judged.where(~F.col("kind").isin(*FINE)),
+        read_rows(source, topic),
+        read_uncommitted_rows(source, topic),
+        Known.of(topic, held.positions, contested),
     )
 
 
-def _held(exported: DataFrame) -> DataFrame:
-    row = F.struct(*_COMPARED)
+def _examples(explained: DataFrame) -> list[Row]:
+    order = Window.partitionBy("kind", "cause").orderBy("partition", "key")
     return (
-        exported.repartition("partition", "key")
-        .groupBy("partition", "key")
-        .agg(
-            F.first(row).alias("export"),
-            F.max("claimed").alias("claimed"),
-            F.count(F.lit(1)).alias("export_rows"),
-        )
-    )
-
-
-def _is_live(side: Column, as_of_ms: Column) -> Column:
-    return side["value"].isNotNull() & ~expired(side["expires_at_ms"], as_of_ms)
-
-
-def _differences() -> Column:
-    names = [F.when(~F.col(f"log.{name}").eqNullSafe(F.col(f"export.{name}")), name) for name in _COMPARED]
-    return F.filter(F.array(*names), lambda name: name.isNotNull())
-
-
-def _kind() -> Column:
-    """The first that applies; the order is the order of causes, from the log's own damage on."""
-    partition, written = F.col("partition"), F.col("log.value").isNotNull()
-    displaced = (F.col("home") != partition) | (F.col("claimed") != partition)
-    return (
-        F.when(F.coalesce("damaged", F.lit(0)) > 0, "unstamped")
-        .when(~F.col("live") & ~F.col("held"), "absent")
-        .when(F.coalesce(displaced, F.lit(False)), "wrong_partition")
-        .when(F.col("export").isNull(), "missing")
-        .when(F.col("export_rows") > 1, "extra")
-        .when(F.col("log").isNull() & F.col("later_offset").isNotNull(), "superseded")
-        .when(~written, "extra")
-        .when(F.size("differs") > 0, "different")
-        .otherwise("equal")
+        explained.withColumn("rank", F.row_number().over(order))
+        .where(F.col("rank") <= _EXAMPLES)
+        .withColumns({"log": _cut("log"), "export": _cut("export")})
+        .orderBy("partition", "key")
+        .collect()
     )
 
 
 def _cut(side: str) -> Column:
     value = F.substring(F.col(f"{side}.value"), 1, _SHOWN_BYTES)
     return F.when(F.col(side).isNotNull(), F.col(side).withField("value", value))
+
+
+def _outside(part: Part, topic: Topic) -> str | None:
+    number, position = part.partition, part.changelog_offset
+    start, end, high = topic.starts[number], topic.ends[number], topic.high_watermarks[number]
+    if position > high:
+        return (
+            f"ends at {high}, the log is shorter than the export's position {position} ({part.where}): "
+            f"was the topic made anew, or is this another cluster?"
+        )
+    if position > end:
+        return (
+            f"can be read to {end} because a transaction is open there, the export's position is {position} "
+            f"({part.where}): try again when it is over"
+        )
+    if position < start:
+        return f"begins at {start}, after the export's position {position} ({part.where}): export anew"
+    return None

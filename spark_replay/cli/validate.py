@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,57 +22,166 @@ from spark_replay.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from spark_replay.plans import Plan
+    from spark_replay.report import Report
     from spark_replay.sources import Source
+
+_POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `rebuild` takes it."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Against:
+    """What to compare the changelog with, as it was given.
+
+    Attributes:
+        folder: A folder, or None.
+        brokers: Another cluster, or None.
+        changelog: The changelog there, None if it has the same name.
+        as_of: The point of the changelog.
+        other_as_of: The point of the other one, None if it is the same.
+        placement: Of data folders and rebuilds.
+        stamps: Whether stamps count between two logs.
+        invariants: Whether to check the log too.
+    """
+
+    folder: Path | None
+    brokers: str | None
+    changelog: str | None
+    as_of: str
+    other_as_of: str | None
+    placement: str
+    stamps: bool
+    invariants: bool
+
+    def __post_init__(self) -> None:
+        other = self.brokers is not None or self.changelog is not None or self.other_as_of is not None
+        if (self.folder is not None) == other:
+            raise click.UsageError(
+                "say what to compare with: --against DIR; or --against-brokers, --against-changelog, --against-as-of"
+            )
+        if self.folder is not None and (self.as_of != "latest" or self.stamps):
+            raise click.UsageError("a folder says itself what point it is of: --as-of and --stamps don't go with it")
+        if self.folder is None and self.invariants:
+            raise click.UsageError("--invariants goes with --against DIR; of a log alone `check` tells")
 
 
 @click.command()
 @source_options
 @click.option(
     "--against",
-    required=True,
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="The folder that the workers exported to.",
+    help="What `state export` wrote, or a worker's data folder (-D; one may lie beside the other), or a rebuild.",
 )
+@click.option("--against-brokers", metavar="HOST:PORT,…", help="Another cluster, such as a mirror.")
+@click.option("--against-changelog", metavar="TOPIC", help="The changelog there. Default: of the same name.")
+@click.option("--as-of", default="latest", show_default=True, metavar="POINT", help=_POINT)
+@click.option("--against-as-of", metavar="POINT", help="Compare with the state at this point.")
+@click.option("--stamps", is_flag=True, help="Between two logs, also compare source offset and epoch.")
+@click.option(
+    "--placement",
+    type=click.Choice(["key", "task"]),
+    default="key",
+    show_default=True,
+    help="Where a data folder's or rebuild's keys live: where murmur2 puts them, or in any partition.",
+)
+@click.option("--invariants", is_flag=True, help="Check the log itself too, as `check` does.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the report here.")
 @dry_run_option
-def validate(against: Path, json_file: Path | None, dry_run: bool, **options: Any) -> None:
-    r"""Compare exports of the workers' stores with their changelog, key by key.
+def validate(json_file: Path | None, dry_run: bool, **options: Any) -> None:
+    r"""Compare what workers hold with their changelog, key by key, and name the cause of each mismatch.
 
-    The last line on standard output is a JSON object with the counts; the table goes to standard error.
+    Data folders are read on this machine, each partition as of one moment, also while a worker uses them.
+
+    The last line on standard output is a JSON object with the counts; tables and examples go to standard error. Exit
+    code 0: equal, 1: there are mismatches, 2: it can't be told.
 
     \b
     faust -A shop -D /var/lib/shop state export spent --to exports
     python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog --against exports
+    python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog --against /var/lib/shop
+    python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog \
+        --against-brokers mirror:9092
     """
     given, console = Given.of(options), make_console()
+    against = _against(options)
     with failing(), spark_for(given, console) as spark:
         from spark_replay.progress import progress
-        from spark_replay.validate import validate_exports
 
         source = given.source(spark)
         if dry_run:
             say_plan(_plan(source, against), console)
             return
         with progress(spark.sparkContext, console, f"validate {source.topic}"):
-            found = validate_exports(source, against=against)
+            found = _validate(spark, given, source, against)
     from spark_replay.report import show
 
     show(found, console)
     if json_file is not None:
         with failing():
-            write_json(json_file, asdict(found) | {"totals": found.totals})
+            write_json(json_file, found.as_json)
     click.echo(json.dumps(found.totals))
-    sys.exit(1 if found.mismatches else 0)
+    sys.exit(0 if found.is_clean else 1)
 
 
-def _plan(source: Source, against: Path) -> Plan:
+def _against(options: dict[str, Any]) -> Against:
+    return Against(
+        folder=options["against"],
+        brokers=options["against_brokers"],
+        changelog=options["against_changelog"],
+        as_of=options["as_of"],
+        other_as_of=options["against_as_of"],
+        placement=options["placement"],
+        stamps=options["stamps"],
+        invariants=options["invariants"],
+    )
+
+
+def _validate(spark: SparkSession, given: Given, source: Source, against: Against) -> Report:
+    from spark_replay.diff import validate_states
+    from spark_replay.invariants import Asked
+    from spark_replay.validate import validate_exports
+
+    if against.folder is not None:
+        asked = Asked(placement=against.placement) if against.invariants else None
+        return validate_exports(source, against=against.folder, placement=against.placement, invariants=asked)
+    return validate_states(
+        source,
+        _other(spark, given, source, against),
+        as_of=against.as_of,
+        against_as_of=against.other_as_of,
+        stamps=against.stamps,
+    )
+
+
+def _other(spark: SparkSession, given: Given, source: Source, against: Against) -> Source:
+    if against.brokers is None and against.changelog is None:
+        return source
+    there = replace(given, changelog=against.changelog or given.changelog)
+    if against.brokers is not None:
+        from spark_replay.topic import require_reachable
+
+        require_reachable(against.brokers)
+        there = replace(there, brokers=against.brokers, archive=None)
+    return there.source(spark)
+
+
+def _plan(source: Source, against: Against) -> Plan:
     from spark_replay.exports import find_exports
     from spark_replay.plans import plan_reading
+    from spark_replay.sides import EXPORTS, kind_of
 
-    exports = find_exports(against, source.topic)
+    if against.folder is None:
+        where = against.brokers or "the same brokers"
+        also = f"would compare with {against.changelog or source.topic} of {where} at {against.other_as_of or 'latest'}"
+        return plan_reading("validate", source, also=also)
+    kind = kind_of(against.folder)
+    if kind != EXPORTS:
+        return plan_reading("validate", source, also=f"would read the {kind} in {against.folder}")
+    exports = find_exports(against.folder, source.topic)
     files = [copy.file for copy in exports.chosen]
     size = sum(file.stat().st_size for file in files)
-    also = f"would read {len(files)} exported files of {size:,} bytes in {against}"
+    also = f"would read {len(files)} exported files of {size:,} bytes in {against.folder}"
     return plan_reading("validate", source, also=also)

@@ -54,6 +54,14 @@ class Source(ABC):
             ReadError: Spark refuses, for example because of a setting.
         """
 
+    def uncommitted(self, topic: Topic) -> DataFrame | None:
+        """Give all records up to the high watermarks, those of aborted and open transactions too.
+
+        Returns:
+            `RECORDS`, or None where only what was committed is kept.
+        """
+        return None
+
     @abstractmethod
     def offsets_at(self, topic: Topic, timestamp_ms: int) -> tuple[int, ...]:
         """Give each partition's first offset whose record is of `timestamp_ms` (Unix) or later, its end if none is."""

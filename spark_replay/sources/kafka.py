@@ -45,7 +45,14 @@ class KafkaSource(Source):
 
     def records(self, topic: Topic) -> DataFrame:
         """Read with Spark's own Kafka source."""
-        client = FETCHING | client_options(self.brokers, self.options) | {"isolation.level": "read_committed"}
+        return self._read(topic, "read_committed")
+
+    def uncommitted(self, topic: Topic) -> DataFrame:
+        """Read what was aborted, and what is under way, too."""
+        return self._read(replace(topic, ends=topic.high_watermarks), "read_uncommitted")
+
+    def _read(self, topic: Topic, isolation_level: str) -> DataFrame:
+        client = FETCHING | client_options(self.brokers, self.options) | {"isolation.level": isolation_level}
         reader = self.spark.read.format("kafka")
         for key, value in client.items():
             reader = reader.option(f"kafka.{key}", value)
@@ -120,6 +127,10 @@ class JoinedSource(Source):
         """Read both."""
         old, new = self.parts(topic)
         return self.older.records(old).unionByName(self.newer.records(new))
+
+    def uncommitted(self, topic: Topic) -> DataFrame:
+        """Read what Kafka has: an archive holds nothing that was aborted."""
+        return self.newer.uncommitted(self.parts(topic)[1])
 
     def parts(self, topic: Topic) -> tuple[Topic, Topic]:
         """Give what is read from the archive, and what from Kafka."""

@@ -32,8 +32,10 @@ COUNTS = [
     "superseded",
     "keys",
     "mismatches",
+    "violations",
     "records",
     "seconds",
+    "causes",
 ]
 
 
@@ -95,9 +97,12 @@ def test_validate_with_mismatches(spark: SparkSession, brokers: str, log: Log, t
     assert result.stdout.count("\n") == 1
     assert (last_json(result.stdout)["different"], last_json(result.stdout)["mismatches"]) == (1, 1)
     assert "different: partition" in result.stderr
+    assert "key b: different_value: value differs" in result.stderr
     assert "value [red]flipped[/red]" in result.stderr
     written = json.loads(report.read_text())
+    assert written["schema"] == 1
     assert written["totals"] == last_json(result.stdout)
+    assert written["causes"] == {"different_value": 1}
     assert written["examples"]["different"][0]["key"] == "b"
 
 

@@ -69,7 +69,7 @@ def only(report: Report, kind: str, *, equal: int) -> str:
     assert {name: count for name, count in report.counts.items() if count} == {"equal": equal, kind: 1}
     assert report.mismatches == 1
     [example] = report.examples[kind]
-    return f"partition {example.partition} key {example.key}: {example.cause}"
+    return f"partition {example.partition} key {example.key}: {example.seen}"
 
 
 def test_an_export_of_what_the_log_holds_is_equal(check: Validate, log: Log, alive: int):
@@ -144,7 +144,7 @@ def test_changed_writes(check: Validate, log: Log, alive: int):
     found = {example.key: example for example in report.examples["different"]}
     for number, (cause, change) in enumerate(changes.items()):
         example = found[f"victim-{number}"]
-        assert example.cause == cause
+        assert example.seen.split("; ")[0] == cause
         assert example.log is not None
         assert example.export is not None
         assert (example.log["value"], example.log["epoch"], example.log["source_offset"]) == ("now", 7, 42)
@@ -167,7 +167,7 @@ def test_key_moved_to_another_partition(check: Validate, log: Log, alive: int):
     assert counts == {"equal": alive - 1, "missing": 1, "wrong_partition": 1}
     [example] = report.examples["wrong_partition"]
     assert (example.partition, example.key) == (other, "victim")
-    assert example.cause == f"belongs in partition {home(b'victim')}, found in {other} in the export"
+    assert example.seen == f"belongs in partition {home(b'victim')}, found in {other} in the export"
 
 
 def test_row_that_claims_another_partition_than_its_file(check: Validate, log: Log, alive: int):
@@ -186,7 +186,7 @@ def test_placement_of_the_log(spark: SparkSession, brokers: str, tmp_path: Path)
     by_task.placement = "task"
     found = validate_exports(kafka(spark, brokers, log.topic), against=by_key.write(tmp_path / "key"))
     assert "belongs in" in only(found, "wrong_partition", equal=1)
-    assert found.examples["wrong_partition"][0].cause.endswith("in the log and export")
+    assert found.examples["wrong_partition"][0].seen.endswith("in the log and export")
     found = validate_exports(kafka(spark, brokers, log.topic), against=by_task.write(tmp_path / "task"))
     assert (found.counts["equal"], found.mismatches) == (2, 0)
 
@@ -198,7 +198,7 @@ def test_unstamped_record_in_the_log(spark: SparkSession, brokers: str, tmp_path
     found = validate_exports(kafka(spark, brokers, log.topic), against=Export.of(log).write(tmp_path / "exports"))
     assert {kind: count for kind, count in found.counts.items() if count} == {"equal": 1, "unstamped": 2}
     assert (found.mismatches, found.records) == (2, 4)
-    causes = {example.key: example.cause for example in found.examples["unstamped"]}
+    causes = {example.key: example.seen for example in found.examples["unstamped"]}
     offset = next(write.offset for write in log.records if write.value == b"3")
     assert causes["mended"] == f"the record at offset {offset} has no key or no known stamp"
     assert set(causes) == {"bare", "mended"}
@@ -215,7 +215,7 @@ def test_write_that_compaction_removed_is_not_judged(spark: SparkSession, broker
     found = validate_exports(kafka(spark, brokers, log.topic), against=export.write(tmp_path / "exports"))
     assert {kind: count for kind, count in found.counts.items() if count} == {"equal": 1, "superseded": 1}
     assert found.mismatches == 0
-    assert found.examples["superseded"][0].cause == (
+    assert found.examples["superseded"][0].seen == (
         f"the log only has its later write at offset {late.offset}: can't be compared"
     )
 
@@ -249,7 +249,7 @@ def test_partition_that_no_export_holds(check: Validate, log: Log, alive: int):
     counts = {kind: count for kind, count in report.counts.items() if count}
     assert counts == {"equal": alive - lost, "missing": lost}
     assert report.partitions_without_export == [place]
-    assert {example.cause for example in report.examples["missing"]} == {"no export holds its partition"}
+    assert {example.seen for example in report.examples["missing"]} == {"no export holds its partition"}
     assert len(report.examples["missing"]) == min(10, lost)
 
 

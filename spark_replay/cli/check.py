@@ -1,0 +1,102 @@
+"""`spark_replay check`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_replay.cli.options import (
+    Given,
+    dry_run_option,
+    failing,
+    make_console,
+    say_plan,
+    source_options,
+    spark_for,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_replay.invariants import Asked
+
+
+@click.command()
+@source_options
+@click.option(
+    "--placement",
+    type=click.Choice(["key", "task"]),
+    default="key",
+    show_default=True,
+    help="Where the store's keys live: where murmur2 puts them, or in any partition.",
+)
+@click.option("--put-if-absent", is_flag=True, help="The store is written by put_if_absent only: no key may change.")
+@click.option("--outputs", multiple=True, metavar="TOPIC", help="A topic that the actor sends to. May be repeated.")
+@click.option("--input", "inputs", multiple=True, metavar="TOPIC", help="A topic that it reads. May be repeated.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the findings here.")
+@dry_run_option
+def check(json_file: Path | None, dry_run: bool, **options: Any) -> None:
+    r"""Check what holds of every changelog, on the log alone.
+
+    Owners' epochs and inputs' offsets only grow, keys lie in their own partition, every record has a stamp. If asked:
+    keys never change their value, and each output has an input of its key that isn't younger.
+
+    The last line on standard output is a JSON object: violations, and the count of each check.
+
+    \b
+    python -m spark_replay check --brokers 127.0.0.1:9092 --changelog shop-seen-changelog --put-if-absent
+    python -m spark_replay check --brokers 127.0.0.1:9092 --changelog shop-seen-changelog \
+        --outputs accepted --input orders
+    """
+    if bool(options["outputs"]) != bool(options["inputs"]):
+        raise click.UsageError("--outputs and --input go together")
+    given, console = Given.of(options), make_console()
+    with failing(), spark_for(given, console) as spark:
+        from spark_replay.invariants import find_violations
+        from spark_replay.progress import progress
+
+        source = given.source(spark)
+        if dry_run:
+            from spark_replay.plans import plan_reading
+
+            say_plan(plan_reading("check", source, also="would read it up to three times"), console)
+            return
+        started = time.monotonic()
+        with progress(spark.sparkContext, console, f"check {source.topic}"):
+            found = find_violations(source, source.describe(), _asked(spark, given, options))
+    from spark_replay.report import SCHEMA, show_findings
+
+    show_findings(found, console)
+    totals = {
+        "violations": sum(finding.count for finding in found),
+        **{finding.check: finding.count for finding in found},
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    if json_file is not None:
+        with failing():
+            findings = [asdict(finding) for finding in found]
+            content = {"schema": SCHEMA, "changelog": source.topic, "findings": findings, "totals": totals}
+            write_json(json_file, content)
+    click.echo(json.dumps(totals))
+    sys.exit(1 if totals["violations"] else 0)
+
+
+def _asked(spark: SparkSession, given: Given, options: dict[str, Any]) -> Asked:
+    from spark_replay.invariants import Asked
+
+    def sources(names: tuple[str, ...]) -> Any:
+        return tuple(replace(given, changelog=name).source(spark) for name in names)
+
+    return Asked(
+        placement=options["placement"],
+        put_if_absent=options["put_if_absent"],
+        outputs=sources(options["outputs"]),
+        inputs=sources(options["inputs"]),
+    )

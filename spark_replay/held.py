@@ -1,0 +1,96 @@
+"""What is compared with a changelog: the state that somebody holds, and the position that it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One partition of a held state.
+
+    Attributes:
+        partition: The partition.
+        changelog_offset: It stands for the records below this offset.
+        as_of_ms: Unix milliseconds at which its keys count as expired.
+        epoch: The owner's, None where nobody owns it.
+        topic_id: The changelog's id, empty if it isn't known.
+        where: The file or folder, for errors.
+        owner: Who holds it.
+    """
+
+    partition: int
+    changelog_offset: int
+    as_of_ms: int
+    epoch: int | None
+    topic_id: str
+    where: str
+    owner: str
+
+    def __str__(self) -> str:
+        """Say who holds what."""
+        return f"partition {self.partition} of {self.owner} (epoch {self.epoch}, position {self.changelog_offset})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """The state that somebody holds of one store.
+
+    Attributes:
+        kind: `exports`, `data folders`, `rebuild`, or `live workers`.
+        where: The folder, or the addresses.
+        app: The app, empty if it isn't known.
+        store: The store, empty if it isn't known.
+        placement: `key` if each key lives in the partition that murmur2 gives it, else `task`.
+        partition_count: How many partitions the store has.
+        parts: At most one copy a partition, by partition.
+        stale: The copies that another one goes before.
+        read: Gives `partition` int, `claimed` int (the row's own), `key`, `value` binary, `source_offset`,
+            `epoch`, `expires_at_ms` bigint.
+    """
+
+    kind: str
+    where: str
+    app: str
+    store: str
+    placement: str
+    partition_count: int
+    parts: tuple[Part, ...]
+    stale: tuple[Part, ...]
+    read: Callable[[SparkSession], DataFrame]
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """The position of each partition that is held."""
+        return {part.partition: part.changelog_offset for part in self.parts}
+
+    def contested(self) -> list[tuple[Part, Part]]:
+        """Give the pairs of copies whose owners overlapped: the newer one's, and the older one's that is further.
+
+        An owner begins where the log ends, behind all that the former one wrote. So a copy of an older epoch that
+        lies further was written to after it had been replaced.
+        """
+        copies: dict[int, list[Part]] = {}
+        for part in (*self.parts, *self.stale):
+            copies.setdefault(part.partition, []).append(part)
+        pairs: list[tuple[Part, Part]] = []
+        for number in sorted(copies):
+            pairs += _overlaps(copies[number])
+        return pairs
+
+
+def _overlaps(copies: Sequence[Part]) -> list[tuple[Part, Part]]:
+    return [
+        (newer, older)
+        for newer in copies
+        for older in copies
+        if newer.epoch is not None
+        and older.epoch is not None
+        and older.epoch < newer.epoch
+        and older.changelog_offset > newer.changelog_offset
+    ]

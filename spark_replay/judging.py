@@ -1,0 +1,113 @@
+"""The judgement of each key: what a log stands for at a held state's position, against what is held."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_replay.changelog import stamp_fields
+from spark_replay.columns import by_partition
+from spark_replay.compare import STAMPED, differences
+from spark_replay.fold import expired, last_writes
+from spark_replay.held import Held
+from spark_replay.placement import home_partition
+from spark_replay.points import now_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+FINE = ("equal", "absent")
+
+
+def judge(rows: DataFrame, held: Held, kept: DataFrame) -> DataFrame:
+    """Judge every key; the shape is that of `spark_replay.compare_exports`.
+
+    Args:
+        rows: The log: `partition`, `offset`, `key`, `value`, `stamp` (null: damaged).
+        held: What is known of the held state.
+        kept: Its rows, as `Held.read` gives them.
+    """
+    count = held.partition_count
+    # a partition that nobody holds is judged at the log's end: whatever is there is missing
+    positions: list[int | None] = [None] * count
+    as_of = [max((part.as_of_ms for part in held.parts), default=now_ms())] * count
+    for part in held.parts:
+        positions[part.partition] = part.changelog_offset
+        as_of[part.partition] = part.as_of_ms
+    both = _logged(last_writes(rows, positions)).join(_kept(kept), on=["partition", "key"], how="full_outer")
+    home = home_partition(F.col("key"), count) if held.placement == "key" else F.lit(None).cast("int")
+    sided = both.withColumns(
+        {
+            "home": home,
+            "live": _is_live(F.col("log"), by_partition(as_of)),
+            "held": _is_live(F.col("export"), by_partition(as_of)),
+            "differs": differences("log", "export", STAMPED),
+        }
+    )
+    return sided.select(
+        "partition",
+        "key",
+        _kind().alias("kind"),
+        "log",
+        "export",
+        "differs",
+        "home",
+        "claimed",
+        F.coalesce("export_rows", F.lit(0)).alias("export_rows"),
+        "later_offset",
+        "damaged_offset",
+        F.coalesce("records", F.lit(0)).alias("records"),
+        F.coalesce("damaged", F.lit(0)).alias("damaged"),
+        "live",
+        F.coalesce(F.col("export").isNotNull() & ~F.col("held"), F.lit(False)).alias("is_over"),
+    )
+
+
+def _logged(folded: DataFrame) -> DataFrame:
+    fields = {"value": F.col("last.value")} | stamp_fields(F.col("last.stamp")) | {"offset": F.col("last.offset")}
+    log = F.struct(*(column.alias(name) for name, column in fields.items()))
+    return folded.select(
+        "partition",
+        "key",
+        F.when(F.col("last").isNotNull(), log).alias("log"),
+        "later_offset",
+        "records",
+        "damaged",
+        "damaged_offset",
+    )
+
+
+def _kept(rows: DataFrame) -> DataFrame:
+    return (
+        rows.repartition("partition", "key")
+        .groupBy("partition", "key")
+        .agg(
+            F.first(F.struct(*STAMPED)).alias("export"),
+            F.max("claimed").alias("claimed"),
+            F.count(F.lit(1)).alias("export_rows"),
+        )
+    )
+
+
+def _is_live(side: Column, as_of_ms: Column) -> Column:
+    return side["value"].isNotNull() & ~expired(side["expires_at_ms"], as_of_ms)
+
+
+def _kind() -> Column:
+    """The first that applies; the order is the order of causes, from the log's own damage on."""
+    partition, written = F.col("partition"), F.col("log.value").isNotNull()
+    displaced = (F.col("home") != partition) | (F.col("claimed") != partition)
+    # an owner keeps an expired key until a tombstone of it is in the log
+    has_gone = F.col("export").isNull() | written | F.col("later_offset").isNotNull()
+    return (
+        F.when(F.coalesce("damaged", F.lit(0)) > 0, "unstamped")
+        .when(~F.col("live") & ~F.col("held") & has_gone, "absent")
+        .when(F.coalesce(displaced, F.lit(False)), "wrong_partition")
+        .when(F.col("export").isNull(), "missing")
+        .when(F.col("export_rows") > 1, "extra")
+        .when(F.col("log").isNull() & F.col("later_offset").isNotNull(), "superseded")
+        .when(~written, "extra")
+        .when(F.size("differs") > 0, "different")
+        .otherwise("equal")
+    )
