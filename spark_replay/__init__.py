@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from spark_replay.invariants import Asked, Finding, find_violations
     from spark_replay.placement import home_partition, murmur2
     from spark_replay.points import AsOf
+    from spark_replay.profile import Profile, profile_log
     from spark_replay.rebuild import Rebuilt, read_rebuild, rebuild_state, unknown_keys, write_rebuild
     from spark_replay.report import Example, Report
     from spark_replay.session import spark_session
@@ -59,6 +60,7 @@ __all__ = [
     "Finding",
     "LogTooShortError",
     "PointError",
+    "Profile",
     "ReadError",
     "Rebuilt",
     "ReplayError",
@@ -78,6 +80,7 @@ __all__ = [
     "home_partition",
     "kafka",
     "murmur2",
+    "profile_log",
     "read_changelog",
     "read_rebuild",
     "rebuild_state",
@@ -110,6 +113,8 @@ _HOMES = {
     "home_partition": "placement",
     "kafka": "sources",
     "murmur2": "placement",
+    "Profile": "profile",
+    "profile_log": "profile",
     "read_changelog": "changelog",
     "rebuild_state": "rebuild",
     "spark_session": "session",

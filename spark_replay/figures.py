@@ -26,9 +26,11 @@ class Table:
     head: tuple[str, ...]
     rows: Sequence[Sequence[Any]]
 
-    def is_number(self, column: int) -> bool:
-        """Tell whether a column holds numbers only, so that they are set flush right."""
-        return all(row[column] is None or isinstance(row[column], int | float) for row in self.rows)
+    @property
+    def are_numbers(self) -> list[bool]:
+        """Tell of each column whether it holds numbers only, so that they are set flush right."""
+        columns = zip(*self.rows, strict=True) if self.rows else ((),) * len(self.head)
+        return [all(cell is None or isinstance(cell, int | float) for cell in column) for column in columns]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -221,10 +221,8 @@ def _advice(found: Report) -> list[str]:
     elif found.mismatches:
         lines.append("No cause was looked for; the examples below say what was seen.")
     if found.partitions_without_export:
-        lines.append(
-            f"Nobody holds {_plural(len(found.partitions_without_export), 'partition')} that have keys: were all "
-            "workers' exports collected?"
-        )
+        count = _plural(len(found.partitions_without_export), "partition")
+        lines.append(f"{count} with keys, and nobody holds them: were the exports of all workers collected?")
     if not lines and found.is_clean and found.counts.get("superseded"):
         lines.append(
             f"{found.counts['superseded']:,} keys couldn't be judged: compaction took the writes that they show. "
@@ -302,19 +300,17 @@ def _counts(found: Report) -> list[_Section]:
             for number, counts in found.causes_by_partition.items()
         ]
         folded.append(("Partitions with mismatches, by cause", Table(("partition", *causes), by_cause)))
-    return [_Section(title="Keys by partition", figures=draw_counts(found), folded=folded)]
+    figures = draw_counts(found)
+    return [_Section(title="Keys by partition", figures=figures, folded=folded)] if figures or folded else []
 
 
 def _log_sections(found: Profile) -> list[_Section]:
     offsets = [(part.partition, part.start, part.end, part.records) for part in found.partitions]
-    return [
-        _Section(
-            title="The log",
-            text=f"As of {moment(found.at_ms)}. Compaction has taken records that were superseded.",
-            figures=draw_log(found),
-            folded=[("From and to which offset", Table(("partition", "from", "to before", "records"), offsets))],
-        )
-    ]
+    folded = [("From and to which offset", Table(("partition", "from", "to before", "records"), offsets))]
+    figures = draw_log(found)
+    text = "What compaction took isn't in it." if figures else "It has no records."
+    text = f"As of {moment(found.at_ms)}. {text}"
+    return [_Section(title="The log", text=text, figures=figures, folded=folded if offsets else [])]
 
 
 def _log_tiles(found: Profile) -> list[tuple[str, Any]]:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 _INK, _GRID = "#000001", "#000002"
 FIRST, SECOND, BAD = "#000011", "#000012", "#000013"
 _VARIABLES = {_INK: "ink", _GRID: "line", FIRST: "first", SECOND: "second", BAD: "bad"}
-_INCHES = (5.6, 3.1)
+_INCHES = (5.0, 3.0)
 _BARS = 64
-_LAST_S = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+_LAST_S = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
 _SETTINGS: dict[Any, Any] = {
     # text stays text, in the page's font
     "svg.fonttype": "none",
@@ -123,7 +123,7 @@ def over_time(slots: Sequence[Slot], slot_ms: int) -> str:
         )
         axes.set_ylim(0, max([*records, 1e-9]) * 1.05)
         _timed(axes, mdates)
-        _counted(axes, "y")
+        _counted(axes, "y", whole=False)
         axes.set(ylabel="a second")
         _keyed(axes, 2)
 
@@ -146,7 +146,7 @@ def owners(epochs: Sequence[Epoch], partitions: int) -> str:
             colour = BAD if epoch.overlaps else (FIRST, SECOND)[epoch.epoch % 2]
             until = max(last, first + shortest)
             lanes[colour].append((_day(mdates, first), _day(mdates, until), epoch.partition))
-        names = {FIRST: "even epoch", SECOND: "odd epoch", BAD: "overlaps an earlier one"}
+        names = {FIRST: "even epoch", SECOND: "odd epoch", BAD: "overlapping"}
         for colour, lines in lanes.items():
             if lines:
                 vertices = [(at, y) for left, right, number in lines for at, y in _box(left, right, number)]
@@ -168,7 +168,7 @@ def _box(left: float, right: float, number: int) -> Iterable[tuple[float, float]
 
 
 def _day(mdates: Any, at_ms: float) -> float:
-    # a timestamp may be beyond what a calendar has
+    # a timestamp may be beyond what a calendar has, which needs room for a margin
     return float(mdates.date2num(datetime.fromtimestamp(min(at_ms / 1000, _LAST_S), UTC)))
 
 
@@ -178,11 +178,11 @@ def _timed(axes: Axes, mdates: Any) -> None:
     axes.xaxis.set_major_formatter(mdates.ConciseDateFormatter(locator))
 
 
-def _counted(axes: Axes, which: str, *, in_bytes: bool = False) -> None:
+def _counted(axes: Axes, which: str, *, in_bytes: bool = False, whole: bool = True) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis = axes.yaxis if which == "y" else axes.xaxis
-    axis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10], integer=whole, min_n_ticks=1))
     unit = "B" if in_bytes else ""
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value, unit)))
 
@@ -219,9 +219,10 @@ def _inline(figure: Figure) -> str:
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(file, format="svg", transparent=True, metadata=nothing)
     text = file.getvalue()
-    # its size and its style sheet are the page's to give
+    # its size, its style sheet and its name are the page's to give
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = re.sub(r'(<svg [^>]*?) width="[^"]*" height="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r"font-family: [^;]*; ", "", text)
+    text = re.sub(r'(<svg [^>]*?) width="[^"]*" height="[^"]*"', r'\1 aria-hidden="true"', text, count=1)
     for number, variable in _VARIABLES.items():
         text = text.replace(number, f"var(--{variable})")
     return text.strip()
