@@ -194,7 +194,7 @@ def render_profile(found: Profile, *, made: Made) -> str:
 
 def without_password(text: str) -> str:
     """Give a text without the user names and passwords of its URIs."""
-    return re.sub(r"(?<=://)[^/@\s]+@", "…@", text)
+    return re.sub(r"(?<=://)[^/\s]+@", "…@", text)
 
 
 def _verdict(found: Report) -> tuple[str, str]:

@@ -204,7 +204,7 @@ def test_no_password_gets_into_a_page():
     )
     page = render_report(make_report(1), made=Made(command=line, source="archive s3a://me:secret@bucket/x"))
     assert "secret@" not in page
-    assert "me:" not in page
+    assert "archive s3a://…@bucket/x" in page
 
 
 def test_a_file_that_is_no_page_is_kept(tmp_path: Path):
