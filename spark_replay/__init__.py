@@ -23,9 +23,12 @@ from spark_replay.errors import (
     ArchiveError,
     BrokerError,
     ExportError,
+    InputError,
+    LiveError,
     LogTooShortError,
     PointError,
     ReadError,
+    RecomputeError,
     ReplayError,
     TargetError,
     ToolMissingError,
@@ -39,10 +42,14 @@ if TYPE_CHECKING:
     from spark_replay.compare import compare
     from spark_replay.diff import validate_states
     from spark_replay.invariants import Asked, Finding, find_violations
+    from spark_replay.live import Workers, validate_live
     from spark_replay.placement import home_partition, murmur2
     from spark_replay.points import AsOf
     from spark_replay.profile import Profile, profile_log
     from spark_replay.rebuild import Rebuilt, read_rebuild, rebuild_state, unknown_keys, write_rebuild
+    from spark_replay.recompute import recompute_actor, recompute_keys
+    from spark_replay.recompute_plan import Recompute, plan_recompute
+    from spark_replay.recompute_report import Recomputed
     from spark_replay.report import Example, Report
     from spark_replay.session import spark_session
     from spark_replay.sources import Source, archive, kafka
@@ -58,11 +65,16 @@ __all__ = [
     "Example",
     "ExportError",
     "Finding",
+    "InputError",
+    "LiveError",
     "LogTooShortError",
     "PointError",
     "Profile",
     "ReadError",
     "Rebuilt",
+    "Recompute",
+    "RecomputeError",
+    "Recomputed",
     "ReplayError",
     "Report",
     "Source",
@@ -70,6 +82,7 @@ __all__ = [
     "ToolMissingError",
     "UnknownTopicError",
     "Wanted",
+    "Workers",
     "WrongTopicError",
     "archive",
     "archive_topics",
@@ -80,13 +93,17 @@ __all__ = [
     "home_partition",
     "kafka",
     "murmur2",
+    "plan_recompute",
     "profile_log",
     "read_changelog",
     "read_rebuild",
     "rebuild_state",
+    "recompute_actor",
+    "recompute_keys",
     "spark_session",
     "unknown_keys",
     "validate_exports",
+    "validate_live",
     "validate_states",
     "write_rebuild",
 ]
@@ -103,6 +120,8 @@ _HOMES = {
     "unknown_keys": "rebuild",
     "Example": "report",
     "Rebuilt": "rebuild",
+    "Recompute": "recompute_plan",
+    "Recomputed": "recompute_report",
     "Report": "report",
     "Source": "sources",
     "archive": "sources",
@@ -113,12 +132,17 @@ _HOMES = {
     "home_partition": "placement",
     "kafka": "sources",
     "murmur2": "placement",
+    "plan_recompute": "recompute_plan",
     "Profile": "profile",
     "profile_log": "profile",
     "read_changelog": "changelog",
     "rebuild_state": "rebuild",
+    "recompute_actor": "recompute",
+    "recompute_keys": "recompute",
     "spark_session": "session",
     "validate_exports": "validate",
+    "Workers": "live",
+    "validate_live": "live",
     "validate_states": "diff",
     "write_rebuild": "rebuild",
 }

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.changelog import stamp_fields
-from spark_replay.columns import by_partition
 from spark_replay.compare import STAMPED
 from spark_replay.topic import Topic
 
@@ -62,21 +61,18 @@ class Known:
     """What is known of the partitions, each by its index.
 
     Attributes:
-        positions: The held state's, None where a partition isn't held.
         complete: Whether the log has every record that was ever committed.
         contested: Partitions of which two copies say that they are the owner's.
     """
 
-    positions: tuple[int | None, ...]
     complete: tuple[bool, ...]
     contested: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, topic: Topic, positions: dict[int, int], contested: Collection[int] = ()) -> Known:
-        """Put together what a topic and a held state say."""
+    def of(cls, topic: Topic, contested: Collection[int] = ()) -> Known:
+        """Put together what a topic and the copies of its partitions say."""
         spans = topic.spans or ((),) * topic.partition_count
         return cls(
-            positions=tuple(positions.get(number) for number in range(topic.partition_count)),
             complete=tuple(
                 start == 0 and all(span.exact for span in parts)
                 for start, parts in zip(topic.starts, spans, strict=True)
@@ -85,7 +81,14 @@ class Known:
         )
 
 
-def name_causes(suspects: DataFrame, rows: DataFrame, everything: DataFrame | None, known: Known) -> DataFrame:
+def name_causes(
+    suspects: DataFrame,
+    rows: DataFrame,
+    everything: DataFrame | None,
+    known: Known,
+    *,
+    compared: Sequence[str] = STAMPED,
+) -> DataFrame:
     """Add the cause to judged rows that aren't fine.
 
     Args:
@@ -93,17 +96,18 @@ def name_causes(suspects: DataFrame, rows: DataFrame, everything: DataFrame | No
         rows: The log's committed records: `partition`, `offset`, `key`, `value`, `stamp`.
         everything: The same of committed and other records, None if there is no such log.
         known: What is known of the partitions.
+        compared: The fields by which a record is told to be what is held; fewer where the holder tells no stamp.
 
     Returns:
         The rows with `cause` string, `held_at`, `origin_at`, `aborted_at` bigint, `newer` and `overlap` (structs of
         `epoch`, `first_source`, `first_offset`, null if there is none).
     """
     asked = suspects.where(F.col("export").isNotNull()).select("partition", "key", F.col("export").alias("asked"))
-    found = suspects.join(_committed(rows, asked), on=["partition", "key"], how="left")
+    found = suspects.join(_committed(rows, asked, compared), on=["partition", "key"], how="left")
     if everything is None:
         found = found.withColumn("aborted_at", F.lit(None).cast("bigint"))
     else:
-        found = found.join(_any(everything, asked), on=["partition", "key"], how="left")
+        found = found.join(_any(everything, asked, compared), on=["partition", "key"], how="left")
     found = found.join(F.broadcast(_epochs(rows)), on="partition", how="left")
     held_epoch, held_source = F.col("export.epoch"), F.col("export.source_offset")
     # a new owner's timers may carry the input before its first one; with all records there is no doubt
@@ -120,20 +124,20 @@ def name_causes(suspects: DataFrame, rows: DataFrame, everything: DataFrame | No
     )
 
 
-def _committed(rows: DataFrame, asked: DataFrame) -> DataFrame:
+def _committed(rows: DataFrame, asked: DataFrame, compared: Sequence[str]) -> DataFrame:
     offset = F.col("offset")
     return (
         _beside(rows, asked)
         .groupBy("partition", "key")
         .agg(
-            F.max(F.when(_is_same(STAMPED), offset)).alias("held_at"),
+            F.max(F.when(_is_same(compared), offset)).alias("held_at"),
             F.max(F.when(_is_same(("epoch", "source_offset")), offset)).alias("origin_at"),
         )
     )
 
 
-def _any(rows: DataFrame, asked: DataFrame) -> DataFrame:
-    same = _beside(rows, asked).where(_is_same(STAMPED))
+def _any(rows: DataFrame, asked: DataFrame, compared: Sequence[str]) -> DataFrame:
+    same = _beside(rows, asked).where(_is_same(compared))
     return same.groupBy("partition", "key").agg(F.max("offset").alias("aborted_at"))
 
 
@@ -181,11 +185,11 @@ def _cause(known: Known) -> Column:
         NOT_JUDGED: kind == "superseded",
         "wrong_partition": kind == "wrong_partition",
         "held_twice": F.col("export_rows") > 1,
-        "partition_not_held": export.isNull() & by_partition(known.positions).isNull(),
+        "partition_not_held": export.isNull() & F.col("position").isNull(),
         "overlapping_owners": F.col("overlap").isNotNull(),
         "committed_write_missing": export.isNull(),
         "aborted_write": held_at.isNull() & F.col("aborted_at").isNotNull(),
-        "ahead_of_position": held_at >= by_partition(known.positions),
+        "ahead_of_position": held_at >= F.col("position"),
         "stale_owner": held_at.isNull() & F.col("newer").isNotNull(),
         "different_value": held_at.isNull() & F.col("origin_at").isNotNull(),
         "expired_key_held": F.col("is_over") & (deleted | ~is_complete),

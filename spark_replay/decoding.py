@@ -10,15 +10,14 @@ topic, and `key_json(raw)` and `value_json(raw)`, which give the JSON text of by
 from __future__ import annotations
 
 import functools
-import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_replay.errors import AppError, WrongTopicError
-from spark_replay.session import first_line
+from spark_replay.apps import THERE, load_app
+from spark_replay.errors import WrongTopicError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,29 +60,7 @@ class Codecs:
         """
         if self.folder not in sys.path and Path(self.folder).is_dir():
             sys.path.append(self.folder)
-        return load_app(self.app).decoder(self.store)
-
-
-def load_app(name: str) -> Any:
-    """Import an app.
-
-    Args:
-        name: `module`, whose `app` is taken, or `module:attribute`.
-
-    Raises:
-        AppError: It can't be imported, or isn't an app.
-    """
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute or "app", None)
-    except Exception as error:
-        raise AppError(
-            f"the app {module} can't be imported ({type(error).__name__}: {first_line(error)}): is its folder on "
-            "PYTHONPATH, and on a cluster handed over with --py-files?"
-        ) from error
-    if not callable(getattr(found, "decoder", None)):
-        raise AppError(f"{module} has no app called {attribute or 'app'!r}: name it as in {module}:my_app")
-    return found
+        return load_app(self.app, where=THERE).decoder(self.store)
 
 
 def decoded(state: DataFrame, codecs: Codecs) -> DataFrame:

@@ -35,6 +35,10 @@ class ExportError(ReplayError):
     """The folder of exports isn't one that the changelog can be compared with."""
 
 
+class LiveError(ReplayError):
+    """Running workers don't answer what they are asked, or not in the protocol."""
+
+
 class LogTooShortError(ReplayError):
     """What is asked for lies outside the log as it is now."""
 
@@ -43,9 +47,17 @@ class PointError(ReplayError):
     """A point in the log can't be read from what was given."""
 
 
-class AppError(ReplayError):
-    """The app can't be imported, or hasn't what was asked for."""
-
-
 class TargetError(ReplayError):
     """The folder to write to can't be used."""
+
+
+class AppError(ReplayError):
+    """The user's app can't be used: its module, the app in it, or the store or actor isn't there."""
+
+
+class InputError(ReplayError):
+    """The input doesn't hold what a recompute needs."""
+
+
+class RecomputeError(ReplayError):
+    """A replay of the input failed."""

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def last_writes(rows: DataFrame, before: Sequence[int | None]) -> DataFrame:
+def last_writes(rows: DataFrame, before: Sequence[int | None] | Column) -> DataFrame:
     """Fold records to one row a key.
 
     Args:
         rows: `partition`, `offset`, `key`, `value`, `stamp` (null: damaged).
-        before: For each partition the position that the fold stands for; None for the log's end.
+        before: For each partition the position that the fold stands for; None for the log's end. Or a bigint of `rows`
+            with each key's own.
 
     Returns:
         `partition`, `key`, `last` (struct of `offset`, `value`, `stamp` of the last record below the
@@ -28,7 +29,7 @@ def last_writes(rows: DataFrame, before: Sequence[int | None]) -> DataFrame:
         `records` (how many were read), `damaged` (how many of them have no stamp), `damaged_offset` (the
         first of these, or null).
     """
-    position = by_partition(before)
+    position = by_partition(before) if isinstance(before, Sequence) else before
     offset = F.col("offset")
     below = position.isNull() | (offset < position)
     is_damaged = F.col("stamp").isNull()

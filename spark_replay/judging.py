@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
@@ -35,14 +36,31 @@ def judge(rows: DataFrame, held: Held, kept: DataFrame) -> DataFrame:
     for part in held.parts:
         positions[part.partition] = part.changelog_offset
         as_of[part.partition] = part.as_of_ms
-    both = _logged(last_writes(rows, positions)).join(_kept(kept), on=["partition", "key"], how="full_outer")
+    both = (
+        logged(last_writes(rows, positions))
+        .join(_kept(kept), on=["partition", "key"], how="full_outer")
+        .withColumn("position", by_partition(positions))
+    )
     home = home_partition(F.col("key"), count) if held.placement == "key" else F.lit(None).cast("int")
+    return judge_both(both, home=home, as_of_ms=by_partition(as_of), compared=STAMPED)
+
+
+def judge_both(both: DataFrame, *, home: Column, as_of_ms: Column, compared: Sequence[str]) -> DataFrame:
+    """Judge rows that have both sides.
+
+    Args:
+        both: `partition`, `key`, the columns of `logged`, `export` (struct of the fields of `STAMPED`, or null),
+            `claimed`, `export_rows`, `position`.
+        home: The partition that the key belongs in, null if any will do.
+        as_of_ms: Unix milliseconds at which the key counts as expired.
+        compared: The fields that have to be equal.
+    """
     sided = both.withColumns(
         {
             "home": home,
-            "live": _is_live(F.col("log"), by_partition(as_of)),
-            "held": _is_live(F.col("export"), by_partition(as_of)),
-            "differs": differences("log", "export", STAMPED),
+            "live": _is_live(F.col("log"), as_of_ms),
+            "held": _is_live(F.col("export"), as_of_ms),
+            "differs": differences("log", "export", compared),
         }
     )
     return sided.select(
@@ -60,11 +78,13 @@ def judge(rows: DataFrame, held: Held, kept: DataFrame) -> DataFrame:
         F.coalesce("records", F.lit(0)).alias("records"),
         F.coalesce("damaged", F.lit(0)).alias("damaged"),
         "live",
+        "position",
         F.coalesce(F.col("export").isNotNull() & ~F.col("held"), F.lit(False)).alias("is_over"),
     )
 
 
-def _logged(folded: DataFrame) -> DataFrame:
+def logged(folded: DataFrame) -> DataFrame:
+    """Give what `last_writes` gives with `log`, a struct of the fields of `STAMPED` and `offset`, or null."""
     fields = {"value": F.col("last.value")} | stamp_fields(F.col("last.stamp")) | {"offset": F.col("last.offset")}
     log = F.struct(*(column.alias(name) for name, column in fields.items()))
     return folded.select(

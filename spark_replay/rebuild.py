@@ -72,6 +72,7 @@ class Rebuilt:
         changelog: The topic.
         topic_id: What Kafka gave it when it was made.
         as_of: The point that was asked for.
+        as_of_ms: Unix milliseconds at which keys count as expired; the latest of the partitions' if they differ.
         keys: Rows written.
         records: Records read.
         unstamped: How many of these have no key or no stamp of this release's version: damage of the log.
@@ -87,6 +88,7 @@ class Rebuilt:
     changelog: str
     topic_id: str
     as_of: str
+    as_of_ms: int
     keys: int
     records: int
     unstamped: int
@@ -192,6 +194,7 @@ def write_rebuild(
             changelog=source.topic,
             topic_id=topic.topic_id,
             as_of=str(_as_of(as_of)),
+            as_of_ms=max(point.times_ms),
             keys=sum(keys.values()),
             **counts,
             undecodable=undecodable,

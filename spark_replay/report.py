@@ -54,7 +54,7 @@ class Example:
     partition: int
     key: str
     cause: str
-    seen: str
+    seen: str = ""
     log: dict[str, Any] | None
     export: dict[str, Any] | None
 

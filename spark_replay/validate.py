@@ -18,8 +18,11 @@ tombstones behind the position, and a key deleted since looks `extra`.
 
 from __future__ import annotations
 
+import atexit
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,9 +32,10 @@ from pyspark.storagelevel import StorageLevel
 
 from spark_replay.causes import Known, name_causes
 from spark_replay.changelog import read_rows, read_uncommitted_rows
+from spark_replay.compare import STAMPED
 from spark_replay.errors import ExportError, LogTooShortError
 from spark_replay.held import Held, Part
-from spark_replay.invariants import Asked, find_violations
+from spark_replay.invariants import Asked, Finding, find_violations
 from spark_replay.judging import FINE, judge
 from spark_replay.reading import reading
 from spark_replay.report import Report, Summary, report
@@ -46,6 +50,7 @@ _EXAMPLES = 10
 _SHOWN_BYTES = 200
 # folders that lazy DataFrames read; they go when the process ends
 _open = ExitStack()
+atexit.register(_open.close)
 
 
 def validate_exports(
@@ -58,7 +63,7 @@ def validate_exports(
         against: The folder that the workers exported to, or in which their data folders are, or a rebuild.
         placement: Of data folders and rebuilds, `key` if each key lives in the partition that murmur2 gives it, else
             `task`; exports say it themselves.
-        invariants: What to check of the log besides; None: nothing.
+        invariants: What to check of the log besides, with the placement that is held; None: nothing.
 
     Raises:
         ExportError: The folder can't be read or isn't of this changelog.
@@ -75,7 +80,9 @@ def validate_exports(
         require_comparable(held, described)
         with reading(f"{source} or the {held.kind} in {against}"):
             summary = summarise(source, described, held)
-    findings = () if invariants is None else find_violations(source, described, invariants)
+    findings: tuple[Finding, ...] = ()
+    if invariants is not None:
+        findings = find_violations(source, described, replace(invariants, placement=held.placement))
     return report(summary, topic=described, held=held, findings=findings, seconds=time.monotonic() - started)
 
 
@@ -87,7 +94,7 @@ def compare_exports(source: Source, *, against: Path, placement: str = "key") ->
         `source_offset`, `epoch`, `expires_at_ms`, the log's with `offset` too; null where the side has
         nothing), `differs` (array of the names that do), `home` int (null when the placement isn't by key),
         `claimed` int, `export_rows`, `later_offset`, `damaged_offset`, `records`, `damaged` bigint, `live`
-        boolean, `is_over` boolean (held, and expired).
+        boolean, `position` bigint (null where nobody holds the partition), `is_over` boolean (held, and expired).
     """
     topic, held = _opened(source, against, placement)
     return judge(read_rows(source, topic), held, held.read(source.spark))
@@ -139,6 +146,11 @@ def summarise(source: Source, topic: Topic, held: Held) -> Summary:
     Causes and keys are looked for in a second pass, only when there is one to name.
     """
     judged = judge(read_rows(source, topic), held, held.read(source.spark))
+    return summarise_judged(judged, lambda: _explained(source, topic, held, judged))
+
+
+def summarise_judged(judged: DataFrame, explain: Callable[[], DataFrame]) -> Summary:
+    """Do what `summarise` does with judged rows; `explain` gives those that aren't fine with their causes."""
     counted = (
         judged.groupBy("partition", "kind")
         .agg(
@@ -152,7 +164,7 @@ def summarise(source: Source, topic: Topic, held: Held) -> Summary:
     )
     if all(row["kind"] in FINE for row in counted):
         return Summary(counted)
-    explained = _explained(source, topic, held, judged).persist(StorageLevel.MEMORY_AND_DISK)
+    explained = explain().persist(StorageLevel.MEMORY_AND_DISK)
     try:
         causes = explained.groupBy("partition", "cause").agg(F.count(F.lit(1)).alias("count")).collect()
         return Summary(counted, causes, _examples(explained))
@@ -162,11 +174,19 @@ def summarise(source: Source, topic: Topic, held: Held) -> Summary:
 
 def _explained(source: Source, topic: Topic, held: Held, judged: DataFrame) -> DataFrame:
     contested = {newer.partition for newer, _ in held.contested()}
+    return explain_rows(judged, source, topic, Known.of(topic, contested))
+
+
+def explain_rows(
+    judged: DataFrame, source: Source, topic: Topic, known: Known, compared: Sequence[str] = STAMPED
+) -> DataFrame:
+    """Give the judged rows that aren't fine, with their causes."""
     return name_causes(
         judged.where(~F.col("kind").isin(*FINE)),
         read_rows(source, topic),
         read_uncommitted_rows(source, topic),
-        Known.of(topic, held.positions, contested),
+        known,
+        compared=compared,
     )
 
 

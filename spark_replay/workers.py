@@ -74,9 +74,8 @@ def export_workers(folders: list[Path], to: Path, *, changelog: str, placement: 
 def store_of(changelog: str, app: str) -> str | None:
     """Give the store of a changelog, None if it isn't of this app."""
     before, after = f"{app}-", "-changelog"
-    if not changelog.startswith(before) or not changelog.endswith(after):
-        return None
-    return changelog.removeprefix(before).removesuffix(after) or None
+    store = changelog[len(before) : -len(after)]
+    return store if store and changelog == f"{before}{store}{after}" else None
 
 
 def worker_name(folder: Path) -> str:

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import click
 import faust
@@ -40,6 +40,9 @@ from actors.runtime.context import DEFAULT_ASK_TIMEOUT, Context, Placement, Stor
 from actors.runtime.dedupe import Identify, by_header, deduplicated
 from actors.runtime.effects import Effect
 from actors.runtime.threads import in_threads
+
+if TYPE_CHECKING:
+    from actors.testing.replay import Replayer
 
 Handler = Callable[[Context, Any], Awaitable[Any] | Any]
 Declared = TypeVar("Declared", bound=Handler | type[Actor[Any]])
@@ -395,6 +398,17 @@ class App(faust.App):  # type: ignore[misc]
             known = ", ".join(sorted(self.stores)) or "none"
             raise UsageError(f"{store!r} is no store of this app, which has: {known}")
         return Decoder(store, changelog_topic(self, store), self.stores[store])
+
+    def replayer(self, actor: Any) -> Replayer:
+        """Give what replays records of an actor's input through its handlers, without a broker.
+
+        Raises:
+            UsageError: the app has no such actor.
+        """
+        # Workers don't need it, and it needs this module.
+        from actors.testing.replay import Replayer
+
+        return Replayer.of(self, self.definition_of(actor))
 
     def topic(self, *topics: str, **options: Any) -> Any:
         """Describe a topic, as Faust does; `msgspec.Struct` and dataclasses work as types, bytes and str are raw.

@@ -83,7 +83,7 @@ class Sweeper:
                     self._at, self._cursor = at, key
                     break
                 if not is_busy(key):
-                    await _remove(messages, store, overlay, key, raw)
+                    await remove(messages, store, overlay, key, raw)
         self._rest(self._clock.monotonic() - began_s)
 
     def pause(self, seconds: float) -> None:
@@ -113,7 +113,7 @@ class Sweeper:
         self._due_s = self._clock.monotonic() + (max(PASS_REST_S, rest_s) if is_over else rest_s)
 
 
-async def _remove(messages: TaskState, store: Store[Any, Any], overlay: Overlay, key: bytes, raw: bytes) -> None:
+async def remove(messages: TaskState, store: Store[Any, Any], overlay: Overlay, key: bytes, raw: bytes) -> None:
     """Remove an expired key and call its store's hook, all of it or, if the hook raises, nothing."""
     scope, sent = messages.scope, len(messages.outputs)
     if overlay.has_write(key):

@@ -83,7 +83,7 @@ def archive(
     dry_run: bool,
     **options: Any,
 ) -> None:
-    r"""Copy topics to Parquet, so that their history outlives compaction and retention.
+    """Copy topics to Parquet, so that their history outlives compaction and retention.
 
     Changelogs and any other topics; each committed record once, however often the command is stopped, killed and
     started again with the same DIR. Files are in DIR/topic=…/day=…; DIR/_checkpoint has the position and belongs to
@@ -97,11 +97,11 @@ def archive(
     seconds, complete.
 
     \b
-    python -m spark_replay archive --brokers 127.0.0.1:9092 --topic shop-spent-changelog --topic orders \
+    python -m spark_replay archive --brokers 127.0.0.1:9092 --topic shop-spent-changelog --topic orders \\
         --to archive --once
-    python -m spark_replay archive --brokers 127.0.0.1:9092 --topic-pattern 'shop-.*-changelog' \
+    python -m spark_replay archive --brokers 127.0.0.1:9092 --topic-pattern 'shop-.*-changelog' \\
         --to s3a://bucket/archive --every 60s
-    """
+    """  # noqa: D301  click takes this character for "leave the lines as they are"
     if bool(topics) == (topic_pattern is not None):
         raise click.UsageError("say what to archive: --topic, or --topic-pattern")
     if once == (every_ms is not None):

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the findings here.")
 @dry_run_option
 def check(json_file: Path | None, dry_run: bool, **options: Any) -> None:
-    r"""Check what holds of every changelog, on the log alone.
+    """Check what holds of every changelog, on the log alone.
 
     Owners' epochs and inputs' offsets only grow, keys lie in their own partition, every record has a stamp. If asked:
     keys never change their value, and each output has an input of its key that isn't younger.
@@ -52,9 +52,9 @@ def check(json_file: Path | None, dry_run: bool, **options: Any) -> None:
 
     \b
     python -m spark_replay check --brokers 127.0.0.1:9092 --changelog shop-seen-changelog --put-if-absent
-    python -m spark_replay check --brokers 127.0.0.1:9092 --changelog shop-seen-changelog \
+    python -m spark_replay check --brokers 127.0.0.1:9092 --changelog shop-seen-changelog \\
         --outputs accepted --input orders
-    """
+    """  # noqa: D301  click takes this character for "leave the lines as they are"
     if bool(options["outputs"]) != bool(options["inputs"]):
         raise click.UsageError("--outputs and --input go together")
     given, console = Given.of(options), make_console()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replay.cli.options import Given, dry_run_option, failing, make_console, say_plan, source_options, spark_for
+from spark_replay.session import require_pyspark
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 def rebuild(
     to: Path, as_of: str, app: str | None, file_format: str, overwrite: bool, dry_run: bool, **options: Any
 ) -> None:
-    r"""Write the state that a changelog stands for at a point.
+    """Write the state that a changelog stands for at a point.
 
     One row a key: partition, key, value, source_offset, epoch, expires_at_ms, offset. Deleted keys are left out, and
     those that had expired at the point. DIR gets a folder for each partition, and _rebuild.json with counts.
@@ -56,11 +57,12 @@ def rebuild(
 
     \b
     python -m spark_replay rebuild --brokers 127.0.0.1:9092 --changelog shop-spent-changelog --to rebuilt
-    python -m spark_replay rebuild --archive archive --changelog shop-spent-changelog \
+    python -m spark_replay rebuild --archive archive --changelog shop-spent-changelog \\
         --as-of timestamp:2026-01-31T12:00:00Z --app shop --to before-the-incident
-    """
+    """  # noqa: D301  click takes this character for "leave the lines as they are"
     given, console = Given.of(options), make_console()
     with failing():
+        require_pyspark()
         from spark_replay.points import AsOf
 
         point = AsOf.parse(as_of)

@@ -41,6 +41,9 @@ class Against:
 
     Attributes:
         folder: A folder, or None.
+        urls: Running workers, or none.
+        store: Their store, None if it isn't needed.
+        sample: How many keys to ask them for, None for all.
         brokers: Another cluster, or None.
         changelog: The changelog there, None if it has the same name.
         as_of: The point of the changelog.
@@ -51,6 +54,9 @@ class Against:
     """
 
     folder: Path | None
+    urls: tuple[str, ...]
+    store: str | None
+    sample: int | None
     brokers: str | None
     changelog: str | None
     as_of: str
@@ -61,14 +67,17 @@ class Against:
 
     def __post_init__(self) -> None:
         other = self.brokers is not None or self.changelog is not None or self.other_as_of is not None
-        if (self.folder is not None) == other:
+        if [self.folder is not None, bool(self.urls), other].count(True) != 1:
             raise click.UsageError(
-                "say what to compare with: --against DIR; or --against-brokers, --against-changelog, --against-as-of"
+                "say what to compare with: --against DIR; or --live URL; or another log with --against-brokers, "
+                "--against-changelog, --against-as-of"
             )
-        if self.folder is not None and (self.as_of != "latest" or self.stamps):
-            raise click.UsageError("a folder says itself what point it is of: --as-of and --stamps don't go with it")
+        if not other and (self.as_of != "latest" or self.stamps):
+            raise click.UsageError("--as-of and --stamps go with another log: a folder or worker tells its own point")
         if self.folder is None and self.invariants:
             raise click.UsageError("--invariants goes with --against DIR; of a log alone `check` tells")
+        if bool(self.urls) != (self.store is not None) or (self.sample is not None and not self.urls):
+            raise click.UsageError("--live needs --store, and --store and --sample need --live")
 
 
 @click.command()
@@ -78,6 +87,14 @@ class Against:
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="What `state export` wrote, or a worker's data folder (-D; one may lie beside the other), or a rebuild.",
+)
+@click.option("--live", metavar="URL,…", help="Running workers, asked through their query API.")
+@click.option("--store", metavar="NAME", help="The store that --live asks for.")
+@click.option(
+    "--sample",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Ask --live for so many keys. Default: for all of the log.",
 )
 @click.option("--against-brokers", metavar="HOST:PORT,…", help="Another cluster, such as a mirror.")
 @click.option("--against-changelog", metavar="TOPIC", help="The changelog there. Default: of the same name.")
@@ -89,14 +106,14 @@ class Against:
     type=click.Choice(["key", "task"]),
     default="key",
     show_default=True,
-    help="Where a data folder's or rebuild's keys live: where murmur2 puts them, or in any partition.",
+    help="Where keys live, if it isn't an export, which tells: where murmur2 puts them, or in any partition.",
 )
 @click.option("--invariants", is_flag=True, help="Check the log itself too, as `check` does.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the report here.")
 @html_option
 @dry_run_option
 def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, **options: Any) -> None:
-    r"""Compare what workers hold with their changelog, key by key, and name the cause of each mismatch.
+    """Compare what workers hold with their changelog, key by key, and name the cause of each mismatch.
 
     Data folders are read on this machine, each partition as of one moment, also while a worker uses them.
 
@@ -109,9 +126,11 @@ def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, **op
     faust -A shop -D /var/lib/shop state export spent --to exports
     python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog --against exports
     python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog --against /var/lib/shop
-    python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog \
+    python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog \\
         --against-brokers mirror:9092
-    """
+    python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog \\
+        --live http://127.0.0.1:6066 --store spent --sample 10000
+    """  # noqa: D301  click takes this character for "leave the lines as they are"
     given, console = Given.of(options), make_console()
     against = _against(options)
     with failing():
@@ -152,6 +171,9 @@ def _write_page(file: Path, found: Report, source: Source) -> None:
 def _against(options: dict[str, Any]) -> Against:
     return Against(
         folder=options["against"],
+        urls=tuple(filter(None, (options["live"] or "").split(","))),
+        store=options["store"],
+        sample=options["sample"],
         brokers=options["against_brokers"],
         changelog=options["against_changelog"],
         as_of=options["as_of"],
@@ -170,6 +192,8 @@ def _validate(spark: SparkSession, given: Given, source: Source, against: Agains
     if against.folder is not None:
         asked = Asked(placement=against.placement) if against.invariants else None
         return validate_exports(source, against=against.folder, placement=against.placement, invariants=asked)
+    if against.urls:
+        return _validate_live(source, against)
     return validate_states(
         source,
         _other(spark, given, source, against),
@@ -177,6 +201,18 @@ def _validate(spark: SparkSession, given: Given, source: Source, against: Agains
         against_as_of=against.other_as_of,
         stamps=against.stamps,
     )
+
+
+def _validate_live(source: Source, against: Against) -> Report:
+    from spark_replay.live import Workers, validate_live
+
+    workers = Workers(against.urls)
+    try:
+        return validate_live(
+            source, workers, store=against.store or "", sample=against.sample, placement=against.placement
+        )
+    finally:
+        workers.close()
 
 
 def _other(spark: SparkSession, given: Given, source: Source, against: Against) -> Source:
@@ -196,6 +232,9 @@ def _plan(source: Source, against: Against) -> Plan:
     from spark_replay.plans import plan_reading
     from spark_replay.sides import EXPORTS, kind_of
 
+    if against.urls:
+        count = "all keys" if against.sample is None else f"{against.sample:,} keys"
+        return plan_reading("validate", source, also=f"would ask {', '.join(against.urls)} for {count}")
     if against.folder is None:
         where = against.brokers or "the same brokers"
         also = f"would compare with {against.changelog or source.topic} of {where} at {against.other_as_of or 'latest'}"

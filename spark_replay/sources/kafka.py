@@ -45,29 +45,34 @@ class KafkaSource(Source):
 
     def records(self, topic: Topic) -> DataFrame:
         """Read with Spark's own Kafka source."""
-        return self._read(topic, "read_committed")
+        return self._read(topic, minPartitions=self._shares(topic))
+
+    def in_order(self, topic: Topic) -> DataFrame:
+        """Read as `records` does, each partition of the topic as one of Spark's, in the order of its offsets."""
+        return self._read(topic)
 
     def uncommitted(self, topic: Topic) -> DataFrame:
         """Read what was aborted, and what is under way, too."""
-        return self._read(replace(topic, ends=topic.high_watermarks), "read_uncommitted")
+        whole = replace(topic, ends=topic.high_watermarks)
+        return self._read(whole, "read_uncommitted", minPartitions=self._shares(topic))
 
-    def _read(self, topic: Topic, isolation_level: str) -> DataFrame:
+    def _shares(self, topic: Topic) -> str:
+        return str(max(self.spark.sparkContext.defaultParallelism, topic.partition_count))
+
+    def _read(self, topic: Topic, isolation_level: str = "read_committed", **options: str) -> DataFrame:
         client = FETCHING | client_options(self.brokers, self.options) | {"isolation.level": isolation_level}
-        reader = self.spark.read.format("kafka")
-        for key, value in client.items():
-            reader = reader.option(f"kafka.{key}", value)
         # aborted, compacted and marker offsets are gaps that the source steps over by itself; with failOnDataLoss
         # it stops only where the log was cut off while it was being read, which would pass for missing keys
-        reader = (
-            reader.option("subscribe", topic.name)
-            .option("includeHeaders", "true")
-            .option("failOnDataLoss", "true")
-            .option("startingOffsets", _offsets_json(topic.name, topic.starts))
-            .option("endingOffsets", _offsets_json(topic.name, topic.ends))
-            .option("minPartitions", str(max(self.spark.sparkContext.defaultParallelism, topic.partition_count)))
-        )
+        wanted = {f"kafka.{key}": value for key, value in client.items()} | {
+            "subscribe": topic.name,
+            "includeHeaders": "true",
+            "failOnDataLoss": "true",
+            "startingOffsets": _offsets_json(topic.name, topic.starts),
+            "endingOffsets": _offsets_json(topic.name, topic.ends),
+        }
         with reading(str(self)):
-            return reader.load().select("partition", "offset", "key", "value", "timestamp", "headers")
+            records = self.spark.read.format("kafka").options(**(wanted | options)).load()
+            return records.select("partition", "offset", "key", "value", "timestamp", "headers")
 
     def offsets_at(self, topic: Topic, timestamp_ms: int) -> tuple[int, ...]:
         """Ask the brokers, and look from there on.

@@ -23,7 +23,7 @@ FULL_AT_THE_END = ("stats", "kept", "Chores-timers")
 
 
 def validate_stores(brokers: str, folder: Path) -> int:
-    """Export every worker's stores, let Spark validate them, and give the number of mismatches."""
+    """Export every worker's stores, let Spark validate them, and give the number of mismatches and violations."""
     environment = {
         **os.environ,
         "APP_NAME": NAME,
@@ -47,22 +47,27 @@ def validate_stores(brokers: str, folder: Path) -> int:
     for store in STORES:
         assert reports[store]["records"] > 0, reports
         assert reports[store]["keys"] > 0 or store not in FULL_AT_THE_END, reports
-    return sum(report["mismatches"] for report in reports.values())
+    return sum(report["mismatches"] + report["violations"] for report in reports.values())
 
 
 def main(arguments: Sequence[str]) -> None:
     """Validate the exports of all stores in one session, in a process of its own; the last line is JSON."""
-    from spark_replay import kafka, spark_session, validate_exports
+    from spark_replay import Asked, kafka, spark_session, validate_exports
 
     brokers, exports = arguments
     with spark_session(settings=SPARK, log=Path(exports) / "spark.log") as spark:
         reports = {
-            store: validate_exports(kafka(spark, brokers, f"{NAME}-{store}-changelog"), against=Path(exports) / store)
+            store: validate_exports(
+                kafka(spark, brokers, f"{NAME}-{store}-changelog"), against=Path(exports) / store, invariants=Asked()
+            )
             for store in STORES
         }
     for report in reports.values():
         for kind, examples in report.examples.items():
             print(kind, *examples, sep="\n  ", file=sys.stderr)
+        for finding in report.findings:
+            if finding.count:
+                print(finding, file=sys.stderr)
     print(json.dumps({store: report.totals for store, report in reports.items()}))
 
 

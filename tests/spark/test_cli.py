@@ -114,6 +114,7 @@ def test_rebuild(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
         "keys": 2,
         "records": 4,
         "unstamped": 0,
+        "unknown": 0,
         "seconds": 0,
     }
     assert f"{tmp_path}/to exists" in one_error(run(*command))

@@ -1,10 +1,11 @@
-"""Commands on Faust's command line: `actors`, `parked list | show | retry | drop`, `state get | list | export`.
+"""Commands on Faust's command line: `actors`, `parked …`, `state …`, `locks …`, `config …`.
 
 session.py   a run of a command: the app, how it speaks, errors as one line
 cluster.py   what the broker knows of the app's tasks
 keys.py      a key and its value, as text and as the store's bytes
 reading.py   what this machine's disk holds of a key or a partition
 actors.py, parked.py, state.py   the commands, those of `parked` and `state` in parked_*.py and state_*.py
+coordination.py   the groups `locks` and `config`, whose commands are in actors.coordination.cli
 output.py    tables
 progress.py  progress
 
@@ -15,9 +16,12 @@ needs and is slow to import (rich, pyarrow) is imported where it is used.
 from faust.cli.base import cli
 
 from actors._faust.cli.actors import actors
+from actors._faust.cli.coordination import config, locks
 from actors._faust.cli.parked import parked
 from actors._faust.cli.state import state
 
 cli.add_command(actors)
+cli.add_command(config)
+cli.add_command(locks)
 cli.add_command(parked)
 cli.add_command(state)

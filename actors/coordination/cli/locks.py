@@ -1,0 +1,206 @@
+"""`faust -A APP locks list | show`: who holds what and who waits for it, from what is committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import click
+
+from actors._core.locks import Holder, Lock, Waiter
+from actors._faust.cli.coordination import examples
+from actors._faust.cli.session import Session, with_session
+from actors.coordination.cli.reading import Found, Reading, read
+from actors.coordination.cli.service import NameType, UnknownNameError
+from actors.coordination.cli.text import duration, left, printable, quoted, short
+
+_COLUMNS = ("name", "kind", "holder", "#token", "#left", "as", "data", "#waiting", "#last token")
+
+
+@click.command(
+    "list",
+    epilog=examples(
+        "faust -A actors.coordination.app locks list --held --prefix printer-",
+        "faust --json -A actors.coordination.app locks list",
+    ),
+)
+@click.option("--held", is_flag=True, help="Only what somebody has now.")
+@click.option("--prefix", default="", metavar="TEXT", help="Only names that begin with it.")
+@click.option("--all", "is_all", is_flag=True, help="Also names that were never locks: nodes, groups, barriers.")
+@with_session
+def list_locks(session: Session, held: bool, prefix: str, is_all: bool) -> None:
+    """List the locks, semaphores and leaders.
+
+    It is what is committed to the service's changelog, also when no worker of the service runs. A lease that is over by
+    the clock, and that no worker has let go yet, is marked "over".
+    """
+    reading = asyncio.run(read(session))
+    found = [
+        one
+        for one in reading.found
+        if one.name.startswith(prefix) and (is_all or "lock" in one.uses) and (one.is_held or not held)
+    ]
+    if session.as_json:
+        about = {"app": str(session.app.conf.id), "read_at_ms": reading.read_at_ms}
+        session.say_json({**about, "names": [one.lock_json() for one in found]})
+    elif not session.quiet:
+        _say_table(session, reading, found)
+
+
+def _say_table(session: Session, reading: Reading, found: list[Found]) -> None:
+    from actors._faust.cli.output import moment, print_table
+
+    when = f"as committed at {moment(reading.read_at_ms)}"
+    if not found:
+        session.say(f"no locks to show of {session.app.conf.id}, {when}")
+        return
+    rows = [row for one in found for row in _rows(one)]
+    print_table(session.stdout, f"Locks of {session.app.conf.id}, {when}", _COLUMNS, rows)
+    if any(one.is_over(holder.expires_ms) for one in found for holder in one.resource.lock.holders):
+        session.remark("over: by the clock. A worker of the service lets it go when one runs")
+
+
+def _rows(one: Found) -> Iterator[list[str]]:
+    """Give a row for each holder, or one for what nobody has."""
+    lock, name = one.resource.lock, printable(one.name)
+    if "lock" not in one.uses:
+        yield [name, one.kind, "-", "-", "-", "-", "-", "-", "-"]
+        return
+    ends = [str(len(lock.waiters)), str(lock.last_token)]
+    if not lock.holders:
+        yield [name, one.kind, "(free)", "-", "-", "-", "-", *ends]
+    for holder in lock.holders:
+        yield [
+            name,
+            one.kind,
+            printable(holder.owner),
+            str(holder.token),
+            left(holder.expires_ms, one.now_ms),
+            how_held(lock, holder),
+            short(holder.data) or "-",
+            *ends,
+        ]
+
+
+def how_held(lock: Lock, holder: Holder) -> str:
+    """Say in which way a holder has it."""
+    again = f", {holder.count} times" if holder.count > 1 else ""
+    return _way(lock, is_shared=holder.shared, permits=holder.permits) + again
+
+
+def _way(lock: Lock, *, is_shared: bool, permits: int) -> str:
+    if lock.kind == "semaphore":
+        return f"{permits} of {lock.limit}"
+    return "shared" if is_shared else "alone"
+
+
+@click.command("show", epilog=examples("faust -A actors.coordination.app locks show printer-7"))
+@click.argument("name", type=NameType())
+@with_session
+def show_name(session: Session, name: str) -> None:
+    """Print all that is committed under NAME.
+
+    That is: holders, who waits and for how long, node, members, barrier, watchers; also when no worker of the service
+    runs. Exits with 1 where nothing was ever kept under the name.
+    """
+    reading = asyncio.run(read(session, name))
+    if not reading.found:
+        raise UnknownNameError(
+            f"nothing is committed under the name {name!r} in app {session.app.conf.id}: see `locks list --all`",
+            "unknown",
+        )
+    (one,) = reading.found
+    if session.as_json:
+        session.say_json({"app": str(session.app.conf.id), "read_at_ms": reading.read_at_ms, **_all_json(one)})
+        return
+    from actors._faust.cli.output import moment
+
+    session.say(f"{printable(one.name)}: {one.kind}, as committed at {moment(reading.read_at_ms)}")
+    session.say(f"  partition {one.partition}, last changed {moment(one.changed_at_ms)}")
+    for line in _lines(one):
+        session.say(f"  {line}")
+
+
+def _all_json(one: Found) -> dict[str, Any]:
+    found, node = one.resource, one.node
+    barrier = found.barrier
+    return {
+        **one.lock_json(),
+        "waiters": [one.waiter_json(waiter) for waiter in found.lock.waiters],
+        "node": None if node is None else node_json(one),
+        "members": [
+            {"member": member.name, "data": member.data, "joined": member.joined, **one.end_json(member.expires_ms)}
+            for member in found.group.members
+        ],
+        "barrier": {
+            "parties": barrier.parties,
+            "opened": barrier.generation,
+            "waiting": [{"party": party.name, **one.end_json(party.deadline_ms)} for party in barrier.waiting],
+        },
+        "watchers": len(found.watchers),
+        "view_version": found.version,
+    }
+
+
+def node_json(one: Found) -> dict[str, Any]:
+    """Give a node that is there for JSON. One of no session has no end."""
+    node = one.resource.node
+    ends = {"expires_at_ms": None, "left_ms": None, "over": False}
+    return {
+        "version": node.version,
+        "data": node.data,
+        "session": node.session or None,
+        **(ends if node.expires_ms is None else one.end_json(node.expires_ms)),
+    }
+
+
+def _lines(one: Found) -> Iterable[str]:
+    found, now_ms = one.resource, one.now_ms
+    lock, node, barrier = found.lock, found.node, found.barrier
+    if "lock" in one.uses:
+        state = "held" if one.is_held else "free"
+        yield f"lock      {state}, last token {lock.last_token}, {len(lock.waiters)} waiting"
+    for holder in lock.holders:
+        yield f"  holder  {_holder_line(one, holder)}"
+    for place, waiter in enumerate(lock.waiters, 1):
+        yield f"  {place:>6}. {_waiter_line(one, waiter)}"
+    if "node" in one.uses:
+        yield f"node      {_node_line(one)}"
+    if node.data is not None:
+        yield f"  data    {quoted(node.data)}"
+    if "group" in one.uses:
+        yield f"group     {len(found.group.members)} members"
+    for member in found.group.members:
+        yield f"  member  {printable(member.name)}, left {left(member.expires_ms, now_ms)}{_shown_data(member.data)}"
+    if "barrier" in one.uses:
+        expected = f"{len(barrier.waiting)} of {barrier.parties} wait, " if barrier.waiting else ""
+        yield f"barrier   {expected}opened {barrier.generation} times"
+    for party in barrier.waiting:
+        yield f"  party   {printable(party.name)}, left {left(party.deadline_ms, now_ms)}"
+    yield f"watchers  {len(found.watchers)}"
+
+
+def _holder_line(one: Found, holder: Holder) -> str:
+    way, ends = how_held(one.resource.lock, holder), left(holder.expires_ms, one.now_ms)
+    return f"{printable(holder.owner)}, token {holder.token}, {way}, left {ends}{_shown_data(holder.data)}"
+
+
+def _waiter_line(one: Found, waiter: Waiter) -> str:
+    want = waiter.want
+    way = _way(one.resource.lock, is_shared=want.shared, permits=want.permits)
+    waited, ends = duration(one.now_ms - waiter.since_ms), left(waiter.deadline_ms, one.now_ms)
+    return f"{printable(want.owner)}, {way}, waits for {waited}, left {ends}{_shown_data(want.data)}"
+
+
+def _node_line(one: Found) -> str:
+    node = one.resource.node
+    if node.data is None:
+        return f"deleted, version {node.version}"
+    if node.expires_ms is None:
+        return f"version {node.version}"
+    return f"version {node.version}, of session {printable(node.session)}, left {left(node.expires_ms, one.now_ms)}"
+
+
+def _shown_data(data: str) -> str:
+    return f", data {quoted(data)}" if data else ""

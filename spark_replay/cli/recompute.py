@@ -1,0 +1,109 @@
+"""`spark_replay recompute`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_replay.cli.options import Given, dry_run_option, failing, make_console, spark_for, spark_options, write_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from spark_replay.recompute_plan import Recompute
+
+
+@click.command()
+@spark_options
+@click.option("--brokers", required=True, metavar="HOST:PORT,…", help="Kafka's bootstrap brokers.")
+@click.option(
+    "--app", "module", required=True, metavar="MODULE[:NAME]", help="The app's module, as `faust -A` takes it."
+)
+@click.option("--actor", metavar="NAME", help="Whose input is replayed. May be left out if the app has one actor.")
+@click.option("--store", metavar="NAME", help="Compare this store only.")
+@click.option(
+    "--from-state",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Begin with the rebuilds in this folder: one of each of the actor's stores, made at the same point.",
+)
+@click.option("--accept-missing-input", is_flag=True, help="Go on although retention has deleted the first inputs.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the report here.")
+@click.option(
+    "--py-files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="A .py, .zip or .egg with the app, for executors that don't have it. May be repeated.",
+)
+@dry_run_option
+def recompute(
+    module: str,
+    actor: str | None,
+    store: str | None,
+    from_state: Path | None,
+    accept_missing_input: bool,
+    json_file: Path | None,
+    dry_run: bool,
+    py_files: tuple[str, ...],
+    **options: Any,
+) -> None:
+    r"""Replay an actor's input through the app's own handlers, and compare the state with its changelogs.
+
+    With the code that the workers run it finds what isn't a function of the input, and damage; with a newer version of
+    it, the keys that it would have treated otherwise.
+
+    The last line on standard output is a JSON object with the counts; the table goes to standard error. Exit codes: 0
+    no differences, 1 differences, 2 the question could not be answered.
+
+    \b
+    python -m spark_replay recompute --brokers 127.0.0.1:9092 --app examples.run_commands
+    """
+    given, console = Given.of(options), make_console()
+    with failing(), spark_for(given, console) as spark:
+        from spark_replay.progress import progress
+        from spark_replay.recompute import recompute_actor
+        from spark_replay.recompute_plan import plan_recompute
+
+        for file in py_files:
+            spark.sparkContext.addPyFile(file)
+        plan = plan_recompute(
+            spark,
+            options["brokers"],
+            module,
+            actor=actor,
+            store=store,
+            from_state=from_state,
+            accept_missing_input=accept_missing_input,
+            kafka_options=given.client(spark),
+        )
+        if dry_run:
+            _show_plan(plan, console)
+            click.echo(json.dumps(plan.summary))
+            return
+        with progress(spark.sparkContext, console, f"recompute {plan.input.name}"):
+            found = recompute_actor(spark, plan)
+    from spark_replay.recompute_report import show
+
+    show(found, console)
+    if json_file is not None:
+        with failing():
+            write_json(json_file, asdict(found) | {"totals": found.totals})
+    click.echo(json.dumps(found.totals))
+    sys.exit(1 if found.mismatches else 0)
+
+
+def _show_plan(plan: Recompute, console: Console) -> None:
+    lines = [f"would replay {plan.input.name} through actor {plan.actor} of {plan.module}, {plan.offsets} offsets:"]
+    lines += [
+        f"    partition {part['partition']}: {part['start']} to {part['end']} (by {part['end_by']})"
+        for part in plan.summary["partitions"]
+    ]
+    lines += [f"would compare store {store} with {topic.name}" for store, topic in plan.changelogs.items()]
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,173 @@
+"""Workers asked through their query API: a server that speaks the protocol, from stores that are real."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from aiohttp import web
+from click.testing import CliRunner
+
+from spark_replay import LiveError, Workers, kafka, validate_live
+from spark_replay.cli import main
+from stores._core.record import STAMP_BYTES, Position, decode_stamp
+from tests.spark.damage import NEW, Worker, by, extend, named_log, stamped, two_owners
+from tests.spark.helpers import NOW_MS, PARTITIONS, Log, Transaction, home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DELETED = (by(NEW, 51, "deleted", "x"), by(NEW, 52, "deleted", None))
+OVER = by(NEW, 53, "over", "x", expires_at_ms=NOW_MS - 1)
+
+
+class Server:
+    """Answers `_many` from a worker's stores, on a loop of its own."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.busy = 0
+        self.asked: list[int] = []
+        self.in_partitions: list[int | None] = []
+        self.answer: web.Response | None = None
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        assert self._ready.wait(30)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        app = web.Application()
+        app.router.add_post("/actors/{store}/_many", self._many)
+        self._runner = web.AppRunner(app)
+        self._loop.run_until_complete(self._runner.setup())
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        self._loop.run_until_complete(site.start())
+        self.url = self._runner.addresses[0]
+        self.url = f"http://{self.url[0]}:{self.url[1]}"
+        self._ready.set()
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._runner.cleanup())
+        self._loop.close()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    async def _many(self, request: web.Request) -> web.Response:
+        asked = await request.json()
+        assert (request.match_info["store"], asked["encoding"], asked["raw"]) == ("store", "base64", True)
+        if self.busy:
+            self.busy -= 1
+            return web.json_response({"title": "moving"}, status=503, headers={"Retry-After": "0"})
+        if self.answer is not None:
+            return self.answer
+        self.asked.append(len(asked["keys"]))
+        self.in_partitions.append(asked.get("partition"))
+        results = [self._result(base64.b64decode(key), asked.get("partition")) for key in asked["keys"]]
+        positions = {}
+        for number, store in enumerate(self.worker.stores):
+            position = store.position()
+            assert position is not None
+            positions[str(number)] = {
+                "changelog_offset": position.changelog_offset,
+                "epoch": position.epoch,
+                "source_offset": position.source_offset,
+            }
+        return web.json_response({"store": "store", "results": results, "positions": positions})
+
+    def _result(self, key: bytes, partition: int | None) -> dict[str, object]:
+        partition = home(key) if partition is None else partition
+        raw = self.worker.stores[partition].get(key)
+        expires = 0 if raw is None else decode_stamp(raw).expires_at_ms
+        if raw is None or (expires and expires <= NOW_MS):
+            raw, expires = None, 0
+        value = None if raw is None else base64.b64encode(raw[STAMP_BYTES:]).decode()
+        return {
+            "key": base64.b64encode(key).decode(),
+            "value": value,
+            "partition": partition,
+            "expires_at_ms": expires or None,
+        }
+
+
+@pytest.fixture(scope="module")
+def log(brokers: str) -> Log:
+    log = named_log(brokers)
+    extend(brokers, log, *two_owners(), *(Transaction((write,)) for write in (*DELETED, OVER)))
+    return log
+
+
+@pytest.fixture
+def server(log: Log, tmp_path: Path) -> Iterator[Server]:
+    worker = Worker.of(log, tmp_path / "data", log.ends)
+    server = Server(worker)
+    with worker.closing:
+        yield server
+        server.close()
+
+
+def test_live_workers(spark: SparkSession, brokers: str, log: Log, server: Server):
+    """A key that is written after the log was read is no mismatch; each damage has its cause."""
+    source = kafka(spark, brokers, log.topic)
+    workers = Workers(["http://127.0.0.1:1", server.url])
+    server.busy = 2
+    report = validate_live(source, workers, store="store")
+    assert (report.mismatches, report.counts["equal"], report.keys) == (0, 40, 40)
+    assert server.asked == [42]
+    assert report.against == f"live workers in http://127.0.0.1:1, {server.url}"
+
+    since = by(NEW, 60, "fine-1", "since")
+    place = home(b"fine-1")
+    before = log.ends[place]
+    extend(brokers, log, Transaction((since,)))
+    # the store is behind the log: its position says so
+    assert validate_live(source, workers, store="store").mismatches == 0
+    store = server.worker.stores[place]
+    store.apply([(b"fine-1", stamped(since))], Position(100, log.ends[place], NOW_MS, NEW, ""))
+    assert log.ends[place] > before
+    assert validate_live(source, workers, store="store").mismatches == 0
+
+    server.worker.plant(home(b"fine-2"), b"fine-2", None)
+    server.worker.plant(home(b"fine-3"), b"fine-3", by(NEW, 3, "fine-3", "flipped"))
+    server.worker.plant(home(b"deleted"), b"deleted", DELETED[0])
+    report = validate_live(source, workers, store="store")
+    named = {example.key: example.cause for examples in report.examples.values() for example in examples}
+    assert named == {
+        "fine-2": "committed_write_missing",
+        "fine-3": "never_committed",
+        "deleted": "deleted_key_back",
+    }
+    workers.close()
+
+
+def test_a_sample_on_the_command_line(spark: SparkSession, brokers: str, log: Log, server: Server):
+    rest = ["validate", "--brokers", brokers, "--changelog", log.topic, "--store", "store"]
+    done = CliRunner().invoke(main, [*rest, "--live", server.url, "--sample", "7"])
+    assert done.exit_code == 0, done.output
+    assert (server.asked, server.in_partitions) == ([7], [None])
+    done = CliRunner().invoke(main, [*rest, "--live", server.url, "--placement", "task"])
+    assert done.exit_code == 0, done.output
+    assert (sum(server.asked[1:]), sorted(server.in_partitions[1:])) == (42, list(range(PARTITIONS)))
+    server.answer = web.json_response({"title": "Unknown store", "detail": "there is no store"}, status=404)
+    done = CliRunner().invoke(main, [*rest, "--live", server.url])
+    assert done.exit_code == 2
+    assert "answered 404: Unknown store: there is no store" in done.stderr
+
+
+def test_answers_that_are_none(server: Server):
+    workers = Workers([server.url])
+    with pytest.raises(LiveError, match=r"no worker answers: http://127.0.0.1:1: "):
+        Workers(["http://127.0.0.1:1"]).many("store", [b"a"])
+    server.answer = web.json_response({"results": []})
+    with pytest.raises(LiveError, match="doesn't answer in the protocol"):
+        workers.many("store", [b"a"])
+    with pytest.raises(LiveError, match="takes the URL of a worker"):
+        Workers([""])
+    workers.close()
