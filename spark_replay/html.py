@@ -136,7 +136,7 @@ def render_report(found: Report, *, made: Made, profile: Profile | None = None) 
     """
     require_html()
     tone, verdict = _verdict(found)
-    facts = [("compared with", without_password(found.against)), *made.facts]
+    facts = [("compared with", without_password(found.against)), *_offsets(found), *made.facts]
     if found.app or found.store:
         facts.insert(0, ("store", f"{found.store} of app {found.app}"))
     sections = [*_causes(found), *_checks(found.findings), *_examples(found), *_notes(found), *_counts(found)]
@@ -169,7 +169,7 @@ def render_profile(found: Profile, *, made: Made) -> str:
         ToolMissingError: Jinja2 or matplotlib isn't installed.
     """
     require_html()
-    totals = found.totals
+    totals, parts = found.totals, found.partitions
     tone, verdict = "plain", f"{totals['keys']:,} keys in {_plural(totals['partitions'], 'partition')}"
     advice = []
     if not totals["records"]:
@@ -186,7 +186,10 @@ def render_profile(found: Profile, *, made: Made) -> str:
         verdict=verdict,
         advice=advice,
         tiles=_log_tiles(found),
-        facts=made.facts,
+        facts=[
+            ("offsets", f"from {_range([part.start for part in parts])}, to {_range([part.end for part in parts])}"),
+            *made.facts,
+        ],
         sections=_log_sections(found),
     )
     return _render(page)
@@ -210,6 +213,20 @@ def _verdict(found: Report) -> tuple[str, str]:
     if found.violations:
         parts.append(f"{_plural(found.violations, 'record')} against a rule of the log")
     return "bad", "; ".join(parts)
+
+
+def _offsets(found: Report) -> list[tuple[str, str]]:
+    if not found.ends:
+        return []
+    at = f"compared at {_range(list(found.positions.values()))}; " if found.positions else ""
+    return [("offsets", f"{at}the log of {_plural(len(found.ends), 'partition')} ends at {_range(found.ends)}")]
+
+
+def _range(values: Sequence[int]) -> str:
+    if not values:
+        return "none"
+    least, most = min(values), max(values)
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def _advice(found: Report) -> list[str]:

@@ -95,6 +95,7 @@ def test_page_of_a_validation_without_mismatches():
     assert ("section", "class", "verdict good") in parsed.attributes
     for fact in (MADE.command, MADE.source, "2025-10-09 08:53:20 UTC", "faust-actors 0.1.0", "spent of app shop"):
         assert fact in parsed.words
+    assert "compared at 5,000 to 5,011; the log of 12 partitions ends at 6,000 to 6,011" in parsed.words
     assert parsed.tags["svg"] == parsed.tags["figure"] == FIGURES
     assert ("th", "scope", "row") in parsed.attributes
 
