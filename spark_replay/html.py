@@ -205,11 +205,13 @@ def _verdict(found: Report) -> tuple[str, str]:
     if found.is_clean:
         if not judged:
             return "plain", "There are no keys on either side"
-        return "good", f"All {_plural(judged, 'key')} that could be compared are equal"
+        verdict = "The one key is equal" if judged == 1 else f"All {judged:,} keys that could be compared are equal"
+        return "good", verdict
     parts = []
     if found.mismatches:
-        are = "mismatch" if found.mismatches == 1 else "mismatches"
-        parts.append(f"{found.mismatches:,} {are}, {found.counts.get('equal', 0):,} keys are equal")
+        noun = "mismatch" if found.mismatches == 1 else "mismatches"
+        equal = found.counts.get("equal", 0)
+        parts.append(f"{found.mismatches:,} {noun}, {_plural(equal, 'key')} {'is' if equal == 1 else 'are'} equal")
     if found.violations:
         parts.append(f"{_plural(found.violations, 'record')} against a rule of the log")
     return "bad", "; ".join(parts)
