@@ -29,7 +29,7 @@ from spark_replay.cli.options import (
 @html_option
 @dry_run_option
 def profile(json_file: Path | None, html_file: Path | None, dry_run: bool, **options: Any) -> None:
-    r"""Show what a changelog looks like.
+    """Show what a changelog looks like.
 
     Keys, bytes, records and tombstones of each partition, how unevenly they are spread, the largest keys, how old keys
     are, and what was written when and by which owner. The log is read twice.
@@ -38,7 +38,7 @@ def profile(json_file: Path | None, html_file: Path | None, dry_run: bool, **opt
 
     \b
     python -m spark_replay profile --brokers 127.0.0.1:9092 --changelog shop-spent-changelog --html spent.html
-    """
+    """  # noqa: D301  click takes this character for "leave the lines as they are"
     given, console = Given.of(options), make_console()
     with failing():
         require_writable(html_file)
