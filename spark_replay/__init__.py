@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from spark_replay.live import Workers, validate_live
     from spark_replay.placement import home_partition, murmur2
     from spark_replay.points import AsOf
+    from spark_replay.profile import Profile, profile_log
     from spark_replay.publish import publish_state
     from spark_replay.rebuild import Rebuilt, read_rebuild, rebuild_state, unknown_keys, write_rebuild
     from spark_replay.recompute import recompute_actor, recompute_keys
@@ -72,6 +73,7 @@ __all__ = [
     "LogTooShortError",
     "PlacementError",
     "PointError",
+    "Profile",
     "ReadError",
     "Rebuilt",
     "Recompute",
@@ -97,6 +99,7 @@ __all__ = [
     "kafka",
     "murmur2",
     "plan_recompute",
+    "profile_log",
     "publish_state",
     "read_changelog",
     "read_rebuild",
@@ -139,6 +142,8 @@ _HOMES = {
     "murmur2": "placement",
     "plan_recompute": "recompute_plan",
     "publish_state": "publish",
+    "Profile": "profile",
+    "profile_log": "profile",
     "read_changelog": "changelog",
     "rebuild_state": "rebuild",
     "recompute_actor": "recompute",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -139,6 +140,41 @@ def dry_run_option(command: _Command) -> _Command:
     """Add `--dry-run`."""
     text = "Say what would be read and where it would be written, and do nothing."
     return _with(command, click.option("--dry-run", is_flag=True, help=text))
+
+
+def html_option(command: _Command) -> _Command:
+    """Add `--html`."""
+    text = "Write a page with plots here: one file, for any browser, without network. A page that is there is replaced."
+    kind = click.Path(path_type=Path, dir_okay=False)
+    return _with(command, click.option("--html", "html_file", type=kind, metavar="FILE", help=text))
+
+
+def require_writable(html_file: Path | None) -> None:
+    """Check before a long run that its page can be made and written.
+
+    Raises:
+        ToolMissingError: What makes it isn't installed.
+        TargetError: The file is something else, or has no folder.
+    """
+    if html_file is not None:
+        from spark_replay.html import require_html, require_page
+
+        require_html()
+        require_page(html_file)
+
+
+def command_line(context: click.Context) -> str:
+    """Give the command as it could be typed; of settings only their names, for their values may be passwords."""
+    words = [f"python -m spark_replay {context.info_name}"]
+    for param in context.command.params:
+        value, flag = context.params.get(str(param.name)), param.opts[0]
+        if isinstance(param.type, Pair):
+            words += [f"{flag} {name}=…" for name, _ in value or ()]
+        elif value is True:
+            words.append(flag)
+        elif value not in (None, False, (), param.default):
+            words += [f"{flag} {shlex.quote(str(one))}" for one in (value if isinstance(value, tuple) else (value,))]
+    return " ".join(words)
 
 
 def _with(command: _Command, *options: Callable[[_Command], _Command]) -> _Command:

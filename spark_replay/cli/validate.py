@@ -12,9 +12,12 @@ import click
 
 from spark_replay.cli.options import (
     Given,
+    command_line,
     dry_run_option,
     failing,
+    html_option,
     make_console,
+    require_writable,
     say_plan,
     source_options,
     spark_for,
@@ -23,6 +26,7 @@ from spark_replay.cli.options import (
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from rich.console import Console
 
     from spark_replay.plans import Plan
     from spark_replay.report import Report
@@ -106,11 +110,14 @@ class Against:
 )
 @click.option("--invariants", is_flag=True, help="Check the log itself too, as `check` does.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the report here.")
+@html_option
 @dry_run_option
-def validate(json_file: Path | None, dry_run: bool, **options: Any) -> None:
+def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, **options: Any) -> None:
     """Compare what workers hold with their changelog, key by key, and name the cause of each mismatch.
 
     Data folders are read on this machine, each partition as of one moment, also while a worker uses them.
+
+    With --html the log is also profiled, for the page's plots: two more passes over it.
 
     The last line on standard output is a JSON object with the counts; tables and examples go to standard error. Exit
     code 0: equal, 1: there are mismatches, 2: it can't be told.
@@ -126,23 +133,39 @@ def validate(json_file: Path | None, dry_run: bool, **options: Any) -> None:
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     given, console = Given.of(options), make_console()
     against = _against(options)
-    with failing(), spark_for(given, console) as spark:
-        from spark_replay.progress import progress
+    with failing():
+        require_writable(html_file)
+        with spark_for(given, console) as spark:
+            from spark_replay.progress import progress
 
-        source = given.source(spark)
-        if dry_run:
-            say_plan(_plan(source, against), console)
-            return
-        with progress(spark.sparkContext, console, f"validate {source.topic}"):
-            found = _validate(spark, given, source, against)
+            source = given.source(spark)
+            if dry_run:
+                say_plan(_plan(source, against), console)
+                return
+            with progress(spark.sparkContext, console, f"validate {source.topic}"):
+                found = _validate(spark, given, source, against)
+            _tell(found, console, json_file)
+            if html_file is not None:
+                with progress(spark.sparkContext, console, f"profile {source.topic}"):
+                    _write_page(html_file, found, source)
+    click.echo(json.dumps(found.totals))
+    sys.exit(0 if found.is_clean else 1)
+
+
+def _tell(found: Report, console: Console, json_file: Path | None) -> None:
     from spark_replay.report import show
 
     show(found, console)
     if json_file is not None:
-        with failing():
-            write_json(json_file, found.as_json)
-    click.echo(json.dumps(found.totals))
-    sys.exit(0 if found.is_clean else 1)
+        write_json(json_file, found.as_json)
+
+
+def _write_page(file: Path, found: Report, source: Source) -> None:
+    from spark_replay.html import Made, render_report, write_page
+    from spark_replay.profile import profile_log
+
+    made = Made(command=command_line(click.get_current_context()), source=str(source))
+    write_page(file, render_report(found, made=made, profile=profile_log(source)))
 
 
 def _against(options: dict[str, Any]) -> Against:
