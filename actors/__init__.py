@@ -8,6 +8,7 @@ from actors._faust.shared import Shared, SharedView, Versioned, Written
 from actors._faust.views import View
 from actors.errors import (
     ActorsError,
+    AskClosedError,
     AskCycleError,
     AskError,
     AskFailedError,
@@ -16,6 +17,8 @@ from actors.errors import (
     ConfigurationError,
     ForeignKeyError,
     HandlerFailedError,
+    QueryError,
+    ReadOnlyQueryError,
     RecordError,
     RecordTooLargeError,
     Rejected,
@@ -34,6 +37,7 @@ from actors.runtime.actor import Actor, receive
 from actors.runtime.answers import AnswerLater
 from actors.runtime.context import Context, Store
 from actors.runtime.effects import Effect, EffectCall
+from actors.runtime.query_methods import query
 
 __all__ = [
     "Actor",
@@ -41,6 +45,7 @@ __all__ = [
     "ActorsError",
     "AnswerLater",
     "App",
+    "AskClosedError",
     "AskCycleError",
     "AskError",
     "AskFailedError",
@@ -53,6 +58,8 @@ __all__ = [
     "ForeignKeyError",
     "HandlerFailedError",
     "OnError",
+    "QueryError",
+    "ReadOnlyQueryError",
     "RecordError",
     "RecordTooLargeError",
     "Rejected",
@@ -72,5 +79,6 @@ __all__ = [
     "ViewFailedError",
     "ViewTimeoutError",
     "Written",
+    "query",
     "receive",
 ]

@@ -50,6 +50,10 @@ class AskTimeoutError(AskError):
     """No answer came in time; whether the other actor handled the message isn't known."""
 
 
+class AskClosedError(AskError):
+    """The client was closed before an answer came; whether the other actor handles the message isn't known."""
+
+
 class AskRejectedError(AskError):
     """The other actor's handler refused the message by raising `Rejected`."""
 
@@ -76,6 +80,22 @@ class ViewTimeoutError(ViewError, TimeoutError):
 
 class ViewFailedError(ViewError):
     """A view ended because its topic isn't what it was: its content isn't followed any more."""
+
+
+class QueryError(ActorsError):
+    """A query can't be answered."""
+
+
+class NotOwnerError(QueryError):
+    """Another worker owns the partition that a query is about."""
+
+
+class NotReadyError(QueryError):
+    """A query can't be answered at the moment: ask again."""
+
+
+class ReadOnlyQueryError(QueryError, UsageError):
+    """A query tried to write, to send, or to reach another key than its own."""
 
 
 class RecordError(ActorsError):

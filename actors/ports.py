@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from actors._core.takeover import LogBounds
-from stores.ports import PartitionStore
+from stores.ports import PartitionStore, SeedContent
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -132,6 +132,33 @@ class Logs(Protocol):
 
         Raises:
             RestoreError: the log doesn't have `start` any more.
+        """
+
+
+class Seed(SeedContent, Protocol):
+    """One partition's seed: a store's content up to an offset of its changelog."""
+
+    @property
+    def changelog(self) -> str:
+        """Give the topic that it was made from."""
+
+    @property
+    def partition_count(self) -> int:
+        """Give how many partitions that had."""
+
+    @property
+    def keys(self) -> int:
+        """Give how many keys it holds."""
+
+
+class Seeds(Protocol):
+    """Where seeds of an app's stores lie."""
+
+    def find(self, store: str, partition: int) -> Seed | None:
+        """Give a partition's seed, None if there is none. Blocks.
+
+        Raises:
+            SeedError: it can't be read, or is of another app or store.
         """
 
 

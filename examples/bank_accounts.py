@@ -2,14 +2,15 @@
 
 Every account is an actor with its balance as state. A transfer asks one account for the money and tells the other to
 take it: it is never lost, and never there twice, whichever worker is killed when. Asked again after a crash, an account
-gives the answer that it gave before.
+gives the answer that it gave before. What an account has is told to whoever asks over HTTP, without a message:
+`curl localhost:6066/actors/Account/_ask/can_pay/ada?cents=300`.
 """
 
 import os
 
 import msgspec
 
-from actors import Actor, App, AskRejectedError, Context, Rejected, receive
+from actors import Actor, App, AskRejectedError, Context, Rejected, query, receive
 
 app = App("bank", broker=os.environ.get("KAFKA_URL", "kafka://127.0.0.1:9092"))
 
@@ -79,6 +80,11 @@ class Account(Actor[Balance]):
     async def show(self, _: Show) -> Balance:
         """Tell the balance."""
         return self.state
+
+    @query
+    def can_pay(self, cents: int) -> bool:
+        """Tell whether there is enough of it."""
+        return self.state.cents >= cents
 
 
 @app.actor(transfers, concurrency=50)

@@ -26,6 +26,7 @@ from spark_replay.errors import (
     InputError,
     LiveError,
     LogTooShortError,
+    PlacementError,
     PointError,
     ReadError,
     RecomputeError,
@@ -45,11 +46,13 @@ if TYPE_CHECKING:
     from spark_replay.live import Workers, validate_live
     from spark_replay.placement import home_partition, murmur2
     from spark_replay.points import AsOf
+    from spark_replay.publish import publish_state
     from spark_replay.rebuild import Rebuilt, read_rebuild, rebuild_state, unknown_keys, write_rebuild
     from spark_replay.recompute import recompute_actor, recompute_keys
     from spark_replay.recompute_plan import Recompute, plan_recompute
     from spark_replay.recompute_report import Recomputed
     from spark_replay.report import Example, Report
+    from spark_replay.seed import Seeded, write_seed
     from spark_replay.session import spark_session
     from spark_replay.sources import Source, archive, kafka
     from spark_replay.validate import compare_exports, explain_exports, validate_exports
@@ -67,6 +70,7 @@ __all__ = [
     "InputError",
     "LiveError",
     "LogTooShortError",
+    "PlacementError",
     "PointError",
     "ReadError",
     "Rebuilt",
@@ -75,6 +79,7 @@ __all__ = [
     "Recomputed",
     "ReplayError",
     "Report",
+    "Seeded",
     "Source",
     "TargetError",
     "ToolMissingError",
@@ -92,6 +97,7 @@ __all__ = [
     "kafka",
     "murmur2",
     "plan_recompute",
+    "publish_state",
     "read_changelog",
     "read_rebuild",
     "rebuild_state",
@@ -103,6 +109,7 @@ __all__ = [
     "validate_live",
     "validate_states",
     "write_rebuild",
+    "write_seed",
 ]
 
 # imported when asked for: without pyspark the command still starts, and says what is missing
@@ -120,6 +127,7 @@ _HOMES = {
     "Recompute": "recompute_plan",
     "Recomputed": "recompute_report",
     "Report": "report",
+    "Seeded": "seed",
     "Source": "sources",
     "archive": "sources",
     "compare": "compare",
@@ -130,6 +138,7 @@ _HOMES = {
     "kafka": "sources",
     "murmur2": "placement",
     "plan_recompute": "recompute_plan",
+    "publish_state": "publish",
     "read_changelog": "changelog",
     "rebuild_state": "rebuild",
     "recompute_actor": "recompute",
@@ -140,6 +149,7 @@ _HOMES = {
     "validate_live": "live",
     "validate_states": "diff",
     "write_rebuild": "rebuild",
+    "write_seed": "seed",
 }
 
 

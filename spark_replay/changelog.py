@@ -78,9 +78,12 @@ def _int64(raw: Column, first: int) -> Column:
 def _stamp() -> Column:
     headers = F.col("headers")
     first = F.get(headers, F.lit(0))
-    found = F.get(F.filter(headers, lambda header: header["key"] == STAMP_HEADER), F.lit(0))
+    stamps = F.filter(headers, lambda header: header["key"] == STAMP_HEADER)
+    # a worker takes the last of several stamps
+    found = F.get(stamps, F.size(stamps) - 1)
     # the framework writes one header; looking there first keeps the search out of the usual record's way
-    raw = F.when(first["key"] == STAMP_HEADER, first["value"]).otherwise(found["value"])
+    is_usual = (F.size(headers) == 1) & (first["key"] == STAMP_HEADER)
+    raw = F.when(is_usual, first["value"]).otherwise(found["value"])
     valid = (
         F.col("key").isNotNull()
         & (F.octet_length(raw) == STAMP_BYTES)

@@ -48,7 +48,7 @@ class PointError(ReplayError):
 
 
 class TargetError(ReplayError):
-    """The folder to write to can't be used."""
+    """The folder, or the topic, to write to can't be used."""
 
 
 class AppError(ReplayError):
@@ -61,3 +61,7 @@ class InputError(ReplayError):
 
 class RecomputeError(ReplayError):
     """A replay of the input failed."""
+
+
+class PlacementError(ReplayError):
+    """The state's keys can't be spread over other partitions."""

@@ -84,6 +84,15 @@ class Retention:
     min_compaction_lag_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A topic's settings, by Kafka's names: all that apply, and those that were made for it."""
+
+    effective: Mapping[str, str]
+    own: Mapping[str, str]
+    replication_factor: int
+
+
 def require_reachable(brokers: str) -> None:
     """Check that at least one of the addresses takes a connection, which needs no Spark.
 
@@ -171,6 +180,46 @@ def retention_of(
     )
 
 
+def settings_of(spark: SparkSession, brokers: str, name: str, kafka_options: Mapping[str, str]) -> Settings:
+    """Give a topic's settings.
+
+    Raises:
+        BrokerError: The brokers don't answer in 8 s, or refuse.
+        UnknownTopicError: They have no such topic.
+    """
+    return _asking(
+        spark,
+        brokers,
+        kafka_options,
+        what=f"topic {name}",
+        ask=lambda admin: admin.settings(name),
+    )
+
+
+def make_topic(
+    spark: SparkSession,
+    brokers: str,
+    name: str,
+    kafka_options: Mapping[str, str],
+    *,
+    partitions: int,
+    replication_factor: int,
+    settings: Mapping[str, str],
+) -> None:
+    """Make a topic with settings of its own.
+
+    Raises:
+        BrokerError: The brokers don't answer in 8 s, or refuse.
+    """
+    _asking(
+        spark,
+        brokers,
+        kafka_options,
+        what=f"topic {name}, which was to be made",
+        ask=lambda admin: admin.make(name, partitions, replication_factor, settings),
+    )
+
+
 def _asking(
     spark: SparkSession,
     brokers: str,
@@ -229,6 +278,29 @@ class _Admin:
             topic_id=_uuid(found.topicId()),
             spans=tuple((Span(start, end, exact),) for start, end in zip(starts, ends, strict=True)),
         )
+
+    def settings(self, name: str) -> Settings:
+        found = self._client.describeTopics(self._list([name])).allTopicNames().get().get(name)
+        configs = self._kafka.common.config
+        resource = configs.ConfigResource(getattr(configs, "ConfigResource$Type").TOPIC, name)
+        config = self._client.describeConfigs(self._list([resource])).all().get().get(resource)
+        entries = list(self._jvm.java.util.ArrayList(config.entries()))
+        return Settings(
+            effective={str(entry.name()): str(entry.value()) for entry in entries},
+            own={
+                str(entry.name()): str(entry.value())
+                for entry in entries
+                if entry.source().toString() == "DYNAMIC_TOPIC_CONFIG"
+            },
+            replication_factor=found.partitions().get(0).replicas().size(),
+        )
+
+    def make(self, name: str, partitions: int, replication_factor: int, settings: Mapping[str, str]) -> None:
+        configs = self._jvm.java.util.HashMap()
+        for key, value in settings.items():
+            configs.put(key, value)
+        new = self._kafka.clients.admin.NewTopic(name, partitions, replication_factor).configs(configs)
+        self._client.createTopics(self._list([new])).all().get()
 
     def names(self) -> tuple[str, ...]:
         return tuple(str(name) for name in self._client.listTopics().names().get())

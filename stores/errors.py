@@ -48,3 +48,7 @@ class ForeignFolderError(StoreError):
 
 class UnknownStoreError(StoreError):
     """There is no such store on this disk."""
+
+
+class SeedError(StoreError):
+    """A seed can't be used; the store is empty, as it was: restore it from the changelog."""

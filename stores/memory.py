@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from stores._core.record import Position
-from stores.errors import StoreClosedError
+from stores.errors import SeedError, StoreClosedError
+from stores.ports import SeedContent
 
 
 class MemoryStore:
@@ -52,6 +53,17 @@ class MemoryStore:
     def settle(self) -> None:
         """See `PartitionStore.settle`."""
         self._check_open()
+
+    def estimated_keys(self) -> int:
+        """See `PartitionStore.estimated_keys`; it is exact here."""
+        self._check_open()
+        return len(self._data)
+
+    def seed(self, content: SeedContent) -> None:
+        """See `PartitionStore.seed`."""
+        if self.position() is not None:
+            raise SeedError(f"{self} isn't empty: a seed is for a store that is")
+        self.apply(content.rows(), content.position)
 
     def wipe(self) -> None:
         """See `PartitionStore.wipe`."""

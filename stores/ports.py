@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from stores._core.record import Position
@@ -26,6 +27,26 @@ class PartitionReader(Protocol):
         """Give the position that the content belongs to, None for a store that never held anything."""
 
 
+class SeedContent(Protocol):
+    """What an empty store may begin with instead of its changelog's beginning."""
+
+    @property
+    def position(self) -> Position:
+        """Give the position that the content belongs to."""
+
+    def place(self, folder: Path) -> Sequence[Path]:
+        """Put RocksDB tables with the content into the folder, to be moved away from there, and check them.
+
+        Blocks. The seed itself stays as it is: several workers may use one.
+
+        Raises:
+            SeedError: they can't be read, or aren't what the seed says.
+        """
+
+    def rows(self) -> Iterator[tuple[bytes, bytes]]:
+        """Give (key, stamped value) in byte order of the keys; blocks, and raises, as `place` does."""
+
+
 class PartitionStore(PartitionReader, Protocol):
     """A `PartitionReader` that its single owner writes to."""
 
@@ -44,6 +65,17 @@ class PartitionStore(PartitionReader, Protocol):
 
     def settle(self) -> None:
         """Keep what was loaded. Blocks, after many loads for some 100 ms; `apply` does it too."""
+
+    def estimated_keys(self) -> int:
+        """Give about how many keys there are, expired ones too, without looking at them."""
+
+    def seed(self, content: SeedContent) -> None:
+        """Take content and position of a seed, or stay empty if the process dies. Blocks.
+
+        Raises:
+            SeedError: the seed can't be used, or the store has a position already; it is as it was.
+            StoreError: the store couldn't be opened with the content; close it and open it anew.
+        """
 
     def wipe(self) -> None:
         """Forget everything, the position too."""

@@ -1,4 +1,4 @@
-"""A partition of a store in a RocksDB database of its own. The only user of rocksdict.
+"""A partition of a store in a RocksDB database of its own.
 
 Two column families, flushed together: `default` (key to stamp and value) and `meta` (`format` and `position`).
 
@@ -18,34 +18,37 @@ point, so a crash leaves the checkpoint of some chunk. A batch in the log must n
 whatever the log holds is flushed before, by opening the database anew, and what was loaded is flushed before the next
 `apply`.
 
+`seed` builds a database of its own beside the store's, in `{path}.seeding`, and puts it in the store's place when it is
+complete and synced. Where the process dies:
+
+- before the exchange: the store is empty, as it was, and what lies beside it is deleted when the store is opened;
+- in the exchange, between the removal of the empty database and the new one's renaming: there is no database, so that
+  the next to open it makes an empty one;
+- after it: the store has the seed's content and position. Neither is there without the other, since both were in the
+  new database before it got its name.
+
+The seed's files are linked into the new database, or copied where they lie on another file system, then checked, then
+moved in: RocksDB never has a name of the seed's own, and writes to no table.
+
 rocksdict keeps the interpreter's lock during a read and a write: while a big batch is written no other thread runs,
 the event loop's neither. Hence the triggers with which RocksDB would slow writers down are out of reach here.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 from weakref import WeakSet
 
-from rocksdict import (
-    AccessType,
-    BlockBasedOptions,
-    Cache,
-    DBCompressionType,
-    MemtableFactory,
-    Options,
-    Rdict,
-    WriteBatch,
-    WriteBufferManager,
-    WriteOptions,
-)
+from rocksdict import AccessType, IngestExternalFileOptions, Rdict, WriteBatch, WriteOptions
 
 from stores._core.record import Position, decode_position, encode_position
-from stores._files import remove_tree
+from stores._files import remove_tree, replace_tree
 from stores.errors import (
+    SeedError,
     StoreClosedError,
     StoreCorruptedError,
     StoreError,
@@ -53,111 +56,19 @@ from stores.errors import (
     StoreLockedError,
     StoreUnavailableError,
 )
+from stores.ports import SeedContent
+from stores.rocks_options import RocksResources
 
 FORMAT_VERSION = 1
 LOGGED_LOADS = 20_000
 """How many writes a restore has before opening the database twice, which takes some 30 ms, is worth its while."""
 
+SEEDING = ".seeding"
 _META = "meta"
 _FORMAT = b"format"
 _POSITION = b"position"
 _READER_ATTEMPTS = 200
 _READER_CACHE_BYTES = 16 << 20
-_UNREACHED = 1 << 20
-_BLOOM_BITS_PER_KEY = 10
-_WAL_LIMIT_BYTES = 64 << 20
-_LOG_FILE_BYTES = 1 << 20
-_ARENA_BLOCK_BYTES = 128 << 10
-"""By how much a memtable grows. RocksDB's own megabyte for each family of each database would fill the memory that all
-share before anything is written."""
-_META_MEMTABLE_BYTES = 1 << 20
-
-
-class RocksResources:
-    """Memory that all databases of a worker share.
-
-    Args:
-        block_cache_bytes: blocks, indexes and filters that were read.
-        write_buffer_bytes: memtables of all databases together; a database flushes when they are exceeded.
-        memtable_bytes: memtable of one database.
-    """
-
-    def __init__(
-        self,
-        *,
-        block_cache_bytes: int = 128 << 20,
-        write_buffer_bytes: int = 128 << 20,
-        memtable_bytes: int = 16 << 20,
-    ) -> None:
-        self._memtable_bytes = memtable_bytes
-        self._cache = Cache(block_cache_bytes)
-        # A stall would hold the interpreter's lock, and with it the worker's heartbeats.
-        self._write_buffers = WriteBufferManager(write_buffer_bytes, False)
-
-    def usage_bytes(self) -> tuple[int, int]:
-        """Give what the block cache and the memtables take at the moment."""
-        return self._cache.get_usage(), self._write_buffers.get_usage()
-
-    def options(self) -> Any:
-        """Give rocksdict's options of a database that draws on these resources."""
-        options = Options(raw_mode=True)
-        options.create_if_missing(True)
-        options.create_missing_column_families(True)
-        # Else the meta family, which never fills a memtable, would keep every write-ahead log.
-        options.set_atomic_flush(True)
-        options.set_max_total_wal_size(_WAL_LIMIT_BYTES)
-        self._size_memtables(options)
-        self._lay_out_blocks(options)
-        _never_slow_down(options)
-        options.set_max_log_file_size(_LOG_FILE_BYTES)
-        options.set_keep_log_file_num(2)
-        options.set_stats_dump_period_sec(0)
-        return options
-
-    def families(self, *, loading: bool = False) -> tuple[Any, Any]:
-        """Give the options of the two families.
-
-        With `loading` they are for `RocksStore.load`: memtables that keep what comes as it comes.
-        """
-        data, meta = self.options(), self.options()
-        meta.set_write_buffer_size(_META_MEMTABLE_BYTES)
-        _no_filter(meta)
-        if loading:
-            _no_filter(data)
-            for options in (data, meta):
-                options.set_memtable_factory(MemtableFactory.vector())
-                options.set_allow_concurrent_memtable_write(False)
-        return data, meta
-
-    def _size_memtables(self, options: Any) -> None:
-        options.set_write_buffer_manager(self._write_buffers)
-        options.set_write_buffer_size(self._memtable_bytes)
-        options.set_max_write_buffer_number(4)
-        options.set_arena_block_size(_ARENA_BLOCK_BYTES)
-        # A key that is new in each message is the common case: let the filters answer for it.
-        options.set_memtable_whole_key_filtering(True)
-        options.set_memtable_prefix_bloom_ratio(0.02)
-
-    def _lay_out_blocks(self, options: Any) -> None:
-        blocks = BlockBasedOptions()
-        blocks.set_block_cache(self._cache)
-        blocks.set_bloom_filter(_BLOOM_BITS_PER_KEY, False)
-        blocks.set_cache_index_and_filter_blocks(True)
-        blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
-        options.set_block_based_table_factory(blocks)
-        options.set_compression_type(DBCompressionType.lz4())
-
-
-def _no_filter(options: Any) -> None:
-    options.set_memtable_whole_key_filtering(False)
-    options.set_memtable_prefix_bloom_ratio(0.0)
-
-
-def _never_slow_down(options: Any) -> None:
-    options.set_level_zero_slowdown_writes_trigger(_UNREACHED)
-    options.set_level_zero_stop_writes_trigger(_UNREACHED)
-    options.set_soft_pending_compaction_bytes_limit(0)
-    options.set_hard_pending_compaction_bytes_limit(0)
 
 
 class _Scan:
@@ -330,6 +241,8 @@ class RocksStore(_Database):
         except OSError as error:
             raise StoreUnavailableError(f"can't make the database's folder {path}: {error}") from error
         store = cls(path, _open_database(path, resources.families()), resources)
+        # What a process left that died while it seeded the store; the lock says that it is nobody's work now.
+        shutil.rmtree(_beside(path), ignore_errors=True)
         try:
             store._settle_format()
             store._position = store._read_position(_POSITION)
@@ -378,6 +291,12 @@ class RocksStore(_Database):
                 f"the database at {self._path} could not be flushed: see whether the disk is full"
             )
 
+    def estimated_keys(self) -> int:
+        """See `PartitionStore.estimated_keys`: RocksDB's, wrong by what was overwritten or deleted of late."""
+        self._check_open()
+        with self.mapped_errors():
+            return int(self._data.property_int_value("rocksdb.estimate-num-keys") or 0)
+
     def wipe(self) -> None:
         """See `PartitionStore.wipe`."""
         self._check_open()
@@ -385,7 +304,46 @@ class RocksStore(_Database):
         with suppress(StoreError):
             self.close()
         remove_tree(self._path)
-        fresh = self._open(self._path, self._resources)
+        self._become(self._open(self._path, self._resources))
+
+    def seed(self, content: SeedContent) -> None:
+        """See `PartitionStore.seed`."""
+        self._check_open()
+        if self._position is not None:
+            raise SeedError(f"{self} isn't empty: a seed is for a store that is")
+        work = _beside(self._path)
+        shutil.rmtree(work, ignore_errors=True)
+        try:
+            self._build(work / "tables", work / "database", content)
+        except BaseException as error:
+            shutil.rmtree(work, ignore_errors=True)
+            if isinstance(error, SeedError) or not isinstance(error, StoreError | OSError):
+                raise
+            raise SeedError(f"no database could be made of the seed: {error}") from error
+        with suppress(StoreError):
+            self.close()
+        try:
+            replace_tree(self._path, work / "database")
+        except OSError as error:
+            raise StoreUnavailableError(f"can't put the seed's database at {self._path}: {error}") from error
+        self._become(self._open(self._path, self._resources))
+
+    def _build(self, tables: Path, database: Path, content: SeedContent) -> None:
+        """Make a database of the seed's content and position, and close it."""
+        tables.mkdir(parents=True)
+        files = [str(file) for file in content.place(tables)]
+        built = self._open(database, self._resources)
+        try:
+            with built.mapped_errors():
+                if files:
+                    built._data.ingest_external_file(files, _moving())
+                built._meta.put(_POSITION, encode_position(content.position))
+                # Tables are synced as they are taken; the position mustn't be left to a log that isn't.
+                built._meta.flush()
+        finally:
+            built.close()
+
+    def _become(self, fresh: RocksStore) -> None:
         self._data, self._meta, self._meta_handle = fresh._data, fresh._meta, fresh._meta_handle
         self._position = fresh._position
         self._past_the_log, self._loaded = None, 0
@@ -491,6 +449,18 @@ class RocksReader(_Database):
             self.close()
             raise
         return self
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + SEEDING)
+
+
+def _moving() -> Any:
+    """Give options by which tables are taken as they are, and never written to: they may be links to a seed's own."""
+    options = IngestExternalFileOptions()
+    options.set_move_files(True)
+    options.set_allow_global_seqno(False)
+    return options
 
 
 def _open_database(path: Path, families: tuple[Any, Any], access: Any = None) -> Any:

@@ -13,6 +13,9 @@ many permits by those who want few.
 Fencing token of a grant: max(last token + 1, offset of the request that won it). The last token is kept for ever, so
 tokens grow though offsets can go back: grants aren't first come, first served once requests give up, and topics can be
 made anew.
+
+A claim names one taking of the resource among its owner's. Releases, renewals and give-ups that name one concern that
+one only: an owner's program may run twice for a while, when the first one is taken for dead.
 """
 
 from __future__ import annotations
@@ -23,6 +26,10 @@ import msgspec
 
 MAX_WAITERS = 1_000
 """Who comes later is refused at once: the state is written anew with every change."""
+MAX_CLAIMS = 1_000
+"""A holder doesn't take it again more often."""
+FIRST_LEASE_MS = 10_000
+"""Who waited for long gets a lease of no more at first, and renews it at once: many who wait may be dead by then."""
 
 Kind = Literal["lock", "semaphore"]
 Reason = Literal["busy", "timeout", "expired", "not-holder", "unknown", "mismatch", "crowded", "broken"]
@@ -41,10 +48,14 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
         ttl_ms: after so long without a renewal the lease is over.
         wait_ms: how long to wait for it; 0 for not at all.
         data: what the holder shows to others.
+        claim: names this taking of it; "" for none.
+        anew: the owner doesn't know what became of its earlier requests and claims: this one takes their place.
     """
 
     id: str
     owner: str
+    claim: str = ""
+    anew: bool = False
     kind: Kind = "lock"
     shared: bool = False
     permits: int = 1
@@ -55,7 +66,7 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """One who holds it, `count` times, until `expires_ms` unless that is renewed."""
+    """One who holds it, `count` times, until `expires_ms` unless that is renewed; `claims` are those with a name."""
 
     owner: str
     token: int
@@ -64,6 +75,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     expires_ms: int
     data: str
+    claims: tuple[str, ...] = ()
 
 
 class Waiter(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,52 +147,59 @@ def acquire(lock: Lock, want: Want, now_ms: int, offset: int) -> Step:
     there are, or one by a holder that wants it in another way.
     """
     lock, events = _overdue(lock, now_ms)
+    agreed = lock
     if not lock.holders and not lock.waiters:
-        lock = msgspec.structs.replace(lock, kind=want.kind, limit=want.limit)
-    refusal = _refusal(lock, want)
+        agreed = msgspec.structs.replace(lock, kind=want.kind, limit=want.limit)
+    refusal = _refusal(agreed, want)
     if refusal is not None:
         return lock, [*events, Refused(want.id, refusal)]
     waiter = Waiter(want=want, offset=offset, since_ms=now_ms, deadline_ms=now_ms + want.wait_ms)
-    lock = msgspec.structs.replace(lock, waiters=(*lock.waiters, waiter))
+    lock, replaced = _queued(agreed, waiter)
     lock, served = _serve(lock, now_ms)
-    if want.wait_ms == 0 and lock.waiters and lock.waiters[-1] is waiter:
-        lock = msgspec.structs.replace(lock, waiters=lock.waiters[:-1])
+    if want.wait_ms == 0 and any(one is waiter for one in lock.waiters):
+        lock = msgspec.structs.replace(lock, waiters=tuple(one for one in lock.waiters if one is not waiter))
         served.append(Refused(want.id, "busy"))
-    return lock, events + served
+    return lock, events + replaced + served
 
 
-def renew(lock: Lock, id: str, owner: str, token: int, ttl_ms: int, now_ms: int) -> Step:
+def renew(lock: Lock, id: str, owner: str, token: int, ttl_ms: int, now_ms: int, *, claim: str = "") -> Step:
     """Let the lease end `ttl_ms` from now, if it isn't over; a renewal never shortens it."""
     lock, events = _overdue(lock, now_ms)
     holder = _holder(lock, owner)
-    if holder is None or holder.token != token:
-        return lock, [*events, Refused(id, _why_not(lock, owner, token))]
+    if holder is None or holder.token != token or not _is_claimed(holder, claim):
+        return lock, [*events, Refused(id, _why_not(lock, owner, token, claim))]
     longer = msgspec.structs.replace(holder, expires_ms=max(holder.expires_ms, now_ms + ttl_ms))
     return _with(lock, longer), [*events, Renewed(id, token, longer.expires_ms)]
 
 
-def release(lock: Lock, id: str, owner: str, token: int, now_ms: int, *, entirely: bool = False) -> Step:
-    """Let go once, or `entirely`, however often the owner has asked for it."""
+def release(
+    lock: Lock, id: str, owner: str, token: int, now_ms: int, *, entirely: bool = False, claim: str = ""
+) -> Step:
+    """Let go once, of the `claim` if one is named, or `entirely`, however often the owner has asked for it."""
     lock, events = _overdue(lock, now_ms)
     holder = _holder(lock, owner)
-    if holder is None or holder.token != token:
-        return lock, [*events, Refused(id, _why_not(lock, owner, token))]
-    count = 0 if entirely else holder.count - 1
-    if count:
-        return _with(lock, msgspec.structs.replace(holder, count=count)), [*events, Released(id, count)]
+    if holder is None or holder.token != token or not _is_claimed(holder, claim):
+        return lock, [*events, Refused(id, _why_not(lock, owner, token, claim))]
+    left = None if entirely else _less(holder, claim)
+    if left is not None:
+        return _with(lock, left), [*events, Released(id, left.count)]
     lock, served = _serve(_without(lock, holder), now_ms)
     return lock, [*events, Released(id, 0), *served]
 
 
-def give_up(lock: Lock, id: str, owner: str, now_ms: int, *, only_waits: bool = False) -> Step:
-    """Take back all that the owner waits for, and, unless `only_waits`, holds: it may not know that it was granted."""
+def give_up(lock: Lock, id: str, owner: str, now_ms: int, *, claim: str = "") -> Step:
+    """Take back all that the owner waits for, and holds: it may not know that it was granted.
+
+    With a `claim` that one only, whether it waits or holds.
+    """
     lock, events = _overdue(lock, now_ms)
-    events += [Refused(waiter.want.id, "broken") for waiter in lock.waiters if waiter.want.owner == owner]
-    lock = msgspec.structs.replace(
-        lock,
-        waiters=tuple(waiter for waiter in lock.waiters if waiter.want.owner != owner),
-        holders=tuple(holder for holder in lock.holders if only_waits or holder.owner != owner),
-    )
+    gone = [one for one in lock.waiters if one.want.owner == owner and claim in ("", one.want.claim)]
+    events += [Refused(waiter.want.id, "broken") for waiter in gone]
+    lock = msgspec.structs.replace(lock, waiters=tuple(one for one in lock.waiters if one not in gone))
+    holder = _holder(lock, owner)
+    if holder is not None and _is_claimed(holder, claim):
+        left = _less(holder, claim) if claim else None
+        lock = _without(lock, holder) if left is None else _with(lock, left)
     lock, served = _serve(lock, now_ms)
     return lock, [*events, Released(id, 0), *served]
 
@@ -227,10 +246,16 @@ def _serve(lock: Lock, now_ms: int) -> Step:
     events: list[Event] = []
     while (waiter := _next(lock)) is not None:
         want, holder = waiter.want, _holder(lock, waiter.want.owner)
-        if holder is None:
-            token, count, ends = max(lock.last_token + 1, waiter.offset), 1, now_ms + want.ttl_ms
-        else:
-            token, count, ends = holder.token, holder.count + 1, max(holder.expires_ms, now_ms + want.ttl_ms)
+        waited_ms = now_ms - waiter.since_ms
+        # Who waited for less counts its lease from its request, and may not renew it at once.
+        is_long = waited_ms > want.ttl_ms // 3
+        ends = now_ms + (min(want.ttl_ms, FIRST_LEASE_MS) if is_long else want.ttl_ms)
+        token = max(lock.last_token + 1, waiter.offset)
+        if holder is not None:
+            token, ends = holder.token, max(holder.expires_ms, ends)
+        earlier = None if want.anew else holder
+        count = 1 if earlier is None else earlier.count + 1
+        claims = () if earlier is None else earlier.claims
         now_holds = Holder(
             owner=want.owner,
             token=token,
@@ -239,10 +264,11 @@ def _serve(lock: Lock, now_ms: int) -> Step:
             count=count,
             expires_ms=ends,
             data=want.data,
+            claims=(*claims, want.claim) if want.claim else claims,
         )
         waiting = tuple(other for other in lock.waiters if other is not waiter)
         lock = _with(msgspec.structs.replace(lock, waiters=waiting, last_token=max(lock.last_token, token)), now_holds)
-        events.append(Granted(want.id, token, ends, now_ms - waiter.since_ms, count))
+        events.append(Granted(want.id, token, ends, waited_ms, count))
     return lock, events
 
 
@@ -267,21 +293,50 @@ def _refusal(lock: Lock, want: Want) -> Reason | None:
     is_other = (want.kind, want.limit) != (lock.kind, lock.limit) or want.permits > lock.limit
     if is_other or (holder is not None and not _is_alike(holder, want)):
         return "mismatch"
-    if any(waiter.want.owner == want.owner and not _is_alike(waiter.want, want) for waiter in lock.waiters):
+    own = [waiter.want for waiter in lock.waiters if waiter.want.owner == want.owner]
+    if not want.anew and any(not _is_alike(other, want) for other in own):
         return "mismatch"
-    return "crowded" if len(lock.waiters) >= MAX_WAITERS and holder is None else None
+    if holder is not None:
+        return "crowded" if len(holder.claims) >= MAX_CLAIMS and not want.anew else None
+    return "crowded" if len(lock.waiters) >= MAX_WAITERS and not (want.anew and own) else None
+
+
+def _queued(lock: Lock, waiter: Waiter) -> Step:
+    """Let one wait as the last, or, if it asks anew, in the place of the owner's earlier request."""
+    own = [one for one in lock.waiters if waiter.want.anew and one.want.owner == waiter.want.owner]
+    if not own:
+        return msgspec.structs.replace(lock, waiters=(*lock.waiters, waiter)), []
+    waiters = tuple(waiter if one is own[0] else one for one in lock.waiters if one not in own[1:])
+    return msgspec.structs.replace(lock, waiters=waiters), [Refused(one.want.id, "broken") for one in own]
 
 
 def _is_alike(other: Holder | Want, want: Want) -> bool:
     return (other.shared, other.permits) == (want.shared, want.permits)
 
 
-def _why_not(lock: Lock, owner: str, token: int) -> Reason:
+def _why_not(lock: Lock, owner: str, token: int, claim: str) -> Reason:
     """Tell one that came too late from one that holds nothing."""
     if not lock.last_token and not lock.waiters:
         return "unknown"
+    if claim and any(holder.token == token and holder.owner == owner for holder in lock.holders):
+        # Released before, or the owner has asked anew since.
+        return "expired"
     is_anothers = any(holder.token == token or holder.owner == owner for holder in lock.holders)
     return "expired" if 0 < token <= lock.last_token and not is_anothers else "not-holder"
+
+
+def _is_claimed(holder: Holder, claim: str) -> bool:
+    return not claim or claim in holder.claims
+
+
+def _less(holder: Holder, claim: str) -> Holder | None:
+    """Give the holder with one claim less, None if that was the last."""
+    if holder.count == 1:
+        return None
+    claims = list(holder.claims)
+    if claim:
+        claims.remove(claim)
+    return msgspec.structs.replace(holder, count=holder.count - 1, claims=tuple(claims))
 
 
 def _holder(lock: Lock, owner: str) -> Holder | None:

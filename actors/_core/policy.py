@@ -21,6 +21,7 @@ class OnError:
         retries: how many more times the handler is called. A message that doesn't decode isn't tried again.
         first_wait: before the first retry; doubled for each further one.
         longest_wait: no wait is longer.
+        dead_letters: with "skip": what is passed over goes to the dead-letter topic too. What is parked always does.
         then: "stop" halts the partition in front of the message; "skip" logs it and goes on; "park" sends it to the
             dead-letter topic and keeps it with all later messages of its key, in order, until somebody retries or drops
             it, while other keys go on.
@@ -30,6 +31,7 @@ class OnError:
     first_wait: timedelta = timedelta(milliseconds=100)
     longest_wait: timedelta = timedelta(seconds=30)
     then: Then = "stop"
+    dead_letters: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what can't be meant.
@@ -39,6 +41,8 @@ class OnError:
         """
         if self.then not in get_args(Then):
             raise ValueError(f"OnError(then={self.then!r}): it is one of {', '.join(get_args(Then))}")
+        if self.dead_letters and self.then == "stop":
+            raise ValueError('OnError(then="stop", dead_letters=True): a message that stops its partition stays there')
         if self.retries < 0:
             raise ValueError(f"OnError(retries={self.retries}): it is how many more times, so not negative")
         if not timedelta(0) < self.first_wait <= self.longest_wait:

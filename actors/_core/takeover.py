@@ -62,12 +62,37 @@ def missed_tombstones(plan: Restore, *, since_ms: int, now_ms: int, delete_reten
     return now_ms - since_ms >= delete_retention_ms - margin_ms
 
 
+def why_no_seed(
+    position: Position,
+    bounds: LogBounds,
+    changelog_id: str,
+    *,
+    now_ms: int,
+    delete_retention_ms: int,
+    margin_ms: int,
+) -> str | None:
+    """Tell why an empty store can't begin with a seed of this position, None if it can."""
+    plan = plan_restore(position, bounds, changelog_id)
+    if plan.wipe is not None:
+        return plan.wipe
+    if missed_tombstones(
+        plan,
+        since_ms=position.wall_time_ms,
+        now_ms=now_ms,
+        delete_retention_ms=delete_retention_ms,
+        margin_ms=margin_ms,
+    ):
+        return "it is older than deletes are kept, some may have escaped it: make it anew"
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class InputFacts:
     """What is known of the input partition: the committed offset (None: the group has none), its log, the state.
 
     `state_source_offset` is the next input offset as the state has it: one more than the highest source offset found in
-    the stores' positions and in the changelog's stamps, or None when there is no state. `finished` is the offset behind
+    the stores' positions and in the changelog's stamps, or None when there is no state. 0 is the state of no input: one
+    that was published, or written by another program. `finished` is the offset behind
     the last finished input, as the commit says; None if it says nothing of inputs behind the committed offset.
     """
 
@@ -132,7 +157,7 @@ def decide_start(facts: InputFacts, rules: StartRules) -> Start | Contradiction:
 
 def _reset_by_operator(facts: InputFacts, rules: StartRules) -> Contradiction | None:
     state = facts.state_source_offset
-    if state is None or rules.allow_reprocessing or not rules.exactly_once:
+    if not state or rules.allow_reprocessing or not rules.exactly_once:
         return None
     remedy = _REPROCESS.format(offset=state)
     if facts.committed is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import re
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
@@ -22,8 +21,9 @@ from actors._core.policy import OnError, Then
 from actors._faust.codecs import ActorSchema, key_codec, resolve
 from actors._faust.declared import Declaration, as_coroutine, check_options
 from actors._faust.decoder import Decoder
-from actors._faust.definition import ActorDefinition
+from actors._faust.definition import ActorDefinition, Asking, check_disjoint, check_name
 from actors._faust.options import milliseconds, split_options
+from actors._faust.queries.server import mount
 from actors._faust.service import ActorService
 from actors._faust.setup import Setup, changelog_topic, inbox_of
 from actors._faust.shared import Shared, SharedView, shared_of
@@ -48,7 +48,6 @@ Handler = Callable[[Context, Any], Awaitable[Any] | Any]
 Declared = TypeVar("Declared", bound=Handler | type[Actor[Any]])
 K = TypeVar("K")
 V = TypeVar("V")
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 class Boot(BootStrategy):  # type: ignore[misc]
@@ -124,7 +123,7 @@ class App(faust.App):  # type: ignore[misc]
         Raises:
             ConfigurationError: the name can't be used.
         """
-        _check_name("store", name)
+        check_name("store", name)
         if name in self.stores or name in self.tables:
             kind = "store" if name in self.stores else "table"
             raise ConfigurationError(
@@ -268,7 +267,7 @@ class App(faust.App):  # type: ignore[misc]
         Raises:
             ConfigurationError: the name can't be used.
         """
-        _check_name("shared map", name)
+        check_name("shared map", name)
         found = self.shared_maps[name] = shared_of(
             self, name, key_type=key_type, value_type=value_type, partitions=partitions
         )
@@ -314,6 +313,22 @@ class App(faust.App):  # type: ignore[misc]
 
         return decorate
 
+    def query(self, actor: Any, *, name: str | None = None) -> Callable[[Asking], Asking]:
+        """Make a function a query of a function actor; of a class actor, mark a method with `@query`.
+
+        It is called as `(ctx, **arguments)` for `GET /actors/{actor}/_ask/{name}/{key}?argument=…`, sees the committed
+        state of `ctx.key` through the actor's stores, may not write or send, and isn't async.
+
+        Args:
+            actor: the actor's function, or its name.
+            name: what it is called in the URL; the function's by default.
+
+        Raises:
+            ConfigurationError: the function can't be called that way, or the name is taken.
+            UsageError: the app has no such actor.
+        """
+        return self.definition_of(actor).query(name)
+
     async def tell(self, actor: Any, key: Any, message: Any) -> None:
         """Send `message` to the actor of `key` from outside of handlers; returns when the broker has it.
 
@@ -346,6 +361,7 @@ class App(faust.App):  # type: ignore[misc]
 
         Raises:
             AskTimeoutError: no answer came in time; whether the actor handles the message isn't known.
+            AskClosedError: `close_asks` was called meanwhile.
             AskRejectedError: its handler raised `Rejected`.
             AskFailedError: its handler failed, and the message was skipped or parked.
             UsageError: the app has no such actor, or it answers nothing; an actor is handling a message: use `ctx.ask`.
@@ -491,6 +507,12 @@ class App(faust.App):  # type: ignore[misc]
         else:
             self.finalize()
 
+    def on_webserver_init(self, web: Any) -> None:
+        """Mount the queries; Faust may call this more than once."""
+        super().on_webserver_init(web)
+        if self.actors and self.actor_options.queries:
+            mount(self, web.web_app)
+
     def worker_init(self) -> None:
         """Apply `--datadir`: Faust builds its settings before it reads the option."""
         context = click.get_current_context(silent=True)
@@ -501,7 +523,7 @@ class App(faust.App):  # type: ignore[misc]
         super().worker_init()
 
     def _add_actor(self, name: str, topic: Any, declared: Any, options: Declaration) -> None:
-        _check_name("actor", name)
+        check_name("actor", name)
         if name in self.actors:
             raise ConfigurationError(f"actor {name}: the app has an actor of that name: give one of them name=…")
         if not hasattr(topic, "get_topic_name"):
@@ -541,9 +563,10 @@ class App(faust.App):  # type: ignore[misc]
             parked=parked,
             answers=answers,
             answer_types=answer_types,
+            queries=dict(getattr(declared, "queries", {})),
         )
         for other in self.actors.values():
-            _check_disjoint(definition, other)
+            check_disjoint(definition, other)
         self.actors[name] = definition
 
     def _extra(
@@ -572,22 +595,3 @@ class App(faust.App):  # type: ignore[misc]
         keys = functools.cache(lambda: key_codec(self, topic.schema))
         store.encode_key, store.decode_key = lambda key: keys().encode(key), lambda raw: keys().decode(raw)
         return store
-
-
-def _check_name(kind: str, name: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise ConfigurationError(f"{kind} {name!r}: names have up to 100 letters, digits, dots, underscores and dashes")
-
-
-def _check_disjoint(new: ActorDefinition, other: ActorDefinition) -> None:
-    if new.topic_name == other.topic_name:
-        raise ConfigurationError(
-            f"actor {new.name}: topic {new.topic_name} is the input of actor {other.name}, and a partition has "
-            "one owner: "
-            "call both functions from one actor"
-        )
-    for store in new.stores:
-        if store in other.stores:
-            raise ConfigurationError(
-                f"actor {new.name}: store {store.name} belongs to actor {other.name}, and a store has one owner"
-            )

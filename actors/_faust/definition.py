@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from actors._core.policy import STOP_ON_ERROR, OnError
 from actors._faust.messages import MessageCodec, function_codec, message_codec
+from actors.errors import ConfigurationError
 from actors.runtime.answers import AnswerTypes
 from actors.runtime.context import Context, Store
 from actors.runtime.effects import Effect
+from actors.runtime.query_methods import Query
+
+Asking = TypeVar("Asking", bound=Callable[..., Any])
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True)
 class ActorDefinition:
     """An actor as it was declared: `declared` is the function or class, `stores` all of its stores.
 
-    `timers`, `effects`, `parked` and `answers` are the stores of what it uses; `answer_types` is what it answers with.
+    `timers`, `effects`, `parked` and `answers` are the stores of what it uses; `answer_types` is what it answers with,
+    `queries` what can be asked without a message.
     """
 
     name: str
@@ -33,6 +40,12 @@ class ActorDefinition:
     parked: Store[bytes, bytes] | None = None
     answers: Store[bytes, bytes] | None = None
     answer_types: AnswerTypes | None = None
+    queries: dict[str, Query] = field(default_factory=dict)
+
+    @property
+    def buries(self) -> bool:
+        """Whether messages that can't be handled go to the dead-letter topic."""
+        return self.parked is not None or self.on_error.dead_letters
 
     def messages(self) -> MessageCodec:
         """Give how its messages become bytes.
@@ -44,7 +57,54 @@ class ActorDefinition:
             return message_codec(self.declared, self.topic)
         return function_codec(self.topic)
 
+    def query(self, name: str | None) -> Callable[[Asking], Asking]:
+        """Give what makes a function a query of this actor; see `App.query`.
+
+        Raises:
+            ConfigurationError: the actor is a class.
+        """
+
+        def decorate(function: Asking) -> Asking:
+            called = name or function.__name__
+            if called in self.queries:
+                raise ConfigurationError(f"actor {self.name}: it has a query {called} already")
+            self.queries[called] = Query.of(called, function, f"query {called} of actor {self.name}")
+            return function
+
+        if isinstance(self.declared, type):
+            raise ConfigurationError(f"actor {self.name} is a class: mark a method of it with @query")
+        return decorate
+
     @property
     def topic_name(self) -> str:
         """The input topic's name."""
         return str(self.topic.get_topic_name())
+
+
+def check_name(kind: str, name: str) -> None:
+    """Refuse a name that topics and folders can't have.
+
+    Raises:
+        ConfigurationError: naming it.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(f"{kind} {name!r}: names have up to 100 letters, digits, dots, underscores and dashes")
+
+
+def check_disjoint(new: ActorDefinition, other: ActorDefinition) -> None:
+    """Refuse two actors that would own the same.
+
+    Raises:
+        ConfigurationError: naming what both have.
+    """
+    if new.topic_name == other.topic_name:
+        raise ConfigurationError(
+            f"actor {new.name}: topic {new.topic_name} is the input of actor {other.name}, and a partition has "
+            "one owner: "
+            "call both functions from one actor"
+        )
+    for store in new.stores:
+        if store in other.stores:
+            raise ConfigurationError(
+                f"actor {new.name}: store {store.name} belongs to actor {other.name}, and a store has one owner"
+            )

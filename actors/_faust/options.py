@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 FAUST_DEFAULTS: dict[str, Any] = {
@@ -12,8 +13,10 @@ FAUST_DEFAULTS: dict[str, Any] = {
     "broker_session_timeout": 10.0,
     "broker_heartbeat_interval": 1.0,
     "Topic": "actors._faust.topic:ActorTopic",
+    "web_bind": "127.0.0.1",
 }
-"""Where Faust's own defaults don't fit: it would commit every 2.8 s and miss a killed worker for a minute."""
+"""Where Faust's own defaults don't fit: it would commit every 2.8 s, miss a killed worker for a minute, and show its
+pages to every machine that reaches it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,10 @@ class ActorOptions:
         queue_records: more is fetched for a task when fewer than these wait.
         revoke_timeout: how long a rebalance waits for handlers and commits.
         checkpoint_refresh: how often an idle task notes that its state is current.
+        queries: whether a worker with a web server answers queries for state under `/actors`.
+        queries_unprotected: answer them also where the web server can be reached from other machines, to whoever asks.
+        state_seed: a folder of `spark_replay seed`: stores that this worker's disk has nothing of begin from there and
+            read only the changelog's tail. Also `STATE_SEED` in the environment.
         rocksdb_cache_bytes, rocksdb_write_buffer_bytes: block cache and memtables, shared by all stores of the worker.
     """
 
@@ -50,6 +57,9 @@ class ActorOptions:
     queue_records: int = 1_000
     revoke_timeout: timedelta = timedelta(seconds=3)
     checkpoint_refresh: timedelta = timedelta(seconds=60)
+    queries: bool = True
+    queries_unprotected: bool = False
+    state_seed: Path | str | None = None
     rocksdb_cache_bytes: int = 64 * 1024 * 1024
     rocksdb_write_buffer_bytes: int = 64 * 1024 * 1024
 

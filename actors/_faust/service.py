@@ -13,6 +13,7 @@ from mode import Service
 
 from actors._core.assign import Task as TaskId
 from actors._faust.options import milliseconds
+from actors._faust.queries.service import QueryService
 from actors._faust.setup import Setup
 from actors._faust.views import View
 from actors._kafka.assignor import ActorAssignor
@@ -33,7 +34,8 @@ from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from stores.errors import StoreError, StoreUnavailableError
 from stores.folder import DataFolder
 from stores.ports import PartitionStore
-from stores.rocks import RocksResources, RocksStore
+from stores.rocks import RocksStore
+from stores.rocks_options import RocksResources
 
 if TYPE_CHECKING:
     from actors._faust.app import App
@@ -60,6 +62,7 @@ class ActorService(Service):  # type: ignore[misc]
         self._views: list[View[Any, Any]] = []
         self._dispatcher: asyncio.Task[None] | None = None
         self._loop_watch: LoopWatch | None = None
+        self.queries: QueryService | None = None
         super().__init__(**options)
 
     @property
@@ -191,7 +194,7 @@ class ActorService(Service):  # type: ignore[misc]
             group=self._control,
             logs=logs,
             owners=owners,
-            restorer=Restorer(logs, clock, clock_skew_margin_ms=margin_ms),
+            restorer=Restorer(logs, clock, clock_skew_margin_ms=margin_ms, seeds=setup.seeds),
             stores=self._cache,
             sink=self._late,
             clock=clock,
@@ -208,6 +211,10 @@ class ActorService(Service):  # type: ignore[misc]
             task_log=lambda spec, partition, identity: setup.task_log(spec, partition, identity, self._control),
             on_failure=self._fail,
         )
+        if self.app.conf.web_enabled and self.app.actor_options.queries:
+            self.queries = QueryService(
+                setup, specs, worker=self._worker, control=self._control, owners=owners, clock=clock
+            )
 
     async def _join(self, setup: Setup, specs: list[ActorSpec]) -> None:
         worker, cache = self._worker, self._cache
@@ -271,6 +278,9 @@ class ActorService(Service):  # type: ignore[misc]
     # --- stop ------------------------------------------------------------------------------------------------------
 
     async def _close(self) -> None:
+        queries, self.queries = self.queries, None
+        if queries is not None:
+            await queries.close()
         try:
             if self._worker is not None:
                 await self._worker.stop(TASKS_STOP_S)

@@ -19,6 +19,7 @@ from actors._core.commit import Backoff, CommitPolicy
 from actors._core.takeover import ResetPolicy, StartRules
 from actors._faust.codecs import Codec, key_codec, resolve, value_codec
 from actors._faust.options import milliseconds
+from actors._faust.queries.access import check_access, own_address
 from actors._kafka.asks import KafkaAsks
 from actors._kafka.connection import Connection
 from actors._kafka.consumer import GroupSettings, check_timeouts
@@ -33,6 +34,7 @@ from actors.runtime.context import Recipient
 from actors.runtime.outputs import OutputTopic
 from actors.runtime.restore import Changelog
 from actors.runtime.spec import ActorSpec, TaskSettings
+from stores.seed import SeedFolder
 
 if TYPE_CHECKING:
     from actors._faust.app import App
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BROKER_DEFAULT = -1
+STATE_SEED = "STATE_SEED"
 FETCH_BYTES = 1024 * 1024
 
 
@@ -57,10 +60,13 @@ class Setup:
         self.reply_topic = f"{conf.id}-replies"
         self.folder = Path(conf.appdir) / "actors"
         self.views_folder = Path(conf.appdir) / "views"
+        # As with Faust's own settings, the environment goes first.
+        seed = conf.getenv(STATE_SEED) or options.state_seed
+        self.seeds = None if seed is None else SeedFolder(seed, app=conf.id)
         self.exactly_once = conf.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE
         self.instance_id: str | None = conf.consumer_group_instance_id or None
         self.worker = self.instance_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
-        self.address = str(conf.canonical_url) if conf.web_enabled else ""
+        self.address = own_address(conf)
         self.connection = connection(app)
         self.changelog_settings = ChangelogSettings(
             replication_factor=_replication_factor(app),
@@ -89,6 +95,7 @@ class Setup:
             ConfigurationError: naming them.
         """
         check_timeouts(self.group_settings, self.app.actor_options.revoke_timeout.total_seconds())
+        check_access(self.app)
         if self.app.conf.blocking_timeout:
             raise ConfigurationError(
                 "blocking_timeout (--blocking-timeout) raises inside whatever code runs, a commit as well: leave it out"
@@ -168,6 +175,7 @@ class Setup:
                 topic_id=str(changelogs[name].topic_id),
                 delete_retention_ms=int(configs[name]["delete.retention.ms"]),
                 max_record_bytes=int(configs[name]["max.message.bytes"]),
+                partition_count=changelogs[name].partitions,
             )
         answers = self._answers(definition)
         return ActorSpec(
@@ -186,7 +194,7 @@ class Setup:
             effects=definition.effects,
             effect_functions=definition.effect_functions,
             parked=definition.parked,
-            dead_letters=None if definition.parked is None else self._dead_letters(),
+            dead_letters=self._dead_letters() if definition.buries else None,
             answers=answers,
         )
 
@@ -217,14 +225,14 @@ class Setup:
         )
 
     def _dead_letters(self) -> OutputTopic:
-        """Give the topic of messages that are parked: their bytes as they came."""
+        """Give the topic of messages that are parked or buried: their bytes as they came."""
         return OutputTopic(self.dead_letter_topic, _as_it_is, _as_it_is, self.batch_bytes(self.dead_letter_topic))
 
     def plain(self) -> dict[str, int]:
         """Give our topics that aren't compacted, with the partitions that they are made with."""
-        parks = any(definition.parked is not None for definition in self.app.actors.values())
+        buries = any(definition.buries for definition in self.app.actors.values())
         shared = {str(held.topic.get_topic_name()): held.partitions for held in self.app.shared_maps.values()}
-        return {**self.app.made_topics, **shared, **({self.dead_letter_topic: 1} if parks else {})}
+        return {**self.app.made_topics, **shared, **({self.dead_letter_topic: 1} if buries else {})}
 
     async def outputs(self, topics: Topics) -> Callable[[Any], OutputTopic]:
         """Give the function that finds the topic of a `ctx.send`: by a topic object or a declared one's name."""

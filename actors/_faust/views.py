@@ -24,7 +24,8 @@ from actors.runtime.views import TopicView, ViewCodecs, ViewParts
 from stores.folder import DataFolder
 from stores.memory import MemoryStore
 from stores.ports import PartitionStore
-from stores.rocks import RocksResources, RocksStore
+from stores.rocks import RocksStore
+from stores.rocks_options import RocksResources
 
 if TYPE_CHECKING:
     from actors._faust.app import App

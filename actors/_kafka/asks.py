@@ -24,7 +24,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from actors._kafka.connection import Connection, broker_errors, let_go
 from actors._kafka.control import ControlPlane
 from actors._kafka.topics import Topics
-from actors.errors import AskTimeoutError, BrokerUnavailableError, RecordTooLargeError, UnknownTopicError, show_bytes
+from actors.errors import AskClosedError, BrokerUnavailableError, RecordTooLargeError, UnknownTopicError, show_bytes
 from actors.ports import Answer, Question
 from actors.runtime.asks import ASK, REPLY_CONFIG, REPLY_PARTITIONS, REPLY_TO, Waiting
 
@@ -67,7 +67,7 @@ class KafkaAsks:
             TimeoutError: no answer came in time.
             BrokerUnavailableError: the question couldn't be sent, or that isn't known.
             RecordTooLargeError: the topic doesn't take a question of its size.
-            AskTimeoutError: this was closed meanwhile.
+            AskClosedError: this was closed.
         """
         async with asyncio.timeout(timeout_s):
             with self._waiting.question(question) as answer:
@@ -81,7 +81,10 @@ class KafkaAsks:
         Raises:
             UnknownTopicError: the broker doesn't have it.
             BrokerUnavailableError: no broker answers.
+            AskClosedError: this was closed.
         """
+        if self._is_closed:
+            raise _closed()
         if topic not in self._counts:
             async with self._topics() as topics:
                 found = await topics.existing([topic])
@@ -94,7 +97,7 @@ class KafkaAsks:
         return self._counts[topic]
 
     async def close(self) -> None:
-        """Disconnect; who still waits gets an `AskTimeoutError`. May be called twice."""
+        """Disconnect; who still waits gets an `AskClosedError`. May be called twice."""
         self._is_closed = True
         self._waiting.fail(_closed())
         for task in (self._opening, self._reader):
@@ -227,5 +230,5 @@ class KafkaAsks:
                 self._waiting.deliver(record)
 
 
-def _closed() -> AskTimeoutError:
-    return AskTimeoutError("the client for questions was closed: whether the question is handled isn't known")
+def _closed() -> AskClosedError:
+    return AskClosedError("the client for questions was closed: whether the question is handled isn't known")

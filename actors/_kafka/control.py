@@ -113,6 +113,17 @@ class ControlPlane:
 
         return await self._answered(f"is {identity.member_id} in group {self._group}", ask)
 
+    async def confirms(self, identity: Identity) -> bool:
+        """Tell whether this member is in the group's current generation, and no rebalance has begun. Asks once."""
+        response = await self.ask_coordinator(HeartbeatRequest(self._group, identity.generation, identity.member_id))
+        error = for_code(response.error_code)
+        if error in (RebalanceInProgressError, IllegalGenerationError, UnknownMemberIdError):
+            return False
+        if response.error_code == _FENCED_INSTANCE_ID:
+            return False
+        self._check(response.error_code)
+        return True
+
     async def committed(self, source: TopicPartition) -> Committed | None:
         """Give the group's committed offset, None only where the coordinator says that there is none."""
 

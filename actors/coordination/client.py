@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +17,9 @@ from actors.runtime.clock import SystemClock
 from actors.runtime.context import Context
 
 CLOSE_S = 2.0
+"""`close` takes no longer, though brokers may be away."""
+SETTLE_S = 1.0
+"""So much of that is for what is being withdrawn."""
 
 
 class Coordination(Sharing):
@@ -39,6 +43,7 @@ class Coordination(Sharing):
         security: Mapping[str, Any] | None = None,
     ) -> None:
         connection = Connection.to(brokers, client_id=f"{app}-client", security=security)
+        self._closing: asyncio.Task[None] | None = None
         topic = f"{app}-coordination"
         self._asks = KafkaAsks(connection, group=f"{app}-clients", topic=f"{app}-replies", replication_factor=-1)
         super().__init__(
@@ -63,6 +68,15 @@ class Coordination(Sharing):
         await self.close()
 
     async def close(self) -> None:
-        """Disconnect. May be called twice. Leases that weren't released end by themselves."""
-        await self._settle(CLOSE_S)
+        """Disconnect, within `CLOSE_S`. May be called twice.
+
+        Calls that still wait, and all later ones, raise a `CoordinationError` with the reason "closed". Leases that
+        weren't released are lost at their next renewal, and end by themselves.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name="closing the coordination client")
+        await asyncio.wait([self._closing], timeout=CLOSE_S)
+
+    async def _close(self) -> None:
+        await self._settle(SETTLE_S)
         await self._asks.close()

@@ -79,7 +79,7 @@ class FenceLostError(CoordinationError):
 
 _TYPES: dict[str, tuple[type[CoordinationError], str]] = {
     "busy": (BusyError, "try again later, or wait for it with timeout=…"),
-    "crowded": (BusyError, "fewer should wait for it"),
+    "crowded": (BusyError, "let fewer wait for it, watch it or join it, or show less data"),
     "timeout": (CoordinationTimeoutError, "wait longer, or look who holds it"),
     "broken": (CoordinationTimeoutError, "the wait was given up"),
     "expired": (LeaseLostError, "acquire it anew; whoever checks tokens refuses the old one"),
@@ -93,6 +93,7 @@ _TYPES: dict[str, tuple[type[CoordinationError], str]] = {
     "parties": (LockMismatchError, "all who wait at a barrier have to expect the same number"),
     "malformed": (ProtocolError, "send what actors.coordination.messages describes"),
     "protocol": (ProtocolError, "use the client of the service's version"),
+    "misplaced": (ProtocolError, "make the client anew: the topic may have other partitions than it knows of"),
     "argument": (CoordinationError, ""),
 }
 

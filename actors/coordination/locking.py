@@ -7,6 +7,7 @@ import functools
 from collections.abc import Awaitable
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 from actors.coordination import messages as m
 from actors.coordination.errors import (
@@ -14,6 +15,7 @@ from actors.coordination.errors import (
     CoordinationError,
     CoordinationTimeoutError,
     LeaseLostError,
+    ProtocolError,
     TtlError,
     error_of,
 )
@@ -78,7 +80,8 @@ class Locks:
             BusyError: too many wait for it already.
             TtlError: the ttl is too short for the service.
             LockMismatchError: the resource is in use as another kind of lock.
-            LeaseLostError: at the end of the block, if it was lost in it.
+            LeaseLostError: at the end of the block, if it was lost in it; or on the way in, if it was granted and over
+                again before the answer came: this program, or its connection, stood still.
         """
         return Leasing(
             functools.partial(self.acquire, name, ttl, timeout=timeout, shared=shared, owner=owner, data=data)
@@ -139,15 +142,17 @@ class Locks:
             limit=limit or 1,
             wait_ms=int(wait_s * 1000),
             data=data,
+            claim=uuid4().hex,
+            anew=owner is None,
         )
         try:
-            return await self._granted(name, request, ttl_s, is_own=owner is None)
+            return await self._granted(name, request, ttl_s)
         except (CoordinationTimeoutError, LeaseLostError, asyncio.CancelledError):
             # It may be granted to nobody, later.
-            self._withdraw(name, m.GiveUp(owner=who, only_waits=owner is not None))
+            self._withdraw(name, m.GiveUp(owner=who, claim=request.claim))
             raise
 
-    async def _granted(self, name: str, request: m.Acquire, ttl_s: float, *, is_own: bool) -> Lease:
+    async def _granted(self, name: str, request: m.Acquire, ttl_s: float) -> Lease:
         begin_s = self._transport.clock.monotonic()
         reply = await self._transport.ask(name, request, request.wait_ms / 1000 + self._call_s)
         if not isinstance(reply, m.Grant):
@@ -158,9 +163,10 @@ class Locks:
             request.owner,
             token=reply.token,
             ttl_s=ttl_s,
-            from_s=begin_s + reply.waited_ms / 1000,
-            renewal=m.Renew(owner=request.owner, token=reply.token, ttl_ms=request.ttl_ms),
-            ending=m.Release(owner=request.owner, token=reply.token, entirely=is_own),
+            from_s=begin_s,
+            first_s=reply.ttl_ms / 1000,
+            renewal=m.Renew(owner=request.owner, token=reply.token, ttl_ms=request.ttl_ms, claim=request.claim),
+            ending=m.Release(owner=request.owner, token=reply.token, claim=request.claim),
         )
         return await lease.begin()
 
@@ -181,8 +187,11 @@ class Locks:
             raise error_of(f"breaking {name!r}", m.Refusal("unknown", "nobody ever held it"))
         await self._done(name, m.Break())
 
-    async def _view(self, name: str, request: m.AnyRequest, wait_s: float = 0.0) -> m.View:
-        reply = await self._transport.ask(name, request, wait_s + self._call_s)
+    async def _view(self, name: str, request: m.AnyRequest) -> m.View:
+        return self._viewed(name, request, await self._transport.ask(name, request, self._call_s))
+
+    @staticmethod
+    def _viewed(name: str, request: m.AnyRequest, reply: m.Reply) -> m.View:
         if not isinstance(reply, m.View):
             raise _refused(f"{type(request).__name__} {name!r}", reply)
         return reply
@@ -194,7 +203,7 @@ class Locks:
         return reply.number
 
     def _withdraw(self, name: str, request: m.AnyRequest) -> None:
-        self._in_background(self._transport.ask(name, request, WITHDRAW_S))
+        self._in_background(self._transport.undo(name, request, WITHDRAW_S))
 
     def _in_background(self, work: Awaitable[Any]) -> None:
         async def run() -> None:
@@ -220,4 +229,4 @@ class Locks:
 def _refused(what: str, reply: m.Reply) -> CoordinationError:
     if isinstance(reply, m.Refusal):
         return error_of(what, reply)
-    return CoordinationError(f"{what}: the service answered with {type(reply).__name__}: use its version", "protocol")
+    return ProtocolError(f"{what}: the service answered with {type(reply).__name__}: use its version", "protocol")

@@ -1,6 +1,7 @@
 """What clients and the service say to each other: JSON with the tag `type` and the version `v` of the protocol.
 
-All times are milliseconds. A request's `nonce` makes it another question than one with the same content.
+All times are milliseconds. A `claim` is made up by who asks: it names what a request takes, so that renewing it, giving
+it back or withdrawing the request concerns nothing else, though another program runs under the same name.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ MAX_WAIT_MS = 12 * 3600 * 1000
 MAX_TTL_MS = 24 * 3600 * 1000
 MAX_NAME = 200
 MAX_DATA = 64 * 1024
+"""Bytes of UTF-8."""
 
 Reason: TypeAlias = (
-    LockReason | Literal["malformed", "protocol", "ttl", "short-ttl", "conflict", "absent", "parties", "argument"]
+    LockReason
+    | Literal["malformed", "protocol", "misplaced", "ttl", "short-ttl", "conflict", "absent", "parties", "argument"]
 )
 
 
@@ -36,7 +39,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """The base of requests."""
 
     v: int = VERSION
-    nonce: str = ""
 
 
 class Acquire(Request, frozen=True, kw_only=True, tag="acquire"):
@@ -50,6 +52,8 @@ class Acquire(Request, frozen=True, kw_only=True, tag="acquire"):
     limit: int = 1
     wait_ms: int = 0
     data: str = ""
+    claim: str = ""
+    anew: bool = False
 
 
 class Renew(Request, frozen=True, kw_only=True, tag="renew"):
@@ -58,6 +62,7 @@ class Renew(Request, frozen=True, kw_only=True, tag="renew"):
     owner: str
     token: int
     ttl_ms: int
+    claim: str = ""
 
 
 class Release(Request, frozen=True, kw_only=True, tag="release"):
@@ -66,13 +71,14 @@ class Release(Request, frozen=True, kw_only=True, tag="release"):
     owner: str
     token: int
     entirely: bool = False
+    claim: str = ""
 
 
 class GiveUp(Request, frozen=True, kw_only=True, tag="give-up"):
-    """Take back what an owner waits for, and holds. Answer: `Done`."""
+    """Take back what an owner waits for, and holds, or of that one claim only. Answer: `Done`."""
 
     owner: str
-    only_waits: bool = False
+    claim: str = ""
 
 
 class Break(Request, frozen=True, kw_only=True, tag="break"):
@@ -84,7 +90,10 @@ class Look(Request, frozen=True, kw_only=True, tag="look"):
 
 
 class Watch(Request, frozen=True, kw_only=True, tag="watch"):
-    """Ask for the `View` as soon as its version is above `after`, or after `wait_ms` as it is."""
+    """Ask for the `View` as soon as its version is above `after`, or after `wait_ms` as it is.
+
+    Who had to wait gets `Changed` in the place of a large one, and looks by itself.
+    """
 
     after: int
     wait_ms: int
@@ -100,6 +109,7 @@ class Put(Request, frozen=True, kw_only=True, tag="put"):
     expected: int | None = None
     session: str = ""
     ttl_ms: int | None = None
+    claim: str = ""
 
 
 class Keep(Request, frozen=True, kw_only=True, tag="keep"):
@@ -110,9 +120,10 @@ class Keep(Request, frozen=True, kw_only=True, tag="keep"):
 
 
 class Drop(Request, frozen=True, kw_only=True, tag="drop"):
-    """Delete the node if it is of that session. Answer: `Done` or `Refusal`."""
+    """Delete the node if it is of that session and claim. Answer: `Done` or `Refusal`."""
 
     session: str
+    claim: str = ""
 
 
 class Join(Request, frozen=True, kw_only=True, tag="join"):
@@ -121,6 +132,7 @@ class Join(Request, frozen=True, kw_only=True, tag="join"):
     member: str
     ttl_ms: int
     data: str = ""
+    claim: str = ""
 
 
 class Beat(Request, frozen=True, kw_only=True, tag="beat"):
@@ -128,12 +140,14 @@ class Beat(Request, frozen=True, kw_only=True, tag="beat"):
 
     member: str
     ttl_ms: int
+    claim: str = ""
 
 
 class Leave(Request, frozen=True, kw_only=True, tag="leave"):
     """Be no member any more. Answer: `Done`."""
 
     member: str
+    claim: str = ""
 
 
 class Enter(Request, frozen=True, kw_only=True, tag="enter"):
@@ -142,23 +156,34 @@ class Enter(Request, frozen=True, kw_only=True, tag="enter"):
     party: str
     parties: int
     wait_ms: int
+    claim: str = ""
+
+
+class Withdraw(Request, frozen=True, kw_only=True, tag="withdraw"):
+    """Take back what a `Put`, `Join` or `Enter` with that claim led to, if anything. Answer: `Done`."""
+
+    claim: str
 
 
 class Tick(Request, frozen=True, kw_only=True, tag="tick"):
     """What the timer sends: something may be overdue."""
 
 
-AnyRequest: TypeAlias = (
-    Acquire | Renew | Release | GiveUp | Break | Look | Watch | Put | Keep | Drop | Join | Beat | Leave | Enter | Tick
-)
+LockRequest: TypeAlias = Acquire | Renew | Release | GiveUp | Break
+GroupRequest: TypeAlias = Join | Beat | Leave
+AnyRequest: TypeAlias = LockRequest | Look | Watch | Put | Keep | Drop | GroupRequest | Enter | Withdraw | Tick
 
 
 class Grant(msgspec.Struct, frozen=True, tag="grant"):
-    """The lease, `waited_ms` after the request came. `count`: how often the owner holds it."""
+    """The lease, `waited_ms` after the request came. `count`: how often the owner holds it.
+
+    `ttl_ms` is how long it lasts unless it is renewed: less than was asked for after a long wait.
+    """
 
     token: int
     waited_ms: int
     count: int
+    ttl_ms: int
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
@@ -196,7 +221,13 @@ class View(msgspec.Struct, frozen=True, kw_only=True, tag="view"):
     members: tuple[Member, ...]
 
 
-Reply: TypeAlias = Grant | Done | Refusal | View
+class Changed(msgspec.Struct, frozen=True, tag="changed"):
+    """There is a `View` of this version, or a later one."""
+
+    version: int
+
+
+Reply: TypeAlias = Grant | Done | Refusal | View | Changed
 
 encode = msgspec.json.Encoder().encode
 decode_envelope: Callable[[bytes], Envelope] = msgspec.json.Decoder(Envelope).decode
@@ -215,13 +246,16 @@ def problem(request: AnyRequest, least_ttl_ms: int) -> Refusal | None:
             f"a ttl of {ttl_ms} ms is shorter than {least_ttl_ms} ms, a few of the service's commit intervals: no "
             "renewal would come in time",
         )
-    for name in ("owner", "session", "member", "party"):
+    for name in ("owner", "session", "member", "party", "claim"):
         given = getattr(request, name, None)
-        is_needed = not (isinstance(request, Put) and ttl_ms is None)
-        if given is not None and not int(is_needed) <= len(given) <= MAX_NAME:
+        may_be_empty = name == "claim" or (isinstance(request, Put) and ttl_ms is None)
+        if given is not None and not int(not may_be_empty) <= len(given) <= MAX_NAME:
             return Refusal("argument", f"{name}={given[:40]!r}: it has to be a text of 1 to {MAX_NAME} characters")
-    if len(getattr(request, "data", None) or "") > MAX_DATA:
-        return Refusal("argument", f"data has more than {MAX_DATA} characters: keep it elsewhere and its name here")
+    data = getattr(request, "data", None) or ""
+    if len(data) > MAX_DATA // 4 and len(data.encode(errors="surrogatepass")) > MAX_DATA:
+        return Refusal("argument", f"data has more than {MAX_DATA} bytes: keep it elsewhere and its name here")
+    if isinstance(request, Withdraw) and not request.claim:
+        return Refusal("argument", "a withdrawal needs a claim")
     if isinstance(request, Put) and request.session and ttl_ms is None:
         return Refusal("argument", "an ephemeral node needs a ttl_ms beside its session")
     return _wrong_number(request)

@@ -9,13 +9,15 @@ hears of it. One timer per resource is set to what is over next; it may be early
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
-from actors import Actor, AnswerLater, App, receive
+from actors import Actor, AnswerLater, App, OnError, receive
 from actors._core import locks, registry
 from actors._core.locks import Event, Granted, Lock, Refused, Released, Renewed, Want
+from actors._core.partitioner import partition_for
 from actors._core.registry import Barrier, Group, Node, Party
 from actors.coordination import messages as m
 from actors.runtime.asks import ASK
@@ -28,6 +30,15 @@ LEAST_COMMITS = 5
 """A ttl is at least so many commit intervals: a renewal has to get there, be committed, and be answered."""
 ANSWER_TTL = timedelta(hours=1)
 MAX_WATCHERS = 1_000
+MAX_TOLD_BYTES = 1_000
+"""Who watches is told of a larger view only that it is there: many may watch, and all are told at once."""
+MAX_STATE_BYTES = 900_000
+"""What wouldn't fit into the state's record with the rest is refused."""
+FEW = 100
+"""So many who hold, wait or watch, and show no data, can't fill a record."""
+_SMALL_BYTES = 1_000
+ON_ERROR = OnError(then="skip", dead_letters=True)
+"""A message that can't be handled must stop nobody who waits for a lock: who asked is told."""
 _TIMER = "due"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TEXTS: dict[str, str] = {
@@ -57,6 +68,8 @@ class Resource(msgspec.Struct):
         version: of the `View`.
         timer_ms: what the timer is set to, 0 if it isn't set.
         later: by the id of who waits, how to answer.
+
+    One that is as new in all but its clock is nothing: it isn't kept.
     """
 
     clock_ms: int = 0
@@ -87,6 +100,17 @@ class Resource(msgspec.Struct):
         members = tuple((member.name, member.data) for member in self.group.members)
         return holders, self.node.version, members
 
+    def is_nothing(self) -> bool:
+        """Tell whether there is nothing to keep."""
+        return msgspec.structs.replace(self, clock_ms=0, timer_ms=0) == Resource()
+
+    def is_crowded(self, more_bytes: int) -> bool:
+        """Tell whether so much more may not fit."""
+        entries = len(self.lock.holders) + 2 * len(self.later) + len(self.group.members)
+        if entries < FEW and more_bytes < _SMALL_BYTES and self.node.data is None:
+            return False
+        return len(m.encode(self)) + more_bytes > MAX_STATE_BYTES
+
     def due_ms(self) -> int | None:
         """Give when something is over next."""
         ends = [locks.due_ms(self.lock), registry.due_ms(self.node, self.group, self.barrier)]
@@ -105,10 +129,13 @@ class Coordinator(Actor[Resource]):
         """Answer a request; what isn't understood goes to the dead letters if nobody waits for an answer."""
         request = self._understood(raw)
         if isinstance(request, m.Refusal):
-            if not any(name == ASK for name, _ in self.ctx.headers):
+            if self._question is None:
                 self._bury(raw, request)
             return m.encode(request)
+        if isinstance(request, m.Look | m.Watch):
+            self.ctx.forget_answer()
         state = self.state
+        was_nothing = state.is_nothing()
         now_ms = max(state.clock_ms, self.ctx.now_ms)
         if not isinstance(request, m.Look):
             state.clock_ms = now_ms
@@ -116,19 +143,48 @@ class Coordinator(Actor[Resource]):
             state.timer_ms = 0
         before = state.shows()
         self._tick(now_ms)
-        reply = self._do(request, now_ms)
+        reply = self._no_room(request, len(raw)) or self._do(request, now_ms)
         if state.shows() != before:
-            self._tell_watchers()
+            state.version += 1
+            self._tell(state.watchers)
+            state.watchers = []
         self._set_timer()
+        if state.is_nothing():
+            self._forget(was_nothing)
         return None if reply is None else m.encode(reply)
 
+    @property
+    def _question(self) -> str | None:
+        """The id of the question that the message is, if it is one."""
+        raw = next((raw for name, raw in self.ctx.headers if name == ASK), None)
+        if not raw:
+            return None
+        return raw.decode() if len(raw) <= m.MAX_NAME and raw.isascii() else blake2b(raw, digest_size=16).hexdigest()
+
+    @property
+    def _id(self) -> str:
+        """What the message is called among those who wait: offsets begin again when the topic is made anew."""
+        return self._question or self.ctx.message_id
+
+    def _forget(self, was_nothing: bool) -> None:
+        if was_nothing:
+            # Nothing is kept of it, and nothing is to be written.
+            self.state = Resource()
+        else:
+            self.forget()
+
     def _understood(self, raw: bytes) -> m.AnyRequest | m.Refusal:
+        key, ctx = self.ctx.key, self.ctx
+        if not 0 < len(key) <= m.MAX_NAME:
+            return m.Refusal("argument", f"a name of {len(key)} characters: it has to have 1 to {m.MAX_NAME}")
+        if partition_for(ctx._raw_key, ctx._working("request").partition_count) != ctx.partition:
+            return m.Refusal("misplaced", f"partition {ctx.partition} isn't the one of this name")
         try:
             envelope = m.decode_envelope(raw)
             if envelope.v != m.VERSION:
                 return m.Refusal("protocol", f"the service speaks version {m.VERSION}, the request is of {envelope.v}")
             request = m.decode_request(raw)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return m.Refusal("malformed", f"the request isn't understood ({error})")
         return m.problem(request, self.least_ttl_ms) or request
 
@@ -143,6 +199,12 @@ class Coordinator(Actor[Resource]):
         }
         ctx.send(self.dead_letters, key=ctx._raw_key, value=raw, headers=headers)
 
+    def _no_room(self, request: m.AnyRequest, size: int) -> m.Refusal | None:
+        """Refuse what the state's record would have no room for."""
+        if isinstance(request, m.Acquire | m.Watch | m.Put | m.Join | m.Enter) and self.state.is_crowded(size):
+            return m.Refusal("crowded", f"it would have more than {MAX_STATE_BYTES} bytes with all who use it")
+        return None
+
     # --- requests --------------------------------------------------------------------------------------------------
 
     def _do(self, request: m.AnyRequest, now_ms: int) -> m.Reply | None:
@@ -156,44 +218,34 @@ class Coordinator(Actor[Resource]):
                 return self._group(request, now_ms)
             case m.Enter():
                 return self._enter(request, now_ms)
+            case m.Withdraw():
+                return self._withdraw(request)
             case m.Watch():
                 return self._watch(request, now_ms)
             case _:
                 return self.state.view()
 
-    def _locked(self, request: m.Acquire | m.Renew | m.Release | m.GiveUp | m.Break, now_ms: int) -> m.Reply | None:
-        state, ctx, id = self.state, self.ctx, self.ctx.message_id
+    def _locked(self, request: m.LockRequest, now_ms: int) -> m.Reply | None:
+        lock, id = self.state.lock, self._id
         match request:
             case m.Acquire():
-                want = Want(
-                    id=id,
-                    owner=request.owner,
-                    kind=request.kind,
-                    shared=request.shared,
-                    permits=request.permits,
-                    limit=request.limit,
-                    ttl_ms=request.ttl_ms,
-                    wait_ms=request.wait_ms,
-                    data=request.data,
-                )
-                state.lock, events = locks.acquire(state.lock, want, now_ms, ctx.offset)
-            case m.Renew():
-                state.lock, events = locks.renew(state.lock, id, request.owner, request.token, request.ttl_ms, now_ms)
-            case m.Release():
-                state.lock, events = locks.release(
-                    state.lock, id, request.owner, request.token, now_ms, entirely=request.entirely
-                )
-            case m.GiveUp():
-                state.lock, events = locks.give_up(state.lock, id, request.owner, now_ms, only_waits=request.only_waits)
+                lock, events = locks.acquire(lock, _want(id, request), now_ms, self.ctx.offset)
+            case m.Renew(owner=owner, token=token, ttl_ms=ttl_ms, claim=claim):
+                lock, events = locks.renew(lock, id, owner, token, ttl_ms, now_ms, claim=claim)
+            case m.Release(owner=owner, token=token, entirely=entirely, claim=claim):
+                lock, events = locks.release(lock, id, owner, token, now_ms, entirely=entirely, claim=claim)
+            case m.GiveUp(owner=owner, claim=claim):
+                lock, events = locks.give_up(lock, id, owner, now_ms, claim=claim)
             case m.Break():
-                state.lock, events = locks.break_all(state.lock, id, now_ms)
-        reply = self._told(events)
+                lock, events = locks.break_all(lock, id, now_ms)
+        self.state.lock = lock
+        reply = self._told(events, now_ms)
         return reply if reply is not None else self._later()
 
     def _node(self, request: m.Put | m.Keep | m.Drop, now_ms: int) -> m.Reply:
         state = self.state
         if isinstance(request, m.Drop):
-            if state.node.session != request.session:
+            if not registry.is_own(state.node, request.session, request.claim):
                 return m.Refusal("absent", "there is no such node of this session")
             state.node = Node(version=state.node.version + 1)
             return m.Done(state.node.version)
@@ -204,21 +256,25 @@ class Coordinator(Actor[Resource]):
             state.node = kept
             return m.Done(kept.version)
         ends_ms = None if request.ttl_ms is None else now_ms + request.ttl_ms
-        node = registry.put(state.node, request.data, request.expected, request.session, ends_ms)
+        node = registry.put(state.node, request.data, request.expected, request.session, ends_ms, request.claim)
         if node is None:
             there = "isn't there" if state.node.data is None else f"has version {state.node.version}"
             return m.Refusal("conflict", f"version {request.expected} was expected, and the node {there}")
         state.node = node
         return m.Done(node.version)
 
-    def _group(self, request: m.Join | m.Beat | m.Leave, now_ms: int) -> m.Reply:
+    def _group(self, request: m.GroupRequest, now_ms: int) -> m.Reply:
         state = self.state
         if isinstance(request, m.Join):
-            state.group = registry.join(state.group, request.member, request.data, now_ms + request.ttl_ms)
+            ends_ms = now_ms + request.ttl_ms
+            joined = registry.join(state.group, request.member, request.data, ends_ms, request.claim)
+            if joined is None:
+                return m.Refusal("crowded", f"the group has {registry.MAX_MEMBERS} members already")
+            state.group = joined
         elif isinstance(request, m.Leave):
-            state.group = registry.leave(state.group, request.member)
+            state.group = registry.leave(state.group, request.member, request.claim)
         else:
-            group = registry.beat(state.group, request.member, now_ms + request.ttl_ms)
+            group = registry.beat(state.group, request.member, now_ms + request.ttl_ms, request.claim)
             if group is None:
                 return m.Refusal("absent", f"there is no member {request.member}")
             state.group = group
@@ -226,7 +282,8 @@ class Coordinator(Actor[Resource]):
 
     def _enter(self, request: m.Enter, now_ms: int) -> m.Reply | None:
         state = self.state
-        party = Party(id=self.ctx.message_id, name=request.party, deadline_ms=now_ms + request.wait_ms)
+        ends_ms = now_ms + request.wait_ms
+        party = Party(id=self._id, name=request.party, deadline_ms=ends_ms, claim=request.claim)
         done = registry.enter(state.barrier, party, request.parties)
         if done is None:
             return m.Refusal("parties", f"{state.barrier.parties} parties are waited for, not {request.parties}")
@@ -239,13 +296,22 @@ class Coordinator(Actor[Resource]):
                 self._answer(one.id, m.Done(state.barrier.generation))
         return m.Done(state.barrier.generation) if present else self._later()
 
+    def _withdraw(self, request: m.Withdraw) -> m.Reply:
+        state = self.state
+        state.node, state.group, state.barrier, gone = registry.withdraw(
+            state.node, state.group, state.barrier, request.claim
+        )
+        for party in gone:
+            self._answer(party.id, m.Refusal("broken", _TEXTS["broken"]))
+        return m.Done()
+
     def _watch(self, request: m.Watch, now_ms: int) -> m.Reply | None:
         state = self.state
         if state.version > request.after or not request.wait_ms:
             return state.view()
         if len(state.watchers) >= MAX_WATCHERS:
             return m.Refusal("crowded", f"{MAX_WATCHERS} watch it already")
-        state.watchers.append(Watcher(self.ctx.message_id, now_ms + request.wait_ms))
+        state.watchers.append(Watcher(self._id, now_ms + request.wait_ms))
         return self._later()
 
     # --- answers ---------------------------------------------------------------------------------------------------
@@ -254,24 +320,26 @@ class Coordinator(Actor[Resource]):
         """See to what is over."""
         state = self.state
         state.lock, events = locks.tick(state.lock, now_ms)
-        self._told(events)
+        self._told(events, now_ms)
         state.node = registry.overdue_node(state.node, now_ms)
         state.group = registry.overdue_group(state.group, now_ms)
+        parties = state.barrier.parties
         state.barrier, late = registry.overdue_barrier(state.barrier, now_ms)
         for party in late:
-            self._answer(party.id, m.Refusal("timeout", f"fewer than {state.barrier.parties} came in time"))
-        for watcher in [watcher for watcher in state.watchers if watcher.deadline_ms <= now_ms]:
-            state.watchers.remove(watcher)
-            self._answer(watcher.id, state.view())
+            self._answer(party.id, m.Refusal("timeout", f"fewer than {parties} came in time"))
+        over = [watcher for watcher in state.watchers if watcher.deadline_ms <= now_ms]
+        if over:
+            state.watchers = [watcher for watcher in state.watchers if watcher.deadline_ms > now_ms]
+            self._tell(over)
 
-    def _told(self, events: list[Event]) -> m.Reply | None:
+    def _told(self, events: list[Event], now_ms: int) -> m.Reply | None:
         """Answer those who waited, and give the answer to the message itself, if it is among them."""
         own: m.Reply | None = None
         for event in events:
             reply: m.Reply
             match event:
-                case Granted(_, token, _, waited_ms, count):
-                    reply = m.Grant(token, waited_ms, count)
+                case Granted(_, token, expires_ms, waited_ms, count):
+                    reply = m.Grant(token, waited_ms, count, expires_ms - now_ms)
                 case Refused(_, reason):
                     reply = m.Refusal(reason, _TEXTS[reason])
                 case Renewed(_, token, _):
@@ -280,7 +348,7 @@ class Coordinator(Actor[Resource]):
                     reply = m.Done(count)
                 case _:
                     continue
-            if event.id == self.ctx.message_id:
+            if event.id == self._id:
                 own = reply
             else:
                 self._answer(event.id, reply)
@@ -290,19 +358,19 @@ class Coordinator(Actor[Resource]):
         """Note that the message is answered later: there is no answer now."""
         later = self.ctx.answer_later()
         if later is not None:
-            self.state.later[self.ctx.message_id] = later
+            self.state.later[self._id] = later
         return None
 
     def _answer(self, id: str, reply: m.Reply) -> None:
         self.ctx.answer(self.state.later.pop(id, None), m.encode(reply))
 
-    def _tell_watchers(self) -> None:
-        state = self.state
-        state.version += 1
-        view = state.view()
-        for watcher in state.watchers:
-            self._answer(watcher.id, view)
-        state.watchers = []
+    def _tell(self, watchers: list[Watcher]) -> None:
+        if not watchers:
+            return
+        view = self.state.view()
+        is_small = len(m.encode(view)) <= MAX_TOLD_BYTES
+        for watcher in watchers:
+            self._answer(watcher.id, view if is_small else m.Changed(view.version))
 
     def _set_timer(self) -> None:
         """Set the timer to an earlier time only: it is set anew when it comes, and a renewal then costs nothing."""
@@ -310,6 +378,22 @@ class Coordinator(Actor[Resource]):
         if due_ms is not None and not 0 < state.timer_ms <= due_ms:
             state.timer_ms = due_ms
             self.ctx.schedule(m.encode(m.Tick()), at=_EPOCH + timedelta(milliseconds=due_ms), name=_TIMER)
+
+
+def _want(id: str, request: m.Acquire) -> Want:
+    return Want(
+        id=id,
+        owner=request.owner,
+        claim=request.claim,
+        anew=request.anew,
+        kind=request.kind,
+        shared=request.shared,
+        permits=request.permits,
+        limit=request.limit,
+        ttl_ms=request.ttl_ms,
+        wait_ms=request.wait_ms,
+        data=request.data,
+    )
 
 
 def coordination(app: App, *, partitions: int = PARTITIONS) -> type[Coordinator]:
@@ -333,6 +417,5 @@ def coordination(app: App, *, partitions: int = PARTITIONS) -> type[Coordinator]
         def least_ttl_ms(self) -> int:  # type: ignore[override]
             return int(LEAST_COMMITS * app.conf.broker_commit_interval * 1000)
 
-    # A message that fails unexpectedly must stop nobody who waits for a lock: who asked is told.
-    app.actor(topic, name=ACTOR, timers=True, on_error="skip", answer_ttl=ANSWER_TTL)(Own)
+    app.actor(topic, name=ACTOR, timers=True, on_error=ON_ERROR, answer_ttl=ANSWER_TTL)(Own)
     return Own

@@ -13,6 +13,7 @@ from uuid import uuid4
 from actors._core.locks import Holder
 from actors._core.registry import Member
 from actors.coordination import messages as m
+from actors.coordination.errors import CoordinationError, CoordinationTimeoutError, LeaseLostError
 from actors.coordination.leases import Lease, Leasing
 from actors.coordination.locking import Locks, Seconds, seconds
 
@@ -39,10 +40,18 @@ class Sharing(Locks):
             after: a view's version, to see only what is newer.
         """
         while True:
-            view = await self._view(name, m.Watch(after=after, wait_ms=int(WATCH_S * 1000)), WATCH_S)
-            if view.version > after:
+            view = await self._watched(name, after)
+            if view is not None and view.version > after:
                 after = view.version
                 yield view
+
+    async def _watched(self, name: str, after: int) -> m.View | None:
+        request = m.Watch(after=after, wait_ms=int(WATCH_S * 1000))
+        reply = await self._transport.ask(name, request, WATCH_S + self._call_s)
+        if isinstance(reply, m.Changed):
+            # It is large, and many may watch: each fetches it by itself.
+            return await self.look(name) if reply.version > after else None
+        return self._viewed(name, request, reply)
 
     # --- nodes -----------------------------------------------------------------------------------------------------
 
@@ -56,7 +65,7 @@ class Sharing(Locks):
 
         Args:
             name: of the node.
-            data: up to 64 k characters.
+            data: up to 64 kB of UTF-8.
             version: what it has to be now, 0 for a node that isn't there; any if left out.
 
         Raises:
@@ -88,25 +97,37 @@ class Sharing(Locks):
         return (await self.look(group)).members
 
     async def _joined(self, group: str, member: str, data: str, ttl_s: float) -> Lease:
-        ttl_ms = int(ttl_s * 1000)
+        ttl_ms, claim = int(ttl_s * 1000), uuid4().hex
         return await self._kept(
             group,
             member,
             ttl_s,
-            first=m.Join(member=member, ttl_ms=ttl_ms, data=data),
-            renewal=m.Beat(member=member, ttl_ms=ttl_ms),
-            ending=m.Leave(member=member),
+            first=m.Join(member=member, ttl_ms=ttl_ms, data=data, claim=claim),
+            renewal=m.Beat(member=member, ttl_ms=ttl_ms, claim=claim),
+            ending=m.Leave(member=member, claim=claim),
         )
 
     async def _kept(
-        self, name: str, owner: str, ttl_s: float, *, first: m.AnyRequest, renewal: m.AnyRequest, ending: m.AnyRequest
+        self, name: str, owner: str, ttl_s: float, *, first: m.Put | m.Join, renewal: m.AnyRequest, ending: m.AnyRequest
     ) -> Lease:
         begin_s = self._transport.clock.monotonic()
-        await self._done(name, first)
+        await self._claimed(name, first)
         lease = Lease(
             self._transport, name, owner, token=0, ttl_s=ttl_s, from_s=begin_s, renewal=renewal, ending=ending
         )
-        return await lease.begin()
+        try:
+            return await lease.begin()
+        except (LeaseLostError, asyncio.CancelledError):
+            self._withdraw(name, m.Withdraw(claim=first.claim))
+            raise
+
+    async def _claimed(self, name: str, request: m.Put | m.Join | m.Enter, wait_s: float = 0.0) -> int:
+        """Ask, and take it back if the call ends without an answer: it may be carried out for nobody."""
+        try:
+            return await self._done(name, request, wait_s)
+        except (CoordinationTimeoutError, asyncio.CancelledError):
+            self._withdraw(name, m.Withdraw(claim=request.claim))
+            raise
 
     async def barrier(self, name: str, parties: int, *, timeout: Seconds = 60.0, party: str | None = None) -> int:
         """Wait until so many `parties` wait here, and give how often the barrier has opened.
@@ -117,7 +138,8 @@ class Sharing(Locks):
         """
         wait_s = min(seconds("timeout", timeout), m.MAX_WAIT_MS / 1000)
         who = party or self._transport.new_owner(name)
-        return await self._done(name, m.Enter(party=who, parties=parties, wait_ms=int(wait_s * 1000)), wait_s)
+        enter = m.Enter(party=who, parties=parties, wait_ms=int(wait_s * 1000), claim=uuid4().hex)
+        return await self._claimed(name, enter, wait_s)
 
 
 class Session:
@@ -130,23 +152,32 @@ class Session:
         self._ttl_s = ttl_s
         self._nodes: dict[str, Lease] = {}
         self._watching: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
 
     async def put(self, name: str, data: str, *, version: int | None = 0) -> Lease:
         """Make an ephemeral node, by default one that isn't there yet.
 
         Raises:
             ConflictError: it has another version: somebody else made it.
+            CoordinationError: the session was closed, before or meanwhile: the node isn't kept.
         """
-        ttl_ms = int(self._ttl_s * 1000)
+        if self._is_closed:
+            raise self._closed(name)
+        ttl_ms, claim = int(self._ttl_s * 1000), uuid4().hex
         lease = await self._client._kept(
             name,
             self.id,
             self._ttl_s,
-            first=m.Put(data=data, expected=version, session=self.id, ttl_ms=ttl_ms),
+            first=m.Put(data=data, expected=version, session=self.id, ttl_ms=ttl_ms, claim=claim),
             renewal=m.Keep(session=self.id, ttl_ms=ttl_ms),
-            ending=m.Drop(session=self.id),
+            ending=m.Drop(session=self.id, claim=claim),
         )
-        self._nodes[name] = lease
+        if self._is_closed:
+            await lease.release()
+            raise self._closed(name)
+        earlier, self._nodes[name] = self._nodes.get(name), lease
+        if earlier is not None:
+            earlier.replaced()
         watching = asyncio.create_task(self._watch(lease), name=f"watching {name}")
         self._watching.add(watching)
         watching.add_done_callback(self._watching.discard)
@@ -157,11 +188,16 @@ class Session:
         self.lost.set()
 
     async def close(self) -> None:
-        """Delete its nodes. May be called twice."""
+        """Delete its nodes, also those that are on their way. May be called twice."""
+        self._is_closed = True
         for task in self._watching:
             task.cancel()
         nodes, self._nodes = self._nodes, {}
         await asyncio.gather(*(lease.release() for lease in nodes.values()))
+
+    @staticmethod
+    def _closed(name: str) -> CoordinationError:
+        return CoordinationError(f"putting {name!r}: its session was closed: begin another", "closed")
 
     async def __aenter__(self) -> Self:
         return self

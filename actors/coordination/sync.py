@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Coroutine, Iterator
@@ -11,14 +12,16 @@ from typing import Any, Self, TypeVar
 
 from actors._core.locks import Holder
 from actors.coordination import messages as m
-from actors.coordination.client import Coordination
+from actors.coordination.client import CLOSE_S, Coordination
+from actors.coordination.errors import CoordinationError
 from actors.coordination.leases import Lease, Leasing
 from actors.coordination.locking import Seconds
 from actors.coordination.sharing import Sharing
 
 T = TypeVar("T")
 
-CLOSE_S = 10.0
+END_S = 2.0
+"""So long the thread has for its own end after the client is closed."""
 
 
 class SyncLease:
@@ -70,6 +73,9 @@ class SyncCoordination:
     def __init__(self, brokers: str = "", *, client: Sharing | None = None, **options: Any) -> None:
         self.client: Sharing = Coordination(brokers, **options) if client is None else client
         self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._calls: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="coordination", daemon=True)
         self._thread.start()
 
@@ -77,10 +83,21 @@ class SyncCoordination:
         """Run any call of the asyncio client, as in `sync.run(sync.client.members("group"))`, and give its result.
 
         Interrupting it withdraws the call.
+
+        Raises:
+            CoordinationError: the client was closed before, or meanwhile.
         """
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if self._is_closed:
+                work.close()
+                raise _closed()
+            future = asyncio.run_coroutine_threadsafe(self._known(work), self._loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError as error:
+            if self._is_closed:
+                raise _closed() from error
+            raise
         except BaseException:
             future.cancel()
             raise
@@ -133,14 +150,39 @@ class SyncCoordination:
         return self.run(self.client.barrier(name, parties, timeout=timeout))
 
     def close(self) -> None:
-        """Disconnect and end the thread. May be called twice."""
-        if self._loop.is_closed():
-            return
-        if isinstance(self.client, Coordination):
-            self.run(self.client.close())
+        """Disconnect and end the thread, within seconds. May be called twice.
+
+        Calls of other threads, and all later ones, raise a `CoordinationError` with the reason "closed".
+        """
+        with self._lock:
+            if self._is_closed:
+                return
+            # What was handed to the loop before is there when this comes to it; nothing is handed to it any more.
+            self._is_closed = True
+            ending = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+        with contextlib.suppress(TimeoutError):
+            ending.result(CLOSE_S + END_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(CLOSE_S)
-        self._loop.close()
+        self._thread.join(END_S)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    async def _end(self) -> None:
+        """End the calls of other threads, and the client, which withdraws them; then what is left: renewals."""
+        await _cancel(self._calls)
+        if isinstance(self.client, Coordination):
+            await self.client.close()
+        await _cancel({task for task in asyncio.all_tasks() if task is not asyncio.current_task()})
+
+    async def _known(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.current_task()
+        if task is None:
+            raise AssertionError("a coroutine runs in a task")
+        self._calls.add(task)
+        try:
+            return await work
+        finally:
+            self._calls.discard(task)
 
     def __enter__(self) -> Self:
         return self
@@ -159,3 +201,15 @@ class SyncCoordination:
             self.run(leasing.__aexit__(type(error), error, error.__traceback__))
             raise
         self.run(leasing.__aexit__(None, None, None))
+
+
+async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
+    tasks = set(tasks)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=END_S / 4)
+
+
+def _closed() -> CoordinationError:
+    return CoordinationError("the client was closed: make a new one", "closed")

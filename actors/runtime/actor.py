@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar, overload
 from actors._core.unions import arms_of
 from actors.errors import ConfigurationError, UsageError
 from actors.runtime.context import Context, Store
+from actors.runtime.query_methods import NO_QUERIES, Query, queries_of
 
 S = TypeVar("S")
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -63,6 +64,7 @@ class Actor(Generic[S]):
         state_upgrades: by version, the function that turns a state of it, as plain JSON data, into one of the next.
         receivers: by type of message, its handler.
         type_names: by type of message, its name in the header `fa-type`.
+        queries: the methods marked `@query`, by name.
     """
 
     state_type: ClassVar[Any] = NoneType
@@ -71,12 +73,13 @@ class Actor(Generic[S]):
     state_upgrades: ClassVar[Mapping[int, Callable[[Any], Any]]] = {}
     receivers: ClassVar[Mapping[Any, Callable[..., Any]]] = {}
     type_names: ClassVar[Mapping[Any, str]] = {}
+    queries: ClassVar[Mapping[str, Query]] = NO_QUERIES
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Find the state's type and the handlers.
 
         Raises:
-            ConfigurationError: a handler doesn't say what it takes, or two take the same.
+            ConfigurationError: a handler doesn't say what it takes, or two take the same; a query can't be called.
         """
         super().__init_subclass__(**options)
         cls.state_type = _state_type(cls)
@@ -93,6 +96,7 @@ class Actor(Generic[S]):
                 receivers[type_] = method
                 names[type_] = name or _show(type_)
         cls.receivers, cls.type_names = receivers, names
+        cls.queries = {**cls.queries, **queries_of(cls)}
 
     def __init__(self, ctx: Context, store: Store[Any, Any] | None = None) -> None:
         self.ctx = ctx

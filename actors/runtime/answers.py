@@ -151,12 +151,14 @@ class AnswerLater(msgspec.Struct, frozen=True):
         reply_to: where the answer goes unless it was asked again.
         key: the key that was asked.
         kind: the type of message that it was.
+        is_kept: whether the answer is kept, for when the question is asked again after it.
     """
 
     question: bytes
     reply_to: bytes
     key: bytes
     kind: str
+    is_kept: bool = True
 
 
 class Answers:
@@ -220,7 +222,14 @@ class Answers:
         if getattr(ctx, "_is_answered_later", False):
             return
         codec = self._types.codec_for(message)
-        self._give(state, request, _NONE if result is None or codec is None else b"o" + codec.encode(result))
+        answer = _NONE if result is None or codec is None else b"o" + codec.encode(result)
+        self._give(state, request, answer, is_kept=not getattr(ctx, "_is_answer_forgotten", False))
+
+    @staticmethod
+    def forget(ctx: Context) -> None:
+        """See `Context.forget_answer`."""
+        ctx._working("forget_answer")
+        ctx._is_answer_forgotten = True
 
     def later(self, ctx: Context) -> AnswerLater | None:
         """See `Context.answer_later`."""
@@ -235,7 +244,8 @@ class Answers:
             )
         ctx._is_answered_later = True
         self._keep_open(state, request)
-        return AnswerLater(request.id, request.reply_to, ctx._raw_key, kind)
+        is_kept = not getattr(ctx, "_is_answer_forgotten", False)
+        return AnswerLater(request.id, request.reply_to, ctx._raw_key, kind, is_kept)
 
     def answer_now(self, ctx: Context, later: AnswerLater, value: Any) -> bool:
         """See `Context.answer`."""
@@ -249,7 +259,8 @@ class Answers:
         if held is not None and not held.startswith(_PENDING):
             return False
         reply_to = later.reply_to if held is None else held[1:]
-        self._give(state, _Request(later.question, reply_to, None), self._encoded(later, value))
+        question = _Request(later.question, reply_to, None)
+        self._give(state, question, self._encoded(later, value), is_kept=later.is_kept)
         return True
 
     def _encoded(self, later: AnswerLater, value: Any) -> bytes:
@@ -284,15 +295,19 @@ class Answers:
         may_ask = state.on_wait is not None
         return not may_ask and request.deadline_ms is not None and now_ms > request.deadline_ms
 
-    def _give(self, state: TaskState, request: _Request, answer: bytes) -> None:
-        """Keep an answer and send it."""
+    def _give(self, state: TaskState, request: _Request, answer: bytes, *, is_kept: bool = True) -> None:
+        """Keep an answer, unless it isn't to be kept, and send it."""
         limit = min(state.max_record_bytes[self._store.name], state.resolve_output(self._reply_topic).max_record_bytes)
         if len(answer) + 2 * len(request.id) + len(request.reply_to) + RECORD_OVERHEAD_BYTES > limit:
             answer = _FAILED + _cut(
                 f"the message was handled, but the answer of {len(answer)} bytes doesn't fit into "
                 f"max.message.bytes={limit} of {self._reply_topic} or of the changelog of {self._store.name}"
             )
-        self._store.write_raw(state, request.id, answer, self._store.ttl_ms)
+        if is_kept:
+            self._store.write_raw(state, request.id, answer, self._store.ttl_ms)
+        elif state.overlays[self._store].get(request.id) is not None:
+            # That it was open.
+            state.overlays[self._store].delete(request.id)
         self._send(state, request, answer)
 
     def _send(self, state: TaskState, request: _Request, answer: bytes) -> None:

@@ -77,8 +77,15 @@ class Asker:
         """Give Unix milliseconds."""
         return self._clock.wall_ms()
 
-    async def ask(self, ctx: Context, actor: Any, key: Any, message: Any, timeout: timedelta) -> Any:
-        """See `Context.ask`."""
+    @property
+    def asks(self) -> Asks:
+        """What carries the questions; it outlives the task."""
+        return self._asks
+
+    async def ask(
+        self, ctx: Context, actor: Any, key: Any, message: Any, timeout: timedelta, *, id: str | None = None
+    ) -> Any:
+        """See `Context.ask`. With an `id` of its own the question takes no number of the message's."""
         state = ctx._state
         if hasattr(ctx, "expired_in"):
             raise UsageError(
@@ -95,7 +102,7 @@ class Asker:
         chain: list[Link] = [*_chain_in(ctx), (state.actor, state.partition, _text(ctx._raw_key))]
         _refuse_cycle(chain, target, asked)
         question = Question(
-            id=f"{ctx.next_id()}-{_digest(state.actor, target.name, asked.key, asked.value)}",
+            id=id or f"{ctx.next_id()}-{_digest(state.actor, target.name, asked.key, asked.value)}",
             topic=target.name,
             partition=partition_for(asked.key, target.partition_count),
             key=asked.key,

@@ -98,7 +98,8 @@ class Context:
 
     __slots__ = (
         "_asked",
-        "_count",
+        "_counts",
+        "_is_answer_forgotten",
         "_is_answered_later",
         "_raw_key",
         "_record",
@@ -116,8 +117,9 @@ class Context:
         self.key = key
 
     expired_in: Store[Any, Any]
-    _count: int
+    _counts: dict[str, int]
     _asked: Any
+    _is_answer_forgotten: bool
     _is_answered_later: bool
 
     @property
@@ -164,13 +166,11 @@ class Context:
         clock = state.tools.clock
         return state.scope.now_ms if clock is None else max(state.scope.now_ms, clock.wall_ms())
 
-    def next_id(self) -> str:
-        """Give an id for something that the message begets: the same for the n-th one whenever it is handled again."""
-        try:
-            self._count += 1
-        except AttributeError:
-            self._count = 1
-        return f"{self.message_id}-{self._count}"
+    def next_id(self, series: str = "") -> str:
+        """Give an id for what the message begets: the same for the n-th of a series whenever it is handled again."""
+        self._counts = counts = getattr(self, "_counts", {})
+        number = counts[series] = counts.get(series, 0) + 1
+        return f"{self.message_id}-{series}-{number}" if series else f"{self.message_id}-{number}"
 
     def undecodable(self, error: Exception) -> UndecodableRecordError:
         """Give the error that says that the message isn't what its actor takes."""
@@ -341,6 +341,13 @@ class Context:
         if asks is None:
             raise UsageError("ctx.ask(): no actor of this app answers: annotate what a handler returns")
         return await asks.ask(self, actor, key, message, timeout)
+
+    def forget_answer(self) -> None:
+        """Keep no answer to this question, for what only reads: if it is asked again, it is handled again.
+
+        Call it before `answer_later`; in an actor that gives no answers it raises `UsageError`.
+        """
+        self._answers("forget_answer").forget(self)
 
     def answer_later(self) -> AnswerLater | None:
         """Give what it takes to answer this question in a later message or timer of this key: keep it in the state.

@@ -321,6 +321,7 @@ class TopicCopy:
             topic_id=facts.topic_id,
             delete_retention_ms=facts.delete_retention_ms,
             max_record_bytes=facts.max_record_bytes,
+            partition_count=facts.partitions,
         )
         restored = await self._restorer.restore(store, changelog, partition)
         store.apply((), restored.position)

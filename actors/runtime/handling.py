@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from actors._core.policy import OnError
-from actors.errors import RecordError, Rejected, UndecodableRecordError
+from actors.errors import RecordError, RecordTooLargeError, Rejected, UndecodableRecordError
 from actors.ports import InputRecord, TopicPartition
 from actors.runtime.context import Context, TaskState, enter_message
 from actors.runtime.failures import as_record_error, undecodable
-from actors.runtime.parked import Parked
+from actors.runtime.parked import Parked, describe, send_dead_letter
 from actors.runtime.spec import ActorSpec
 from actors.runtime.turns import Turn
 
@@ -141,10 +141,20 @@ class Handling:
         else:
             where = f"{failed.topic}[{failed.partition}] offset {failed.offset}"
             logger.error("%s: %s: skipped after %d attempts", where, failed.reason, attempts, exc_info=failed.__cause__)
+            self._bury(state, record, failed, attempts)
         self._settle(state, record, turn)
         if self.spec.answers is not None:
             self.spec.answers.failed(state, record, failed.reason)
         state.scope.release()
+
+    def _bury(self, state: TaskState, record: InputRecord, failed: RecordError, attempts: int) -> None:
+        """Send what is skipped to the dead letters, if the policy wants that; one that doesn't fit is only logged."""
+        if not self.spec.on_error.dead_letters:
+            return
+        try:
+            send_dead_letter(self.spec, state, record, reason=describe(failed), attempts=attempts)
+        except RecordTooLargeError as error:
+            logger.error("%s offset %d: no dead letter: %s", self.source, record.offset, error)
 
     def _reject(self, state: TaskState, record: InputRecord, rejected: Rejected, turn: Turn | None) -> None:
         """Tell whoever asked that the handler refused the message, which is thereby handled."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from dataclasses import dataclass, field
 
@@ -33,7 +34,10 @@ class Cautions:
 
 @dataclass(slots=True, kw_only=True)
 class Ownership:
-    """One partition of one actor as its task holds it."""
+    """One partition of one actor as its task holds it.
+
+    `is_storing` is true while what was committed goes into the stores: they and their positions may disagree then.
+    """
 
     spec: ActorSpec
     partition: int
@@ -47,6 +51,8 @@ class Ownership:
     epoch: int = 0
     transaction: int = 0
     failures: int = 0
+    is_storing: bool = False
+    _commit_waits: list[asyncio.Future[None]] = field(default_factory=list)
 
     @property
     def source(self) -> TopicPartition:
@@ -56,6 +62,27 @@ class Ownership:
     def advance(self, event: Event) -> None:
         """Go on to the next state."""
         self.state = advance(self.state, event)
+        self.is_storing = False
+        if self._commit_waits:
+            self._wake()
+
+    async def commit_ended(self, timeout_s: float) -> None:
+        """Wait for the end of the commit that is under way, if one is, however it ends.
+
+        Raises:
+            TimeoutError: it takes longer.
+        """
+        if self.state is State.COMMITTING:
+            ended = asyncio.get_running_loop().create_future()
+            self._commit_waits.append(ended)
+            async with asyncio.timeout(timeout_s):
+                await ended
+
+    def _wake(self) -> None:
+        waits, self._commit_waits = self._commit_waits, []
+        for wait in waits:
+            if not wait.done():
+                wait.set_result(None)
 
     def mark(self, progress: Progress) -> str:
         """Give the offset metadata of the next commit."""

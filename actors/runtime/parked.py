@@ -172,7 +172,7 @@ class Parked:
         Raises:
             RecordError: it doesn't fit into the store, or into the topic.
         """
-        reason, sent = _describe(failed), len(state.outputs)
+        reason, sent = describe(failed), len(state.outputs)
         told = None if isinstance(record, Moment) else _control(record)
         if told is not None:
             # What the broker refuses is what a retry led to. It is undone, so all are parked as before.
@@ -180,7 +180,7 @@ class Parked:
             return
         try:
             self._append(state, record, reason, attempts)
-            self._send_dead_letter(state, record, reason, attempts)
+            send_dead_letter(self._spec, state, record, reason=reason, attempts=attempts)
         except RecordTooLargeError as error:
             state.scope.rollback()
             del state.outputs[sent:]
@@ -255,29 +255,6 @@ class Parked:
                 raise
             short = msgspec.structs.replace(message, error=message.error[:SHORT_ERROR_CHARS])
             store.write_raw(state, place, msgspec.json.encode(short))
-
-    def _send_dead_letter(self, state: TaskState, record: InputRecord, reason: str, attempts: int) -> None:
-        topic = self._spec.dead_letters
-        if topic is None:
-            return
-        source = state.source
-        # One that was parked before and sent again has these headers already.
-        headers = [pair for pair in record.headers if pair[0] not in _DEAD_LETTER_HEADERS]
-        headers += [
-            (ERROR_HEADER, reason.encode()),
-            (ORIGIN_HEADER, f"{source.topic}/{source.partition}/{record.offset}".encode()),
-            (ATTEMPTS_HEADER, str(attempts).encode()),
-            (ACTOR_HEADER, self._spec.name.encode()),
-        ]
-        size = len(record.key or b"") + len(record.value or b"")
-        size += sum(len(name) + len(data or b"") for name, data in headers)
-        if size + RECORD_OVERHEAD_BYTES > topic.max_record_bytes:
-            raise RecordTooLargeError(
-                f"{topic.name}: with its headers it has {size} bytes and doesn't fit into the topic's "
-                f"max.message.bytes={topic.max_record_bytes}: raise that and restart the worker"
-            )
-        state.outputs.append(Output(topic.name, None, record.key, record.value, headers, None))
-        state.output_bytes += size + 64
 
     # --- control records -------------------------------------------------------------------------------------------
 
@@ -365,7 +342,7 @@ class Parked:
     def _fail_again(
         self, state: TaskState, store: Store[bytes, bytes], place: bytes, message: ParkedMessage, failed: RecordError
     ) -> None:
-        again = msgspec.structs.replace(message, error=_describe(failed), attempts=message.attempts + 1)
+        again = msgspec.structs.replace(message, error=describe(failed), attempts=message.attempts + 1)
         try:
             self._write(state, store, place, again)
         except RecordTooLargeError:
@@ -401,6 +378,35 @@ class Parked:
         if first is not None:
             message = msgspec.json.decode(first[1], type=ParkedMessage)
             self._fail_again(state, store, first[0], message, failed)
+
+
+def send_dead_letter(spec: ActorSpec, state: TaskState, record: InputRecord, *, reason: str, attempts: int) -> None:
+    """Send a message that can't be handled to the actor's dead-letter topic, if it has one, in the commit.
+
+    Raises:
+        RecordTooLargeError: it doesn't fit into the topic with the headers that say why.
+    """
+    topic = spec.dead_letters
+    if topic is None:
+        return
+    source = state.source
+    # One that was parked before and sent again has these headers already.
+    headers = [pair for pair in record.headers if pair[0] not in _DEAD_LETTER_HEADERS]
+    headers += [
+        (ERROR_HEADER, reason.encode()),
+        (ORIGIN_HEADER, f"{source.topic}/{source.partition}/{record.offset}".encode()),
+        (ATTEMPTS_HEADER, str(attempts).encode()),
+        (ACTOR_HEADER, spec.name.encode()),
+    ]
+    size = len(record.key or b"") + len(record.value or b"")
+    size += sum(len(name) + len(data or b"") for name, data in headers)
+    if size + RECORD_OVERHEAD_BYTES > topic.max_record_bytes:
+        raise RecordTooLargeError(
+            f"{topic.name}: with its headers it has {size} bytes and doesn't fit into the topic's "
+            f"max.message.bytes={topic.max_record_bytes}: raise that and restart the worker"
+        )
+    state.outputs.append(Output(topic.name, None, record.key, record.value, headers, None))
+    state.output_bytes += size + 64
 
 
 def _lines(overlay: Overlay) -> Iterator[tuple[bytes, int]]:
@@ -439,7 +445,7 @@ def _settled(state: TaskState, record: InputRecord, turn: Turn) -> bool:
         ctx._state = None
 
 
-def _describe(failed: RecordError) -> str:
+def describe(failed: RecordError) -> str:
     """Give the error as one text, without what can't be written as UTF-8, not too long."""
     cause = failed.__cause__
     text = failed.reason if cause is None else f"{type(cause).__name__}: {cause}"

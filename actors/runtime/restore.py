@@ -4,6 +4,10 @@ The end is the high watermark as it is after the task's transactional id was fen
 committed lies before it, and nobody but this task writes behind it. Reading is read-committed, so what lies before it
 and isn't given belongs to an aborted transaction, or is a marker.
 
+A store without a position may begin from a seed, whose content is that of the log up to an offset. It counts as a
+checkpoint from the moment before its maker began to read: too old a one isn't taken, and like any other checkpoint it
+is given up when deletes may have escaped it by the end of the restore. One that can't be used costs a line in the log.
+
 If the process dies in here, the store holds a prefix of the log's effects with the position of that prefix, and
 keeps the wall time of the checkpoint that the restore began from: the age that matters for missed deletes is the age of
 the oldest content.
@@ -16,12 +20,14 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from actors._core.takeover import Restore, missed_tombstones, plan_restore
+from actors._core.takeover import LogBounds, Restore, missed_tombstones, plan_restore, why_no_seed
 from actors.errors import RestoreError
-from actors.ports import Clock, LogRecord, Logs, TopicPartition
+from actors.ports import Clock, LogRecord, Logs, Seed, Seeds, TopicPartition
 from actors.runtime.state import Restored
 from actors.runtime.threads import finish_in_thread
-from stores._core.record import STAMP_BYTES, STAMP_HEADER, Position, decode_stamp, encode_stamp
+from stores._core.record import STAMP_BYTES, STAMP_HEADER, Position
+from stores._core.replay import NO_STAMP, advance
+from stores.errors import SeedError
 from stores.ports import PartitionStore
 
 logger = logging.getLogger(__name__)
@@ -31,7 +37,6 @@ LONG_READS_AT_ONCE = 4
 """How many restores of more than `LONG_READ` offsets a worker runs side by side: it bounds memory, and more would only
 make all of them late."""
 REPORT_EVERY_S = 5.0
-_NO_STAMP = encode_stamp(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +48,16 @@ class Changelog:
     topic_id: str
     delete_retention_ms: int
     max_record_bytes: int
+    partition_count: int
 
 
 class Restorer:
-    """Restores the stores of one worker."""
+    """Restores the stores of one worker, empty ones from `seeds` if there are some."""
 
-    def __init__(self, logs: Logs, clock: Clock, *, clock_skew_margin_ms: int) -> None:
+    def __init__(self, logs: Logs, clock: Clock, *, clock_skew_margin_ms: int, seeds: Seeds | None = None) -> None:
         self._logs = logs
         self._clock = clock
+        self._seeds = seeds
         self._margin_ms = clock_skew_margin_ms
         self._long_reads = asyncio.Semaphore(LONG_READS_AT_ONCE)
 
@@ -62,11 +69,14 @@ class Restorer:
         """
         source = TopicPartition(changelog.topic, partition)
         asked_ms = self._clock.wall_ms()
-        position = store.position()
-        plan = plan_restore(position, await self._logs.bounds(source), changelog.topic_id)
+        position, bounds = store.position(), await self._logs.bounds(source)
+        plan = plan_restore(position, bounds, changelog.topic_id)
         if plan.wipe is not None:
             await self._wipe(store, source, plan.wipe)
             position = None
+        if position is None and self._seeds is not None:
+            position = await self._begin_from_seed(self._seeds, store, source, changelog, bounds)
+            plan = plan_restore(position, bounds, changelog.topic_id)
         restored = await self._read(store, source, plan, _begin(position, plan, asked_ms, changelog))
         if position is not None and self._missed(plan, changelog, position.wall_time_ms, self._margin_ms):
             await self._wipe(store, source, "its checkpoint is older than deletes are kept, some may have escaped it")
@@ -89,6 +99,42 @@ class Restorer:
             margin_ms=margin_ms,
         )
 
+    async def _begin_from_seed(
+        self, seeds: Seeds, store: PartitionStore, source: TopicPartition, changelog: Changelog, bounds: LogBounds
+    ) -> Position | None:
+        """Put a seed into an empty store, if there is one that fits; give the store's position."""
+        started_s = self._clock.monotonic()
+        try:
+            async with self._long_reads:
+                seed = await finish_in_thread(seeds.find, changelog.store, source.partition)
+                if seed is None:
+                    logger.info("%s: there is no seed of it in %s", source, seeds)
+                    return None
+                self._check(seed, changelog, bounds)
+                await finish_in_thread(store.seed, seed)
+        except SeedError as error:
+            logger.warning("%s: the seed isn't used, the changelog has everything: %s", source, error)
+            return None
+        seconds = self._clock.monotonic() - started_s
+        logger.info("%s: begun with %d keys of %s in %.2f s", source, seed.keys, seed, seconds)
+        return store.position()
+
+    def _check(self, seed: Seed, changelog: Changelog, bounds: LogBounds) -> None:
+        if seed.changelog != changelog.topic:
+            raise SeedError(f"it is of topic {seed.changelog}")
+        if seed.partition_count != changelog.partition_count:
+            raise SeedError(f"it is of {seed.partition_count} partitions, the topic has {changelog.partition_count}")
+        why = why_no_seed(
+            seed.position,
+            bounds,
+            changelog.topic_id,
+            now_ms=self._clock.wall_ms(),
+            delete_retention_ms=changelog.delete_retention_ms,
+            margin_ms=self._margin_ms,
+        )
+        if why is not None:
+            raise SeedError(why)
+
     async def _wipe(self, store: PartitionStore, source: TopicPartition, why: str) -> None:
         logger.warning("%s: building the store anew: %s", source, why)
         await finish_in_thread(store.wipe)
@@ -107,7 +153,7 @@ class Restorer:
         started_s = reported_s = self._clock.monotonic()
         async for records, next_offset in self._logs.read(source, plan.start, plan.end):
             writes, newest = stored_writes(records)
-            position = _after(position, newest, next_offset)
+            position = advance(position, newest, next_offset)
             store.load(writes, _unfinished(position, plan))
             count += len(records)
             now_s = self._clock.monotonic()
@@ -142,14 +188,14 @@ def stored_writes(records: Iterable[LogRecord]) -> tuple[list[tuple[bytes, bytes
     input offset, big-endian and not negative.
     """
     writes: list[tuple[bytes, bytes | None]] = []
-    newest = _NO_STAMP
+    newest = NO_STAMP
     for record in records:
         key, value, headers = record.key, record.value, record.headers
         if key is None:
             continue
         stamp = headers[0][1] if len(headers) == 1 and headers[0][0] == STAMP_HEADER else _stamp(headers)
         if len(stamp) != STAMP_BYTES:
-            stamp = _NO_STAMP
+            stamp = NO_STAMP
         elif stamp > newest:
             newest = stamp
         writes.append((key, None if value is None else stamp + value))
@@ -158,32 +204,11 @@ def stored_writes(records: Iterable[LogRecord]) -> tuple[list[tuple[bytes, bytes
 
 def _stamp(headers: Iterable[tuple[str, bytes]]) -> bytes:
     """Give the last stamp among a record's headers."""
-    stamp = _NO_STAMP
+    stamp = NO_STAMP
     for name, value in headers:
         if name == STAMP_HEADER:
             stamp = value
     return stamp
-
-
-def _after(position: Position, newest: bytes, next_offset: int) -> Position:
-    """Move the position past records whose highest stamp is `newest`.
-
-    The newest owner's input offset counts, also where an older one had come further: an operator may have set the
-    offset back in between.
-    """
-    stamp = decode_stamp(newest)
-    if stamp.epoch > position.epoch:
-        source_offset = stamp.source_offset + 1
-    elif stamp.epoch == position.epoch and newest is not _NO_STAMP:
-        source_offset = max(position.source_offset, stamp.source_offset + 1)
-    else:
-        source_offset = position.source_offset
-    return replace(
-        position,
-        changelog_offset=next_offset,
-        epoch=max(position.epoch, stamp.epoch),
-        source_offset=source_offset,
-    )
 
 
 def _unfinished(position: Position, plan: Restore) -> Position:

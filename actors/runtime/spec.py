@@ -27,7 +27,7 @@ class ActorSpec:
         encode_message: gives the value and the headers of a message to this actor.
         timers, effects, parked: the stores of these, which are in `stores` too; None for what isn't used.
         effect_functions: by name.
-        dead_letters: where messages go that are parked.
+        dead_letters: where messages go that are parked, or skipped and buried.
         answers: how its handlers' answers go to who asked; None if they give none.
     """
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +48,7 @@ from actors.runtime.state import Restored
 from actors.runtime.tenure import CAREFUL_TURNS_S, Tenure
 from actors.runtime.threads import finish_in_thread
 from stores.errors import StoreCorruptedError, StoreError
+from stores.ports import PartitionStore
 
 logger = logging.getLogger(__name__)
 
@@ -198,6 +199,45 @@ class Task:
             except Exception as error:
                 self.failure = self.failure or error
             self._ownership.state = State.CLOSED
+
+    # --- for queries -----------------------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> Identity:
+        """The member of the group as which this worker owns the partition."""
+        return self._ownership.identity
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether a commit is under way: others may see what it wrote before the stores have it."""
+        return self.state is State.COMMITTING
+
+    @property
+    def committed(self) -> Mapping[str, PartitionStore] | None:
+        """The stores by name while they hold what was committed, save for a commit that is under way; else None.
+
+        They do while the task runs, or stands still in front of a record.
+        """
+        is_working = self.state in (State.RUNNING, State.COMMITTING, State.HALTED)
+        if not is_working or self._ownership.is_storing:
+            return None
+        return {store.name: held.store for store, held in zip(self.spec.stores, self._stores, strict=True)}
+
+    @property
+    def now_ms(self) -> int:
+        """The time of the partition, which never goes back; Unix milliseconds."""
+        tenure = self._tenure
+        if tenure is not None:
+            return tenure.now_ms
+        return max((held.position.wall_time_ms for held in self._stores), default=0)
+
+    async def commit_ended(self, timeout_s: float) -> None:
+        """Wait for the end of the commit that is under way, if one is.
+
+        Raises:
+            TimeoutError: it takes longer.
+        """
+        await self._ownership.commit_ended(timeout_s)
 
     async def _wait_for_predecessor(self) -> None:
         """Wait until the partition's last task touches nothing any more: its last commit may still be on its way."""

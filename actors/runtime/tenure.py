@@ -134,6 +134,11 @@ class Tenure:
         return not self._messages.outputs and not any(overlay.writes for _, overlay in self._overlays)
 
     @property
+    def now_ms(self) -> int:
+        """The partition's time, which never goes back."""
+        return self._scope.now_ms
+
+    @property
     def reached(self) -> int:
         """The offset behind the last input that was handled."""
         return max(self.next_offset, self._progress.reached)
@@ -440,6 +445,7 @@ class Tenure:
                 outputs=outputs,
             )
         )
+        ownership.is_storing = True
         for (store, _), (held, overlay, writes) in zip(self._overlays, frozen, strict=True):
             topic = spec.changelogs[store.name].topic
             await held.write(

@@ -106,6 +106,10 @@ class Worker:
         """The tasks of the partitions that are assigned now."""
         return self._tasks.values()
 
+    def task_of(self, source: TopicPartition) -> Task | None:
+        """Give the task of a partition, None if it isn't assigned to this worker now."""
+        return self._tasks.get(source)
+
     def room(self) -> None:
         """Note that a task's queue has room, or that it began to run."""
         self._room.set()

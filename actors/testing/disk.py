@@ -14,7 +14,8 @@ from pathlib import Path
 from actors.runtime.stores import StoreCache
 from actors.testing.loop import Process
 from stores._core.record import Position
-from stores.errors import StoreClosedError, StoreCorruptedError, StoreLockedError, StoreUnavailableError
+from stores.errors import SeedError, StoreClosedError, StoreCorruptedError, StoreLockedError, StoreUnavailableError
+from stores.ports import SeedContent
 
 Writes = Iterable[tuple[bytes, bytes | None]]
 CHECKPOINTS_KEPT = 8
@@ -45,7 +46,7 @@ class Disk:
 
     Attributes:
         is_full: writes are refused while it is true.
-        on_write: called after each write with the kind ("apply", "load" or "wipe") and the files.
+        on_write: called after each write with the kind ("apply", "load", "seed" or "wipe") and the files.
     """
 
     def __init__(self) -> None:
@@ -140,6 +141,16 @@ class DiskStore:
         """See `stores.ports.PartitionStore.settle`."""
         self._begin("settle")
         self._files.unsettled = 0
+
+    def estimated_keys(self) -> int:
+        """See `stores.ports.PartitionStore.estimated_keys`."""
+        return len(self._files.data)
+
+    def seed(self, content: SeedContent) -> None:
+        """See `stores.ports.PartitionStore.seed`."""
+        if self.position() is not None:
+            raise SeedError(f"{self} isn't empty: a seed is for a store that is")
+        self._write("seed", list(content.rows()), content.position)
 
     def wipe(self) -> None:
         """See `stores.ports.PartitionStore.wipe`."""

@@ -43,7 +43,8 @@ from actors.testing.replay_tenure import (
     replay_spec,
 )
 from stores._core.record import STAMP_BYTES, Position, decode_stamp, encode_stamp
-from stores.rocks import RocksResources, RocksStore
+from stores.rocks import RocksStore
+from stores.rocks_options import RocksResources
 
 if TYPE_CHECKING:
     from actors._faust.app import App

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import NamedTuple, Self
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -14,6 +14,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
 from actors._core.partitioner import partitions_for
+from stores._core.record import STAMP_HEADER
 
 _CHUNK = 20_000
 _BATCH_BYTES = 900_000
@@ -42,21 +43,32 @@ async def make_topics(brokers: str, *names: str, partitions: int) -> None:
                 await producer.client.force_metadata_update()
 
 
-async def load(brokers: str, topic: str, partitions: int, records: Iterable[tuple[bytes, bytes]]) -> int:
-    """Send (key, value) records in full batches, each to the partition of its key; give how many there were."""
+async def load(
+    brokers: str,
+    topic: str,
+    partitions: int,
+    records: Iterable[tuple[bytes, bytes]],
+    *,
+    stamp: Callable[[int], bytes] | None = None,
+) -> int:
+    """Send (key, value) records in full batches, each to the partition of its key; give how many there were.
+
+    `stamp` gives the stamp of the record number so and so, for a changelog.
+    """
     count = 0
     async with producing(brokers, max_batch_size=_BATCH_BYTES) as producer:
         builders = [producer.create_batch() for _ in range(partitions)]
         sent: list[asyncio.Future[object]] = []
         rest = iter(records)
         while chunk := list(itertools.islice(rest, _CHUNK)):
-            count += len(chunk)
             homes = partitions_for([key for key, _ in chunk], partitions)
-            for (key, value), home in zip(chunk, homes, strict=True):
-                if builders[home].append(key=key, value=value, timestamp=None) is None:
+            for number, ((key, value), home) in enumerate(zip(chunk, homes, strict=True), count):
+                headers = [] if stamp is None else [(STAMP_HEADER, stamp(number))]
+                if builders[home].append(key=key, value=value, timestamp=None, headers=headers) is None:
                     sent.append(await producer.send_batch(builders[home], topic, partition=home))
                     builders[home] = producer.create_batch()
-                    builders[home].append(key=key, value=value, timestamp=None)
+                    builders[home].append(key=key, value=value, timestamp=None, headers=headers)
+            count += len(chunk)
         for home, builder in enumerate(builders):
             if builder.record_count():
                 sent.append(await producer.send_batch(builder, topic, partition=home))

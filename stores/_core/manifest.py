@@ -55,29 +55,29 @@ def encode_manifest(manifest: Manifest) -> str:
     return json.dumps({"format": MANIFEST_FORMAT, **asdict(manifest)}, indent=1, ensure_ascii=False) + "\n"
 
 
-def decode_manifest(text: str) -> Manifest:
+def decode_manifest(raw_text: str) -> Manifest:
     """Read what `encode_manifest` wrote; fields that this release doesn't know are ignored.
 
     Raises:
         ValueError: it isn't a manifest, or it is of a format this release doesn't know. The text says which.
     """
     try:
-        raw = json.loads(text)
+        raw = json.loads(raw_text)
     except ValueError as error:
         raise ValueError(f"not a manifest: no JSON ({error})") from error
     if not isinstance(raw, dict):
         raise ValueError(f"not a manifest: {type(raw).__name__} instead of an object")  # noqa: TRY004
-    if _integer(raw, "format", "manifest") != MANIFEST_FORMAT:
+    if integer(raw, "format", "manifest") != MANIFEST_FORMAT:
         raise ValueError(f"manifest of format {raw['format']}, this release reads format {MANIFEST_FORMAT}")
     manifest = Manifest(
-        app=_text(raw, "app"),
-        store=_text(raw, "store"),
-        changelog=_text(raw, "changelog"),
-        placement=_text(raw, "placement"),
-        worker=_text(raw, "worker"),
-        exported_at_ms=_integer(raw, "exported_at_ms", "manifest"),
-        partition_count=_integer(raw, "partition_count", "manifest"),
-        partitions=tuple(_partition(part) for part in _typed(raw, "partitions", list, "manifest")),
+        app=text(raw, "app"),
+        store=text(raw, "store"),
+        changelog=text(raw, "changelog"),
+        placement=text(raw, "placement"),
+        worker=text(raw, "worker"),
+        exported_at_ms=integer(raw, "exported_at_ms", "manifest"),
+        partition_count=integer(raw, "partition_count", "manifest"),
+        partitions=tuple(_partition(part) for part in typed(raw, "partitions", list, "manifest")),
     )
     _check(manifest)
     return manifest
@@ -102,31 +102,36 @@ def _partition(raw: object) -> ManifestPartition:
         raise ValueError(f"manifest with a partition that is {type(raw).__name__} instead of an object")  # noqa: TRY004
     where = f"partition {raw.get('partition')}"
     return ManifestPartition(
-        partition=_integer(raw, "partition", where),
-        file=_typed(raw, "file", str, where),
-        keys=_integer(raw, "keys", where),
-        position=_position(_typed(raw, "position", dict, where), f"the position of {where}"),
+        partition=integer(raw, "partition", where),
+        file=typed(raw, "file", str, where),
+        keys=integer(raw, "keys", where),
+        position=part_position(raw, where),
     )
 
 
-def _position(raw: dict[str, Any], where: str) -> Position:
+def part_position(part: dict[str, Any], where: str) -> Position:
+    """Give the position of a manifest's partition; `ValueError` if it has none."""
+    raw, where = typed(part, "position", dict, where), f"the position of {where}"
     numbers = {
-        field.name: _integer(raw, field.name, where) for field in fields(Position) if field.name != "changelog_id"
+        field.name: integer(raw, field.name, where) for field in fields(Position) if field.name != "changelog_id"
     }
-    return Position(**numbers, changelog_id=_typed(raw, "changelog_id", str, where))
+    return Position(**numbers, changelog_id=typed(raw, "changelog_id", str, where))
 
 
-def _text(raw: dict[str, Any], field: str) -> str:
-    value: str = _typed(raw, field, str, "manifest")
+def text(raw: dict[str, Any], field: str) -> str:
+    """Give a manifest's field that has to be text; `ValueError` if it isn't."""
+    value: str = typed(raw, field, str, "manifest")
     return value
 
 
-def _integer(raw: dict[str, Any], field: str, where: str) -> int:
-    value: int = _typed(raw, field, int, where)
+def integer(raw: dict[str, Any], field: str, where: str) -> int:
+    """Give a field that has to be a whole number; `ValueError`, which names `where`, if it isn't."""
+    value: int = typed(raw, field, int, where)
     return value
 
 
-def _typed(raw: dict[str, Any], field: str, kind: type, where: str) -> Any:
+def typed(raw: dict[str, Any], field: str, kind: type, where: str) -> Any:
+    """Give a field that has to be of a type; `ValueError`, which names `where`, if it isn't."""
     if field not in raw:
         raise ValueError(f"not a manifest: {where} has no {field!r}")
     value = raw[field]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from actors._kafka.asks import KafkaAsks
-from actors.errors import AskTimeoutError, UnknownTopicError
+from actors.errors import AskClosedError, UnknownTopicError
 from actors.ports import Answer, Asks, CommitBatch, LogRecord, Output, Question, TopicPartition
 from actors.runtime.asks import ASK, REPLY_TO, STATUS
 from actors.testing import FakeAsks
@@ -168,8 +168,8 @@ async def test_who_waits_is_told_when_the_client_is_closed(brokers: str) -> None
     # It made the topic by itself.
     assert 0 <= int(partition) < (await world.group.topics([topic]))[topic].partitions == 8
     await asks.close()
-    with pytest.raises(AskTimeoutError, match="was closed"):
+    with pytest.raises(AskClosedError, match="was closed"):
         await asked
-    with pytest.raises(AskTimeoutError, match="was closed"):
+    with pytest.raises(AskClosedError, match="was closed"):
         await desk.ask("q2")
     await world.close()

@@ -7,11 +7,15 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from actors.testing.disk import Disk
+from actors.testing.loop import Process, VirtualLoop
 from stores import rocks
 from stores._core.record import Position
-from stores.errors import StoreClosedError
+from stores._core.seed import table_file
+from stores.errors import SeedError, StoreClosedError
 from stores.memory import MemoryStore
 from stores.rocks import RocksResources, RocksStore
+from stores.tables import write_tables
 
 KEYS = st.sampled_from([b"", b"\x00", b"a", b"a\x00", b"a\xff", b"b", b"\xff", b"\xff\xff"])
 WRITES = st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=30)), max_size=12)
@@ -32,6 +36,19 @@ def _loads_go_past_the_log():
 
 @pytest.fixture(params=["memory", "rocks"])
 def store(request, tmp_path):
+    opened = MemoryStore() if request.param == "memory" else RocksStore.open(tmp_path / "0", resources=RESOURCES)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(params=["memory", "rocks", "simulated"])
+def empty(request, tmp_path):
+    """A store of each kind, also the one on a simulated disk."""
+    if request.param == "simulated":
+        loop = VirtualLoop()
+        yield Disk()._open(Process(loop, "process"), "store", 0)
+        loop.close()
+        return
     opened = MemoryStore() if request.param == "memory" else RocksStore.open(tmp_path / "0", resources=RESOURCES)
     yield opened
     opened.close()
@@ -148,8 +165,9 @@ def test_wipe_forgets_everything(store, write):
         lambda store: store.load([], at(1)),
         lambda store: store.settle(),
         lambda store: store.wipe(),
+        lambda store: store.seed(Content({}, at(1))),
     ],
-    ids=["get", "scan", "position", "apply", "load", "settle", "wipe"],
+    ids=["get", "scan", "position", "apply", "load", "settle", "wipe", "seed"],
 )
 def test_a_closed_store_says_so(store, call):
     store.apply([(b"a", b"1")], at(1))
@@ -177,3 +195,65 @@ def test_rocks_does_what_memory_does(batches, start, end, reverse, loading):
         assert list(store.scan(start, end, reverse=reverse)) == list(memory.scan(start, end, reverse=reverse))
         assert store.position() == memory.position()
         store.close()
+
+
+class Content:
+    """A seed of rows, in tables made for the purpose."""
+
+    def __init__(self, rows: dict[bytes, bytes], position: Position, *, table_bytes: int = 1) -> None:
+        self.position = position
+        self._rows = sorted(rows.items())
+        self._table_bytes = table_bytes
+
+    def place(self, folder: Path) -> list[Path]:
+        made = write_tables(self._rows, lambda number: folder / table_file(0, number), table_bytes=self._table_bytes)
+        return [folder / table.file for table in made]
+
+    def rows(self):
+        return iter(self._rows)
+
+
+class Useless(Content):
+    def place(self, folder: Path) -> list[Path]:
+        (folder / "half.sst").write_bytes(b"half")
+        raise SeedError("damaged")
+
+    def rows(self):
+        yield from self._rows
+        raise SeedError("damaged")
+
+
+def test_a_seed_is_content_and_position_of_an_empty_store(empty):
+    rows = {b"%05d" % number: b"%d" % number for number in range(3_000)} | {b"": b"1", b"\xff\xff": b"2"}
+    empty.seed(Content(rows, at(7)))
+    assert list(empty.scan()) == sorted(rows.items())
+    assert empty.position() == at(7)
+    empty.load([(b"00001", None), (b"00002", b"new")], at(8))
+    empty.apply([(b"00003", None), (b"aaa", b"new")], at(9))
+    rows = {**rows, b"00002": b"new", b"aaa": b"new"}
+    del rows[b"00001"], rows[b"00003"]
+    assert list(empty.scan()) == sorted(rows.items())
+    assert empty.position() == at(9)
+
+
+def test_a_seed_without_keys_is_a_position(empty):
+    empty.seed(Content({}, at(7)))
+    assert (list(empty.scan()), empty.position()) == ([], at(7))
+
+
+def test_a_seed_that_is_no_good_leaves_an_empty_store(empty):
+    with pytest.raises(SeedError, match="damaged"):
+        empty.seed(Useless({b"a": b"1"}, at(7)))
+    assert (list(empty.scan()), empty.position()) == ([], None)
+    empty.apply([(b"b", b"2")], at(1))
+    assert list(empty.scan()) == [(b"b", b"2")]
+
+
+def test_a_seed_is_for_an_empty_store(empty):
+    empty.apply([(b"a", b"1")], at(1))
+    with pytest.raises(SeedError, match="isn't empty"):
+        empty.seed(Content({b"b": b"2"}, at(7)))
+    assert (list(empty.scan()), empty.position()) == ([(b"a", b"1")], at(1))
+    empty.wipe()
+    empty.seed(Content({b"b": b"2"}, at(7)))
+    assert (list(empty.scan()), empty.position()) == ([(b"b", b"2")], at(7))

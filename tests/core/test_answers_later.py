@@ -203,3 +203,50 @@ def test_a_refusal_reaches_who_waits_for_it():
         driver.advance(1, settle=False)
         driver.tell(gate, "g", Open(None, refuse=True))
         assert seen == ["refused"]
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_an_answer_that_is_forgotten_is_not_kept_and_the_question_is_handled_again(is_later, is_forgotten):
+    app = an_app()
+    handled: list[str] = []
+    kept: list[Any] = []
+
+    @app.actor(app.topic("in", key_type=str, value_type=str))
+    def act(ctx, what) -> str:
+        handled.append(what)
+        if what == "question":
+            if is_forgotten:
+                ctx.forget_answer()
+            if is_later:
+                kept.append(msgspec.json.decode(msgspec.json.encode(ctx.answer_later()), type=AnswerLater))
+        elif kept:
+            ctx.answer(kept.pop(), "much")
+        return "much"
+
+    topic = driver_topic(app, act)
+    with ActorTestDriver(app) as driver:
+        for _ in range(2):
+            driver.send(topic, key="a", value="question", headers=asked(b"q"))
+            driver.send(topic, key="a", value="answer")
+        assert replies(driver) == [(b"q", b"ok", b"much")] * 2
+        assert handled.count("question") == (2 if is_forgotten else 1)
+        store = next(store for store in app.definition_of(act).stores if store.name.endswith("-answers"))
+        assert driver.items(store) == ({} if is_forgotten else {b"q": b"omuch"})
+
+
+def test_an_open_question_is_not_handled_again_though_its_answer_is_forgotten():
+    app = an_app()
+    handled: list[str] = []
+
+    @app.actor(app.topic("in", key_type=str, value_type=str))
+    def act(ctx, what) -> str:
+        handled.append(what)
+        ctx.forget_answer()
+        ctx.answer_later()
+        return ""
+
+    with ActorTestDriver(app) as driver:
+        for _ in range(2):
+            driver.send(driver_topic(app, act), key="a", value="question", headers=asked(b"q"))
+        assert handled == ["question"]

@@ -134,6 +134,73 @@ def test_who_gives_up_and_what_is_broken_leave_no_trace_but_the_token():
     assert (lock, events) == (Lock(last_token=3), [Expired("c", 3), Released("x", 0)])
 
 
+def test_a_claim_is_released_renewed_and_given_up_by_itself():
+    lock, _ = locks.acquire(Lock(), want("a", claim="one"), 0, 5)
+    lock, events = locks.acquire(lock, want("a", "a2", claim="two"), 0, 6)
+    assert events == [Granted("a2", 5, 10, 0, 2)]
+    # Another of the owner's that waits, for what it may not have together.
+    lock, _ = locks.acquire(lock, want("b", claim="three"), 0, 7)
+    assert locks.give_up(lock, "g", "a", 1, claim="three") == (lock, [Released("g", 0)])
+    for claim in ("three", "four"):
+        assert locks.release(lock, "r", "a", 5, 1, claim=claim) == (lock, [Refused("r", "expired")])
+        assert locks.renew(lock, "r", "a", 5, 10, 1, claim=claim) == (lock, [Refused("r", "expired")])
+    lock, events = locks.release(lock, "r", "a", 5, 1, claim="one")
+    assert events == [Released("r", 1)]
+    assert lock.holders[0].claims == ("two",)
+    assert locks.release(lock, "r", "a", 5, 1, claim="one") == (lock, [Refused("r", "expired")])
+    lock, events = locks.give_up(lock, "g", "a", 1, claim="two")
+    assert events == [Released("g", 0), Granted("b1", 7, 11, 1, 1)]
+
+
+def test_an_owner_that_asks_anew_has_one_claim_only_and_keeps_its_place():
+    lock, _ = locks.acquire(Lock(), want("a", claim="one", anew=True), 0, 5)
+    lock, _ = locks.acquire(lock, want("b", claim="old", anew=True), 0, 6)
+    lock, _ = locks.acquire(lock, want("c"), 0, 7)
+    lock, events = locks.acquire(lock, want("a", "a2", claim="two", anew=True), 1, 8)
+    assert events == [Granted("a2", 5, 11, 0, 1)]
+    lock, events = locks.acquire(lock, want("b", "b2", claim="new", anew=True, shared=True), 1, 9)
+    assert events == [Refused("b1", "broken")]
+    assert [waiter.want.id for waiter in lock.waiters] == ["b2", "c1"]
+    # The program that was taken for dead wakes up.
+    for step in (
+        locks.release(lock, "r", "a", 5, 2, claim="one"),
+        locks.give_up(lock, "g", "a", 2, claim="one"),
+        locks.give_up(lock, "g", "b", 2, claim="old"),
+    ):
+        assert step[0] == lock
+    _, events = locks.release(lock, "r", "a", 5, 2, claim="two")
+    assert events == [Released("r", 0), Granted("b2", 9, 12, 1, 1)]
+
+
+def test_who_waited_long_has_a_short_lease_first():
+    first = locks.FIRST_LEASE_MS
+    ttl_ms = 6 * first
+    lock, _ = locks.acquire(Lock(), want("a", ttl_ms=ttl_ms), 0, 1)
+    lock, _ = locks.acquire(lock, want("b", ttl_ms=ttl_ms, wait_ms=10 * ttl_ms), 0, 2)
+    lock, _ = locks.acquire(lock, want("c", ttl_ms=ttl_ms, wait_ms=10 * ttl_ms), 2 * first, 3)
+    lock, events = locks.release(lock, "r", "a", 1, 2 * first + 1)
+    assert events[1] == Granted("b1", 2, 3 * first + 1, 2 * first + 1, 1)
+    lock, events = locks.release(lock, "r", "b", 2, 2 * first + 2)
+    # A third of its lease isn't over yet: it counts from the request.
+    assert events[1] == Granted("c1", 3, 8 * first + 2, 2, 1)
+    lock, _ = locks.acquire(lock, want("c", "c2", ttl_ms=10), 2 * first + 3, 4)
+    assert lock.holders[0].expires_ms == 8 * first + 2
+
+
+def test_a_holder_takes_it_no_more_often_than_that():
+    lock, _ = locks.acquire(Lock(), want("a", claim="0"), 0, 1)
+    for number in range(1, locks.MAX_CLAIMS):
+        lock, _ = locks.acquire(lock, want("a", claim=str(number)), 0, 2)
+    assert locks.acquire(lock, want("a", "x", claim="x"), 0, 3) == (lock, [Refused("x", "crowded")])
+    lock, events = locks.acquire(lock, want("a", "x", claim="x", anew=True), 0, 3)
+    assert events == [Granted("x", 1, 10, 0, 1)]
+
+
+def test_a_request_that_is_refused_changes_nothing():
+    wanted = want("a", kind="semaphore", limit=2, permits=3)
+    assert locks.acquire(Lock(), wanted, 0, 1) == (Lock(), [Refused("a1", "mismatch")])
+
+
 class LockMachine(RuleBasedStateMachine):
     """The history is kept by the test alone: who was told that it holds what until when, and who waits since when."""
 

@@ -90,6 +90,11 @@ def test_the_first_start_follows_the_reset_policy():
     assert decide_start(facts(committed=None), rules(reset=ResetPolicy.LATEST)) == Start(100)
 
 
+def test_a_state_of_no_input_contradicts_no_start():
+    assert decide_start(facts(committed=None, start=3, state=0), rules()) == Start(3)
+    assert decide_start(facts(committed=None, state=0), rules(reset=ResetPolicy.LATEST)) == Start(100)
+
+
 def test_the_committed_offset_is_where_it_goes_on():
     assert decide_start(facts(committed=42, state=42), rules()) == Start(42)
     assert decide_start(facts(committed=42, state=30), rules()) == Start(42)

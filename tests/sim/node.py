@@ -298,7 +298,9 @@ def _spec(world: World, host: Host) -> ActorSpec:
     changelogs = {}
     for store in world.stores:
         topic = world.cluster.topic(app.changelog(store))
-        changelogs[store] = Changelog(store, topic.name, topic.topic_id, DELETE_RETENTION_MS, 1_000_000)
+        changelogs[store] = Changelog(
+            store, topic.name, topic.topic_id, DELETE_RETENTION_MS, 1_000_000, world.partitions
+        )
     return ActorSpec(
         name=app.ACTOR,
         topic=app.INPUT,

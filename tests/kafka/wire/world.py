@@ -328,7 +328,7 @@ class World:
                 chains.set(ctx.key, chain)
             ctx.send(self.out, key=ctx.key, value=chain)
 
-        changelog = Changelog(STORE, self.changelog, self._changelog_id, 86_400_000, MAX_RECORD_BYTES)
+        changelog = Changelog(STORE, self.changelog, self._changelog_id, 86_400_000, MAX_RECORD_BYTES, 1)
         return ActorSpec(
             name=ACTOR,
             topic=self.input,

@@ -1,0 +1,103 @@
+"""What can't be answered, as `application/problem+json` (RFC 9457)."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from actors.errors import NotOwnerError, NotReadyError
+
+logger = logging.getLogger(__name__)
+
+TYPE = "urn:faust-actors:problem:"
+CONTENT_TYPE = "application/problem+json"
+RETRY_AFTER_MS = 250
+"""What most waits are shorter than; the header knows whole seconds only."""
+NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+"""An answer is of its moment."""
+JSON_HEADERS = {**NO_STORE, "Content-Type": "application/json"}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Problem(Exception):  # noqa: N818  RFC 9457's word
+    """A request that gets no answer.
+
+    Args:
+        status: HTTP's.
+        kind: the last part of the problem's type.
+        title: the same for each problem of a kind.
+        detail: what happened here, and what to do.
+        more: further members of the problem's JSON.
+    """
+
+    def __init__(self, status: int, kind: str, title: str, detail: str, **more: Any) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.kind = kind
+        self.title = title
+        self.detail = detail
+        self.more = more
+
+    def response(self) -> web.Response:
+        """Give the reply."""
+        headers = dict(NO_STORE)
+        if self.status == web.HTTPServiceUnavailable.status_code:
+            headers["Retry-After"] = str(math.ceil(self.more.get("retry_after_ms", 1000) / 1000))
+        content = {
+            "type": TYPE + self.kind,
+            "title": self.title,
+            "status": self.status,
+            "detail": self.detail,
+            **self.more,
+        }
+        body = msgspec.json.encode(content)
+        return web.Response(body=body, status=self.status, content_type=CONTENT_TYPE, headers=headers)
+
+
+def bad_request(kind: str, detail: str) -> Problem:
+    """Give the problem of a request that can't be understood."""
+    return Problem(400, kind, "The request can't be understood", detail)
+
+
+def not_ready(detail: str) -> Problem:
+    """Give the problem of a question that can be answered later."""
+    return Problem(503, "not-ready", "The state can't be read now", detail, retry_after_ms=RETRY_AFTER_MS)
+
+
+def misdirected(detail: str) -> Problem:
+    """Give the problem of a question that another worker passed on to the wrong one."""
+    return Problem(421, "not-owner", "Another worker owns the partition", detail)
+
+
+@web.middleware
+async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn every error into a problem."""
+    try:
+        return await handler(request)
+    except Problem as problem:
+        return problem.response()
+    except NotReadyError as error:
+        return not_ready(str(error)).response()
+    except NotOwnerError as error:
+        return misdirected(str(error)).response()
+    except web.HTTPException as error:
+        return _of_http(error).response()
+    except Exception:
+        logger.exception("%s %s failed", request.method, request.rel_url.raw_path)
+        return Problem(500, "failed", "The query failed", "see the worker's log").response()
+
+
+def _of_http(error: web.HTTPException) -> Problem:
+    details: Mapping[int, str] = {
+        404: "there is no such path: see /actors/openapi.json",
+        405: "the path doesn't take this method: see /actors/openapi.json",
+        413: "the body is too large: ask for fewer keys at once",
+    }
+    title = error.reason or "HTTP error"
+    return Problem(error.status, f"http-{error.status}", title, details.get(error.status, title))

@@ -1,0 +1,434 @@
+"""The routes under `/actors`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from aiohttp import web
+
+from actors._core.pages import Part, decode_place
+from actors._core.partitioner import partition_for
+from actors._faust.codecs import key_codec
+from actors._faust.queries import answers
+from actors._faust.queries.access import Access
+from actors._faust.queries.answers import Asked, Page, Values
+from actors._faust.queries.coding import KeyCoding, StoreCoding, as_json
+from actors._faust.queries.openapi import description
+from actors._faust.queries.parameters import (
+    COMMON,
+    DEFAULT_LIMIT,
+    MAX_LIMIT,
+    ManyBody,
+    Parameters,
+    arguments,
+    json_body,
+    key_in_path,
+    many_body,
+)
+from actors._faust.queries.problems import JSON_HEADERS, Problem, bad_request, not_ready, problems
+from actors._faust.queries.routing import ANSWER_S, HOP, Router, wanted
+from actors._faust.queries.service import QueryService
+from actors.errors import NotOwnerError, ReadOnlyQueryError, Rejected
+from actors.ports import TopicPartition
+from actors.runtime.actor import Actor
+from actors.runtime.queries import Bounds
+from actors.runtime.query_methods import Asked as AskedActor
+from actors.runtime.query_methods import Query
+from actors.runtime.spec import ActorSpec
+from stores._core.overlay import after_prefix
+
+if TYPE_CHECKING:
+    from actors._faust.app import App
+    from actors.runtime.context import Store
+
+PREFIX = "/actors"
+KEY_PARAMETERS = COMMON | {"encoding", "raw", "partition"}
+RANGE_PARAMETERS = KEY_PARAMETERS | {"prefix", "from", "to", "limit", "cursor"}
+COUNT_PARAMETERS = COMMON | {"encoding", "partition", "prefix", "from", "to", "exact"}
+EXACT_COUNT_S = 120.0
+
+
+MOUNTED: web.AppKey[QueryRoutes] = web.AppKey("actors_queries")
+
+
+class QueryRoutes:
+    """Answers requests; one per web server.
+
+    Args:
+        app: the app, of which the declarations are known.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._codings: dict[str, StoreCoding] = {}
+        self._keys: dict[str, KeyCoding] = {}
+
+    def application(self) -> web.Application:
+        """Give the part of the web server that is mounted under `/actors`."""
+        routes = web.Application(middlewares=[problems, Access(self._app).guard])
+        # The router tries one after the other: the most frequent first.
+        routes.router.add_get(r"/{store}/{key:(?!_count$|_many$|_ask/)[\s\S]*}", self.one)
+        routes.router.add_get("", self.overview)
+        routes.router.add_get("/", self.overview)
+        routes.router.add_get("/openapi.json", self.openapi)
+        routes.router.add_get("/{store}", self.range)
+        routes.router.add_get("/{store}/_count", self.count)
+        routes.router.add_post("/{store}/_many", self.many)
+        routes.router.add_get(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
+        routes.router.add_post(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
+        return routes
+
+    # --- routes ----------------------------------------------------------------------------------------------------
+
+    async def one(self, request: web.Request) -> web.StreamResponse:
+        """Give the value of a key."""
+        spec, coding = self._store(request.match_info["store"])
+        parameters = Parameters(request, KEY_PARAMETERS)
+        key = coding.key_of_url(key_in_path(request, 3), parameters.encoding())
+        partition = _partition(spec, coding.store, key, parameters.number("partition", 0, spec.partition_count - 1))
+        is_raw, router = parameters.flag("raw"), self._router()
+
+        async def here(_: list[int]) -> web.StreamResponse:
+            (held,) = await router.reader.hold(spec, (partition,))
+            found, answer = answers.one_value(coding, held.of(coding.store.name), key, is_raw=is_raw)
+            if found.value is None:
+                raise _absent(coding.store.name, answer)
+            return reply(answer)
+
+        return await self._at_the_owner(request, spec, partition, here, None)
+
+    async def many(self, request: web.Request) -> web.StreamResponse:
+        """Give the values of many keys."""
+        spec, coding = self._store(request.match_info["store"])
+        Parameters(request, frozenset())
+        body = many_body(await json_body(request))
+        if body.partition is not None and not 0 <= body.partition < spec.partition_count:
+            raise bad_request("bad-body", f"partition {body.partition} of {spec.partition_count}")
+        asked = []
+        for given in body.keys:
+            key = coding.key_of_json(given, body.encoding)
+            asked.append(Asked(_partition(spec, coding.store, key, body.partition), key))
+        by_partition: dict[int, list[int]] = {}
+        for place, one in enumerate(asked):
+            by_partition.setdefault(one.partition, []).append(place)
+
+        async def here(partitions: list[int]) -> tuple[list[int], Any, Any]:
+            places = [place for partition in partitions for place in by_partition[partition]]
+            theirs = [asked[place] for place in places]
+            router = self._router()
+            values = await answers.many_values(router.reader, spec, coding, theirs, is_raw=body.raw)
+            return places, *values
+
+        async def there(address: str, partitions: list[int]) -> tuple[list[int], Any, Any]:
+            places = [place for partition in partitions for place in by_partition[partition]]
+            content = msgspec.json.encode(
+                {
+                    "encoding": "base64",
+                    "raw": body.raw,
+                    "keys": [asked[place].key for place in places],
+                    **({} if body.partition is None else {"partition": body.partition}),
+                }
+            )
+            path = f"{PREFIX}/{coding.store.name}/_many"
+            router = self._router()
+            raw = await router.fetch("POST", address, path, body=content, partitions=partitions)
+            values = msgspec.json.decode(raw, type=Values)
+            return places, values.results, values.positions
+
+        parts = await self._router().scatter(request, spec, by_partition, here=here, there=there)
+        return reply(_as_values(coding, body, asked, parts))
+
+    async def range(self, request: web.Request) -> web.StreamResponse:
+        """Give keys and values in byte order of the keys, a page at a time."""
+        spec, coding = self._store(request.match_info["store"])
+        parameters = Parameters(request, RANGE_PARAMETERS)
+        bounds, after = _bounds(coding, parameters), parameters.cursor()
+        limit = parameters.number("limit", 1, MAX_LIMIT) or DEFAULT_LIMIT
+        is_raw, router = parameters.flag("raw"), self._router()
+
+        async def here(partitions: list[int]) -> Any:
+            return await answers.page(
+                router.reader, spec, coding, partitions, bounds=bounds, after=after, limit=limit, is_raw=is_raw
+            )
+
+        async def there(address: str, partitions: list[int]) -> Any:
+            raw = await router.fetch("GET", address, request.rel_url.raw_path_qs, partitions=partitions)
+            found = msgspec.json.decode(raw, type=Page)
+            rows: list[Any] = [(decode_place(msgspec.json.decode(item.pop("at"))), item) for item in found.items]
+            return Part(rows, None if found.next is None else decode_place(found.next)), found.positions
+
+        partitions = _partitions(request, spec, parameters)
+        parts = await router.scatter(request, spec, partitions, here=here, there=there)
+        return reply(answers.as_page(coding.store.name, parts, limit, with_places=HOP in request.headers))
+
+    async def count(self, request: web.Request) -> web.StreamResponse:
+        """Count keys: about, or exactly."""
+        spec, coding = self._store(request.match_info["store"])
+        parameters = Parameters(request, COUNT_PARAMETERS)
+        bounds = _bounds(coding, parameters)
+        is_exact = parameters.flag("exact") or bounds != Bounds()
+        router = self._router()
+
+        async def here(partitions: list[int]) -> int:
+            exact = bounds if is_exact else None
+            return await answers.count(router.reader, spec, coding.store.name, partitions, bounds=exact)
+
+        async def there(address: str, partitions: list[int]) -> int:
+            path, answer_s = request.rel_url.raw_path_qs, EXACT_COUNT_S if is_exact else ANSWER_S
+            raw = await router.fetch("GET", address, path, partitions=partitions, answer_s=answer_s)
+            return int(msgspec.json.decode(raw)["count"])
+
+        partitions = _partitions(request, spec, parameters)
+        counts = await router.scatter(request, spec, partitions, here=here, there=there)
+        return reply({"store": coding.store.name, "count": sum(counts), "exact": is_exact, "read": "committed"})
+
+    async def ask(self, request: web.Request) -> web.StreamResponse:
+        """Have an actor's query answered."""
+        spec, query = self._query(request.match_info["actor"], request.match_info["query"])
+        keys = self._keys_of(spec)
+        is_post = request.method == "POST"
+        parameters = Parameters(request, COMMON | {"encoding", *(() if is_post else query.arguments.__struct_fields__)})
+        body = await json_body(request) if is_post else None
+        given = arguments(body) if body is not None else _texts(parameters, query)
+        key = keys.key_of_url(key_in_path(request, 5), parameters.encoding())
+        partition = partition_for(key, spec.partition_count)
+        own_key = keys.key(key)
+        try:
+            bound = query.bind(given, is_text=not is_post)
+        except msgspec.ValidationError as error:
+            raise bad_request("bad-argument", f"query {query.name}: {error}") from error
+        router = self._router()
+
+        async def here(_: list[int]) -> web.StreamResponse:
+            (held,) = await router.reader.hold(spec, (partition,))
+            asked = AskedActor(
+                actor=spec.name,
+                source=TopicPartition(spec.topic, partition),
+                partition_count=spec.partition_count,
+                key=own_key,
+                raw_key=key,
+                now_ms=held.now_ms,
+                stores={store: held.stores[store.name] for store in spec.stores},
+            )
+            answer = _answer(asked, query, bound, self._app.actors[spec.name].declared)
+            return reply(
+                {
+                    "actor": spec.name,
+                    "query": query.name,
+                    "key": keys.show_key(key),
+                    "value": answer,
+                    "partition": partition,
+                    "positions": {store.name: answers.position_of(held.of(store.name)) for store in spec.stores},
+                    "read": "committed",
+                    "staleness_ms": 0,
+                }
+            )
+
+        return await self._at_the_owner(request, spec, partition, here, body)
+
+    async def overview(self, request: web.Request) -> web.StreamResponse:
+        """Tell what can be asked for, and who owns it."""
+        Parameters(request, frozenset())
+        service, router = self._service(), self._router()
+        owners = await router.directory.owners(since_s=time.monotonic())
+        return reply(
+            {
+                "app": self._app.conf.id,
+                "worker": service.worker,
+                "address": service.address,
+                "stores": [
+                    {
+                        "store": name,
+                        "actor": spec.name,
+                        "placement": self._app.stores[name].placement,
+                        "partitions": spec.partition_count,
+                        "keys": self._coding(name).kind,
+                    }
+                    for name, spec in service.stores.items()
+                ],
+                "actors": [
+                    {
+                        "actor": name,
+                        "topic": spec.topic,
+                        "partitions": spec.partition_count,
+                        "queries": sorted(self._app.actors[name].queries),
+                    }
+                    for name, spec in service.actors.items()
+                ],
+                "partitions": [
+                    {
+                        "actor": name,
+                        "partition": partition,
+                        "worker": owner.worker if owner else None,
+                        "address": owner.address if owner else None,
+                        "epoch": owner.epoch if owner else None,
+                        "state": router.reader.state_of(spec, partition),
+                    }
+                    for name, spec in service.actors.items()
+                    for partition in range(spec.partition_count)
+                    for owner in (owners.get((name, partition)),)
+                ],
+            }
+        )
+
+    async def openapi(self, _: web.Request) -> web.StreamResponse:
+        """Give the description of all this."""
+        return reply(description(self._app))
+
+    # --- what they share -------------------------------------------------------------------------------------------
+
+    async def _at_the_owner(
+        self,
+        request: web.Request,
+        spec: ActorSpec,
+        partition: int,
+        here: Callable[[list[int]], Awaitable[web.StreamResponse]],
+        body: bytes | None,
+    ) -> web.StreamResponse:
+        """Have the owner of one partition answer the whole request."""
+        router = self._router()
+        if router.reader.has(spec, partition):
+            with contextlib.suppress(NotOwnerError):
+                return await here([partition])
+
+        async def there(address: str, _: list[int]) -> web.StreamResponse:
+            return await router.relay(request, address, body)
+
+        (answer,) = await router.scatter(request, spec, (partition,), here=here, there=there)
+        return answer
+
+    def _service(self) -> QueryService:
+        service = self._app.actor_service.queries
+        if service is None:
+            raise not_ready("this worker is starting or stopping")
+        return service
+
+    def _router(self) -> Router:
+        return self._service().router
+
+    def _store(self, name: str) -> tuple[ActorSpec, StoreCoding]:
+        stores = self._service().stores
+        spec = stores.get(name)
+        if spec is None:
+            known = ", ".join(sorted(stores)) or "none"
+            raise Problem(404, "unknown-store", "There is no such store", f"store {name!r} isn't one of: {known}")
+        return spec, self._coding(name)
+
+    def _coding(self, name: str) -> StoreCoding:
+        coding = self._codings.get(name)
+        if coding is None:
+            coding = self._codings[name] = StoreCoding(self._app.stores[name])
+        return coding
+
+    def _query(self, actor: str, name: str) -> tuple[ActorSpec, Query]:
+        actors = self._service().actors
+        if actor not in actors:
+            known = ", ".join(sorted(actors)) or "none"
+            raise Problem(404, "unknown-actor", "There is no such actor", f"actor {actor!r} isn't one of: {known}")
+        queries = self._app.actors[actor].queries
+        if name not in queries:
+            known = ", ".join(sorted(queries)) or "none"
+            detail = f"actor {actor} has no query {name!r}; it has: {known}"
+            raise Problem(404, "unknown-query", "There is no such query", detail)
+        return actors[actor], queries[name]
+
+    def _keys_of(self, spec: ActorSpec) -> KeyCoding:
+        keys = self._keys.get(spec.name)
+        if keys is None:
+            topic = self._app.actors[spec.name].topic
+            codec = key_codec(self._app, topic.schema)
+            keys = self._keys[spec.name] = KeyCoding(f"actor {spec.name}", codec.decode, codec.encode)
+        return keys
+
+
+def mount(app: App, web_app: web.Application) -> None:
+    """Add the routes to a web server, once."""
+    if MOUNTED not in web_app:
+        web_app[MOUNTED] = QueryRoutes(app)
+        web_app.add_subapp(PREFIX, web_app[MOUNTED].application())
+
+
+def reply(content: Mapping[str, Any]) -> web.Response:
+    """Give an answer."""
+    return web.Response(body=msgspec.json.encode(content), headers=JSON_HEADERS)
+
+
+def _absent(store: str, answer: dict[str, Any]) -> Problem:
+    key = msgspec.json.decode(msgspec.json.encode(answer["key"]))
+    more = {name: answer[name] for name in ("key", "partition", "position", "read", "staleness_ms")}
+    return Problem(404, "no-such-key", "The key isn't there", f"store {store} has no key {key!r}", **more)
+
+
+def _partition(spec: ActorSpec, store: Store[Any, Any], key: bytes, given: int | None) -> int:
+    """Give the partition of a key.
+
+    Raises:
+        Problem: it may be in any, and none was named.
+    """
+    if given is not None:
+        return given
+    if store.placement == "task":
+        raise bad_request(
+            "no-partition",
+            f"keys of store {store.name} are kept where they were written: say which partition, 0 to "
+            f"{spec.partition_count - 1}",
+        )
+    return partition_for(key, spec.partition_count)
+
+
+def _partitions(request: web.Request, spec: ActorSpec, parameters: Parameters) -> list[int]:
+    given = parameters.number("partition", 0, spec.partition_count - 1)
+    return wanted(request, spec.partition_count) if given is None else [given]
+
+
+def _bounds(coding: StoreCoding, parameters: Parameters) -> Bounds:
+    encoding = parameters.encoding()
+    prefix, start, end = parameters.raw("prefix"), parameters.raw("from"), parameters.raw("to")
+    if prefix is not None:
+        if start is not None or end is not None:
+            raise bad_request("bad-parameter", "prefix doesn't go together with from and to")
+        raw = coding.prefix_of_url(prefix, encoding)
+        return Bounds(raw, after_prefix(raw)) if raw else Bounds()
+    return Bounds(
+        None if start is None else coding.key_of_url(start, encoding),
+        None if end is None else coding.key_of_url(end, encoding),
+    )
+
+
+def _as_values(
+    coding: StoreCoding, body: ManyBody, asked: list[Asked], parts: list[tuple[list[int], Any, Any]]
+) -> dict[str, Any]:
+    results: list[Any] = [None] * len(asked)
+    positions: dict[str, Any] = {}
+    for places, values, theirs in parts:
+        positions.update(theirs)
+        for place, value in zip(places, values, strict=True):
+            results[place] = {"key": body.keys[place], **{name: part for name, part in value.items() if name != "key"}}
+    return {
+        "store": coding.store.name,
+        "results": results,
+        "positions": positions,
+        "read": "committed",
+        "staleness_ms": 0,
+    }
+
+
+def _texts(parameters: Parameters, query: Query) -> dict[str, Any]:
+    found = {
+        name: parameters.text(name) for name in query.arguments.__struct_fields__ if name not in ("read", "encoding")
+    }
+    return {name: text for name, text in found.items() if text is not None}
+
+
+def _answer(asked: AskedActor, query: Query, bound: dict[str, Any], declared: Any) -> msgspec.Raw:
+    is_class = isinstance(declared, type) and issubclass(declared, Actor)
+    try:
+        return as_json(asked.answer(query, bound, declared if is_class else None))
+    except Rejected as error:
+        raise Problem(422, "rejected", "The query was rejected", str(error)) from error
+    except ReadOnlyQueryError as error:
+        raise Problem(500, "read-only", "The query tried to do more than read", str(error)) from error

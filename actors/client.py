@@ -1,0 +1,420 @@
+"""Asks running workers for the committed state of an app's actors, from any Python program.
+
+    async with StateClient(["http://10.0.0.1:6066", "http://10.0.0.2:6066"]) as state:
+        await state.get("run-command-state", "command-17")
+
+Any worker answers for any key. The client asks the owner of a key where it can tell which it is, asks again where a
+worker can't answer for the moment, and doesn't take an answer that is older than one that it had before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from actors._core.partitioner import partition_for
+from actors.errors import ActorsError
+
+T = TypeVar("T")
+
+MAX_KEYS = 1_000
+"""How many keys are asked for at once; the service's limit."""
+PAGE_KEYS = 500
+CONNECT_S = 1.0
+AGAIN_S = 0.1
+SHUN_S = 30.0
+"""How long an owner that couldn't be reached isn't asked directly."""
+DEFAULT_TIMEOUT = timedelta(seconds=30)
+
+
+class StateError(ActorsError):
+    """A question for state got no answer."""
+
+
+class StateUnavailableError(StateError, TimeoutError):
+    """No worker could answer in time; the text has the last reason."""
+
+
+class StateRequestError(StateError):
+    """A worker refused the question: it would be refused again.
+
+    Attributes:
+        status: HTTP's: 400 for what can't be understood, 403, 404 for an unknown store, actor or query, 422 where the
+            query raised `Rejected`, 500 where it failed.
+        kind: what was wrong, as `unknown-store`.
+    """
+
+    def __init__(self, status: int, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.kind = kind
+
+
+class Position(msgspec.Struct, frozen=True):
+    """The point in a partition's history that an answer is of; offsets are the next ones."""
+
+    partition: int
+    changelog_offset: int
+    source_offset: int
+    epoch: int
+    changelog_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a store has of a key.
+
+    Attributes:
+        found: whether the key is there; `value` is None if it isn't.
+        expires_at_ms: when it stops being there, Unix milliseconds; None for never.
+        position: the point that the answer is of.
+    """
+
+    found: bool
+    value: Any
+    expires_at_ms: int | None
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    status: int
+    content: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Stores:
+    """Who owns what, as a worker said; `routes` is the owner's address by (actor, partition)."""
+
+    stores: Mapping[str, Mapping[str, Any]]
+    routes: Mapping[tuple[str, int], str]
+
+
+class StateClient:
+    """Asks workers for state. Use it in an `async with` block.
+
+    Args:
+        urls: where workers' web servers are, one or several.
+        timeout: how long a call goes on asking.
+        follow_owners: ask a key's owner directly; otherwise one of `urls` passes the question on.
+    """
+
+    def __init__(
+        self, urls: str | Sequence[str], *, timeout: timedelta = DEFAULT_TIMEOUT, follow_owners: bool = True
+    ) -> None:
+        self._urls = [url.rstrip("/") for url in ([urls] if isinstance(urls, str) else urls)]
+        if not self._urls:
+            raise StateError("a client needs the address of at least one worker")
+        self._timeout_s = timeout.total_seconds()
+        self._follows = follow_owners
+        self._turn = 0
+        self._session: aiohttp.ClientSession | None = None
+        self._stores: _Stores | None = None
+        self._shunned: dict[str, float] = {}
+        self._seen: dict[tuple[str, int], tuple[Position, float]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Disconnect. May be called twice."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    # --- questions -------------------------------------------------------------------------------------------------
+
+    async def get(self, store: str, key: Any, default: Any = None, *, partition: int | None = None) -> Any:
+        """Give the value of a key, or `default`; else as `lookup`."""
+        answer = await self.lookup(store, key, partition=partition)
+        return answer.value if answer.found else default
+
+    async def lookup(self, store: str, key: Any, *, partition: int | None = None) -> Answer:
+        """Give what a store has of a key.
+
+        Args:
+            store: its name; a class actor's is the actor's.
+            key: text, a number, what JSON can say, or bytes for keys that are bytes.
+            partition: where to look, for a store with `placement="task"`.
+
+        Raises:
+            StateUnavailableError: no worker could answer in time.
+            StateRequestError: there is no such store, or it can't have such a key.
+        """
+        text, encoding = _key_in_url(key)
+        path = f"/actors/{quote(store, safe='')}/{text}?{_query(encoding=encoding, partition=partition)}"
+        reply = await self._ask("GET", path, store=store, route=await self._route(store, key), absent_is_fine=True)
+        content = reply.content
+        return Answer(
+            found=reply.status == 200,
+            value=content.get("value"),
+            expires_at_ms=content.get("expires_at_ms"),
+            position=msgspec.convert(content["position"], Position),
+        )
+
+    async def get_many(self, store: str, keys: Iterable[Any], *, partition: int | None = None) -> dict[Any, Any]:
+        """Give the values of those keys that are there; else as `lookup`.
+
+        The values of one partition are of one moment, up to `MAX_KEYS` keys.
+        """
+        wanted = list(dict.fromkeys(keys))
+        batches = [wanted[start : start + MAX_KEYS] for start in range(0, len(wanted), MAX_KEYS)]
+        found: dict[Any, Any] = {}
+        for batch in batches:
+            is_bytes = any(isinstance(key, bytes) for key in batch)
+            body: dict[str, Any] = {
+                "encoding": "base64" if is_bytes else "json",
+                "keys": [_base64(key) if is_bytes else key for key in batch],
+            }
+            if partition is not None:
+                body["partition"] = partition
+            reply = await self._ask("POST", f"/actors/{quote(store, safe='')}/_many", store=store, body=body)
+            for key, result in zip(batch, reply.content["results"], strict=True):
+                if result["found"]:
+                    found[key] = result["value"]
+        return found
+
+    async def range(
+        self,
+        store: str,
+        *,
+        prefix: str | bytes | None = None,
+        start: Any = None,
+        end: Any = None,
+        partition: int | None = None,
+    ) -> AsyncIterator[tuple[Any, Any]]:
+        """Give (key, value) in byte order of the stored keys, `start` included, `end` not; else as `lookup`.
+
+        It is read page by page: each page is of the moment when it was read. Bytes come as base64.
+        """
+        first, last, begin = _bound(start), _bound(end), _bound(prefix, is_prefix=True)
+        encodings = {encoding for bound, encoding in (first, last, begin) if bound is not None}
+        if len(encodings) > 1:
+            raise StateError("start and end are of different kinds")
+        cursor: str | None = None
+        while True:
+            query = _query(
+                encoding=next(iter(encodings), None),
+                partition=partition,
+                limit=PAGE_KEYS,
+                cursor=cursor,
+                prefix=begin[0],
+                to=last[0],
+                **{"from": first[0]},
+            )
+            reply = await self._ask("GET", f"/actors/{quote(store, safe='')}?{query}", store=store)
+            for item in reply.content["items"]:
+                yield item["key"], item["value"]
+            cursor = reply.content["next"]
+            if cursor is None:
+                return
+
+    async def count(self, store: str, *, prefix: str | bytes | None = None, exact: bool = False) -> int:
+        """Tell how many keys a store has: about, or `exact`, which looks at each; else as `lookup`."""
+        begin, encoding = _bound(prefix, is_prefix=True)
+        query = _query(exact="true" if exact else None, prefix=begin, encoding=encoding if begin else None)
+        reply = await self._ask("GET", f"/actors/{quote(store, safe='')}/_count?{query}", store=store)
+        return int(reply.content["count"])
+
+    async def ask(self, actor: str, query: str, key: Any, **arguments: Any) -> Any:
+        """Give what an actor's query says about a key; its arguments are anything that JSON can say.
+
+        Raises:
+            StateUnavailableError: no worker could answer in time.
+            StateRequestError: there is no such query, it doesn't take the arguments, or it failed.
+        """
+        text, encoding = _key_in_url(key)
+        path = f"/actors/{quote(actor, safe='')}/_ask/{quote(query, safe='')}/{text}?{_query(encoding=encoding)}"
+        return (await self._ask("POST", path, body=arguments)).content["value"]
+
+    # --- how they get there ----------------------------------------------------------------------------------------
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        store: str | None = None,
+        route: str | None = None,
+        body: Any = None,
+        absent_is_fine: bool = False,
+    ) -> _Reply:
+        """Ask until there is an answer."""
+        deadline_s = time.monotonic() + self._timeout_s
+        reason = "nobody was asked"
+        while True:
+            url = route or self._next_url()
+            wait_s, asked_s = AGAIN_S, time.monotonic()
+            try:
+                reply = await self._send(method, url + path, body, deadline_s - asked_s)
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                reason = f"{url} can't be reached: {error or type(error).__name__}"
+                if route is not None:
+                    self._shunned[route] = time.monotonic() + SHUN_S
+            else:
+                said = reply.content
+                is_absent = reply.status == 404 and str(said.get("type", "")).endswith(":no-such-key")
+                if reply.status == 200 or (is_absent and absent_is_fine):
+                    late = self._late(store, said, asked_s)
+                    if late is None:
+                        return reply
+                    reason = late
+                elif reply.status in (421, 503):
+                    reason = f"{url}: {said.get('detail', reply.status)}"
+                    wait_s = float(said.get("retry_after_ms", 1000)) / 1000
+                else:
+                    kind = str(said.get("type", "")).rpartition(":")[2]
+                    raise StateRequestError(reply.status, kind, str(said.get("detail", f"{url}: {reply.status}")))
+            # Whatever sent it there may be out of date.
+            route, self._stores = None, None
+            if time.monotonic() + wait_s >= deadline_s:
+                raise StateUnavailableError(f"no answer within {self._timeout_s:g} s: {reason}")
+            await asyncio.sleep(wait_s)
+
+    def _next_url(self) -> str:
+        self._turn += 1
+        return self._urls[self._turn % len(self._urls)]
+
+    async def _send(self, method: str, url: str, body: Any, left_s: float) -> _Reply:
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        limits = aiohttp.ClientTimeout(total=max(left_s, AGAIN_S), connect=CONNECT_S)
+        content = None if body is None else msgspec.json.encode(body)
+        headers = {} if content is None else {"Content-Type": "application/json"}
+        async with self._session.request(
+            method, URL(url, encoded=True), data=content, headers=headers, timeout=limits, allow_redirects=False
+        ) as reply:
+            raw = await reply.read()
+        try:
+            said = msgspec.json.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            said = None
+        return _Reply(reply.status, said if isinstance(said, dict) else {"detail": f"not an answer: {raw[:100]!r}"})
+
+    def _late(self, store: str | None, said: Mapping[str, Any], asked_s: float) -> str | None:
+        """Tell why an answer is older than one that was there before it was asked for, None if it isn't."""
+        if store is None:
+            return None
+        given = said.get("positions", {}).values() if "position" not in said else [said["position"]]
+        for position in [msgspec.convert(position, Position) for position in given]:
+            seen, came_s = self._seen.get((store, position.partition), (position, 0.0))
+            # A log that was made anew begins a new history.
+            if seen.changelog_id == position.changelog_id and _age(position) < _age(seen):
+                # Answers of questions that were on their way together come in any order.
+                if came_s < asked_s:
+                    return f"the answer is of {position}, an earlier one of {seen}"
+            else:
+                self._seen[store, position.partition] = position, time.monotonic()
+        return None
+
+    async def _route(self, store: str, key: Any) -> str | None:
+        """Give the address of a key's owner if it can be told; a wrong one costs a detour."""
+        if not self._follows or not isinstance(key, str | bytes):
+            return None
+        known = self._stores or await self._learn()
+        about = known.stores.get(store)
+        kind = "base64" if isinstance(key, bytes) else "text"
+        if about is None or about["keys"] != kind or about["placement"] != "key":
+            return None
+        raw = key if isinstance(key, bytes) else key.encode()
+        address = known.routes.get((about["actor"], partition_for(raw, about["partitions"])))
+        return None if address is None or self._shunned.get(address, 0.0) > time.monotonic() else address
+
+    async def _learn(self) -> _Stores:
+        said = (await self._ask("GET", "/actors")).content
+        self._stores = _Stores(
+            {about["store"]: about for about in said["stores"]},
+            {(one["actor"], one["partition"]): one["address"] for one in said["partitions"] if one["address"]},
+        )
+        return self._stores
+
+
+class SyncStateClient:
+    """`StateClient` for programs without an event loop; from any thread. Use it in a `with` block."""
+
+    def __init__(self, urls: str | Sequence[str], **options: Any) -> None:
+        self.client = StateClient(urls, **options)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="state client", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a call of the asyncio client, as in `sync.run(sync.client.ask(…))`, and give its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def get(self, store: str, key: Any, default: Any = None) -> Any:
+        """See `StateClient.get`."""
+        return self.run(self.client.get(store, key, default))
+
+    def get_many(self, store: str, keys: Iterable[Any]) -> dict[Any, Any]:
+        """See `StateClient.get_many`."""
+        return self.run(self.client.get_many(store, keys))
+
+    def ask(self, actor: str, query: str, key: Any, **arguments: Any) -> Any:
+        """See `StateClient.ask`."""
+        return self.run(self.client.ask(actor, query, key, **arguments))
+
+    def close(self) -> None:
+        """Disconnect. May be called twice."""
+        if self._loop.is_closed():
+            return
+        self.run(self.client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _age(position: Position) -> tuple[int, int]:
+    return position.epoch, position.changelog_offset
+
+
+def _base64(key: Any) -> str:
+    if not isinstance(key, bytes):
+        raise StateError(f"keys that are bytes and keys that aren't, as {key!r}, can't be asked for together")
+    return base64.urlsafe_b64encode(key).decode()
+
+
+def _key_in_url(key: Any) -> tuple[str, str]:
+    """Give a key for a URL, and how it is written there."""
+    if isinstance(key, bytes):
+        return quote(_base64(key), safe=""), "base64"
+    return quote(json.dumps(key), safe=""), "json"
+
+
+def _bound(key: Any, *, is_prefix: bool = False) -> tuple[str | None, str]:
+    """Give the end of a range for a URL's parameters, and how it is written there."""
+    if key is None:
+        return None, "json"
+    if isinstance(key, bytes):
+        return _base64(key), "base64"
+    return (str(key), "text") if is_prefix else (json.dumps(key), "json")
+
+
+def _query(**given: Any) -> str:
+    return urlencode({name: value for name, value in given.items() if value is not None})

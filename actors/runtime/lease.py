@@ -1,0 +1,125 @@
+"""How a worker knows, without asking each time, that nobody else owns what the group gave it.
+
+The group's coordinator answers a heartbeat: at that moment, which is after the question was sent, this member is in the
+current generation. Another member can own its partitions in the next generation only. That one begins when all members
+have joined again, this one among them, whose tasks are stopped before it does; or without it, when it was silent for a
+session, or didn't join for a rebalance time-out. So until the shorter of the two has passed since the question was
+sent, by this worker's clock, nobody else owns them.
+
+It doesn't hold where a member is taken out of the group by force. A static identity is: another process with the same
+one takes its place at once. Such a worker asks the coordinator after each query came, once for all that wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from actors.errors import NotReadyError
+from actors.ports import Identity
+
+MARGIN = 0.9
+"""Which part of the time-outs counts: clocks of two machines don't run equally fast."""
+ANSWER_S = 2.0
+SPACING_S = 0.01
+"""The least time between two questions: those who come meanwhile wait for the next answer."""
+
+
+def awake_s() -> float:
+    """Give seconds that go on while the machine is suspended, where the system tells."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSettings:
+    """How long an answer of the coordinator counts, in seconds.
+
+    Attributes:
+        lasts_s: the shorter of the group's session and rebalance time-outs.
+        renew_s: how old an answer gets before a new one is fetched in the background.
+        is_exclusive: whether nobody can take the member's place before its time is over.
+    """
+
+    lasts_s: float
+    renew_s: float
+    is_exclusive: bool = True
+
+
+class Lease:
+    """The worker's membership. Asks the coordinator only when somebody wants to know.
+
+    Args:
+        confirm: asks the coordinator whether a member is in the group's current generation.
+        settings: how long an answer counts.
+        now_s: a clock that never goes back, also not while the machine is suspended.
+    """
+
+    def __init__(
+        self,
+        confirm: Callable[[Identity], Awaitable[bool]],
+        settings: LeaseSettings,
+        *,
+        now_s: Callable[[], float] = awake_s,
+    ) -> None:
+        self._confirm = confirm
+        self._lasts_s = settings.lasts_s * MARGIN if settings.is_exclusive else 0.0
+        self._renew_s = settings.renew_s
+        self._now_s = now_s
+        self._member: Identity | None = None
+        self._asked_s = 0.0
+        self._renewal: asyncio.Task[None] | None = None
+
+    def now_s(self) -> float:
+        """Give the lease's time, for `holds`."""
+        return self._now_s()
+
+    def holds(self, member: Identity, since_s: float) -> bool:
+        """Tell whether nobody else owned this member's partitions at `since_s` or later, up to this call."""
+        if member != self._member:
+            return False
+        now_s = self._now_s()
+        # The same as asked_s >= since_s where the answer itself is all that counts.
+        is_held = self._asked_s >= since_s or now_s - self._asked_s < self._lasts_s
+        if is_held and now_s - self._asked_s > self._renew_s and self._lasts_s and self._renewal is None:
+            self._renewal = asyncio.create_task(self._ask(member), name="actors lease")
+        return is_held
+
+    async def renew(self, member: Identity) -> None:
+        """Ask the coordinator, together with all who want to know now.
+
+        Raises:
+            NotReadyError: it doesn't answer, or doesn't know the member any more.
+        """
+        if self._renewal is None:
+            self._renewal = asyncio.create_task(self._ask(member), name="actors lease")
+        renewal = self._renewal
+        await asyncio.wait([renewal])
+        if renewal.cancelled():
+            raise NotReadyError("the worker is stopping")
+        error = renewal.exception()
+        if error is not None:
+            raise error
+
+    async def _ask(self, member: Identity) -> None:
+        try:
+            await asyncio.sleep(max(0.0, self._asked_s + SPACING_S - self._now_s()))
+            asked_s = self._now_s()
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    is_member = await self._confirm(member)
+            except Exception as error:
+                raise NotReadyError(f"the group's coordinator doesn't say who owns what: {error!r}") from error
+            if not is_member:
+                raise NotReadyError("the group is changing, or doesn't know this worker any more")
+            self._member, self._asked_s = member, asked_s
+        finally:
+            self._renewal = None
+
+    async def close(self) -> None:
+        """End what runs in the background. May be called twice."""
+        renewal = self._renewal
+        if renewal is not None:
+            renewal.cancel()
+            await asyncio.wait([renewal])

@@ -1,0 +1,253 @@
+"""Reads committed state for queries, of partitions that this worker provably owns.
+
+An answer is linearizable: it has all that anybody could have seen when the question came, and nothing that Kafka may
+still refuse.
+
+- **The owner answers, nobody else**: the partition's task runs here, and the lease (`actors.runtime.lease`) says that
+  no other worker owned it by then.
+- **After the commit that is under way**: what a transaction made visible is in RocksDB a moment later. A question that
+  comes in between waits for that commit's end. For a later one it needn't: nobody could have seen it.
+- **Below the overlay**: only RocksDB is read, which never has what isn't committed.
+
+All that one answer has of a partition is read without an await in between, and belongs to one position.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from heapq import merge
+
+from actors._core.lifecycle import State
+from actors._core.pages import Part, Place, resume_at
+from actors.errors import NotOwnerError, NotReadyError
+from actors.ports import Clock, TopicPartition
+from actors.runtime.lease import Lease
+from actors.runtime.spec import ActorSpec
+from actors.runtime.task import Task
+from stores._core.record import NEVER, STAMP_BYTES, Position, decode_stamp, is_expired
+from stores.errors import StoreError
+from stores.ports import PartitionStore
+
+WAIT_S = 2.0
+"""How long a question waits for a commit's end."""
+MAX_LOOKED_AT = 5_000
+"""How many keys one page looks at, expired ones too: it holds the event loop as long."""
+COUNT_SLICE = 1_000
+COUNT_SHARE = 0.25
+"""Which part of the event loop's time an exact count takes."""
+
+_REASONS = {
+    State.FENCING: "its last owner's transactions are being settled",
+    State.CONFIRMING: "the group is asked whether this worker is a member",
+    State.LOOKING: "its offsets are being looked up",
+    State.RESTORING: "its state is being restored from the changelog",
+    State.CLAIMING: "its ownership is being written down",
+    State.COMMITTING: "a commit takes longer than expected",
+    State.REFUSED: "it is stopped, because its state contradicts the committed offset: see the worker's log",
+    State.CLOSED: "it is going to another worker",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A partition of a store, to be read at once: after an await it may be another's."""
+
+    partition: int
+    store: PartitionStore
+    position: Position
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTask:
+    """A partition of an actor, to be read at once."""
+
+    partition: int
+    stores: Mapping[str, PartitionStore]
+    now_ms: int
+
+    def of(self, store: str) -> Held:
+        """Give one of its stores.
+
+        Raises:
+            NotReadyError: it can't be read.
+        """
+        try:
+            position = self.stores[store].position()
+        except StoreError as error:
+            raise NotReadyError(f"store {store}, partition {self.partition} can't be read: {error}") from error
+        if position is None:
+            raise NotReadyError(f"store {store}, partition {self.partition} is being built anew")
+        return Held(self.partition, self.stores[store], position, self.now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A key's value, without its stamp; None where it is absent or expired."""
+
+    value: bytes | None
+    expires_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A range of keys in byte order: `start` is in it, `end` isn't; None is open."""
+
+    start: bytes | None = None
+    end: bytes | None = None
+
+
+class StateReader:
+    """The committed state that this worker owns.
+
+    Args:
+        task_of: gives the task of a partition that is assigned to this worker.
+        lease: the worker's membership.
+        clock: the worker's clock.
+    """
+
+    def __init__(self, task_of: Callable[[TopicPartition], Task | None], lease: Lease, clock: Clock) -> None:
+        self._task_of = task_of
+        self._lease = lease
+        self._clock = clock
+        self._latest_ms = 0
+        self._counting = asyncio.Semaphore(1)
+
+    def has(self, spec: ActorSpec, partition: int) -> bool:
+        """Tell whether the partition is assigned to this worker, whatever its state."""
+        return self._task_of(TopicPartition(spec.topic, partition)) is not None
+
+    def state_of(self, spec: ActorSpec, partition: int) -> str | None:
+        """Give where the partition's task is in its life, None if it isn't assigned to this worker."""
+        task = self._task_of(TopicPartition(spec.topic, partition))
+        return None if task is None else task.state.value
+
+    async def hold(self, spec: ActorSpec, partitions: Collection[int]) -> list[HeldTask]:
+        """Give partitions to be read before the next await.
+
+        Raises:
+            NotOwnerError: one isn't assigned to this worker.
+            NotReadyError: one can't be read now.
+        """
+        since_s = self._lease.now_s()
+        for task in [self._owned(spec, partition) for partition in partitions]:
+            await self._commit_ended(task, since_s)
+        while True:
+            tasks = [self._owned(spec, partition) for partition in partitions]
+            busy = next((task for task in tasks if task.committed is None), None)
+            if busy is not None:
+                if not busy.is_committing:
+                    raise _not_ready(busy)
+                await self._commit_ended(busy, since_s)
+                continue
+            late = next((task for task in tasks if not self._lease.holds(task.identity, since_s)), None)
+            if late is None:
+                return [HeldTask(task.partition, task.committed or {}, self._now_ms(task)) for task in tasks]
+            await self._lease.renew(late.identity)
+
+    def _owned(self, spec: ActorSpec, partition: int) -> Task:
+        task = self._task_of(TopicPartition(spec.topic, partition))
+        if task is None:
+            raise NotOwnerError(f"partition {partition} of actor {spec.name} isn't this worker's")
+        return task
+
+    async def _commit_ended(self, task: Task, since_s: float) -> None:
+        if not task.is_committing:
+            return
+        try:
+            await task.commit_ended(max(0.0, since_s + WAIT_S - self._lease.now_s()))
+        except TimeoutError:
+            raise _not_ready(task) from None
+
+    def _now_ms(self, task: Task) -> int:
+        """Give the time by which keys expire: a key that was shown as expired isn't there again."""
+        self._latest_ms = max(self._latest_ms, task.now_ms, self._clock.wall_ms())
+        return self._latest_ms
+
+    async def count(self, spec: ActorSpec, store: str, partitions: Collection[int], bounds: Bounds) -> int:
+        """Count the keys that are there, all as of one moment; takes `COUNT_SHARE` of the event loop at most.
+
+        Raises:
+            NotOwnerError: a partition isn't assigned to this worker.
+            NotReadyError: a partition can't be read, or left this worker meanwhile.
+        """
+        async with self._counting:
+            held = [one.of(store) for one in await self.hold(spec, partitions)]
+            scans = [(one.now_ms, one.store.scan(bounds.start, bounds.end)) for one in held]
+            count = 0
+            try:
+                for now_ms, rows in scans:
+                    count += await self._count(now_ms, rows)
+            except StoreError as error:
+                raise NotReadyError(f"store {store} moved while it was counted: {error}") from error
+        return count
+
+    async def _count(self, now_ms: int, rows: Iterator[tuple[bytes, bytes]]) -> int:
+        count, began_s = 0, self._clock.monotonic()
+        for looked_at, (_, raw) in enumerate(rows, 1):
+            count += not is_expired(raw, now_ms)
+            if not looked_at % COUNT_SLICE:
+                took_s = self._clock.monotonic() - began_s
+                await self._clock.sleep(took_s * (1 - COUNT_SHARE) / COUNT_SHARE)
+                began_s = self._clock.monotonic()
+        return count
+
+
+def read(held: Held, key: bytes) -> Found:
+    """Give the value of a key."""
+    with _readable(held):
+        raw = held.store.get(key)
+    if raw is None or is_expired(raw, held.now_ms):
+        return Found(None)
+    return Found(raw[STAMP_BYTES:], expiry_of(raw))
+
+
+def expiry_of(raw: bytes) -> int | None:
+    """Give when a stamped value stops being there, None for never."""
+    expires_at_ms = decode_stamp(raw).expires_at_ms
+    return None if expires_at_ms == NEVER else expires_at_ms
+
+
+def read_part(held: Collection[Held], bounds: Bounds, after: Place | None, limit: int) -> Part[tuple[Held, bytes]]:
+    """Give the next rows of some partitions together, as (partition, stamped value)."""
+    rows: list[tuple[Place, tuple[Held, bytes]]] = []
+    found = merge(*(_walk(one, bounds, after) for one in held))
+    for looked_at, (place, one, raw) in enumerate(found, 1):
+        if not is_expired(raw, one.now_ms):
+            rows.append((place, (one, raw)))
+        if len(rows) >= limit or looked_at >= MAX_LOOKED_AT:
+            return Part(rows, place)
+    return Part(rows, None)
+
+
+def _walk(held: Held, bounds: Bounds, after: Place | None) -> Iterator[tuple[Place, Held, bytes]]:
+    start = resume_at(bounds.start, after, held.partition)
+    with _readable(held):
+        for key, raw in held.store.scan(start, bounds.end):
+            yield (key, held.partition), held, raw
+
+
+class _readable:  # noqa: N801  it reads as a statement
+    """Turns a store's errors into one that says that its partition can't be read now."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, StoreError):
+            raise NotReadyError(f"partition {self._held.partition} can't be read: {error}") from error
+
+
+def _not_ready(task: Task) -> NotReadyError:
+    return NotReadyError(f"partition {task.partition} of actor {task.spec.name}: {_REASONS[task.state]}")
+
+
+def estimate(held: Collection[Held]) -> int:
+    """Give about how many keys there are, expired ones too."""
+    return sum(one.store.estimated_keys() for one in held)

@@ -1,0 +1,36 @@
+"""The counting app; it kills itself with `kill -9` when the first of its stores has got to a step of its seeding.
+
+`SEED_CRASH_AT` is one of the steps below.
+"""
+
+import os
+import signal
+from typing import Any
+
+from stores import _files, rocks
+from stores.rocks import RocksStore
+from stores.seed import Seed
+from tests.kafka.apps.counter_app import app
+
+__all__ = ["app"]
+
+STEPS: dict[str, tuple[Any, str]] = {
+    "placed": (Seed, "place"),
+    "built": (RocksStore, "_build"),
+    "removed": (_files, "remove_tree"),
+    "exchanged": (rocks, "replace_tree"),
+}
+
+
+def _die_after(holder: Any, name: str) -> None:
+    real = getattr(holder, name)
+
+    def wrapped(*args: Any, **options: Any) -> None:
+        real(*args, **options)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(holder, name, wrapped)
+
+
+if "SEED_CRASH_AT" in os.environ:
+    _die_after(*STEPS[os.environ["SEED_CRASH_AT"]])
