@@ -127,6 +127,14 @@ CASES = [
         "overlapping_owners",
         "overlapping_owners",
     ),
+    Case("not held, and before the newer owner", {1: OLD, 2: other(5, 51)}, None, *["committed_write_missing"] * 2),
+    Case(
+        "committed before a timer of the newer owner",
+        {0: OLD, 1: other(5, 50), 2: Write(5, 51, "new")},
+        OLD,
+        "committed_write_missing",
+        "committed_write_missing",
+    ),
     Case("not held, and of an older owner", {1: other(5, 49), 2: OLD}, None, *["overlapping_owners"] * 2),
 ]
 
