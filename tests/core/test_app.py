@@ -9,6 +9,7 @@ import pytest
 import actors
 from actors import App, ConfigurationError, Context, StoreOutsideHandlerError
 from actors._faust.service import ActorService
+from actors._faust.setup import Setup
 from stores.errors import StoreUnavailableError
 
 
@@ -125,3 +126,12 @@ async def test_a_store_that_cant_be_opened_for_the_moment_is_no_reason_not_to_st
     await service._open_store("counts", 3)
     assert "store counts, partition 3 isn't counted as being on this disk" in caplog.text
     assert "no space left" in caplog.text
+
+
+def test_where_seeds_are_the_environment_says_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Setup(new_app()).seeds is None
+    app = App("unit", broker="kafka://127.0.0.1:1", state_seed="/mnt/seeds")
+    assert str(Setup(app).seeds.path) == "/mnt/seeds"
+    monkeypatch.setenv("STATE_SEED", "/mnt/others")
+    assert str(Setup(app).seeds.path) == "/mnt/others"
+    assert Setup(app).seeds.app == "unit"
