@@ -107,7 +107,8 @@ class Shape:
     def is_aborted(self, numbers: Numbers) -> NDArray[np.bool_]:
         """Tell which of the records are in transactions that are aborted."""
         every, at = _ABORTED
-        return numbers // TRANSACTION % every == at
+        transactions: Numbers = numbers // TRANSACTION % every
+        return np.equal(transactions, at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ def write_state(shape: Shape, folder: Path, *, topic: str, topic_id: str, positi
         homes = np.array(partitions_for(keys, PARTITIONS), dtype=np.int32)
         stamps = zip(records.epochs.tolist(), records.numbers.tolist(), records.expires_at_ms.tolist(), strict=True)
         rows = zip(keys, values, stamps, strict=True)
-        checksum += sum(zlib.crc32(key + value + b"%d,%d,%d" % stamp) for key, value, stamp in rows)
+        checksum += sum(zlib.crc32(key + (value or b"") + b"%d,%d,%d" % stamp) for key, value, stamp in rows)
         table = pa.table([homes, keys, values, records.numbers, records.epochs, records.expires_at_ms], schema=_EXPORT)
         for number, writer in enumerate(writers):
             part = table.filter(homes == number)

@@ -237,12 +237,11 @@ def _check_rebuild(spark: SparkSession, task: Task) -> None:
 def _used(spark: SparkSession) -> dict[str, int]:
     """Ask Spark what its tasks wrote, and Linux how much memory the JVM had at most."""
     jvm: Any = spark._jvm
+    gateway: Any = spark.sparkContext._gateway
     context = spark.sparkContext._jsc.sc()
     context.listenerBus().waitUntilEmpty()
     none = jvm.java.util.ArrayList()
-    stages = context.statusStore().stageList(
-        none, False, False, spark.sparkContext._gateway.new_array(jvm.double, 0), none
-    )
+    stages = context.statusStore().stageList(none, False, False, gateway.new_array(jvm.double, 0), none)
     each = [stages.apply(number) for number in range(stages.size())]
     status = Path(f"/proc/{jvm.java.lang.ProcessHandle.current().pid()}/status").read_text()
     peak_kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
