@@ -75,7 +75,7 @@ class Shape:
     """Which changelog.
 
     Attributes:
-        records: How many are written, aborted ones too.
+        records: How many are written, aborted ones too; from 200,000 on there is a segment to compact.
         seed: Another seed, another log.
     """
 
@@ -191,7 +191,7 @@ async def write_changelog(cluster: Cluster, topic: str, shape: Shape) -> None:
         topic,
         {
             "cleanup.policy": "compact",
-            "min.cleanable.dirty.ratio": "0.01",
+            "min.cleanable.dirty.ratio": "0.0",
             "segment.bytes": str(min(max(segment, _SMALLEST_SEGMENT), _LARGEST_SEGMENT)),
         },
     )
@@ -323,10 +323,13 @@ def _alter(brokers: str, topic: str, setting: str) -> None:
 
 
 def _is_cleaned(cluster: Cluster, topic: str) -> bool:
-    checkpoint = cluster.data_dir(1) / "cleaner-offset-checkpoint"
+    """Tell whether the cleaner has been up to each partition's active segment."""
+    folder = cluster.data_dir(1)
+    checkpoint = folder / "cleaner-offset-checkpoint"
     lines = checkpoint.read_text().splitlines() if checkpoint.exists() else []
-    cleaned = [line.split() for line in lines if line.startswith(f"{topic} ")]
-    return sum(int(offset) > 0 for _, _, offset in cleaned) == PARTITIONS
+    cleaned = {int(line.split()[1]): int(line.split()[2]) for line in lines if line.startswith(f"{topic} ")}
+    active = [max(int(log.stem) for log in (folder / f"{topic}-{n}").glob("*.log")) for n in range(PARTITIONS)]
+    return all(cleaned.get(number, 0) >= max(start, 1) for number, start in enumerate(active))
 
 
 async def _wait_for(condition: Callable[[], bool], what: str) -> None:
