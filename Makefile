@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench bench-guard bench-peers bench-faults bench-locks bench-soak crash locks sim nightly format clean install
+.PHONY: demo test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak crash locks sim nightly format clean install
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -43,6 +43,9 @@ bench: $(READY)  ## records/s of the main job on one worker
 
 bench-guard: $(READY)  ## the same in a minute: the ratio to a loop that only fetches, for information
 	$(BIN)/python -m benchmarks.run_commands --records 500000 --repeat 1
+
+bench-replay: $(READY)  ## rebuild and validate changelogs of 1, 5 and 20 million records with Spark: 12 minutes
+	$(BIN)/python -m benchmarks.replay
 
 bench-peers: $(READY)  ## beside Kafka Streams, Quix Streams and Faust
 	$(BIN)/python -m benchmarks.peers

@@ -14,6 +14,8 @@ from stores._core.record import NEVER
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+_HASH = "__hash"
+
 
 def last_writes(rows: DataFrame, before: Sequence[int | None] | Column) -> DataFrame:
     """Fold records to one row a key.
@@ -33,10 +35,12 @@ def last_writes(rows: DataFrame, before: Sequence[int | None] | Column) -> DataF
     offset = F.col("offset")
     below = position.isNull() | (offset < position)
     is_damaged = F.col("stamp").isNull()
-    # Spark sorts rows to find the last of each key; shuffled first they are sorted once, not on both sides
+    # Spark sorts rows to find the last of each key. Shuffled first they are sorted once, not on both sides; and it
+    # compares the first column from 8 bytes kept beside the row: a hash there spares nearly all looks at rows
     return (
         rows.repartition("partition", "key")
-        .groupBy("partition", "key")
+        .withColumn(_HASH, F.xxhash64("partition", "key"))
+        .groupBy(_HASH, "partition", "key")
         .agg(
             F.max_by(F.struct("offset", "value", "stamp"), F.when(below, offset)).alias("last"),
             F.min(F.when(~below, offset)).alias("later_offset"),
@@ -44,6 +48,7 @@ def last_writes(rows: DataFrame, before: Sequence[int | None] | Column) -> DataF
             F.count_if(is_damaged).alias("damaged"),
             F.min(F.when(is_damaged, offset)).alias("damaged_offset"),
         )
+        .drop(_HASH)
     )
 
 

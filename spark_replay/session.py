@@ -97,6 +97,9 @@ def _settings(master: str | None, asked: Mapping[str, str]) -> dict[str, str]:
         chosen |= _LOCAL_SETTINGS
         chosen["spark.sql.shuffle.partitions"] = str(4 * (os.cpu_count() or 1))
     chosen |= asked
+    if submitted:
+        # its JVM runs already: jars named now would reach the executors only, in place of those of --jars
+        return chosen
     jars = [str(jar) for jar in ensure_jars()]
     chosen["spark.jars"] = ",".join(jars + [jar for jar in [asked.get("spark.jars")] if jar])
     return chosen

@@ -254,7 +254,7 @@ class _Admin:
         if isinstance(client, JavaPackage):
             raise ToolMissingError(
                 f"this Spark session has no Kafka connector: start it with spark_replay.spark_session(), or give it "
-                f"the jars of {CONNECTOR} by --spark-option spark.jars=…"
+                f"the jars of {CONNECTOR} by --spark-option spark.jars=…, or to spark-submit by --jars"
             )
         self._client: Any = client.create(config)
 

@@ -1,0 +1,102 @@
+"""Rebuild and validate by `spark-submit`, on executors that are processes of their own and have no Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pyspark
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_replay import compare_exports, kafka, rebuild_state
+from spark_replay.jars import ensure_jars
+from spark_replay.validate import summarise
+from tests.kafka.helpers import ROOT
+from tests.spark.helpers import NOW_MS, Export, Log, fold, random_transactions, write_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DEADLINE_S = 400.0
+SPARK = Path(pyspark.__file__).parent
+# every operator that starts a Python worker has one of these in its name
+PYTHON_NODES = ("Python", "Pandas", "ArrowEval", "MapInArrow")
+
+
+@pytest.fixture(scope="module")
+def log(brokers: str) -> Log:
+    return write_log(brokers, random_transactions(6, count=100, keys=60))
+
+
+def submit(job: Path, *args: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a job on two executors of one core whose Python is a program that only says that it was called."""
+    python = folder / "python-of-executors"
+    python.write_text(f"#!/bin/sh\ntouch '{folder}/python-was-started'\nexit 1\n")
+    python.chmod(0o755)
+    # the executors leave their files in Spark's home: here it is one of links
+    home = folder / "spark"
+    home.mkdir()
+    for name in ("bin", "jars", "python"):
+        (home / name).symlink_to(SPARK / name)
+    settings = {
+        "spark.pyspark.python": str(python),
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    command = [str(home / "bin" / "spark-submit"), "--master", "local-cluster[2,1,1024]"]
+    command += ["--jars", ",".join(map(str, ensure_jars()))]
+    command += [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    return subprocess.run(
+        [*command, str(job), *args],
+        cwd=folder,
+        env=environment | {"SPARK_HOME": str(home), "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+        text=True,
+        capture_output=True,
+        timeout=DEADLINE_S,
+    )
+
+
+def test_rebuild_and_validate_on_a_cluster(brokers: str, log: Log, tmp_path: Path):
+    Export.of(log).write(tmp_path / "exports")
+    (tmp_path / "as_of_ms").write_text(str(NOW_MS))
+    job = Path(__file__).with_name("replay_job.py")
+    done = submit(job, brokers, log.topic, str(tmp_path), folder=tmp_path)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["master"], result["executors"]) == ("local-cluster[2,1,1024]", 2)
+    state = fold(log.records)
+    assert (result["keys"], result["records"]) == (len(state), len(log.records))
+    assert (result["totals"]["mismatches"], result["totals"]["equal"]) == (0, len(state))
+    rows = pq.read_table(tmp_path / "rebuilt", columns=["key", "value"]).to_pylist()
+    assert {row["key"]: row["value"] for row in rows} == {key: write.value for (_, key), write in state.items()}
+    assert (result["python_by_replay"], result["python_by_udf"]) == (False, True)
+
+
+def python_nodes(frame: DataFrame) -> list[str]:
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    return [line for line in plan.splitlines() if any(name in line for name in PYTHON_NODES)]
+
+
+def test_plans_have_no_python(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
+    source = kafka(spark, brokers, log.topic)
+    Export.of(log).write(tmp_path / "exports")
+    judged = compare_exports(source, against=tmp_path / "exports")
+    assert python_nodes(rebuild_state(source, as_of_ms=NOW_MS)) == []
+    assert python_nodes(rebuild_state(source, as_of="offset:0=5")) == []
+    assert python_nodes(judged) == []
+    assert summarise(judged)
+
+
+def test_a_python_node_is_found(spark: SparkSession):
+    assert python_nodes(spark.range(3).withColumn("id", F.udf(lambda number: number, "bigint")("id")))
