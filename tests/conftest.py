@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import hypothesis
@@ -21,6 +21,14 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         item.add_marker(pytest.mark.xdist_group(item.path.relative_to(here).parts[0]))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let a report travel between processes though what was logged isn't Unicode."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
 
 
 @pytest.fixture(scope="session")
