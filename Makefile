@@ -23,8 +23,8 @@ check: $(READY)  ## lint, types, dependencies between packages, tidiness
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m dev.tidy
 
-test: check  ## all tests, on a real broker and a real Spark; two folders at a time, most of them wait most of the time
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+test: check  ## all tests, on a real broker and a real Spark; two files at a time, most of them wait most of the time
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 crash: $(READY)  ## the crash run in full: 300,000 inputs, 20 faults
 	$(BIN)/python -m tests.crash

@@ -1,10 +1,9 @@
-"""What all tests share: one broker per session, hypothesis profiles, and which tests run in one process."""
+"""What all tests share: one broker per session, hypothesis profiles."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
@@ -14,13 +13,6 @@ from dev.kafka import Cluster
 hypothesis.settings.register_profile("dev", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
-
-
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Keep each folder in one process: its tests share a broker, a Spark session, ports and topics."""
-    here = Path(__file__).parent
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(item.path.relative_to(here).parts[0]))
 
 
 @pytest.hookimpl(wrapper=True)
