@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -25,6 +24,7 @@ import click
 
 from benchmarks.peers.broker import make_topics
 from benchmarks.run_commands import PARTITIONS, ROOT, _load, measure, start_cluster
+from dev.kafka import free_port
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def main(records: int, pairs: int, rate: int, many: int) -> None:
 
 
 def _run(brokers: str, folder: Path, number: int, records: int, rate: int, many: int) -> Run:
-    output, app, port = f"bench-output-{number}", f"bench{number}", _free_port()
+    output, app, port = f"bench-output-{number}", f"bench{number}", free_port()
     asyncio.run(make_topics(brokers, output, partitions=PARTITIONS))
     environment = {
         **os.environ,
@@ -94,12 +94,6 @@ def _run(brokers: str, folder: Path, number: int, records: int, rate: int, many:
         worker.send_signal(signal.SIGTERM)
         worker.wait(30)
     return Run(records / seconds, cpu_s / records * 1e6, asked)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _start_asking(port: int, rate: int, many: int) -> subprocess.Popen[bytes]:

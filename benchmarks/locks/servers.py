@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.run_commands import cpu_s, start_worker
-from dev.kafka import Cluster, ToolMissingError
+from dev.kafka import Cluster, ToolMissingError, free_port
 from dev.kafka.jars import jars_of, java
 
 READY_S = 60.0
@@ -127,7 +127,7 @@ def _ours(system: System, folder: Path, brokers: str | None) -> Iterator[Running
 
 @contextlib.contextmanager
 def _zookeeper(system: System, folder: Path) -> Iterator[Running]:
-    jars, port = jars_of(_HERE / "zookeeper" / "pom.xml", _ZOOKEEPER), _free_port()
+    jars, port = jars_of(_HERE / "zookeeper" / "pom.xml", _ZOOKEEPER), free_port()
     settings = folder / "zoo.cfg"
     settings.write_text(
         f"dataDir={folder}/data\nclientPort={port}\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n"
@@ -142,7 +142,7 @@ def _zookeeper(system: System, folder: Path) -> Iterator[Running]:
 
 @contextlib.contextmanager
 def _etcd(system: System, folder: Path) -> Iterator[Running]:
-    port, peer_port = _free_port(), _free_port()
+    port, peer_port = free_port(), free_port()
     client_url, peer_url = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peer_port}"
     with contextlib.ExitStack() as stack:
         data = folder / "data"
@@ -191,8 +191,3 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dev.demo.names import FOLDER, ROOT, STOP_S, DemoError
+from dev.kafka import free_port
 
 
 class WorkerProcess:
@@ -77,14 +77,6 @@ def app_command(folder: Path) -> list[str]:
 def environment(brokers: str) -> dict[str, str]:
     """Give the environment in which the example's app finds the brokers."""
     return {**os.environ, "KAFKA_URL": ";".join(f"kafka://{address}" for address in brokers.split(","))}
-
-
-def free_port() -> int:
-    """Give a port that nobody listens on now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 async def run(

@@ -17,6 +17,7 @@ from dev.kafka.jars import (
     run_tool,
     tool_command,
 )
+from dev.kafka.ports import free_port, free_ports
 from dev.kafka.probe import Endpoint, alive_brokers
 
 __all__ = [
@@ -39,6 +40,8 @@ __all__ = [
     "ToolMissingError",
     "alive_brokers",
     "ensure_jars",
+    "free_port",
+    "free_ports",
     "run_tool",
     "tool_command",
 ]

@@ -5,10 +5,8 @@ Each broker is a controller too, so a cluster of three goes on with any two of t
 """
 
 import base64
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import uuid
@@ -22,6 +20,7 @@ from typing import Self
 from dev.kafka import jars, settings
 from dev.kafka.errors import BrokerNotReadyError, ClusterStateError, LocalKafkaError
 from dev.kafka.files import locked
+from dev.kafka.ports import free_ports
 from dev.kafka.probe import alive_brokers
 from dev.kafka.processes import Process, spawn
 from dev.kafka.settings import HOST, STATE_FILE, Broker, State
@@ -218,7 +217,7 @@ def _prepare(folder: Path, brokers: int, overrides: Mapping[str, str] | None) ->
         raise ClusterStateError("a cluster has one broker at least")
     state = settings.load(folder)
     if state is None:
-        ports = _free_ports(2 * brokers)
+        ports = free_ports(2 * brokers)
         nodes = tuple(Broker(i + 1, ports[2 * i], ports[2 * i + 1]) for i in range(brokers))
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         # a leading dash would be taken for an option
@@ -230,21 +229,6 @@ def _prepare(folder: Path, brokers: int, overrides: Mapping[str, str] | None) ->
         state = State(state.cluster_id, state.brokers, dict(overrides))
     settings.save(folder, state)
     return state
-
-
-def _free_ports(count: int) -> list[int]:
-    # below the range from which the kernel takes a client's ports: there, while a broker is down, some
-    # connection could take the broker's port
-    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    candidates = range(max(1024, low - 12_000), low) if low > 2048 else range(1024, 32_768)
-    found: list[int] = []
-    for port in random.sample(candidates, len(candidates)):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind((HOST, port))
-            found.append(port)
-        if len(found) == count:
-            return found
-    raise LocalKafkaError(f"fewer than {count} free ports on {HOST}")
 
 
 def _format(folder: Path, state: State, brokers: Iterable[Broker]) -> None:

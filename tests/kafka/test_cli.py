@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from actors._core.partitioner import partition_for
+from dev.kafka import free_port
 from stores._core.record import Position, encode_stamp
 from stores.errors import StoreError
 from stores.folder import DataFolder
@@ -73,12 +73,6 @@ def together(*calls: Callable[[], object]) -> list:
     """Make the calls at the same time: most of a command's time is its start."""
     with ThreadPoolExecutor(len(calls)) as pool:
         return [made.result() for made in [pool.submit(call) for call in calls]]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def stored_offsets(folder: Path, name: str) -> int:

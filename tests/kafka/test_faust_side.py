@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 import urllib.request
 from pathlib import Path
 
 import pytest
 
+from dev.kafka import free_port
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])

@@ -23,8 +23,8 @@ from openapi_spec_validator import validate
 from yarl import URL
 
 from actors.client import StateClient, StateRequestError, StateUnavailableError, SyncStateClient
+from dev.kafka import free_port
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, send, unique
-from tests.kafka.test_faust_side import free_port
 
 PARTITIONS = 3
 KEYS = sorted({f"key {number}" for number in range(40)} | {"a/b", "..", "é ü", "100%", "_count", 'q"'})

@@ -12,9 +12,9 @@ import pytest
 
 from actors._core.partitioner import partition_for
 from actors.client import StateClient
+from dev.kafka import free_port
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, send, unique
 from tests.kafka.query_judge import Judge, counting_up, following
-from tests.kafka.test_faust_side import free_port
 
 PARTITIONS = 6
 QUESTIONS = 10_000

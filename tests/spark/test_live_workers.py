@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dev.kafka import free_port
 from spark_replay import Workers, kafka, validate_live
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, send, unique
-from tests.kafka.test_cli import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
