@@ -60,22 +60,7 @@ class KafkaAppends:
         """
         producer = await self._started()
         what = f"appending to {partition}"
-        try:
-            with broker_errors(what):
-                sent = await producer.send(
-                    partition.topic, value, key, partition=partition.partition, headers=list(headers)
-                )
-                # The client doesn't expect its own futures to be cancelled.
-                await asyncio.shield(sent)
-        except AssertionError as error:
-            raise BrokerUnavailableError(f"{what}: the client knows no such partition") from error
-        except BrokerUnavailableError as error:
-            if isinstance(error.__cause__, MessageSizeTooLargeError | RecordListTooLargeError):
-                raise RecordTooLargeError(
-                    f"{what}: the topic's max.message.bytes doesn't allow {len(value or b'')} bytes for key "
-                    f"{show_bytes(key)}: write less, or raise the topic's setting"
-                ) from error
-            raise
+        await send_record(producer, partition, key, value, headers, what)
 
     async def close(self) -> None:
         """Disconnect. May be called twice."""
@@ -108,3 +93,31 @@ class KafkaAppends:
             await let_go(producer)
             raise
         return producer
+
+
+async def send_record(
+    producer: AIOKafkaProducer,
+    partition: TopicPartition,
+    key: bytes,
+    value: bytes | None,
+    headers: Sequence[tuple[str, bytes]],
+    what: str,
+) -> None:
+    """Send a record, and wait until it is acknowledged; `what` names it in errors. See `KafkaAppends.append`."""
+    try:
+        with broker_errors(what):
+            sent = await producer.send(
+                partition.topic, value, key, partition=partition.partition, headers=list(headers)
+            )
+            # The client doesn't expect its own futures to be cancelled.
+            await asyncio.shield(sent)
+    except AssertionError as error:
+        # The client's metadata is older than the partition, or somebody made the topic anew.
+        raise BrokerUnavailableError(f"{what}: the client knows no such partition") from error
+    except BrokerUnavailableError as error:
+        if isinstance(error.__cause__, MessageSizeTooLargeError | RecordListTooLargeError):
+            raise RecordTooLargeError(
+                f"{what}: the topic's max.message.bytes doesn't allow {len(value or b'')} bytes for key "
+                f"{show_bytes(key)}: write less, or raise the topic's setting"
+            ) from error
+        raise

@@ -18,21 +18,20 @@ from collections.abc import AsyncIterator
 from contextvars import Context
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
+from actors._kafka.appends import MAX_REQUEST_BYTES, send_record
 from actors._kafka.connection import Connection, broker_errors, let_go
 from actors._kafka.control import ControlPlane
 from actors._kafka.topics import Topics
-from actors.errors import AskClosedError, BrokerUnavailableError, RecordTooLargeError, UnknownTopicError, show_bytes
-from actors.ports import Answer, Question
+from actors.errors import AskClosedError, BrokerUnavailableError, UnknownTopicError
+from actors.ports import Answer, Question, TopicPartition
 from actors.runtime.asks import ASK, REPLY_CONFIG, REPLY_PARTITIONS, REPLY_TO, Waiting
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 1.0
 RETRY_S = 0.2
-MAX_REQUEST_BYTES = 64 * 1024 * 1024
 
 
 class KafkaAsks:
@@ -194,27 +193,9 @@ class KafkaAsks:
             raise _closed()
         reply_to = f"{self._topic}/{self._partition}/{self._identity.hex}"
         what = f"sending question {question.id} to {question.topic}[{question.partition}]"
-        try:
-            with broker_errors(what):
-                sent = await producer.send(
-                    question.topic,
-                    question.value,
-                    question.key,
-                    partition=question.partition,
-                    headers=[*question.headers, (ASK, question.id.encode()), (REPLY_TO, reply_to.encode())],
-                )
-                # The client doesn't expect its own futures to be cancelled.
-                await asyncio.shield(sent)
-        except AssertionError as error:
-            # The client's metadata is older than the partition, or somebody made the topic anew.
-            raise BrokerUnavailableError(f"{what}: the client knows no such partition") from error
-        except BrokerUnavailableError as error:
-            if isinstance(error.__cause__, MessageSizeTooLargeError | RecordListTooLargeError):
-                raise RecordTooLargeError(
-                    f"{what}: the topic's max.message.bytes doesn't allow {len(question.value)} bytes for key "
-                    f"{show_bytes(question.key)}: write less, or raise the topic's setting"
-                ) from error
-            raise
+        headers = [*question.headers, (ASK, question.id.encode()), (REPLY_TO, reply_to.encode())]
+        source = TopicPartition(question.topic, question.partition)
+        await send_record(producer, source, question.key, question.value, headers, what)
 
     async def _read(self, consumer: AIOKafkaConsumer, source: KafkaPartition) -> None:
         """Take answers until it is cancelled, whatever becomes of the broker."""
