@@ -179,15 +179,15 @@ def remove_before_the_result_is_handled(patch: Patch) -> None:
 
 def call_the_hook_only(patch: Patch) -> None:
     """The hook runs for an expired key, and its tombstone isn't written."""
-    patch.setattr(expiry, "_remove", rewritten(expiry._remove, ("        overlay.delete(key)\n", "")))
+    patch.setattr(expiry, "remove", rewritten(expiry.remove, ("        overlay.delete(key)\n", "")))
 
 
 def remove_although_the_hook_failed(patch: Patch) -> None:
     """A hook that raises is taken for one that ran."""
     patch.setattr(
         expiry,
-        "_remove",
-        rewritten(expiry._remove, ("        scope.rollback()\n", "        scope.release()\n")),
+        "remove",
+        rewritten(expiry.remove, ("        scope.rollback()\n", "        scope.release()\n")),
     )
 
 
@@ -247,7 +247,7 @@ def tell_of_all_that_wait(patch: Patch) -> None:
     def append(self: Parked, state: Any, record: Any, error: str | None, attempts: int) -> None:
         original(self, state, record, error, attempts)
         if error is None:
-            self._send_dead_letter(state, record, "it waits", attempts)
+            parked.send_dead_letter(self._spec, state, record, reason="it waits", attempts=attempts)
 
     patch.setattr(Parked, "_append", append)
 

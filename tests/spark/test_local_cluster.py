@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay import compare_exports, kafka, rebuild_state
 from spark_replay.jars import ensure_jars
-from spark_replay.validate import summarise
+from spark_replay.validate import explain_exports
 from tests.kafka.helpers import ROOT
 from tests.spark.helpers import NOW_MS, Export, Log, fold, random_transactions, write_log
 
@@ -95,7 +95,7 @@ def test_plans_have_no_python(spark: SparkSession, brokers: str, log: Log, tmp_p
     assert python_nodes(rebuild_state(source, as_of_ms=NOW_MS)) == []
     assert python_nodes(rebuild_state(source, as_of="offset:0=5")) == []
     assert python_nodes(judged) == []
-    assert summarise(judged)
+    assert python_nodes(explain_exports(source, against=tmp_path / "exports")) == []
 
 
 def test_a_python_node_is_found(spark: SparkSession):

@@ -324,7 +324,10 @@ class Hold:
     async def deliver(self) -> int:
         """Let the request reach the broker now; give the error code of a transactional request's reply."""
         assert self._held is not None, "nothing is held"
-        return int.from_bytes((await self._held.ask_late())[-2:], "big", signed=True)
+        reply = await self._held.ask_late()
+        # Behind the correlation id and the throttle time, or, where nothing follows it, at the end.
+        code = reply[8:10] if self._held.api == Api.INIT_PRODUCER_ID else reply[-2:]
+        return int.from_bytes(code, "big", signed=True)
 
 
 class Gate:
