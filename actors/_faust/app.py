@@ -10,21 +10,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-import click
-import faust
-from click.core import ParameterSource
-from faust.app.base import BootStrategy
-from mode import Service
-
 from actors._core.partitioner import partition_for
 from actors._core.policy import OnError, Then
-from actors._faust.codecs import ActorSchema, key_codec, resolve
+from actors._faust.codecs import key_codec, resolve
 from actors._faust.declared import Declaration, as_coroutine, check_options
 from actors._faust.decoder import Decoder
 from actors._faust.definition import ActorDefinition, Asking, check_disjoint, check_name
-from actors._faust.options import milliseconds, split_options
-from actors._faust.queries.server import mount
-from actors._faust.service import ActorService
+from actors._faust.faust_app import FaustApp
+from actors._faust.options import milliseconds
 from actors._faust.setup import Setup, changelog_topic, inbox_of
 from actors._faust.shared import Shared, SharedView, shared_of
 from actors._faust.versions import Upgrades, versioned
@@ -50,40 +43,18 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Boot(BootStrategy):  # type: ignore[misc]
-    """Starts Faust's consumer only when something of Faust's consumes, and our service last."""
-
-    def _should_enable_kafka_consumer(self) -> bool:
-        return bool(self.app.agents or self.app.tables)
-
-    def server(self) -> Sequence[Service]:
-        """Give the services of a worker in the order of their start."""
-        services = list(super().server())
-        if self.app.actors or self.app.views:
-            services.append(self.app.actor_service)
-        return services
-
-
-class App(faust.App):  # type: ignore[misc]
+class App(FaustApp):
     """A Faust app with actors.
 
     Takes Faust's settings and those of `ActorOptions`. `processing_guarantee` is "exactly_once" unless set otherwise.
     """
 
-    BootStrategy = Boot
-
     def __init__(self, id: str, **options: Any) -> None:
-        self.actor_options, faust_options = split_options(options)
-        self.actors: dict[str, ActorDefinition] = {}
-        self.stores: dict[str, Store[Any, Any]] = {}
-        self.declared_topics: list[Any] = []
         self.made_topics: dict[str, int] = {}
         """Topics, by name with their partitions, that a worker makes when they are missing."""
-        self.views: list[View[Any, Any]] = []
         self.shared_maps: dict[str, Shared[Any, Any]] = {}
-        self._actor_service: ActorService | None = None
         self._asks: KafkaAsks | None = None
-        super().__init__(id, **faust_options)
+        super().__init__(id, **options)
 
     # --- what users call -------------------------------------------------------------------------------------------
 
@@ -426,31 +397,6 @@ class App(faust.App):  # type: ignore[misc]
 
         return Replayer.of(self, self.definition_of(actor))
 
-    def topic(self, *topics: str, **options: Any) -> Any:
-        """Describe a topic, as Faust does; `msgspec.Struct` and dataclasses work as types, bytes and str are raw.
-
-        Faust would read JSON where `value_type` is `bytes` or `str` and no `value_serializer` is given.
-        """
-        for part in ("key", "value"):
-            if options.get(f"{part}_type") in (bytes, str) and options.get(f"{part}_serializer") is None:
-                options[f"{part}_serializer"] = "raw"
-        if options.get("schema") is None:
-            options["schema"] = ActorSchema(
-                **{name: options.get(name) for name in ("key_type", "value_type", "key_serializer", "value_serializer")}
-            )
-        topic = super().topic(*topics, **options)
-        self.declared_topics.append(topic)
-        return topic
-
-    def Table(self, name: str, **options: Any) -> Any:  # noqa: N802  Faust's name
-        """Declare a Faust table. Its changelog's name must not be a store's."""
-        if name in self.stores:
-            raise ConfigurationError(
-                f"table {name}: the app has a store of that name, and both would use the topic "
-                f"…-{name}-changelog: rename one"
-            )
-        return super().Table(name, **options)
-
     # --- inside ----------------------------------------------------------------------------------------------------
 
     @property
@@ -461,66 +407,6 @@ class App(faust.App):  # type: ignore[misc]
             setup = Setup(self) if service is None or service.setup is None else service.setup
             self._asks = setup.make_asks()
         return self._asks
-
-    @property
-    def actor_service(self) -> ActorService:
-        """The service that runs the actors in a worker."""
-        if self._actor_service is None:
-            self._actor_service = ActorService(self, loop=self.loop, beacon=self.beacon)
-        return self._actor_service
-
-    @functools.cached_property
-    def in_transaction(self) -> bool:
-        """Tell whether Faust's own producer is a transactional one: only if Faust's consumer runs."""
-        return bool(super().in_transaction) and self.boot_strategy._should_enable_kafka_consumer()
-
-    def is_leader(self) -> bool:
-        """Tell whether this worker is the app's leader, for `on_leader=True`.
-
-        Without agents and tables Faust has no leader: then it is the owner of the first actor's first partition.
-        """
-        if self.boot_strategy._should_enable_kafka_consumer():
-            return bool(super().is_leader())
-        return self.actor_service.is_leader()
-
-    def stream(self, channel: Any, *args: Any, **options: Any) -> Any:
-        """Stream from a channel as Faust does.
-
-        Raises:
-            ConfigurationError: it is a topic, and the worker runs without Faust's consumer: nothing would ever come.
-        """
-        starved = self.actors and self.started and not self.boot_strategy._should_enable_kafka_consumer()
-        if starved and isinstance(channel, faust.Topic):
-            raise ConfigurationError(
-                f"topic {channel.get_topic_name()}: this worker has no agent or table, so Faust's consumer "
-                "doesn't run, and "
-                "the stream would never get a record: use an @app.agent or an @app.actor"
-            )
-        return super().stream(channel, *args, **options)
-
-    async def on_start(self) -> None:
-        """Start as Faust does, without a consumer where nothing of Faust's consumes."""
-        if (self.actors or self.views) and not (self.client_only or self.producer_only):
-            await self.actor_service.connect()
-        if self.boot_strategy._should_enable_kafka_consumer():
-            await super().on_start()
-        else:
-            self.finalize()
-
-    def on_webserver_init(self, web: Any) -> None:
-        """Mount the queries; Faust may call this more than once."""
-        super().on_webserver_init(web)
-        if self.actors and self.actor_options.queries:
-            mount(self, web.web_app)
-
-    def worker_init(self) -> None:
-        """Apply `--datadir`: Faust builds its settings before it reads the option."""
-        context = click.get_current_context(silent=True)
-        root = context.find_root() if context is not None else None
-        # The option has a default, which must not take the place of the app's setting.
-        if root is not None and root.get_parameter_source("datadir") not in (None, ParameterSource.DEFAULT):
-            self.conf.datadir = root.obj.datadir
-        super().worker_init()
 
     def _add_actor(self, name: str, topic: Any, declared: Any, options: Declaration) -> None:
         check_name("actor", name)

@@ -1,0 +1,138 @@
+"""What works otherwise in a `faust.App` that has actors: its start, its web server, its topics, its settings."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+import faust
+from click.core import ParameterSource
+from faust.app.base import BootStrategy
+from mode import Service
+
+from actors._faust.codecs import ActorSchema
+from actors._faust.options import split_options
+from actors._faust.queries.server import mount
+from actors._faust.service import ActorService
+from actors.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from actors._faust.definition import ActorDefinition
+    from actors._faust.views import View
+    from actors.runtime.context import Store
+
+
+class Boot(BootStrategy):  # type: ignore[misc]
+    """Starts Faust's consumer only when something of Faust's consumes, and our service last."""
+
+    def _should_enable_kafka_consumer(self) -> bool:
+        return bool(self.app.agents or self.app.tables)
+
+    def server(self) -> Sequence[Service]:
+        """Give the services of a worker in the order of their start."""
+        services = list(super().server())
+        if self.app.actors or self.app.views:
+            services.append(self.app.actor_service)
+        return services
+
+
+class FaustApp(faust.App):  # type: ignore[misc]
+    """A Faust app that runs what is declared in `actors`, `stores` and `views`; `App` declares it."""
+
+    BootStrategy = Boot
+
+    def __init__(self, id: str, **options: Any) -> None:
+        self.actor_options, faust_options = split_options(options)
+        self.actors: dict[str, ActorDefinition] = {}
+        self.stores: dict[str, Store[Any, Any]] = {}
+        self.views: list[View[Any, Any]] = []
+        self.declared_topics: list[Any] = []
+        self._actor_service: ActorService | None = None
+        super().__init__(id, **faust_options)
+
+    def topic(self, *topics: str, **options: Any) -> Any:
+        """Describe a topic, as Faust does; `msgspec.Struct` and dataclasses work as types, bytes and str are raw.
+
+        Faust would read JSON where `value_type` is `bytes` or `str` and no `value_serializer` is given.
+        """
+        for part in ("key", "value"):
+            if options.get(f"{part}_type") in (bytes, str) and options.get(f"{part}_serializer") is None:
+                options[f"{part}_serializer"] = "raw"
+        if options.get("schema") is None:
+            options["schema"] = ActorSchema(
+                **{name: options.get(name) for name in ("key_type", "value_type", "key_serializer", "value_serializer")}
+            )
+        topic = super().topic(*topics, **options)
+        self.declared_topics.append(topic)
+        return topic
+
+    def Table(self, name: str, **options: Any) -> Any:  # noqa: N802  Faust's name
+        """Declare a Faust table. Its changelog's name must not be a store's."""
+        if name in self.stores:
+            raise ConfigurationError(
+                f"table {name}: the app has a store of that name, and both would use the topic "
+                f"…-{name}-changelog: rename one"
+            )
+        return super().Table(name, **options)
+
+    @property
+    def actor_service(self) -> ActorService:
+        """The service that runs the actors in a worker."""
+        if self._actor_service is None:
+            self._actor_service = ActorService(self, loop=self.loop, beacon=self.beacon)
+        return self._actor_service
+
+    @functools.cached_property
+    def in_transaction(self) -> bool:
+        """Tell whether Faust's own producer is a transactional one: only if Faust's consumer runs."""
+        return bool(super().in_transaction) and self.boot_strategy._should_enable_kafka_consumer()
+
+    def is_leader(self) -> bool:
+        """Tell whether this worker is the app's leader, for `on_leader=True`.
+
+        Without agents and tables Faust has no leader: then it is the owner of the first actor's first partition.
+        """
+        if self.boot_strategy._should_enable_kafka_consumer():
+            return bool(super().is_leader())
+        return self.actor_service.is_leader()
+
+    def stream(self, channel: Any, *args: Any, **options: Any) -> Any:
+        """Stream from a channel as Faust does.
+
+        Raises:
+            ConfigurationError: it is a topic, and the worker runs without Faust's consumer: nothing would ever come.
+        """
+        starved = self.actors and self.started and not self.boot_strategy._should_enable_kafka_consumer()
+        if starved and isinstance(channel, faust.Topic):
+            raise ConfigurationError(
+                f"topic {channel.get_topic_name()}: this worker has no agent or table, so Faust's consumer "
+                "doesn't run, and "
+                "the stream would never get a record: use an @app.agent or an @app.actor"
+            )
+        return super().stream(channel, *args, **options)
+
+    async def on_start(self) -> None:
+        """Start as Faust does, without a consumer where nothing of Faust's consumes."""
+        if (self.actors or self.views) and not (self.client_only or self.producer_only):
+            await self.actor_service.connect()
+        if self.boot_strategy._should_enable_kafka_consumer():
+            await super().on_start()
+        else:
+            self.finalize()
+
+    def on_webserver_init(self, web: Any) -> None:
+        """Mount the queries; Faust may call this more than once."""
+        super().on_webserver_init(web)
+        if self.actors and self.actor_options.queries:
+            mount(self, web.web_app)
+
+    def worker_init(self) -> None:
+        """Apply `--datadir`: Faust builds its settings before it reads the option."""
+        context = click.get_current_context(silent=True)
+        root = context.find_root() if context is not None else None
+        # The option has a default, which must not take the place of the app's setting.
+        if root is not None and root.get_parameter_source("datadir") not in (None, ParameterSource.DEFAULT):
+            self.conf.datadir = root.obj.datadir
+        super().worker_init()
