@@ -21,7 +21,7 @@ from actors._faust.access.limits import (
 )
 from actors._faust.access.login import Login
 from actors._faust.access.origin import check_origin
-from actors._faust.access.settings import is_local, tokens_of
+from actors._faust.access.settings import is_guarded, is_local, tokens_of
 from actors._faust.queries.problems import Handler, Problem, problems
 
 CALLER: web.RequestKey[Caller] = web.RequestKey("actors_caller", Caller)
@@ -37,11 +37,10 @@ class Guard:
     def __init__(self, app: Any) -> None:
         conf, options = app.conf, app.actor_options
         self.tokens = tokens_of(app)
-        has_certificates = options.web_client_ca is not None
         self.callers = Callers(
             self.tokens,
             admins=options.admin_certificates,
-            is_guarded=bool(self.tokens) or has_certificates,
+            is_guarded=is_guarded(app),
             is_unprotected=bool(options.queries_unprotected),
             is_local=is_local(conf),
         )
