@@ -19,6 +19,7 @@ from actors._faust.access.tls import Hops
 from actors._faust.access.tokens import Token, Tokens
 from tests.certificates import Authority
 from tests.core.web_part import ADMIN, OLD_READ, READ, TOKENS, bearer, raw, served
+from tests.kafka.helpers import eventually
 
 WRONG = "reader-0123456789-abcdeX"
 
@@ -296,6 +297,26 @@ async def test_no_token_is_ever_shown(caplog: pytest.LogCaptureFixture) -> None:
         assert secret not in shown
     assert "POST /state/drop" in caplog.text
     assert "127.0.0.1 (query token 1)" in caplog.text
+
+
+async def test_refusals_are_written_in_so_many_lines(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, logger="actors._faust.access.limits")
+    async with served(**TOKENS) as server, aiohttp.ClientSession() as session:
+        for number in range(200):
+            async with session.get(server.make_url(f"/state/to/{number}%0Aforged%20line")) as reply:
+                assert reply.status == 401
+        await eventually(lambda: sum(written(caplog)) == 200, what=lambda: written(caplog))
+    lines = [record.getMessage() for record in caplog.records]
+    single = [line for line in lines if line.startswith("refused GET")]
+    assert all("\n" not in line and "127.0.0.1" in line and "401 unauthorized" in line for line in single)
+    assert len(lines) < 60
+
+
+def written(caplog: pytest.LogCaptureFixture) -> tuple[int, int]:
+    """How many refusals have a line of their own, and how many were counted."""
+    lines = [record.getMessage() for record in caplog.records if record.name == "actors._faust.access.limits"]
+    counted = [int(line.split()[1]) for line in lines if "more requests" in line]
+    return len(lines) - len(counted), sum(counted)
 
 
 def test_all_tokens_are_compared_whichever_fits() -> None:

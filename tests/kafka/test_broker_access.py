@@ -17,7 +17,7 @@ import pytest
 
 from actors import View
 from actors.coordination import Coordination, FencedTopic
-from actors.errors import BrokerUnavailableError
+from actors.errors import ActorsError, BrokerUnavailableError
 from dev.kafka import Cluster, Secure
 from tests.certificates import Authority
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, producing, unique
@@ -149,7 +149,7 @@ async def test_what_is_wrong_is_said_once(site: Site, wrong: str, said: str) -> 
             pass
     print("VIEW", failure.value)
     async with Coordination(site.brokers, app=site.name, call_timeout=5, security=site.security(**given)) as client:
-        with pytest.raises(Exception) as failure:
+        with pytest.raises(ActorsError) as failure:
             async with client.lock("door"):
                 pass
     print("LOCK", repr(failure.value))
