@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth, server_list
 from faust.types import ProcessingGuarantee
 
 from actors._core.commit import Backoff, CommitPolicy
 from actors._core.takeover import ResetPolicy, StartRules
 from actors._faust.access.settings import check_access, own_address, tokens_of
 from actors._faust.access.tls import Hops
+from actors._faust.brokers import reached
 from actors._faust.codecs import Codec, key_codec, resolve, value_codec
 from actors._faust.options import milliseconds
 from actors._kafka.asks import KafkaAsks
@@ -370,11 +370,7 @@ def _as_it_is(raw: bytes) -> bytes:
 def connection(app: Any) -> Connection:
     """Give how the app's brokers are reached."""
     conf = app.conf
-    return Connection(
-        bootstrap=tuple(server_list(conf.broker_consumer, 9092)),
-        security=dict(credentials_to_aiokafka_auth(conf.broker_credentials, conf.ssl_context)),
-        client_id=conf.broker_client_id,
-    )
+    return reached(conf.broker_consumer, conf.broker_credentials, conf.ssl_context, client_id=conf.broker_client_id)
 
 
 def changelog_topic(app: Any, store: str) -> str:
