@@ -17,6 +17,8 @@ from actors._faust.access.levels import Level
 from actors._faust.access.settings import check_access, tokens_of
 from actors._faust.access.tls import Hops
 from actors._faust.access.tokens import Token, Tokens
+from actors._faust.queries.routing import Router
+from actors.errors import NotReadyError
 from tests.certificates import Authority
 from tests.core.web_part import ADMIN, OLD_READ, READ, TOKENS, bearer, raw, served
 from tests.kafka.helpers import eventually
@@ -354,3 +356,14 @@ def test_a_session_ends_with_its_time_and_its_token() -> None:
         "\udcff.\udcff.\udcff",
     ):
         assert tokens.find_session(forged) is None
+
+
+async def test_workers_that_dont_know_each_others_tokens_say_so() -> None:
+    stranger = App("stranger", query_tokens=["another-0123456789"])
+    router = Router(None, None, Hops.of(tokens_of(stranger), stranger.actor_options))
+    async with served(**TOKENS) as server:
+        try:
+            with pytest.raises(NotReadyError, match=r"refuses what this worker passes on \(401\)"):
+                await router.fetch("GET", str(server.make_url("")), "/state", partitions=[0])
+        finally:
+            await router.close()

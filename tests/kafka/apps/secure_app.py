@@ -2,6 +2,8 @@
 
 import os
 import ssl
+from pathlib import Path
+from typing import Any
 
 import faust
 
@@ -9,6 +11,15 @@ from actors import App, Context
 from actors.coordination.service import coordination
 
 NAME = os.environ["APP_NAME"]
+options: dict[str, Any] = {}
+if "WEB_FILES" in os.environ:
+    files = Path(os.environ["WEB_FILES"])
+    options = {
+        "web_certificate": files / "worker.pem",
+        "web_key": files / "worker.key",
+        "web_client_ca": files / "ca.pem",
+        "admin_certificates": ["CN=ops"],
+    }
 
 app = App(
     NAME,
@@ -19,6 +30,10 @@ app = App(
         ssl_context=ssl.create_default_context(cafile=os.environ["BROKER_CA"]),
     ),
     broker_commit_interval=0.05,
+    broker_session_timeout=6.0,
+    broker_heartbeat_interval=0.5,
+    web_port=int(os.environ.get("WEB_PORT", "6066")),
+    **options,
 )
 words = app.topic(f"{NAME}-in", key_type=str, value_type=str)
 echo = app.topic(f"{NAME}-out", key_type=str, value_type=str)
