@@ -14,6 +14,7 @@ import pytest
 from actors import App, ConfigurationError
 from actors._faust.access.callers import HOP
 from actors._faust.access.levels import Level
+from actors._faust.access.limits import RefusalLog
 from actors._faust.access.settings import check_access, tokens_of
 from actors._faust.access.tls import Hops
 from actors._faust.access.tokens import Token, Tokens
@@ -367,3 +368,9 @@ async def test_workers_that_dont_know_each_others_tokens_say_so() -> None:
                 await router.fetch("GET", str(server.make_url("")), "/state", partitions=[0])
         finally:
             await router.close()
+
+
+async def test_what_comes_from_outside_stays_in_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    RefusalLog().write("certificate CN=a\nrefused nothing\x1b[2J", "GET /\u2028", "403 \r")
+    (record,) = caplog.records
+    assert record.getMessage().isprintable()
