@@ -16,6 +16,7 @@ from actors._faust.access.limits import MAX_BODY_BYTES, MAX_HEADER_BYTES, MAX_PA
 from actors._faust.access.settings import tokens_of
 from actors._faust.access.tls import Hops
 from tests.core.web_part import ADMIN, OLD_READ, READ, TOKENS, bearer, raw, served
+from tests.kafka.helpers import eventually
 
 PATHS = [
     "/state",
@@ -183,3 +184,29 @@ def test_rates_are_those_that_were_set() -> None:
     assert all(rates.take(f"client {number}", 2.0) == 0.0 for number in range(30_000))
     assert len(rates._left) == 10_000
     assert all(Rates(0, 0).take("a", 0.0) == 0.0 for _ in range(100))
+
+
+async def test_so_many_are_answered_at_a_time(guarded: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "MAX_IN_FLIGHT", 3)
+    slow = head("POST", "/state/_many", "Content-Length: 1000", f"Authorization: Bearer {READ}") + "x"
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(3):
+            _, writer = await asyncio.open_connection(str(guarded.host), guarded.port)
+            stack.callback(writer.close)
+            writer.write(slow.encode())
+        question = head("GET", "/state", f"Authorization: Bearer {READ}")
+        await eventually(lambda: _is(guarded, question, 503))
+        assert "Retry-After: 1" in (await raw(guarded, question))[1]
+        assert (await raw(guarded, head("GET", "/health")))[0] == 200
+    # Those who have gone leave their places.
+    await eventually(lambda: _is(guarded, question, 200))
+
+
+async def _is(server: TestServer, request: str, status: int) -> bool:
+    return (await raw(server, request))[0] == status
+
+
+async def test_nothing_is_open_where_no_setting_says_who_may() -> None:
+    async with served(web_bind="0.0.0.0", queries=False) as server:
+        for path, status in (("/state", 403), ("/health", 200)):
+            assert (await raw(server, head("GET", path)))[0] == status

@@ -138,7 +138,7 @@ class Guard:
     def refused(self, request: web.Request, problem: Problem) -> None:
         """Write down that a request was refused."""
         caller = request.get(CALLER)
-        who = address_of(request) + (f" ({caller.name})" if caller is not None else "")
+        who = address_of(request) + (f" ({caller.name[:200]})" if caller is not None else "")
         # Never the query: somebody may have put a token there.
         what = f"{request.method[:20]} {request.rel_url.raw_path[:200]}"
         self._log.write(who, what, f"{problem.status} {problem.kind}")
@@ -192,7 +192,9 @@ def protect(
 ) -> None:
     """Mount a part of the web server behind the guard; a prefix that is mounted already stays as it is.
 
-    Errors, a `Problem` or any other, become `application/problem+json`; redirects stay what they are.
+    Errors, a `Problem` or any other, become `application/problem+json`; redirects stay what they are. A body, 1 MiB at
+    most, is here before the handler runs: `request.read()`, `json()` and a form's `post()` don't wait; multipart forms
+    don't work.
 
     Args:
         app: the app.
