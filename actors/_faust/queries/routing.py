@@ -113,10 +113,10 @@ class Directory:
 class Router:
     """Brings questions to the owners of their partitions."""
 
-    def __init__(self, reader: StateReader, directory: Directory, hops: Hops) -> None:
+    def __init__(self, reader: StateReader, directory: Directory, hops: Hops | None = None) -> None:
         self.reader = reader
         self.directory = directory
-        self._hops = hops
+        self._hops = hops or Hops()
         self._session: aiohttp.ClientSession | None = None
 
     async def scatter(
