@@ -1,4 +1,4 @@
-"""`/health/live` and `/health/ready`: what an orchestrator asks. Open to whoever reaches the port: they tell counts only.
+"""`/health/live` and `/health/ready`: what an orchestrator asks. Open to whoever reaches the port: they tell counts.
 
 **Live** is a worker whose event loop answers and whose dispatcher hasn't ended. Everything else mends itself, or stays
 as it is in a new process: a broker that is away, a restore that takes long, a record that can't be handled.

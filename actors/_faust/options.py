@@ -39,6 +39,8 @@ class ActorOptions:
         checkpoint_refresh: how often an idle task notes that its state is current.
         queries: whether a worker with a web server answers queries for state under `/actors`.
         queries_unprotected: answer them also where the web server can be reached from other machines, to whoever asks.
+        tracing: make an OpenTelemetry span of each message, and pass its context on; takes `faust-actors[otel]`, and a
+            tracer provider that the process sets up.
         state_seed: a folder of `spark_replay seed`: stores that this worker's disk has nothing of begin from there and
             read only the changelog's tail. Also `STATE_SEED` in the environment.
         rocksdb_cache_bytes, rocksdb_write_buffer_bytes: block cache and memtables, shared by all stores of the worker.
@@ -59,6 +61,7 @@ class ActorOptions:
     checkpoint_refresh: timedelta = timedelta(seconds=60)
     queries: bool = True
     queries_unprotected: bool = False
+    tracing: bool = False
     state_seed: Path | str | None = None
     rocksdb_cache_bytes: int = 64 * 1024 * 1024
     rocksdb_write_buffer_bytes: int = 64 * 1024 * 1024
