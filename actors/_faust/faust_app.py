@@ -13,8 +13,7 @@ from faust.app.base import BootStrategy
 from mode import Service
 
 from actors._faust.codecs import ActorSchema
-from actors._faust.health import mount_health
-from actors._faust.metrics import mount_metrics
+from actors._faust.operations import mount_operations
 from actors._faust.options import split_options
 from actors._faust.queries.server import mount
 from actors._faust.service import ActorService
@@ -130,8 +129,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
         if self.actors and self.actor_options.queries:
             mount(self, web.web_app)
         if self.actors:
-            mount_metrics(self, web.web_app)
-            mount_health(self, web.web_app)
+            mount_operations(self, web.web_app)
 
     def worker_init(self) -> None:
         """Apply `--datadir`: Faust builds its settings before it reads the option."""

@@ -24,14 +24,13 @@ from actors._core.lifecycle import State
 if TYPE_CHECKING:
     from actors._faust.app import App
 
-LIVE, READY = "/health/live", "/health/ready"
+PREFIX = "/health"
 _SERVED = frozenset((State.RUNNING, State.COMMITTING, State.HALTED, State.REFUSED))
 _HEADERS = {"Cache-Control": "no-store", "Content-Type": "application/json"}
 
 
-def mount_health(app: App, web_app: web.Application) -> None:
-    """Add the two pages, unless the app has pages of its own there."""
-    taken = {resource.canonical for resource in web_app.router.resources()}
+def health_pages(app: App) -> web.Application:
+    """Give the part of the web server that an orchestrator asks."""
 
     async def live(_: web.Request) -> web.Response:
         return _reply(what_is_dead(app))
@@ -39,9 +38,10 @@ def mount_health(app: App, web_app: web.Application) -> None:
     async def ready(_: web.Request) -> web.Response:
         return _reply(what_is_missing(app))
 
-    for path, page in ((LIVE, live), (READY, ready)):
-        if path not in taken:
-            web_app.router.add_get(path, page)
+    part = web.Application()
+    part.router.add_get("/live", live)
+    part.router.add_get("/ready", ready)
+    return part
 
 
 def what_is_dead(app: App) -> list[str]:

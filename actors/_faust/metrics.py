@@ -87,10 +87,8 @@ class WorkerCollector(Collector):
         return families(_prepared.get() or status(self._app))
 
 
-def mount_metrics(app: App, web_app: web.Application) -> None:
-    """Show the default registry at `/metrics`, unless the app has a page of its own there."""
-    if any(resource.canonical == PAGE for resource in web_app.router.resources()):
-        return
+def metrics_page(app: App) -> web.Application:
+    """Give the part of the web server that shows the default registry."""
 
     async def scrape(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
@@ -99,7 +97,9 @@ def mount_metrics(app: App, web_app: web.Application) -> None:
         body = await asyncio.to_thread(encode, REGISTRY)
         return web.Response(body=body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
 
-    web_app.router.add_get(PAGE, scrape)
+    part = web.Application()
+    part.router.add_get("", scrape)
+    return part
 
 
 def families(seen: WorkerStatus) -> Iterator[Metric]:

@@ -82,7 +82,7 @@ class TaskStatus:
         epoch: of its ownership; 0 before the first claim.
         reason: why it stands still, None if it doesn't.
         committed_offset, end_offset: of the input; None where unknown. The end is what the last fetch or takeover saw:
-            of a partition that stands still, or whose queue is full, it is older.
+            of a partition whose queue is full it is some seconds old, of one that stands still up to a minute.
         lag: the records between both, None where unknown.
         queued: records that wait in memory.
         last_commit_ms, last_commit_at_ms: how long the newest commit took, and when it began; None before the first.

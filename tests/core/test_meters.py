@@ -139,6 +139,11 @@ def test_a_partition_that_stands_still_says_why():
         task = task_of(driver)
         assert (task.state, task.records, task.committed_offset, task.lag) == ("halted", 2, 2, 2)
         assert "offset 2 key 'a'" in (task.reason or "")
+        driver.post(world.topic, key="a", value="4")
+        (halted,) = driver._worker.tasks  # type: ignore[union-attr]
+        assert (halted.meters.end_offset or 0) < 5
+        driver.advance(61, settle=False)
+        assert halted.meters.end_offset == 5
 
 
 def test_a_picture_can_be_encoded():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -9,14 +11,16 @@ from typing import Any
 
 import aiohttp
 import pytest
+import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from dev.kafka import free_port
-from tests.kafka.helpers import WorkerProcess, eventually, make_topics, send, unique
+from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, send, unique
 
 RECORDS = 3_000
 KEYS = 100
+OPS = ROOT / "docs" / "ops"
 OPENMETRICS = {"Accept": "application/openmetrics-text; version=1.0.0"}
 
 
@@ -105,6 +109,30 @@ async def test_the_numbers_are_those_of_the_work(watched: Watched):
     assert await watched.total("rocksdb_memtables_size_bytes", store="counts") > 0
     assert await watched.total("rocksdb_block_cache_capacity_bytes") == 8 << 20
     assert await watched.total("worker_start_time_seconds") > 1e9
+
+
+async def test_dashboard_and_alerts_use_what_there_is(watched: Watched):
+    _, text = await watched.get("/metrics")
+    known = set()
+    for family in parse_text(text):
+        suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}.get(family.type, [""])
+        known |= {family.name + suffix for suffix in suffixes}
+    rules = [rule for group in yaml.safe_load((OPS / "alerts.yaml").read_text())["groups"] for rule in group["rules"]]
+    for rule in rules:
+        assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert rule["annotations"]["summary"]
+    dashboard = json.loads((OPS / "grafana.json").read_text())
+    panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+    assert all(panel["title"] and panel["description"] for panel in panels)
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    expressions += [variable["query"]["query"] for variable in dashboard["templating"]["list"][1:]]
+    expressions += [rule["expr"] for rule in rules]
+    assert len(expressions) > 40
+    for expression in expressions:
+        names = set(re.findall(r"faust_actors_\w+", expression))
+        assert names, expression
+        assert names <= known, f"{names - known} in {expression}"
 
 
 async def test_both_formats_can_be_read(watched: Watched):
