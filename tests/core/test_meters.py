@@ -47,7 +47,7 @@ class World:
 
 
 def seen(driver: ActorTestDriver) -> WorkerStatus:
-    """Give the picture; fakes have no high watermark, the log's own is taken."""
+    """Give the picture of the driver's worker."""
     worker = driver._worker
     assert worker is not None
     late = worker._source
@@ -58,7 +58,7 @@ def seen(driver: ActorTestDriver) -> WorkerStatus:
         address="",
         now_ms=1,
         partitions=worker.partitions,
-        end_offset=lambda source: driver._end_of(source),
+        end_offset=late.end_offset,
         position=late.position,
     )
     return picture(worker.meters, tasks, sight)
@@ -144,6 +144,28 @@ def test_a_partition_that_stands_still_says_why():
         assert (halted.meters.end_offset or 0) < 5
         driver.advance(61, settle=False)
         assert halted.meters.end_offset == 5
+
+
+def test_a_marker_at_the_inputs_end_is_nothing_that_waits():
+    """What an actor sends comes in transactions, whose markers take offsets too."""
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    first, second = app.topic("first", key_type=str, value_type=str), app.topic("second", key_type=str, value_type=str)
+
+    @app.actor(first)
+    async def pass_on(ctx: Context, value: str) -> None:
+        ctx.tell("end", ctx.key, value)
+
+    @app.actor(second, name="end")
+    async def end(ctx: Context, value: str) -> None:
+        """Take it."""
+
+    with ActorTestDriver(app) as driver:
+        driver.send(first, key="a", value="1")
+        driver.send(first, key="a", value="2")
+        driver.advance(1)
+        last, _ = seen(driver).tasks
+        assert (last.actor, last.records, last.lag) == ("end", 2, 0)
+        assert last.end_offset == last.committed_offset == 4
 
 
 def test_a_picture_can_be_encoded():
