@@ -16,7 +16,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from actors import App, Context, OnError, Rejected
+from actors.runtime.turns import Moment
 from actors.testing import ActorTestDriver
+from actors.testing.replay import DONE
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -236,6 +238,14 @@ def test_a_damaged_context_begins_a_trace_of_its_own(spans: InMemorySpanExporter
     with ActorTestDriver(world.app) as driver:
         driver.send(world.input, key="a", value="x", headers={"traceparent": b"\xff\x00 no"})
     assert one(spans, "process in").parent is None
+
+
+def test_a_replay_is_not_traced(spans: InMemorySpanExporter):
+    world = World()
+    record = Moment(0, 1_000, b"a", b"hello", [("traceparent", TRACEPARENT)])
+    rows = list(world.app.replayer("first").run(0, [record], partition_count=1))
+    assert rows[-1].kind == DONE
+    assert names(spans) == []
 
 
 def test_without_the_setting_nothing_is_traced_or_imported(spans: InMemorySpanExporter):
