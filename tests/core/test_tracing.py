@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from actors import App, Context, OnError, Rejected
+from actors._faust.tracing import trace_headers
 from actors.runtime.turns import Moment
 from actors.testing import ActorTestDriver
 from actors.testing.replay import DONE
@@ -257,3 +258,13 @@ def test_without_the_setting_nothing_is_traced_or_imported(spans: InMemorySpanEx
     assert sent.headers == [("x", b"1")]
     code = "import sys, actors, actors.testing; sys.exit('opentelemetry' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("tracing", [True, False])
+def test_messages_from_outside_of_handlers_carry_the_callers_span(spans: InMemorySpanExporter, tracing: bool):
+    app = World(tracing=tracing).app
+    assert trace_headers(app) == []
+    with trace.get_tracer("test").start_as_current_span("a request") as span:
+        found = dict(trace_headers(app))
+        expected = f"00-{span.get_span_context().trace_id:032x}-{span.get_span_context().span_id:016x}-01".encode()
+    assert found == ({"traceparent": expected} if tracing else {})
