@@ -266,5 +266,8 @@ def test_messages_from_outside_of_handlers_carry_the_callers_span(spans: InMemor
     assert trace_headers(app) == []
     with trace.get_tracer("test").start_as_current_span("a request") as span:
         found = dict(trace_headers(app))
-        expected = f"00-{span.get_span_context().trace_id:032x}-{span.get_span_context().span_id:016x}-01".encode()
-    assert found == ({"traceparent": expected} if tracing else {})
+        own = span.get_span_context()
+    assert list(found) == (["traceparent"] if tracing else [])
+    # The flags behind it are the SDK's affair.
+    expected = f"00-{own.trace_id:032x}-{own.span_id:016x}-".encode()
+    assert all(value.startswith(expected) for value in found.values())
