@@ -14,6 +14,7 @@ from mode import Service
 
 from actors._faust.access.tls import with_own_tls
 from actors._faust.codecs import ActorSchema
+from actors._faust.operations import mount_operations
 from actors._faust.options import split_options
 from actors._faust.queries.server import mount
 from actors._faust.service import ActorService
@@ -124,10 +125,12 @@ class FaustApp(faust.App):  # type: ignore[misc]
             self.finalize()
 
     def on_webserver_init(self, web: Any) -> None:
-        """Mount the queries; Faust may call this more than once."""
+        """Mount queries, metrics and health; Faust may call this more than once."""
         super().on_webserver_init(web)
         if self.actors and self.actor_options.queries:
             mount(self, web.web_app)
+        if self.actors:
+            mount_operations(self, web.web_app)
 
     def worker_init(self) -> None:
         """Apply `--datadir`: Faust builds its settings before it reads the option."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 from collections.abc import Callable
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from faust.utils.terminal import SpinnerHandler
 from mode import Service
+from prometheus_client import REGISTRY
 
 from actors._core.assign import Task as TaskId
+from actors._faust.metrics import WorkerCollector
 from actors._faust.options import milliseconds
 from actors._faust.queries.service import QueryService
 from actors._faust.setup import Setup
@@ -23,8 +26,10 @@ from actors._kafka.logs import KafkaLogs
 from actors._kafka.owners import KafkaOwners, encode_owner
 from actors._kafka.topics import Topics
 from actors.errors import ActorsError
+from actors.ports import TopicPartition
 from actors.runtime.blocking import LoopWatch
 from actors.runtime.clock import SystemClock
+from actors.runtime.meters import WorkerMeters
 from actors.runtime.outputs import OutputTopic
 from actors.runtime.restore import Restorer
 from actors.runtime.spec import ActorSpec, TaskServices
@@ -63,6 +68,8 @@ class ActorService(Service):  # type: ignore[misc]
         self._dispatcher: asyncio.Task[None] | None = None
         self._loop_watch: LoopWatch | None = None
         self.queries: QueryService | None = None
+        self.meters = WorkerMeters()
+        self._collector = WorkerCollector(app)
         super().__init__(**options)
 
     @property
@@ -73,6 +80,24 @@ class ActorService(Service):  # type: ignore[misc]
             if self._worker is None
             else sorted(self._worker.tasks, key=lambda task: (task.spec.name, task.partition))
         )
+
+    @property
+    def worker(self) -> Worker | None:
+        """What runs the tasks, None before it has started."""
+        return self._worker
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the dispatcher ended although nobody stops the worker."""
+        return self._dispatcher is not None and self._dispatcher.done() and not self.should_stop
+
+    def end_offset(self, source: TopicPartition) -> int | None:
+        """Give the end of an input partition as the last fetch saw it."""
+        return self._late.end_offset(source)
+
+    def position(self, source: TopicPartition) -> int | None:
+        """Give the offset of an input partition that is fetched next."""
+        return self._late.position(source)
 
     @property
     def setup(self) -> Setup | None:
@@ -144,6 +169,8 @@ class ActorService(Service):  # type: ignore[misc]
             return
         logs = KafkaLogs(setup.connection, self._control)
         owners = KafkaOwners(setup.owners_topic, logs)
+        self.meters.started_at_ms = SystemClock().wall_ms()
+        REGISTRY.register(self._collector)
         self._start_worker(setup, specs, logs, owners, outputs)
         await self._join(setup, specs)
         _collect_seldom()
@@ -210,6 +237,7 @@ class ActorService(Service):  # type: ignore[misc]
             settings=WorkerSettings(revoke_s=self.app.actor_options.revoke_timeout.total_seconds()),
             task_log=lambda spec, partition, identity: setup.task_log(spec, partition, identity, self._control),
             on_failure=self._fail,
+            meters=self.meters,
         )
         if self.app.conf.web_enabled and self.app.actor_options.queries:
             self.queries = QueryService(
@@ -288,6 +316,8 @@ class ActorService(Service):  # type: ignore[misc]
             await self._close_parts()
 
     async def _close_parts(self) -> None:
+        with contextlib.suppress(KeyError):
+            REGISTRY.unregister(self._collector)
         if self._loop_watch is not None:
             self._loop_watch.stop()
         if self._source is not None:

@@ -30,7 +30,7 @@ from actors._faust.queries.parameters import (
     key_in_path,
     many_body,
 )
-from actors._faust.queries.problems import JSON_HEADERS, Problem, bad_request, not_ready
+from actors._faust.queries.problems import JSON_HEADERS, Handler, Problem, bad_request, not_ready
 from actors._faust.queries.routing import ANSWER_S, Router, wanted
 from actors._faust.queries.service import QueryService
 from actors.errors import NotOwnerError, ReadOnlyQueryError, Rejected
@@ -82,6 +82,19 @@ class QueryRoutes:
         routes.router.add_get(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
         routes.router.add_post(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
         return routes
+
+    @web.middleware
+    async def measured(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Count questions, and how long their answers take."""
+        meters, began_s, code = self._app.actor_service.meters.queries, time.monotonic(), 500
+        meters.in_flight += 1
+        try:
+            answer = await handler(request)
+            code = answer.status
+        finally:
+            meters.in_flight -= 1
+            meters.answered(code, time.monotonic() - began_s)
+        return answer
 
     # --- routes ----------------------------------------------------------------------------------------------------
 
@@ -351,8 +364,8 @@ class QueryRoutes:
 def mount(app: App, web_app: web.Application) -> None:
     """Add the routes to a web server, once."""
     if MOUNTED not in web_app:
-        web_app[MOUNTED] = QueryRoutes(app)
-        protect(app, web_app, PREFIX, web_app[MOUNTED].application())
+        web_app[MOUNTED] = routes = QueryRoutes(app)
+        protect(app, web_app, PREFIX, routes.application(), watch=routes.measured)
 
 
 def reply(content: Mapping[str, Any]) -> web.Response:
