@@ -98,6 +98,7 @@ class Worker:
         self._on_failure = on_failure
         self._tasks: dict[TopicPartition, Task] = {}
         self._ending: dict[TopicPartition, Task] = {}
+        self._restored: frozenset[TopicPartition] = frozenset()
         self._room = asyncio.Event()
         self._stopping = False
 
@@ -109,6 +110,15 @@ class Worker:
     def task_of(self, source: TopicPartition) -> Task | None:
         """Give the task of a partition, None if it isn't assigned to this worker now."""
         return self._tasks.get(source)
+
+    def is_free(self, source: TopicPartition) -> bool:
+        """Tell whether no task of the partition touches its stores: none is there, and the last one has ended."""
+        return source not in self._tasks and source not in self._ending
+
+    @property
+    def restored(self) -> Collection[TopicPartition]:
+        """The partitions whose stores were brought to their changelogs' ends; in a rebalance, those until then."""
+        return _claimed(self._tasks) if self._tasks else self._restored
 
     def room(self) -> None:
         """Note that a task's queue has room, or that it began to run."""
@@ -128,6 +138,7 @@ class Worker:
         """
         if self._stopping:
             return
+        self._restored = frozenset()
         for source in partitions:
             if source in self._tasks:
                 raise RuntimeError(f"{source} was assigned twice")
@@ -157,6 +168,7 @@ class Worker:
 
     async def _stop_tasks(self, handlers_s: float) -> None:
         tasks = list(self._tasks.values())
+        self._restored = _claimed(self._tasks) if tasks else self._restored
         for task in tasks:
             self._ending[task.source] = task
             task.request_stop()
@@ -210,3 +222,7 @@ class Worker:
             del self._ending[task.source]
         if task.failure is not None and not isinstance(task.failure, asyncio.CancelledError):
             self._on_failure(task.failure)
+
+
+def _claimed(tasks: Mapping[TopicPartition, Task]) -> frozenset[TopicPartition]:
+    return frozenset(source for source, task in tasks.items() if task.epoch)
