@@ -232,7 +232,13 @@ class ActorService(Service):  # type: ignore[misc]
         )
         if self.app.conf.web_enabled and self.app.actor_options.queries:
             self.queries = QueryService(
-                setup, specs, worker=self._worker, control=self._control, owners=owners, clock=clock
+                setup,
+                specs,
+                worker=self._worker,
+                standbys=self._standbys,
+                control=self._control,
+                owners=owners,
+                clock=clock,
             )
 
     async def _join(self, setup: Setup, specs: list[ActorSpec]) -> None:

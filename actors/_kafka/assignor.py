@@ -1,8 +1,8 @@
 """Carries our assignment (`actors._core.assign`) through the group protocol.
 
 Each member's user data says what it owned, in which generation, what its disk holds and what that lacks. The leader
-sends each member its partitions and, as user data, the copies that it shall keep, and no more: a table of all owners for
-every member would make the group's own record, which Kafka keeps in one message, grow with members times tasks. Who
+sends each member its partitions and, as user data, the copies that it shall keep, and no more: a table of all owners
+for every member would make the group's own record, which Kafka keeps in one message, grow with members times tasks. Who
 wants to know the owners reads the leader registry. Members of a rolling upgrade may subscribe to different topics: a
 topic's tasks go to its subscribers only.
 """

@@ -121,7 +121,7 @@ class World:
 
     async def until(self, condition: Any, seconds: float = 60.0) -> None:
         async with asyncio.timeout(seconds):
-            while not condition():
+            while not condition():  # noqa: ASYNC110  virtual time
                 await asyncio.sleep(0.01)
 
 

@@ -108,5 +108,5 @@ async def test_the_checks_see_an_assignment_that_ignores_warmth(
 ) -> None:
     group = Group(brokers, tmp_path, workers, PLANT=plant)
     await group.begin()
-    with pytest.raises(AssertionError, match="it never warmed up|although it was cold"):
+    with pytest.raises(AssertionError, match=r"it never warmed up|although it was cold"):
         await warm_up(group)
