@@ -1,13 +1,17 @@
-"""Standbys and warm-ups with real workers: who gets what when, and what a takeover has to read."""
+"""Standbys and warm-ups with real workers: who gets what when, what a takeover has to read, what copies answer."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 
+from actors._core.partitioner import partition_for
+from dev.kafka import free_port
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
 MODULE = "tests.kafka.apps.standby_app"
@@ -24,6 +28,7 @@ class Group:
         self.brokers, self.folder, self.workers = brokers, folder, workers
         self.environment = environment
         self.name = unique("standby")
+        self.ports: list[int] = []
         self.sent: Counter[bytes] = Counter()
 
     async def begin(self) -> WorkerProcess:
@@ -36,9 +41,19 @@ class Group:
 
     def start(self) -> WorkerProcess:
         number = len(self.workers)
-        worker = WorkerProcess(MODULE, self.brokers, self.folder / f"w{number}", APP_NAME=self.name, **self.environment)
-        self.workers.append(worker.start())
+        self.ports.append(free_port())
+        environment = {**self.environment, "APP_NAME": self.name, "WEB_PORT": str(self.ports[number])}
+        worker = WorkerProcess(MODULE, self.brokers, self.folder / f"w{number}", **environment)
+        self.workers.append(worker.start(web=True))
         return worker
+
+    async def get(self, number: int, path: str) -> tuple[int, Any]:
+        """Ask a worker."""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{self.ports[number]}/actors{path}") as reply,
+        ):
+            return reply.status, await reply.json(content_type=None)
 
     async def send(self, count: int) -> None:
         keys = [b"key-%05d" % number for number in range(count)]
@@ -78,9 +93,32 @@ async def warm_up(group: Group) -> WorkerProcess:
     await eventually(lambda: len(set(owned(second))) == PARTITIONS // 2, what=group.logs)
     before, _, after = second.log().partition("warm copies, asking for a rebalance")
     assert after, "it never warmed up"
-    assert "owns" not in before, "it got a partition although it was cold"
+    assert " owns " not in before, "it got a partition although it was cold"
     assert restored(second.log()) < RESTORED_MOST
     return second
+
+
+async def check_copies_answer(group: Group, *, dead: bool = False) -> None:
+    """See that worker 1 answers for what it keeps copies of, and says how old that may be."""
+    _, overview = await group.get(1, "")
+    kept = {copy["partition"] for copy in overview["copies"] if copy["role"] == "standby"}
+    assert kept == set(range(PARTITIONS)) - {one["partition"] for one in overview["partitions"] if one["state"]}
+    partition = min(kept)
+    key = next(f"key-{n:05d}" for n in range(100) if partition_for(b"key-%05d" % n, PARTITIONS) == partition)
+    status, answer = await group.get(1, f"/counts/{key}?read=standby")
+    assert (status, answer["read"], answer["partition"]) == (200, "standby", partition), answer
+    assert answer["value"] in (2, 3)
+    assert 0 <= answer["staleness_ms"] < 15_000
+    status, page = await group.get(1, f"/counts?read=standby&limit=10&partition={partition}")
+    assert (status, page["read"], len(page["items"])) == (200, "standby", 10)
+    if dead:
+        assert (await group.get(1, f"/counts/{key}"))[0] == 503
+        return
+    assert (await group.get(1, f"/counts/{key}"))[1]["staleness_ms"] == 0
+    status, answer = await group.get(0, f"/counts/{key}?read=standby")
+    assert (status, answer["read"], answer["staleness_ms"]) == (200, "committed", 0), "it is the owner itself"
+    status, page = await group.get(0, "/counts?read=standby&limit=1000")
+    assert (status, len(page["items"])) == (200, 1000)
 
 
 async def test_a_cold_worker_warms_up_and_takes_over_from_a_killed_one(
@@ -92,21 +130,22 @@ async def test_a_cold_worker_warms_up_and_takes_over_from_a_killed_one(
     second = await warm_up(group)
     await group.send(500)
     await group.all_counted()
-    await eventually(lambda: second.log().count("is a standby") >= PARTITIONS // 2, what=group.logs)
+    await eventually(lambda: second.log().count("is a standby copy") >= PARTITIONS // 2, what=group.logs)
+    await check_copies_answer(group)
     before = len(second.log())
     await group.send(KEYS // 3)
     first.kill()
+    await check_copies_answer(group, dead=True)
     await group.all_counted()
     taken = second.log()[before:]
     assert len(set(re.findall(r"owns \S+-in\[(\d+)\]", taken))) == PARTITIONS
     assert restored(taken) < RESTORED_MOST, taken
 
 
-@pytest.mark.parametrize("plant", ["ignore warmth"])
 async def test_the_checks_see_an_assignment_that_ignores_warmth(
-    brokers: str, tmp_path: Path, workers: list[WorkerProcess], plant: str
+    brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:
-    group = Group(brokers, tmp_path, workers, PLANT=plant)
+    group = Group(brokers, tmp_path, workers, PLANT="ignore warmth")
     await group.begin()
     with pytest.raises(AssertionError, match=r"it never warmed up|although it was cold"):
         await warm_up(group)

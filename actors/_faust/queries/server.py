@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -275,6 +276,7 @@ class QueryRoutes:
                     for partition in range(spec.partition_count)
                     for owner in (owners.get((name, partition)),)
                 ],
+                "copies": [asdict(copy) for copy in self._app.actor_service.copies],
             }
         )
 
