@@ -25,8 +25,8 @@ Brokers away, a full disk, a damaged store: all copies are dropped from memory a
 Copies come last: while a task of this worker has much to restore they wait, and where tasks run they take
 half of the event loop's time. One consumer reads for all of them.
 
-A warm-up copy is warm when it lacks no more than is acceptable. Then the worker asks for a rebalance: when all of its
-warm-ups are warm, or the first one has waited for `PATIENCE_S`, and the less often the less came of it.
+A warm-up copy is warm when it lacks no more than is acceptable. Then the worker asks for a rebalance
+(`actors.runtime.asking`).
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from actors._core.takeover import LogBounds, plan_restore
 from actors._core.views import why_rebuild
 from actors.errors import BrokerUnavailableError, RestoreError
 from actors.ports import Clock, Following, LogRecord, StoreProvider, TopicPartition
+from actors.runtime.asking import Asking
 from actors.runtime.restore import LONG_READ, Changelog, begin_position, stored_writes
 from actors.runtime.spec import ActorSpec
 from actors.runtime.threads import finish_in_thread
@@ -60,9 +61,6 @@ LOOK_SHARE_S = 0.04
 """How often the logs' ends are looked at: each second, and less often where there are more copies than 25."""
 KNOWN_S = 10.0
 """For so long what a look found counts as known."""
-PATIENCE_S = 10.0
-FIRST_REST_S, LAST_REST_S = 5.0, 60.0
-"""The time between two rebalances that this worker asks for."""
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0
 REMIND_S = 10.0
 KEEP_AGE_MS = 60_000
@@ -218,7 +216,7 @@ class Standbys:
         self._unsettled: dict[TaskId, _TaskCopy] = {}
         self._suspect: set[tuple[str, int]] = set()
         self._changed = asyncio.Event()
-        self._asking = _Asking(clock)
+        self._asking = Asking(clock)
         self._said_s: dict[str, float] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -278,6 +276,10 @@ class Standbys:
             if task in self._wanted
             for one in copy.stores
         ]
+
+    def keeps(self, actor: str, partition: int) -> bool:
+        """Tell whether a task's stores are a copy now, so that nobody else writes to them."""
+        return TaskId(actor, partition) in self._held
 
     def lags(self) -> dict[TaskId, int]:
         """Give how many offsets the copies lack, all stores of a task together, where it is known."""
@@ -556,43 +558,6 @@ class Standbys:
         if now_s - self._said_s.get("failed", float("-inf")) >= REMIND_S:
             self._said_s["failed"] = now_s
             logger.warning("%s", text)
-
-
-class _Asking:
-    """When to ask for a rebalance: not for each warm copy, and less often when it moves nothing."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._rest_s = FIRST_REST_S
-        self._not_before_s = float("-inf")
-        self._first_warm_s: float | None = None
-        self._asked_for: set[TaskId] = set()
-
-    def assigned(self, warm_ups: set[TaskId]) -> None:
-        """Note an assignment: what was asked for and is a warm-up still came to nothing."""
-        if self._asked_for:
-            if self._asked_for & warm_ups:
-                self._rest_s = min(2 * self._rest_s, LAST_REST_S)
-            else:
-                self._rest_s = FIRST_REST_S
-            self._asked_for = set()
-        self._first_warm_s = None
-
-    def is_due(self, warm: set[TaskId], wanted: int) -> bool:
-        """Tell whether to ask now, for these of so many; then it counts as done."""
-        now_s = self._clock.monotonic()
-        if not warm:
-            self._first_warm_s = None
-            return False
-        if self._first_warm_s is None:
-            self._first_warm_s = now_s
-        if len(warm) < wanted and now_s - self._first_warm_s < PATIENCE_S:
-            return False
-        if now_s < self._not_before_s:
-            return False
-        self._not_before_s = now_s + self._rest_s
-        self._asked_for = set(warm)
-        return True
 
 
 def _name(task: TaskId) -> str:
