@@ -69,18 +69,36 @@ def place(members: Sequence[Member], tasks: Collection[Task], rules: PlacementRu
 
 
 class _Placing:
+    """One placement. Members are indices; of those that hold nothing of a task all lack the same, `_highest`."""
+
     def __init__(self, members: Sequence[Member], tasks: Sequence[Task], rules: PlacementRules) -> None:
         self._members = members
         self._tasks = tasks
         self._rules = rules
         self._last = last_owners(members)
-        self._highest = {
-            task: max((member.on_disk.get(task, 0) for member in members), default=0) for task in self._tasks
+        self._highest: dict[Task, int] = dict.fromkeys(tasks, 0)
+        self._lags: dict[Task, dict[int, int]] = {task: {} for task in tasks}
+        self._note_lags()
+        self._limits = {
+            task: min((self._highest[task], *self._lags[task].values())) + rules.acceptable_lag for task in tasks
         }
-        self._limits: dict[Task, int] = {}
         self._owner: dict[Task, int] = {}
         self._warming: dict[Task, int] = {}
-        self._standbys: dict[int, list[Task]] = {index: [] for index in range(len(members))}
+        self._standbys: dict[int, set[Task]] = {index: set() for index in range(len(members))}
+
+    def _note_lags(self) -> None:
+        """Find how many offsets each holder lacks, as far as anybody knows."""
+        for member in self._members:
+            for task, position in member.on_disk.items():
+                if position > self._highest.get(task, position):
+                    self._highest[task] = position
+        for index, member in enumerate(self._members):
+            for task in member.on_disk.keys() | member.lags.keys():
+                if task in self._lags:
+                    behind = self._highest[task] - member.on_disk.get(task, 0)
+                    said = member.lags.get(task)
+                    is_past_owner = task in member.owned and self._last.get(task) != index
+                    self._lags[task][index] = behind if said is None or is_past_owner else min(said, behind)
 
     def place(self) -> Placement:
         self._choose_owners()
@@ -129,32 +147,18 @@ class _Placing:
 
     def _is_cold(self, task: Task, index: int) -> bool:
         """Tell whether a member mustn't get a task yet. One that can't follow would never be warm."""
-        return self._members[index].follows and self._lag(task, index) > self._limit(task)
+        return self._members[index].follows and self._lag(task, index) > self._limits[task]
 
     def _interim(self, task: Task, counts: Sequence[int]) -> int:
         """Give who has the task until its wanted owner is warm."""
-        limit, last = self._limit(task), self._last.get(task)
+        limit, last = self._limits[task], self._last.get(task)
         if last is not None and self._lag(task, last) <= limit:
             return last
         warm = [index for index in range(len(self._members)) if self._lag(task, index) <= limit]
         return min(warm, key=lambda index: (counts[index], self._lag(task, index), index))
 
-    def _limit(self, task: Task) -> int:
-        """Give what a copy may lack: with the best one dead, the next best is measured against itself."""
-        limit = self._limits.get(task)
-        if limit is None:
-            least = min(self._lag(task, index) for index in range(len(self._members)))
-            limit = self._limits[task] = least + self._rules.acceptable_lag
-        return limit
-
     def _lag(self, task: Task, index: int) -> int:
-        """Give how many offsets a member lacks, as far as anybody knows."""
-        member, highest = self._members[index], self._highest[task]
-        behind = highest - member.on_disk.get(task, 0)
-        said = member.lags.get(task)
-        if said is None or (task in member.owned and self._last.get(task) != index):
-            return behind
-        return min(said, behind)
+        return self._lags[task].get(index, self._highest[task])
 
     # --- standbys --------------------------------------------------------------------------------------------------
 
@@ -162,25 +166,36 @@ class _Placing:
         followers = [index for index, member in enumerate(self._members) if member.follows]
         if not followers:
             return
-        held = sum(len(theirs) for theirs in self._standbys.values())
-        most = -(-(held + len(self._tasks)) // len(followers))
+        loads = [len(theirs) for theirs in self._standbys.values()]
+        most = -(-(sum(loads) + len(self._tasks)) // len(followers))
         for place, task in enumerate(self._tasks):
-            busy = {self._owner[task], self._warming.get(task)}
-            free = [index for index in followers if index not in busy and task not in self._standbys[index]]
-            if free:
-                # Copies that nobody has yet are dealt out from one member after the other.
-                start = place % len(self._members)
-                index = min(free, key=lambda index: self._reluctance(task, index, most, start))
-                self._standbys[index].append(task)
+            # Copies that nobody has yet are dealt out from one member after the other.
+            start = place % len(followers)
+            index = self._choose_standby(task, [*followers[start:], *followers[:start]], loads, most)
+            if index is not None:
+                self._standbys[index].add(task)
+                loads[index] += 1
 
-    def _reluctance(self, task: Task, index: int, most: int, start: int) -> tuple[bool, int, bool, int, int]:
-        member, load = self._members[index], len(self._standbys[index])
+    def _choose_standby(self, task: Task, followers: Sequence[int], loads: Sequence[int], most: int) -> int | None:
+        """Choose the member for one more copy; the first of `followers` where nothing else decides."""
+        busy = {self._owner[task], self._warming.get(task)}
+        free = [index for index in followers if index not in busy and task not in self._standbys[index]]
+        holders = self._lags[task]
+        # All who hold nothing are alike but for their load.
+        strangers = [index for index in free if index not in holders]
+        candidates = [index for index in free if index in holders]
+        if strangers:
+            candidates.append(min(strangers, key=loads.__getitem__))
+        return min(candidates, key=lambda index: self._reluctance(task, index, loads[index], most), default=None)
+
+    def _reluctance(self, task: Task, index: int, load: int, most: int) -> tuple[bool, int, bool, int]:
+        member = self._members[index]
         follows_already = task in member.lags and task not in member.owned
-        if self._lag(task, index) <= self._limit(task):
+        if self._lag(task, index) <= self._limits[task]:
             warmth = 0
         else:
             warmth = 1 if task in member.on_disk else 2
-        return load >= most, warmth, not follows_already, load, (index - start) % len(self._members)
+        return load >= most, warmth, not follows_already, load
 
 
 class _CopiesData(msgspec.Struct, array_like=True, frozen=True):
