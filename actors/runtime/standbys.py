@@ -277,10 +277,6 @@ class Standbys:
             for one in copy.stores
         ]
 
-    def keeps(self, actor: str, partition: int) -> bool:
-        """Tell whether a task's stores are a copy now, so that nobody else writes to them."""
-        return TaskId(actor, partition) in self._held
-
     def lags(self) -> dict[TaskId, int]:
         """Give how many offsets the copies lack, all stores of a task together, where it is known."""
         found = {}
