@@ -21,6 +21,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -32,7 +33,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from actors._core.partitioner import partition_for
 from benchmarks.peers.broker import Outputs, load, make_topics, producing
-from benchmarks.run_commands import start_cluster, start_worker
+from benchmarks.run_commands import ROOT, start_cluster
 
 PARTITIONS = 8
 WORKERS = 3
@@ -73,7 +74,15 @@ class Fleet:
     def start(self) -> None:
         number = len(self._workers)
         environment = {**self._environment, "KAFKA_URL": f"kafka://{self.brokers}"}
-        self._workers[number] = start_worker("benchmarks.standby_app", self.folder / f"w{number}", environment)
+        options = ["-A", "benchmarks.standby_app", "-D", str(self.folder / f"w{number}")]
+        with (self.folder / f"w{number}.log").open("wb") as log:
+            self._workers[number] = subprocess.Popen(
+                [sys.executable, "-m", "faust", *options, "worker", "-l", "info", "--without-web"],
+                cwd=ROOT,
+                env=environment,
+                stdout=log,
+                stderr=log,
+            )
 
     def kill(self, number: int) -> None:
         self._workers[number].kill()
