@@ -10,7 +10,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from actors._core.assign import Task
 from actors._core.partitioner import partition_for
+from actors._kafka.connection import Connection
+from actors._kafka.control import ControlPlane
+from actors._kafka.copies import KafkaCopies
 from dev.kafka import free_port
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
@@ -121,6 +125,19 @@ async def check_copies_answer(group: Group, *, dead: bool = False) -> None:
     assert (status, len(page["items"])) == (200, 1000)
 
 
+async def check_group_knows_the_copies(group: Group) -> None:
+    """See that what the coordinator has of the copies is what the workers keep."""
+    kept: dict[Task, list[str]] = {}
+    for number, port in enumerate(group.ports):
+        _, overview = await group.get(number, "")
+        for copy in overview["copies"]:
+            kept.setdefault(Task("count", copy["partition"]), []).append(f"http://127.0.0.1:{port}")
+    name = f"{group.name}-actors"
+    async with ControlPlane.connect(Connection.to(group.brokers, client_id="test"), name) as control:
+        assert await KafkaCopies(control, name).addresses() == kept
+    assert len(kept) == PARTITIONS
+
+
 async def test_a_cold_worker_warms_up_and_takes_over_from_a_killed_one(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:
@@ -132,6 +149,7 @@ async def test_a_cold_worker_warms_up_and_takes_over_from_a_killed_one(
     await group.all_counted()
     await eventually(lambda: second.log().count("is a standby copy") >= PARTITIONS // 2, what=group.logs)
     await check_copies_answer(group)
+    await check_group_knows_the_copies(group)
     before = len(second.log())
     await group.send(KEYS // 3)
     first.kill()
