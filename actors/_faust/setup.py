@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from faust.types import ProcessingGuarantee
 
 from actors._core.commit import Backoff, CommitPolicy
+from actors._core.placement import PlacementRules
 from actors._core.takeover import ResetPolicy, StartRules
 from actors._faust.access.settings import check_access, own_address, tokens_of
 from actors._faust.access.tls import Hops
@@ -95,6 +96,15 @@ class Setup:
         """Give how this worker asks others, which takes files that only a worker can read."""
         return Hops.of(tokens_of(self.app), self.app.actor_options)
 
+    def placement_rules(self) -> PlacementRules:
+        """Give what the group's leader goes by."""
+        options = self.app.actor_options
+        return PlacementRules(
+            standbys=_standby_replicas(self.app),
+            acceptable_lag=options.acceptable_recovery_lag,
+            max_warm_ups=options.max_warmup_replicas,
+        )
+
     def check_settings(self) -> None:
         """Refuse settings that can't work.
 
@@ -104,6 +114,7 @@ class Setup:
         check_timeouts(self.group_settings, self.app.actor_options.revoke_timeout.total_seconds())
         check_access(self.app)
         check_tracing(self.app)
+        _check_copies(self.placement_rules())
         if self.app.conf.blocking_timeout:
             raise ConfigurationError(
                 "blocking_timeout (--blocking-timeout) raises inside whatever code runs, a commit as well: leave it out"
@@ -391,6 +402,23 @@ def _replication_factor(app: App) -> int:
     """Give the setting where it was set, else the broker's default: Faust's own default of 1 would lose state."""
     given = "topic_replication_factor" in app._default_options[1] or "TOPIC_REPLICATION_FACTOR" in os.environ
     return int(app.conf.topic_replication_factor) if given else BROKER_DEFAULT
+
+
+def _check_copies(rules: PlacementRules) -> None:
+    settings = {
+        "table_standby_replicas": (rules.standbys, 0),
+        "acceptable_recovery_lag": (rules.acceptable_lag, 0),
+        "max_warmup_replicas": (rules.max_warm_ups, 1),
+    }
+    for name, (value, least) in settings.items():
+        if value < least:
+            raise ConfigurationError(f"{name}={value}: use {least} or more")
+
+
+def _standby_replicas(app: App) -> int:
+    """Give the setting where it was set, else none: Faust's own default of 1 would double everybody's disks."""
+    given = "table_standby_replicas" in app._default_options[1] or "TABLE_STANDBY_REPLICAS" in os.environ
+    return int(app.conf.table_standby_replicas) if given else 0
 
 
 def _by_value(anything: Codec) -> Codec:

@@ -76,7 +76,7 @@ class TaskSettings:
 
 @dataclass(frozen=True, slots=True)
 class TaskServices:
-    """The world as a task sees it."""
+    """The world as a task sees it. `let_go` has whoever follows the changelogs of (actor, partition) stop before."""
 
     group: GroupView
     logs: Logs
@@ -88,3 +88,4 @@ class TaskServices:
     resolve_output: Callable[[Any], OutputTopic]
     encode_owner: Callable[[OwnerRecord], Any]
     asks: Asks | None = None
+    let_go: Callable[[str, int], Awaitable[None]] | None = None

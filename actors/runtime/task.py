@@ -355,6 +355,8 @@ class Task:
         bounds = await self._services.logs.bounds(self.source)
         self.meters.looked(None if committed is None else committed.offset, bounds.end)
         self._ownership.advance(Event.LOOKED)
+        if self._services.let_go is not None:
+            await self._services.let_go(self.spec.name, self.partition)
         self._stores = [await self._restore(store) for store in self.spec.stores]
         self._ownership.advance(Event.RESTORED)
         mark = parse_mark(committed.metadata) if committed is not None else None
