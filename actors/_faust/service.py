@@ -13,6 +13,7 @@ from mode import Service
 
 from actors._core.assign import Task as TaskId
 from actors._faust.options import milliseconds
+from actors._faust.publishing import ensure_published
 from actors._faust.queries.service import QueryService
 from actors._faust.setup import Setup
 from actors._faust.views import View
@@ -131,6 +132,7 @@ class ActorService(Service):  # type: ignore[misc]
         found = await setup.check_topics(topics)
         changelogs = await topics.ensure_compacted(setup.compacted(found), setup.changelog_settings)
         await setup.ensure_replies(topics)
+        await ensure_published(setup, topics, found)
         outputs = await setup.outputs(topics)
         specs = await setup.specs(found, changelogs, topics)
         resources = RocksResources(

@@ -19,6 +19,7 @@ from actors._core.commit import Backoff, CommitPolicy
 from actors._core.takeover import ResetPolicy, StartRules
 from actors._faust.codecs import Codec, key_codec, resolve, value_codec
 from actors._faust.options import milliseconds
+from actors._faust.publishing import publication, published_stores
 from actors._faust.queries.access import check_access, own_address
 from actors._kafka.asks import KafkaAsks
 from actors._kafka.connection import Connection
@@ -26,12 +27,13 @@ from actors._kafka.consumer import GroupSettings, check_timeouts
 from actors._kafka.control import ControlPlane, TopicInfo
 from actors._kafka.producer import OrderedLog, TransactionLog
 from actors._kafka.topics import DEFAULT_MAX_RECORD_BYTES, ChangelogSettings, Topics
-from actors.errors import ConfigurationError, UnknownTopicError
+from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import Identity, TaskLog
 from actors.runtime.answers import Answers
 from actors.runtime.asks import REPLY_CONFIG, REPLY_PARTITIONS
 from actors.runtime.context import Recipient
 from actors.runtime.outputs import OutputTopic
+from actors.runtime.publishing import PublishedStore
 from actors.runtime.restore import Changelog
 from actors.runtime.spec import ActorSpec, TaskSettings
 from stores.seed import SeedFolder
@@ -54,6 +56,7 @@ class Setup:
         self.app = app
         conf, options = app.conf, app.actor_options
         self._max_record_bytes: dict[str, int] = {}
+        self._opened: Callable[[Any, str], OutputTopic] | None = None
         self.group = f"{conf.id}-actors"
         self.owners_topic = f"{conf.id}-actors-owners"
         self.dead_letter_topic = f"{conf.id}-dead-letters"
@@ -139,7 +142,7 @@ class Setup:
     async def specs(
         self, inputs: Mapping[str, TopicInfo], changelogs: Mapping[str, TopicInfo], topics: Topics
     ) -> list[ActorSpec]:
-        """Give the actors as the runtime needs them."""
+        """Give the actors as the runtime needs them; `outputs` comes first."""
         configs = await topics.configs(changelogs)
         for name, config in configs.items():
             self._max_record_bytes[name] = int(config["max.message.bytes"])
@@ -196,6 +199,11 @@ class Setup:
             parked=definition.parked,
             dead_letters=self._dead_letters() if definition.buries else None,
             answers=answers,
+            published={
+                store.name: publication(store, self._opened(store.publish, str(store.publish.get_topic_name())))
+                for store in definition.stores
+                if isinstance(store, PublishedStore) and self._opened is not None
+            },
         )
 
     @property
@@ -244,7 +252,7 @@ class Setup:
         configs = await topics.configs(existing)
         for name, config in configs.items():
             self._max_record_bytes[name] = int(config["max.message.bytes"])
-        anything = resolve(None, None)
+        anything, published = resolve(None, None), published_stores(self)
 
         def find(topic: Any) -> OutputTopic:
             if isinstance(topic, Recipient):
@@ -259,6 +267,14 @@ class Setup:
                     answer_decoder=_answer_decoder(definition),
                 )
             name = topic if isinstance(topic, str) else str(topic.get_topic_name())
+            if name in published:
+                raise UsageError(
+                    f"ctx.send(): store {published[name][0].name} is published to topic {name}, and readers take "
+                    "every record there for its state: write to the store, or send to another topic"
+                )
+            return opened(topic, name)
+
+        def opened(topic: Any, name: str) -> OutputTopic:
             if name not in existing:
                 raise UnknownTopicError(
                     f"topic {name} wasn't on the broker when the worker started, or isn't declared with "
@@ -276,6 +292,7 @@ class Setup:
                 is_compacted="compact" in configs[name]["cleanup.policy"],
             )
 
+        self._opened = opened
         return _Found(find).__getitem__
 
     def batch_bytes(self, topic: str) -> int:

@@ -14,6 +14,7 @@ from actors.runtime.answers import Answers
 from actors.runtime.context import Context, Store
 from actors.runtime.effects import Effect
 from actors.runtime.outputs import OutputTopic
+from actors.runtime.publishing import Publications
 from actors.runtime.restore import Changelog, Restorer
 
 
@@ -29,6 +30,7 @@ class ActorSpec:
         effect_functions: by name.
         dead_letters: where messages go that are parked, or skipped and buried.
         answers: how its handlers' answers go to who asked; None if they give none.
+        published: where changes of its stores go beside the changelog.
     """
 
     name: str
@@ -48,6 +50,7 @@ class ActorSpec:
     parked: Store[bytes, bytes] | None = None
     dead_letters: OutputTopic | None = None
     answers: Answers | None = None
+    published: Publications = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
