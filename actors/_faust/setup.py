@@ -319,24 +319,26 @@ class Setup:
 
     def task_log(self, spec: ActorSpec, partition: int, identity: Identity, control: ControlPlane | None) -> TaskLog:
         """Give the writing side of a task."""
-        options = self.app.actor_options
-        # Names can't contain colons, so that no two apps' tasks share an id and fence each other.
-        name = f"{self.app.conf.id}:{spec.name}:{partition}"
-        deadline_s = options.commit_deadline.total_seconds()
         if not self.exactly_once:
             return OrderedLog(
                 self.connection,
-                name=name,
+                name=f"{self.app.conf.id}:{spec.name}:{partition}",
                 group=self.group,
                 identity=identity,
                 control=control,
                 batch_bytes=self.batch_bytes,
                 compression=self.app.conf.producer_compression_type,
-                commit_deadline_s=deadline_s,
+                commit_deadline_s=self.app.actor_options.commit_deadline.total_seconds(),
             )
+        return self.transaction_log(spec.name, partition)
+
+    def transaction_log(self, actor: str, partition: int) -> TransactionLog:
+        """Give what writes as a task does that commits in transactions."""
+        deadline_s = self.app.actor_options.commit_deadline.total_seconds()
         return TransactionLog(
             self.connection,
-            transactional_id=name,
+            # Names can't contain colons, so that no two apps' tasks share an id and fence each other.
+            transactional_id=f"{self.app.conf.id}:{actor}:{partition}",
             group=self.group,
             batch_bytes=self.batch_bytes,
             compression=self.app.conf.producer_compression_type,
