@@ -51,7 +51,8 @@ class Parcel(Actor[Status]):
 
 async def main() -> None:
     """Show what readers see."""
-    async with View("parcel-status", broker=BROKER, value_type=Status) as view:
+    view: View[str, Status] = View("parcel-status", broker=BROKER, value_type=Status)
+    async with view:
         for parcel, status in view.items():
             print(parcel, status.place, status.scans)
         view.on_change(lambda parcel, _, status: print(parcel, status.place if status else "forgotten"))

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import click
 from faust.utils.terminal import SpinnerHandler
 from mode import Service
 
 from actors._core.assign import Task as TaskId
 from actors._faust.options import milliseconds
+from actors._faust.progress import Announcer
 from actors._faust.publishing import ensure_published
 from actors._faust.queries.service import QueryService
 from actors._faust.setup import Setup
@@ -67,6 +70,7 @@ class ActorService(Service):  # type: ignore[misc]
         self._loop_watch: LoopWatch | None = None
         self.queries: QueryService | None = None
         self.meters = WorkerMeters()
+        self._announcer: Announcer | None = None
         super().__init__(**options)
 
     @property
@@ -100,6 +104,11 @@ class ActorService(Service):  # type: ignore[misc]
         """Tell whether this worker owns the first actor's first partition."""
         first = min(self.app.actors, default=None)
         return any(task.spec.name == first and task.partition == 0 and task.epoch for task in self.tasks)
+
+    def stand_back(self) -> None:
+        """Take a bar away from the terminal, for who writes there next."""
+        if self._announcer is not None:
+            self._announcer.stand_back()
 
     async def connect(self) -> None:
         """Reach the broker, before anything of Faust's tries to."""
@@ -231,6 +240,11 @@ class ActorService(Service):  # type: ignore[misc]
             on_failure=self._fail,
             meters=self.meters,
         )
+        outages = setup.connection.outages
+        self._announcer = Announcer(
+            self._worker, group=setup.group, away=lambda: outages.away, stream=None if is_quiet() else sys.__stderr__
+        )
+        self._announcer.start()
         if self.app.conf.web_enabled and self.app.actor_options.queries:
             self.queries = QueryService(
                 setup, specs, worker=self._worker, control=self._control, owners=owners, clock=clock
@@ -308,6 +322,8 @@ class ActorService(Service):  # type: ignore[misc]
             await self._close_parts()
 
     async def _close_parts(self) -> None:
+        if self._announcer is not None:
+            self._announcer.stop()
         if self._loop_watch is not None:
             self._loop_watch.stop()
         if self._source is not None:
@@ -330,6 +346,12 @@ def refuse(app: Any, error: Exception) -> None:
     """End the worker with one line that says why."""
     logger.critical("%s can't start: %s", app.conf.id, error)
     raise SystemExit(1) from None
+
+
+def is_quiet() -> bool:
+    """Tell whether the command was given `--quiet`."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.find_root().params.get("quiet"))
 
 
 def _collect_seldom() -> None:
