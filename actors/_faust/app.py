@@ -18,7 +18,7 @@ from actors._faust.decoder import Decoder
 from actors._faust.definition import ActorDefinition, Asking, check_disjoint, check_name
 from actors._faust.faust_app import FaustApp
 from actors._faust.options import milliseconds
-from actors._faust.publishing import check_target
+from actors._faust.publishing import claim_target
 from actors._faust.setup import Setup, changelog_topic, inbox_of
 from actors._faust.shared import Shared, SharedView, shared_of
 from actors._faust.versions import Upgrades, versioned
@@ -115,7 +115,7 @@ class App(FaustApp):
             value = versioned(value, version or 1, upgrades or {}, f"store {name}")
         make: Callable[..., Store[Any, Any]] = Store
         if publish is not None:
-            check_target(name, publish, placement)
+            claim_target(name, publish, placement)
             make = functools.partial(PublishedStore, publish=publish, codecs=lambda: (key, value))
         self.stores[name] = make(
             name,

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from actors._faust.setup import Setup
 
 
-def check_target(store: str, topic: Any, placement: str) -> None:
-    """Refuse what can't be a read-model topic whatever else the app has.
+def claim_target(store: str, topic: Any, placement: str) -> None:
+    """Refuse what can't be a read-model topic whatever else the app has; an agent on it would make it compacted.
 
     Raises:
         ConfigurationError: saying why.
@@ -30,6 +30,9 @@ def check_target(store: str, topic: Any, placement: str) -> None:
             f'store {store}: publish= and placement="task" contradict each other: a key may be in several partitions '
             "of the store, and readers couldn't tell which of its values counts"
         )
+    if topic.compacting is None:
+        # Faust makes the topics of its agents before ours are made.
+        topic.compacting = True
 
 
 def published_stores(setup: Setup) -> dict[str, tuple[PublishedStore[Any, Any], ActorDefinition]]:

@@ -304,6 +304,14 @@ def test_only_a_topic_of_the_app_can_be_published_to():
         pass
 
 
+def test_faust_would_make_the_topic_as_it_has_to_be():
+    app = App("agents")
+    topics = [app.topic("a"), app.topic("b", compacting=False)]
+    for number, topic in enumerate(topics):
+        app.store(f"s{number}", publish=topic)
+    assert [topic.compacting for topic in topics] == [True, False]
+
+
 def test_an_actor_without_a_state_has_nothing_to_publish():
     app = App("no-state")
     with pytest.raises(ConfigurationError, match="has none"):
