@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import IO
 
 from actors._faust.progress_bar import Bar, is_terminal, logs_elsewhere
@@ -91,6 +92,23 @@ class Announcer:
             what = "its members agree on who owns what" if self._seen else "to be let in by all its members"
             return [f"waiting for the group {self._group}: {what}"]
         return []
+
+
+@asynccontextmanager
+async def reminding(text: str) -> AsyncIterator[None]:
+    """Say what is waited for while the block runs, if it takes long."""
+
+    async def remind() -> None:
+        await asyncio.sleep(FIRST_LINE_S)
+        while True:
+            logger.info("%s", text)
+            await asyncio.sleep(LINE_EVERY_S)
+
+    reminder = asyncio.create_task(remind(), name="actors reminder")
+    try:
+        yield
+    finally:
+        reminder.cancel()
 
 
 class Lines:

@@ -15,7 +15,7 @@ from mode import Service
 
 from actors._core.assign import Task as TaskId
 from actors._faust.options import milliseconds
-from actors._faust.progress import Announcer
+from actors._faust.progress import Announcer, reminding
 from actors._faust.publishing import ensure_published
 from actors._faust.queries.service import QueryService
 from actors._faust.setup import Setup
@@ -165,7 +165,8 @@ class ActorService(Service):  # type: ignore[misc]
             write_buffer_bytes=self.app.actor_options.rocksdb_write_buffer_bytes,
         )
         self._cache = StoreCache(_opener(self._folder, resources), self._folder.discard)
-        await self._open_stores(specs)
+        async with reminding("waiting for the databases on this disk to be opened"):
+            await self._open_stores(specs)
         await self._open_views(setup)
         if not specs:
             return
@@ -185,7 +186,8 @@ class ActorService(Service):  # type: ignore[misc]
         """Open the app's views, so that handlers find them at their topics' ends."""
         for view in self.app.views:
             self._views.append(view)
-            await view.open_in_worker(self.app, setup.views_folder)
+            async with reminding(f"waiting for the view of topic {view.topic}, which is read to its end"):
+                await view.open_in_worker(self.app, setup.views_folder)
 
     async def _open_stores(self, specs: list[ActorSpec]) -> None:
         """Open what is on disk: the assignment prefers partitions whose state is here."""

@@ -11,7 +11,7 @@ What doesn't fit is found when a handler writes, so that it is told; the same re
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -25,6 +25,10 @@ logger = logging.getLogger(__name__)
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+_NO_HEADERS: list[tuple[str, bytes]] = []
+_new_tuple = tuple.__new__
+"""Makes a named tuple in a third of the time that its class takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +62,22 @@ class Publication:
             raise too_large(f"topic {self.topic.name}, to which store {self.store} is published", key, size, limit)
         return size + WRITE_OVERHEAD_BYTES
 
-    def records(self, writes: ChangelogWrites) -> Iterator[Output]:
+    def records(self, writes: ChangelogWrites) -> Iterable[Output]:
         """Give the records of what a commit writes: where murmur2 puts the topic's key, with the commit's time."""
+        if self.convert_key is None and self.convert_value is None:
+            name = self.topic.name
+            return [
+                _new_tuple(Output, (name, None, key, value, _NO_HEADERS, None)) for key, (_, value) in writes.items()
+            ]
+        return self._converted(writes)
+
+    def _converted(self, writes: ChangelogWrites) -> Iterator[Output]:
         name = self.topic.name
         for raw_key, (_, raw_value) in writes.items():
             if raw_value is not None:
-                yield Output(name, None, self._key(raw_key), self._value(raw_value), [], None)
+                yield Output(name, None, self._key(raw_key), self._value(raw_value), _NO_HEADERS, None)
             elif (key := self._key_of_delete(raw_key)) is not None:
-                yield Output(name, None, key, None, [], None)
+                yield Output(name, None, key, None, _NO_HEADERS, None)
 
     def _key_of_delete(self, raw_key: bytes) -> bytes | None:
         """Give the topic's key; None for one that it can't hold, so that there never was a record of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import logging
 import os
@@ -14,8 +15,18 @@ from faust.utils.terminal import Spinner, SpinnerHandler
 
 from actors import App, Context
 from actors._core.lifecycle import State
+from actors._faust import progress
 from actors._faust.cli.progress import reporting
-from actors._faust.progress import FIRST_LINE_S, LINE_EVERY_S, LOOK_S, Lines, ranges, restoring_text, waiting_texts
+from actors._faust.progress import (
+    FIRST_LINE_S,
+    LINE_EVERY_S,
+    LOOK_S,
+    Lines,
+    ranges,
+    reminding,
+    restoring_text,
+    waiting_texts,
+)
 from actors._faust.progress_bar import Bar, is_terminal, logs_elsewhere
 from actors.ports import TopicPartition
 from actors.runtime.meters import RestoreMeter
@@ -119,6 +130,18 @@ def test_a_watch_sees_what_tasks_do_and_wait_for():
         assert not watch.look(tasks, 2.0 + STALLED_S).restores[0].is_stalled
         tasks[1]._predecessor = None
         assert list(watch.look(tasks, 9.0).waits) == ["the new epoch is being written"]
+
+
+async def test_what_takes_long_at_the_start_is_said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    async with reminding("waiting for what is quick"):
+        pass
+    monkeypatch.setattr(progress, "FIRST_LINE_S", 0.0)
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+    with caplog.at_level(logging.INFO):
+        async with asyncio.timeout(10), reminding("waiting for a view"):
+            while len(caplog.messages) < 2:
+                await asyncio.sleep(0)
+    assert set(caplog.messages) == {"waiting for a view"}
 
 
 # --- on a terminal -------------------------------------------------------------------------------------------------
