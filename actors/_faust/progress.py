@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 FIRST_LINE_S = 2.0
 """Who is faster says nothing."""
 LINE_EVERY_S = 5.0
+BAR_AFTER_S = 1.0
 LOOK_S = 0.25
 SHOWN = 3
 """So many restores and partitions are named in a line, the others counted."""
@@ -46,6 +47,7 @@ class Announcer:
         self._lines = Lines()
         self._watch = Watch()
         self._seen = 0
+        self._since_s: float | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -79,10 +81,20 @@ class Announcer:
         scene, away = self._watch.look(self._worker.tasks, now_s), self._away()
         waits = [*self._waits_for_group(), *waiting_texts(scene, away)]
         if self._bar is not None:
-            self._bar.show(scene.restores, waits)
+            self._show(self._bar, scene, waits, now_s)
         if self._bar is None or logs_elsewhere():
             self._lines.show(scene, waits, now_s)
         self._lines.ready(scene, waits, now_s)
+
+    def _show(self, bar: Bar, scene: Scene, waits: Sequence[str], now_s: float) -> None:
+        if not (scene.restores or waits):
+            self._since_s = None
+            bar.hide()
+            return
+        if self._since_s is None:
+            self._since_s = now_s
+        if now_s - self._since_s >= BAR_AFTER_S:
+            bar.show(scene.restores, waits)
 
     def _waits_for_group(self) -> list[str]:
         worker = self._worker

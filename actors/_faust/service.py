@@ -314,6 +314,8 @@ class ActorService(Service):  # type: ignore[misc]
     # --- stop ------------------------------------------------------------------------------------------------------
 
     async def _close(self) -> None:
+        if self._announcer is not None:
+            self._announcer.stop()
         queries, self.queries = self.queries, None
         if queries is not None:
             await queries.close()
@@ -324,8 +326,6 @@ class ActorService(Service):  # type: ignore[misc]
             await self._close_parts()
 
     async def _close_parts(self) -> None:
-        if self._announcer is not None:
-            self._announcer.stop()
         if self._loop_watch is not None:
             self._loop_watch.stop()
         if self._source is not None:

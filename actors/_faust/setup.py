@@ -33,7 +33,7 @@ from actors.runtime.answers import Answers
 from actors.runtime.asks import REPLY_CONFIG, REPLY_PARTITIONS
 from actors.runtime.context import Recipient
 from actors.runtime.outputs import OutputTopic
-from actors.runtime.publishing import PublishedStore
+from actors.runtime.publishing import Publication, PublishedStore
 from actors.runtime.restore import Changelog
 from actors.runtime.spec import ActorSpec, TaskSettings
 from stores.seed import SeedFolder
@@ -200,11 +200,14 @@ class Setup:
             dead_letters=self._dead_letters() if definition.buries else None,
             answers=answers,
             published={
-                store.name: publication(store, self._opened(store.publish, str(store.publish.get_topic_name())))
-                for store in definition.stores
-                if isinstance(store, PublishedStore) and self._opened is not None
+                store.name: self._publication(store) for store in definition.stores if isinstance(store, PublishedStore)
             },
         )
+
+    def _publication(self, store: PublishedStore[Any, Any]) -> Publication:
+        if self._opened is None:
+            raise AssertionError("outputs() finds the topics that specs() needs")
+        return publication(store, self._opened(store.publish, str(store.publish.get_topic_name())))
 
     @property
     def answers(self) -> bool:

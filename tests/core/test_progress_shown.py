@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import logging
 import os
@@ -32,6 +31,7 @@ from actors.ports import TopicPartition
 from actors.runtime.meters import RestoreMeter
 from actors.runtime.waiting import STALLED_S, Restoring, Scene, Watch, why_stalled
 from actors.testing import ActorTestDriver
+from tests.kafka.helpers import eventually
 from tests.terminal import Screen
 
 LOGGER = logging.getLogger("tests.progress")
@@ -138,9 +138,8 @@ async def test_what_takes_long_at_the_start_is_said(caplog: pytest.LogCaptureFix
     monkeypatch.setattr(progress, "FIRST_LINE_S", 0.0)
     monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
     with caplog.at_level(logging.INFO):
-        async with asyncio.timeout(10), reminding("waiting for a view"):
-            while len(caplog.messages) < 2:
-                await asyncio.sleep(0)
+        async with reminding("waiting for a view"):
+            await eventually(lambda: len(caplog.messages) >= 2)
     assert set(caplog.messages) == {"waiting for a view"}
 
 
