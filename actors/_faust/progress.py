@@ -80,6 +80,8 @@ class Announcer:
         """Look once, and show what is new."""
         scene, away = self._watch.look(self._worker.tasks, now_s), self._away()
         waits = [*self._waits_for_group(), *waiting_texts(scene, away)]
+        if away and waits:
+            waits.append(f"broker {', '.join(away)} can't be reached")
         if self._bar is not None:
             self._show(self._bar, scene, waits, now_s)
         if self._bar is None or logs_elsewhere():
@@ -177,8 +179,6 @@ def waiting_texts(scene: Scene, away: Sequence[str]) -> list[str]:
         if one.is_stalled:
             stalled.setdefault(why_stalled(one, scene.restores, away), []).append(one.name)
     found += [f"waiting for {reason} ({named(names)})" for reason, names in stalled.items()]
-    if away and found:
-        found.append(f"broker {', '.join(away)} can't be reached")
     return found
 
 

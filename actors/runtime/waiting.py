@@ -122,7 +122,7 @@ class Watch:
 def why_stalled(restoring: Restoring, others: Iterable[Restoring], away: Iterable[str]) -> str:
     """Say what a restore that doesn't move waits for; `away` are brokers that can't be reached."""
     if names := ", ".join(away):
-        return f"broker {names} can't be reached"
+        return f"broker {names}, which can't be reached"
     is_queued = restoring.position == restoring.start and restoring.end - restoring.start > LONG_READ
     if is_queued and any(not other.is_stalled for other in others):
         return "its turn: other restores come first"

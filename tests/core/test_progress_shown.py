@@ -20,6 +20,7 @@ from actors._faust.progress import (
     FIRST_LINE_S,
     LINE_EVERY_S,
     LOOK_S,
+    Announcer,
     Lines,
     ranges,
     reminding,
@@ -61,7 +62,7 @@ def test_a_line_names_the_first_restores_and_counts_the_others():
 def test_a_restore_that_doesnt_move_says_why():
     stuck, moving = restore(stalled_s=STALLED_S), restore(1)
     assert why_stalled(stuck, [stuck, moving], []) == "the last stable offset, held back by an open transaction"
-    assert why_stalled(stuck, [stuck, moving], ["b:1"]) == "broker b:1 can't be reached"
+    assert why_stalled(stuck, [stuck, moving], ["b:1"]) == "broker b:1, which can't be reached"
     queued = restore(2, 0, stalled_s=STALLED_S)
     assert why_stalled(queued, [queued, moving], []) == "its turn: other restores come first"
     assert waiting_texts(Scene(restores=(stuck, moving)), []) == [
@@ -130,6 +131,39 @@ def test_a_watch_sees_what_tasks_do_and_wait_for():
         assert not watch.look(tasks, 2.0 + STALLED_S).restores[0].is_stalled
         tasks[1]._predecessor = None
         assert list(watch.look(tasks, 9.0).waits) == ["the new epoch is being written"]
+
+
+def test_a_rebalance_is_told_from_having_nothing_to_do(caplog: pytest.LogCaptureFixture):
+    app = App("announced")
+
+    @app.actor(app.topic("in", key_type=str, value_type=str))
+    async def act(ctx: Context, value: str) -> None:
+        pass
+
+    with ActorTestDriver(app, partitions=2) as driver, caplog.at_level(logging.INFO, "actors._faust.progress"):
+        worker = driver._worker
+        assert worker is not None
+        announcer = Announcer(worker, group="g", away=lambda: ["b:1"], stream=None)
+        tasks, worker._tasks, worker.meters.rebalances = worker._tasks, {}, 0
+
+        def said_from(now_s: float) -> list[str]:
+            caplog.clear()
+            for number in range(10):
+                announcer.look(now_s + number * LOOK_S)
+            return caplog.messages
+
+        assert said_from(0.0) == [
+            "waiting for the group g: to be let in by all its members; broker b:1 can't be reached"
+        ]
+        worker._tasks, worker.meters.rebalances = tasks, 1
+        assert said_from(10.0) == ["this worker has partitions of act 0-1, after 10.0 s"]
+        worker._tasks = {}
+        assert said_from(20.0) == [
+            "waiting for the group g: its members agree on who owns what; broker b:1 can't be reached"
+        ]
+        worker.meters.rebalances = 2
+        assert said_from(30.0) == ["this worker has no partition: the group's other workers have all, after 10.0 s"]
+        worker._tasks = tasks
 
 
 async def test_what_takes_long_at_the_start_is_said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
