@@ -1,14 +1,13 @@
 """Where is my parcel? A topic that other programs read (`faust -A examples.read_model worker`).
 
 Every parcel is an actor that counts its scans. What a commit changes in its state goes to the topic `parcel-status`, in
-the same transaction: one JSON object for each parcel, and a tombstone when its state is gone, a month after the last
-scan. Readers need neither this app nor this framework; with it, a view holds all of the topic in their process:
+the same transaction: one JSON object for each parcel that is on its way, and a tombstone when it has arrived. Readers
+need neither this app nor this framework; with it, a view holds all of the topic in their process:
 `python -m examples.read_model` prints it and then each change.
 """
 
 import asyncio
 import os
-from datetime import timedelta
 
 import msgspec
 
@@ -30,6 +29,7 @@ class Scan(msgspec.Struct):
     """A parcel was seen."""
 
     place: str
+    has_arrived: bool = False
 
 
 scans = app.topic("parcel-scans", key_type=str, value_type=Scan)
@@ -40,11 +40,12 @@ statuses = app.topic("parcel-status", key_type=str, value_type=Status)
 class Parcel(Actor[Status]):
     """One parcel."""
 
-    state_ttl = timedelta(days=30)
-
     @receive
     async def see(self, scan: Scan) -> None:
         """Note where it is."""
+        if scan.has_arrived:
+            self.forget()
+            return
         self.state.place = scan.place
         self.state.scans += 1
 
@@ -55,7 +56,7 @@ async def main() -> None:
     async with view:
         for parcel, status in view.items():
             print(parcel, status.place, status.scans)
-        view.on_change(lambda parcel, _, status: print(parcel, status.place if status else "forgotten"))
+        view.on_change(lambda parcel, _, status: print(parcel, status.place if status else "arrived"))
         await asyncio.Event().wait()
 
 

@@ -189,8 +189,8 @@ async def test_the_example(brokers: str, tmp_path: Path, workers: list[WorkerPro
         async with asyncio.timeout(30):
             shown = [await reader.stdout.readline() for _ in range(3)]
             assert shown == [b"p0 6 3\n", b"p1 7 3\n", b"p2 8 3\n"]
-            await send(brokers, "parcel-scans", [(b"p1", b'{"place": "here"}')])
-            assert await reader.stdout.readline() == b"p1 here\n"
+            await send(brokers, "parcel-scans", [(b"p1", b'{"place": "here", "has_arrived": true}')])
+            assert await reader.stdout.readline() == b"p1 arrived\n"
     finally:
         reader.terminate()
         await reader.wait()
