@@ -20,6 +20,9 @@ app = App(
     broker_session_timeout=6.0,
     broker_heartbeat_interval=0.5,
     consumer_group_instance_id="one",
+    # Many small commits.
+    broker_max_poll_records=20,
+    broker_commit_interval=0.01,
 )
 source = app.topic(f"{NAME}-in", key_type=str, value_type=str)
 readers = app.topic(f"{NAME}-readers", key_type=str, value_type=int, partitions=3)
