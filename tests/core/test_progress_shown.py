@@ -266,10 +266,12 @@ def test_the_spinner_rests_meanwhile(terminal: Terminal, logged: logging.Handler
     LOGGER.debug("it turns")
     bar, screen = Bar(terminal.stream), Screen(100)
     bar.show([restore()], [])
+    shown = terminal.read()
     for _ in range(3):
         LOGGER.debug("it would turn")
+    assert terminal.read() == ""
     assert not logs_elsewhere()
-    lines = screen.feed(terminal.read()).text.splitlines()
+    lines = screen.feed(shown).text.splitlines()
     assert lines[0].startswith("starting")
     assert "of" not in lines[0]
     assert lines[1].startswith("restoring runs-state[0]")

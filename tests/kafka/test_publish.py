@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from actors import ActorsError, App, Context
 from actors._core.partitioner import partition_for
+from actors._faust import backfill
+from actors._faust.setup import Setup
+from actors._kafka.connection import Connection
+from actors._kafka.control import ControlPlane
+from actors._kafka.producer import TransactionLog
+from actors._kafka.topics import Topics
+from actors.ports import CommitBatch, CommitReceipt
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, read_all, send, unique
 
 MODULE = "tests.kafka.apps.publish_app"
@@ -49,7 +57,15 @@ async def ends_with(brokers: str, topic: str, wanted: dict[bytes, bytes]) -> boo
 async def killed(brokers: str, name: str, folder: Path, point: str, count: str, **environment: str) -> None:
     """A worker's life that ends at that point of a commit."""
     doomed = WorkerProcess(
-        MODULE, brokers, folder, APP_NAME=name, PUBLISH="1", CRASH_AT=point, CRASH_COUNT=count, **environment
+        MODULE,
+        brokers,
+        folder,
+        APP_NAME=name,
+        INSTANCE_ID="one",
+        PUBLISH="1",
+        CRASH_AT=point,
+        CRASH_COUNT=count,
+        **environment,
     ).start()
     try:
         assert await asyncio.to_thread(doomed.wait) == -9, doomed.log()[-3000:]
@@ -70,7 +86,7 @@ async def test_readers_get_exactly_what_was_committed_whoever_is_killed(
     name, folder = await begin(brokers), tmp_path / "data"
     await killed(brokers, name, folder, "inside", "1")
     await killed(brokers, name, folder, "ended", "1")
-    worker = WorkerProcess(MODULE, brokers, folder, APP_NAME=name, PUBLISH="1")
+    worker = WorkerProcess(MODULE, brokers, folder, APP_NAME=name, INSTANCE_ID="one", PUBLISH="1")
     workers.append(worker.start())
     await eventually(lambda: ends_with(brokers, f"{name}-counts-changelog", state_of(INPUTS)), what=worker.log)
     logged, published = (
@@ -85,10 +101,6 @@ async def test_readers_get_exactly_what_was_committed_whoever_is_killed(
 
 
 async def config(brokers: str, topic: str, setting: str) -> str:
-    from actors._kafka.connection import Connection
-    from actors._kafka.control import ControlPlane
-    from actors._kafka.topics import Topics
-
     connection = Connection.to(brokers, client_id="test")
     async with ControlPlane.connect(connection, "none") as control:
         return (await Topics(connection, control).configs([topic]))[topic][setting]
@@ -113,45 +125,66 @@ def published_by_hand(brokers: str, name: str, **environment: str) -> subprocess
     )
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 async def test_what_was_there_before_is_published_by_a_command(
-    brokers: str, tmp_path: Path, workers: list[WorkerProcess], guarantee: str
+    brokers: str, tmp_path: Path, workers: list[WorkerProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = await begin(brokers)
-    worker = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name, GUARANTEE=guarantee)
+    worker = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name)
     workers.append(worker.start())
     await eventually(lambda: ends_with(brokers, f"{name}-counts-changelog", state_of(INPUTS)), what=worker.log)
     changelog = await read_all(brokers, f"{name}-counts-changelog")
 
     async def publish(**environment: str) -> subprocess.CompletedProcess[str]:
-        return await asyncio.to_thread(published_by_hand, brokers, name, GUARANTEE=guarantee, **environment)
+        return await asyncio.to_thread(published_by_hand, brokers, name, **environment)
 
     refused, busy = await asyncio.gather(publish(), publish(PUBLISH="1"))
     assert (refused.returncode, busy.returncode) == (2, 1), (refused, busy)
     assert "store counts isn't published" in refused.stderr
     assert "stop all workers" in busy.stderr
     assert worker.terminate() == 0
-    # A static member stays in the group for a session.
-    done = await eventually(lambda: _succeeded(publish), what="the group is empty")
+    done = await publish(PUBLISH="1")
+    assert done.returncode == 0, done
     assert json.loads(done.stdout.splitlines()[-1]) == {
         "store": "counts",
         "topic": f"{name}-readers",
         "partitions": 2,
         "keys": len(state_of(INPUTS)),
     }
-    assert {key: [value] for key, value in state_of(INPUTS).items()} == await history(brokers, f"{name}-readers")
+    assert await history(brokers, f"{name}-readers") == {key: [value] for key, value in state_of(INPUTS).items()}
     assert await read_all(brokers, f"{name}-counts-changelog") == changelog
+    await overtaken_by_a_worker(brokers, name, monkeypatch)
     more = [(KEYS[0], b"3"), (KEYS[1], b"2")]
     await send(brokers, f"{name}-in", more)
-    again = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name, GUARANTEE=guarantee, PUBLISH="1")
+    again = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name, PUBLISH="1")
     workers.append(again.start())
     await eventually(lambda: ends_with(brokers, f"{name}-readers", state_of(INPUTS + more)), what=again.log)
 
 
-async def _succeeded(publish) -> subprocess.CompletedProcess[str] | None:
-    done = await publish(PUBLISH="1")
-    assert done.returncode == 0 or "stop all workers" in done.stderr, done
-    return done if done.returncode == 0 else None
+async def overtaken_by_a_worker(brokers: str, name: str, patch: pytest.MonkeyPatch) -> None:
+    """Whoever takes the partition over meanwhile shuts the command out."""
+    app = App(name, broker=f"kafka://{brokers}")
+    readers = app.topic(f"{name}-readers", key_type=str, value_type=int)
+    counts = app.store("counts", key_type=str, value_type=int, publish=readers)
+
+    @app.actor(app.topic(f"{name}-in", key_type=str, value_type=str), stores=[counts])
+    async def count(ctx: Context, value: str) -> None:
+        pass
+
+    setup, commit = Setup(app), TransactionLog.commit
+
+    async def followed(self: TransactionLog, batch: CommitBatch) -> CommitReceipt:
+        receipt = await commit(self, batch)
+        other = setup.transaction_log("count", batch.source.partition)
+        await other.fence()
+        await other.close()
+        return receipt
+
+    patch.setattr(TransactionLog, "commit", followed)
+    patch.setattr(backfill, "CHUNK_RECORDS", 2)
+    async with backfill.Backfill.connect(setup, "counts", "count") as run:
+        with pytest.raises(ActorsError, match="Was a worker started meanwhile"):
+            await run.write(0, lambda *_: None)
+    patch.undo()
 
 
 async def test_a_topic_that_doesnt_keep_values_is_refused(

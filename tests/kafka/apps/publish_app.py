@@ -19,7 +19,7 @@ app = App(
     processing_guarantee=os.environ.get("GUARANTEE", "exactly_once"),
     broker_session_timeout=6.0,
     broker_heartbeat_interval=0.5,
-    consumer_group_instance_id="one",
+    consumer_group_instance_id=os.environ.get("INSTANCE_ID", ""),
     # Many small commits.
     broker_max_poll_records=20,
     broker_commit_interval=0.01,
