@@ -6,15 +6,19 @@ import asyncio
 import contextlib
 import gc
 import logging
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import click
 from faust.utils.terminal import SpinnerHandler
 from mode import Service
 from prometheus_client import REGISTRY
 
 from actors._faust.metrics import WorkerCollector
 from actors._faust.options import milliseconds
+from actors._faust.progress import Announcer, reminding
+from actors._faust.publishing import ensure_published
 from actors._faust.queries.service import QueryService
 from actors._faust.setup import Setup
 from actors._faust.standbys import lags, make_standbys, on_disk
@@ -72,6 +76,7 @@ class ActorService(Service):  # type: ignore[misc]
         self.queries: QueryService | None = None
         self.meters = WorkerMeters()
         self._collector = WorkerCollector(app)
+        self._announcer: Announcer | None = None
         super().__init__(**options)
 
     @property
@@ -115,6 +120,11 @@ class ActorService(Service):  # type: ignore[misc]
         """Tell whether this worker owns the first actor's first partition."""
         first = min(self.app.actors, default=None)
         return any(task.spec.name == first and task.partition == 0 and task.epoch for task in self.tasks)
+
+    def stand_back(self) -> None:
+        """Take a bar away from the terminal, for who writes there next."""
+        if self._announcer is not None:
+            self._announcer.stand_back()
 
     async def connect(self) -> None:
         """Reach the broker, before anything of Faust's tries to."""
@@ -163,6 +173,7 @@ class ActorService(Service):  # type: ignore[misc]
         found = await setup.check_topics(topics)
         changelogs = await topics.ensure_compacted(setup.compacted(found), setup.changelog_settings)
         await setup.ensure_replies(topics)
+        await ensure_published(setup, topics, found)
         outputs = await setup.outputs(topics)
         specs = await setup.specs(found, changelogs, topics)
         resources = RocksResources(
@@ -170,7 +181,8 @@ class ActorService(Service):  # type: ignore[misc]
             write_buffer_bytes=self.app.actor_options.rocksdb_write_buffer_bytes,
         )
         self._cache = StoreCache(_opener(self._folder, resources), self._folder.discard)
-        await self._open_stores(specs)
+        async with reminding("waiting for the databases on this disk to be opened"):
+            await self._open_stores(specs)
         await self._open_views(setup)
         if not specs:
             return
@@ -191,7 +203,8 @@ class ActorService(Service):  # type: ignore[misc]
         """Open the app's views, so that handlers find them at their topics' ends."""
         for view in self.app.views:
             self._views.append(view)
-            await view.open_in_worker(self.app, setup.views_folder)
+            async with reminding(f"waiting for the view of topic {view.topic}, which is read to its end"):
+                await view.open_in_worker(self.app, setup.views_folder)
 
     async def _open_stores(self, specs: list[ActorSpec]) -> None:
         """Open what is on disk: the assignment prefers partitions whose state is here."""
@@ -257,6 +270,11 @@ class ActorService(Service):  # type: ignore[misc]
             clock=clock,
             ask_for_rebalance=self._ask_for_rebalance,
         )
+        outages = setup.connection.outages
+        self._announcer = Announcer(
+            self._worker, group=setup.group, away=lambda: outages.away, stream=None if is_quiet() else sys.__stderr__
+        )
+        self._announcer.start()
         if self.app.conf.web_enabled and self.app.actor_options.queries:
             self.queries = QueryService(
                 setup,
@@ -332,6 +350,8 @@ class ActorService(Service):  # type: ignore[misc]
     # --- stop ------------------------------------------------------------------------------------------------------
 
     async def _close(self) -> None:
+        if self._announcer is not None:
+            self._announcer.stop()
         queries, self.queries = self.queries, None
         if queries is not None:
             await queries.close()
@@ -368,6 +388,12 @@ def refuse(app: Any, error: Exception) -> None:
     """End the worker with one line that says why."""
     logger.critical("%s can't start: %s", app.conf.id, error)
     raise SystemExit(1) from None
+
+
+def is_quiet() -> bool:
+    """Tell whether the command was given `--quiet`."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.find_root().params.get("quiet"))
 
 
 def _collect_seldom() -> None:

@@ -37,7 +37,6 @@ LONG_READ = 20_000
 LONG_READS_AT_ONCE = 4
 """How many restores of more than `LONG_READ` offsets a worker runs side by side: it bounds memory, and more would only
 make all of them late."""
-REPORT_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,17 +166,13 @@ class Restorer:
     ) -> Restored:
         """Read, and give each chunk to the store at once: in a thread that would hold the loop up as long."""
         position, count = begin, 0
-        started_s = reported_s = self._clock.monotonic()
+        started_s = self._clock.monotonic()
         async for records, next_offset in self._logs.read(source, plan.start, plan.end):
             writes, newest = stored_writes(records)
             position = advance(position, newest, next_offset)
             store.load(writes, _unfinished(position, plan))
             count += len(records)
             meter.read(next_offset, len(records))
-            now_s = self._clock.monotonic()
-            if now_s - reported_s >= REPORT_EVERY_S:
-                reported_s = now_s
-                logger.info("%s: restored to %d of %d", source, next_offset, plan.end)
         store.load((), _unfinished(position, plan))
         await finish_in_thread(store.settle)
         position = replace(position, changelog_offset=plan.end)

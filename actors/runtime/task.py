@@ -230,6 +230,11 @@ class Task:
         return {store.name: held.store for store, held in zip(self.spec.stores, self._stores, strict=True)}
 
     @property
+    def waits_for_predecessor(self) -> bool:
+        """Whether another task of this worker still has the partition."""
+        return self._predecessor is not None
+
+    @property
     def queued(self) -> int:
         """How many records wait for the handler."""
         return self._inbox.queued
