@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from actors._faust.cli.keys import value_json
-from actors._faust.cli.parked_reading import Entry, Line, ParkedReader, actor_of, chosen, key_json, shown
+from actors._faust.cli.parked_choice import known_actor
 from actors._faust.cli.session import Session, with_session
 from actors._faust.codecs import key_codec
+from actors._faust.parking.lines import Entry, Line, ParkedReader, chosen, key_json, shown
 from actors.runtime.context import Store
 from actors.runtime.parked import ParkedMessage
 
@@ -28,7 +29,7 @@ def show(session: Session, actor: str, key: str) -> None:
 
     KEY is as `parked list` shows it. Exits with 1 where nothing is parked.
     """
-    definition = actor_of(session, actor)
+    definition = known_actor(session, actor)
     lines = asyncio.run(_read(session, definition, key))
     if session.as_json:
         session.say_json([_as_json(definition, line, entry) for line in lines for entry in line.entries])
