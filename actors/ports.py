@@ -287,6 +287,9 @@ class Asks(Protocol):
 class Source(TaskSink, Protocol):
     """The worker's one consumer."""
 
+    def end_offset(self, source: TopicPartition) -> int | None:
+        """Give the end of a partition as the last fetch saw it, without asking; None if unknown."""
+
     def check(self) -> None:
         """Raise what went wrong with the membership in the background; `poll` does so too.
 

@@ -23,8 +23,10 @@ from actors._kafka.logs import KafkaLogs
 from actors._kafka.owners import KafkaOwners, encode_owner
 from actors._kafka.topics import Topics
 from actors.errors import ActorsError
+from actors.ports import TopicPartition
 from actors.runtime.blocking import LoopWatch
 from actors.runtime.clock import SystemClock
+from actors.runtime.meters import WorkerMeters
 from actors.runtime.outputs import OutputTopic
 from actors.runtime.restore import Restorer
 from actors.runtime.spec import ActorSpec, TaskServices
@@ -63,6 +65,7 @@ class ActorService(Service):  # type: ignore[misc]
         self._dispatcher: asyncio.Task[None] | None = None
         self._loop_watch: LoopWatch | None = None
         self.queries: QueryService | None = None
+        self.meters = WorkerMeters()
         super().__init__(**options)
 
     @property
@@ -73,6 +76,19 @@ class ActorService(Service):  # type: ignore[misc]
             if self._worker is None
             else sorted(self._worker.tasks, key=lambda task: (task.spec.name, task.partition))
         )
+
+    @property
+    def worker(self) -> Worker | None:
+        """What runs the tasks, None before it has started."""
+        return self._worker
+
+    def end_offset(self, source: TopicPartition) -> int | None:
+        """Give the end of an input partition as the last fetch saw it."""
+        return self._late.end_offset(source)
+
+    def position(self, source: TopicPartition) -> int | None:
+        """Give the offset of an input partition that is fetched next."""
+        return self._late.position(source)
 
     @property
     def setup(self) -> Setup | None:
@@ -144,6 +160,7 @@ class ActorService(Service):  # type: ignore[misc]
             return
         logs = KafkaLogs(setup.connection, self._control)
         owners = KafkaOwners(setup.owners_topic, logs)
+        self.meters.started_at_ms = SystemClock().wall_ms()
         self._start_worker(setup, specs, logs, owners, outputs)
         await self._join(setup, specs)
         _collect_seldom()
@@ -210,6 +227,7 @@ class ActorService(Service):  # type: ignore[misc]
             settings=WorkerSettings(revoke_s=self.app.actor_options.revoke_timeout.total_seconds()),
             task_log=lambda spec, partition, identity: setup.task_log(spec, partition, identity, self._control),
             on_failure=self._fail,
+            meters=self.meters,
         )
         if self.app.conf.web_enabled and self.app.actor_options.queries:
             self.queries = QueryService(

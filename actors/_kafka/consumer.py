@@ -175,6 +175,15 @@ class KafkaSource:
         state = assignment.state_value(partition)
         return int(state.position) if state.has_valid_position else None
 
+    def end_offset(self, source: TopicPartition) -> int | None:
+        """Give the high watermark that came with the last fetch of the partition."""
+        assignment = self._consumer._subscription.subscription.assignment
+        partition = KafkaPartition(*source)
+        if assignment is None or partition not in assignment.tps:
+            return None
+        end: int | None = assignment.state_value(partition).highwater
+        return end
+
     def start_from(self, source: TopicPartition, offset: int) -> None:
         """Deliver records from `offset` on."""
         partition = KafkaPartition(*source)

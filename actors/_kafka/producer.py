@@ -52,7 +52,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._kafka.batches import MAX_BATCH_BYTES, by_partition, changelog_records, output_records, pack
 from actors._kafka.connection import Connection, broker_errors
-from actors.errors import CommitRefusedError, OutcomeUnknownError
+from actors.errors import CommitRefusedError, FencedError, OutcomeUnknownError
 from actors.ports import CommitBatch, CommitReceipt, Identity
 
 logger = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ logger = logging.getLogger(__name__)
 QUICK_BACKOFF_S = 0.002
 SLOW_BACKOFF_S = 0.1
 CLOSE_S = 5.0
+FENCED = "fenced"
 _REFUSED = (
     InvalidMessageError,
     InvalidTimestampError,
@@ -149,7 +150,8 @@ class TransactionLog:
                 what = f"commit of {self._transactional_id} at {batch.next_offset}"
                 raise CommitRefusedError(f"{what}: {refused}") from error
             why = _reason(error)
-            raise OutcomeUnknownError(f"commit of {self._transactional_id} at {batch.next_offset}: {why}") from error
+            unknown = FencedError if why == FENCED else OutcomeUnknownError
+            raise unknown(f"commit of {self._transactional_id} at {batch.next_offset}: {why}") from error
 
     async def _transaction(self, producer: AIOKafkaProducer, batch: CommitBatch) -> CommitReceipt:
         offsets = {KafkaPartition(*batch.source): OffsetAndMetadata(batch.next_offset, batch.metadata)}
@@ -286,7 +288,7 @@ def _reason(error: BaseException) -> str:
         error = error.__cause__
     if isinstance(error, TransportFaultError):
         return str(error)
-    return "fenced" if isinstance(error, ProducerFenced) else f"{type(error).__name__}: {error}"
+    return FENCED if isinstance(error, ProducerFenced) else f"{type(error).__name__}: {error}"
 
 
 async def send_all(producer: AIOKafkaProducer, batch: CommitBatch, batch_bytes: Callable[[str], int]) -> CommitReceipt:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from actors._core.takeover import LogBounds, Restore, missed_tombstones, plan_restore, why_no_seed
 from actors.errors import RestoreError
 from actors.ports import Clock, LogRecord, Logs, Seed, Seeds, TopicPartition
+from actors.runtime.meters import RestoreMeter
 from actors.runtime.state import Restored
 from actors.runtime.threads import finish_in_thread
 from stores._core.record import STAMP_BYTES, STAMP_HEADER, Position
@@ -61,13 +62,16 @@ class Restorer:
         self._margin_ms = clock_skew_margin_ms
         self._long_reads = asyncio.Semaphore(LONG_READS_AT_ONCE)
 
-    async def restore(self, store: PartitionStore, changelog: Changelog, partition: int) -> Restored:
-        """Read what the store lacks; build it anew where its checkpoint can't be continued.
+    async def restore(
+        self, store: PartitionStore, changelog: Changelog, partition: int, meter: RestoreMeter | None = None
+    ) -> Restored:
+        """Read what the store lacks; build it anew where its checkpoint can't be continued. `meter` is told how far.
 
         Raises:
             RestoreError: the log changed under the read, or reading took longer than deletes are kept.
         """
         source = TopicPartition(changelog.topic, partition)
+        meter = RestoreMeter() if meter is None else meter
         asked_ms = self._clock.wall_ms()
         position, bounds = store.position(), await self._logs.bounds(source)
         plan = plan_restore(position, bounds, changelog.topic_id)
@@ -77,12 +81,12 @@ class Restorer:
         if position is None and self._seeds is not None:
             position = await self._begin_from_seed(self._seeds, store, source, changelog, bounds)
             plan = plan_restore(position, bounds, changelog.topic_id)
-        restored = await self._read(store, source, plan, _begin(position, plan, asked_ms, changelog))
+        restored = await self._read(store, source, plan, _begin(position, plan, asked_ms, changelog), meter)
         if position is not None and self._missed(plan, changelog, position.wall_time_ms, self._margin_ms):
             await self._wipe(store, source, "its checkpoint is older than deletes are kept, some may have escaped it")
             asked_ms, position = self._clock.wall_ms(), None
             plan = plan_restore(None, await self._logs.bounds(source), changelog.topic_id)
-            restored = await self._read(store, source, plan, _begin(None, plan, asked_ms, changelog))
+            restored = await self._read(store, source, plan, _begin(None, plan, asked_ms, changelog), meter)
         if position is None and self._missed(plan, changelog, asked_ms, 0):
             raise RestoreError(
                 f"{source}: reading all of it took longer than delete.retention.ms={changelog.delete_retention_ms}, "
@@ -139,14 +143,17 @@ class Restorer:
         logger.warning("%s: building the store anew: %s", source, why)
         await finish_in_thread(store.wipe)
 
-    async def _read(self, store: PartitionStore, source: TopicPartition, plan: Restore, begin: Position) -> Restored:
+    async def _read(
+        self, store: PartitionStore, source: TopicPartition, plan: Restore, begin: Position, meter: RestoreMeter
+    ) -> Restored:
+        meter.begins(plan.start, plan.end)
         if plan.end - plan.start <= LONG_READ:
-            return await self._read_now(store, source, plan, begin)
+            return await self._read_now(store, source, plan, begin, meter)
         async with self._long_reads:
-            return await self._read_now(store, source, plan, begin)
+            return await self._read_now(store, source, plan, begin, meter)
 
     async def _read_now(
-        self, store: PartitionStore, source: TopicPartition, plan: Restore, begin: Position
+        self, store: PartitionStore, source: TopicPartition, plan: Restore, begin: Position, meter: RestoreMeter
     ) -> Restored:
         """Read, and give each chunk to the store at once: in a thread that would hold the loop up as long."""
         position, count = begin, 0
@@ -156,6 +163,7 @@ class Restorer:
             position = advance(position, newest, next_offset)
             store.load(writes, _unfinished(position, plan))
             count += len(records)
+            meter.read(next_offset, len(records))
             now_s = self._clock.monotonic()
             if now_s - reported_s >= REPORT_EVERY_S:
                 reported_s = now_s

@@ -15,6 +15,7 @@ from typing import Any
 
 from actors.errors import ConfigurationError
 from actors.ports import Identity, Source, TaskLog, TopicPartition
+from actors.runtime.meters import WorkerMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.task import Task
 
@@ -62,6 +63,10 @@ class LateSource:
         """See `TaskSink.position`."""
         return None if self.source is None else self.source.position(source)
 
+    def end_offset(self, source: TopicPartition) -> int | None:
+        """See `Source.end_offset`."""
+        return None if self.source is None else self.source.end_offset(source)
+
     def check(self) -> None:
         """See `Source.check`."""
         if self.source is not None:
@@ -88,6 +93,7 @@ class Worker:
         settings: WorkerSettings,
         task_log: Callable[[ActorSpec, int, Identity], TaskLog],
         on_failure: Callable[[BaseException], None],
+        meters: WorkerMeters | None = None,
     ) -> None:
         self._specs: Mapping[str, ActorSpec] = {spec.topic: spec for spec in specs}
         self._source = source
@@ -96,6 +102,7 @@ class Worker:
         self._settings = settings
         self._task_log = task_log
         self._on_failure = on_failure
+        self.meters = WorkerMeters() if meters is None else meters
         self._tasks: dict[TopicPartition, Task] = {}
         self._ending: dict[TopicPartition, Task] = {}
         self._room = asyncio.Event()
@@ -128,6 +135,7 @@ class Worker:
         """
         if self._stopping:
             return
+        self.meters.rebalances += 1
         for source in partitions:
             if source in self._tasks:
                 raise RuntimeError(f"{source} was assigned twice")
@@ -147,6 +155,7 @@ class Worker:
                 services=self._services,
                 settings=self._task_settings,
                 predecessor=self._ending.get(source),
+                meters=self.meters.task(source),
             )
             self._tasks[source] = task
             task.start(self._ended)

@@ -157,6 +157,10 @@ class FakeSource:
         """See `actors.ports.TaskSink.position`."""
         return self._positions.get(source)
 
+    def end_offset(self, source: TopicPartition) -> int | None:
+        """See `actors.ports.Source.end_offset`."""
+        return None
+
     def check(self) -> None:
         """See `actors.ports.Source.check`."""
         membership = self._membership

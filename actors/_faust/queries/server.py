@@ -29,7 +29,7 @@ from actors._faust.queries.parameters import (
     key_in_path,
     many_body,
 )
-from actors._faust.queries.problems import JSON_HEADERS, Problem, bad_request, not_ready, problems
+from actors._faust.queries.problems import JSON_HEADERS, Handler, Problem, bad_request, not_ready, problems
 from actors._faust.queries.routing import ANSWER_S, HOP, Router, wanted
 from actors._faust.queries.service import QueryService
 from actors.errors import NotOwnerError, ReadOnlyQueryError, Rejected
@@ -69,7 +69,7 @@ class QueryRoutes:
 
     def application(self) -> web.Application:
         """Give the part of the web server that is mounted under `/actors`."""
-        routes = web.Application(middlewares=[problems, Access(self._app).guard])
+        routes = web.Application(middlewares=[self.measured, problems, Access(self._app).guard])
         # The router tries one after the other: the most frequent first.
         routes.router.add_get(r"/{store}/{key:(?!_count$|_many$|_ask/)[\s\S]*}", self.one)
         routes.router.add_get("", self.overview)
@@ -81,6 +81,19 @@ class QueryRoutes:
         routes.router.add_get(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
         routes.router.add_post(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
         return routes
+
+    @web.middleware
+    async def measured(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Count questions, and how long their answers take."""
+        meters, began_s, code = self._app.actor_service.meters.queries, time.monotonic(), 500
+        meters.in_flight += 1
+        try:
+            answer = await handler(request)
+            code = answer.status
+        finally:
+            meters.in_flight -= 1
+            meters.answered(code, time.monotonic() - began_s)
+        return answer
 
     # --- routes ----------------------------------------------------------------------------------------------------
 
