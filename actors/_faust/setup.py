@@ -17,9 +17,9 @@ from faust.types import ProcessingGuarantee
 
 from actors._core.commit import Backoff, CommitPolicy
 from actors._core.takeover import ResetPolicy, StartRules
+from actors._faust.access.settings import check_access, own_address
 from actors._faust.codecs import Codec, key_codec, resolve, value_codec
 from actors._faust.options import milliseconds
-from actors._faust.queries.access import check_access, own_address
 from actors._kafka.asks import KafkaAsks
 from actors._kafka.connection import Connection
 from actors._kafka.consumer import GroupSettings, check_timeouts

@@ -8,14 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from actors._faust.cli.keys import value_json
 from actors._faust.cli.parked_choice import known_actor
 from actors._faust.cli.session import Session, with_session
-from actors._faust.codecs import key_codec
 from actors._faust.parking.lines import Line, ParkedReader, chosen
 from actors._faust.parking.showing import entry_json
-from actors.runtime.context import Store
-from actors.runtime.parked import ParkedMessage
 
 if TYPE_CHECKING:
     from actors._faust.definition import ActorDefinition

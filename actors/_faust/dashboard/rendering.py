@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from actors._faust.parking.lines import shown
 
 PACKAGE = "actors._faust.dashboard"
-UNKNOWN = Markup('<span class="soft" title="not known">–</span>')
+UNKNOWN = Markup('<span class="soft" title="not known">&ndash;</span>')
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _PARTS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 

@@ -397,8 +397,11 @@ def _partition_notices(rows: Sequence[PartitionRow]) -> list[Notice]:
 
 def _parked_notices(actors: Sequence[ActorRow]) -> list[Notice]:
     return [
-        Notice("warn", f"{row.name}: {row.parked} {'key waits' if row.parked == 1 else 'keys wait'} behind "
-               "what was parked", "parked")
+        Notice(
+            "warn",
+            f"{row.name}: {row.parked} {'key waits' if row.parked == 1 else 'keys wait'} behind what was parked",
+            "parked",
+        )
         for row in actors
         if row.parked
     ]

@@ -18,6 +18,7 @@ import msgspec
 from aiohttp import web
 from yarl import URL
 
+from actors._faust.access.callers import HOP
 from actors._faust.queries.problems import NO_STORE, Problem
 from actors.errors import ActorsError, NotOwnerError, NotReadyError
 from actors.ports import OwnerRecord
@@ -28,8 +29,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-HOP = "Actors-Hop"
-"""A request with this header was passed on by a worker, and isn't passed on again."""
 PARTITIONS = "Actors-Partitions"
 """The partitions that a worker that passed a request on wants to hear of."""
 REGISTRY_S = 3.0

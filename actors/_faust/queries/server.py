@@ -12,9 +12,10 @@ from aiohttp import web
 
 from actors._core.pages import Part, decode_place
 from actors._core.partitioner import partition_for
+from actors._faust.access import Level, needs, protect
+from actors._faust.access.callers import HOP
 from actors._faust.codecs import key_codec
 from actors._faust.queries import answers
-from actors._faust.queries.access import Access
 from actors._faust.queries.answers import Asked, Page, Values
 from actors._faust.queries.coding import KeyCoding, StoreCoding, as_json
 from actors._faust.queries.openapi import description
@@ -30,7 +31,7 @@ from actors._faust.queries.parameters import (
     many_body,
 )
 from actors._faust.queries.problems import JSON_HEADERS, Handler, Problem, bad_request, not_ready, problems
-from actors._faust.queries.routing import ANSWER_S, HOP, Router, wanted
+from actors._faust.queries.routing import ANSWER_S, Router, wanted
 from actors._faust.queries.service import QueryService
 from actors.errors import NotOwnerError, ReadOnlyQueryError, Rejected
 from actors.ports import TopicPartition
@@ -69,7 +70,7 @@ class QueryRoutes:
 
     def application(self) -> web.Application:
         """Give the part of the web server that is mounted under `/actors`."""
-        routes = web.Application(middlewares=[self.measured, problems, Access(self._app).guard])
+        routes = web.Application(middlewares=[self.measured, problems])
         # The router tries one after the other: the most frequent first.
         routes.router.add_get(r"/{store}/{key:(?!_count$|_many$|_ask/)[\s\S]*}", self.one)
         routes.router.add_get("", self.overview)
@@ -114,6 +115,7 @@ class QueryRoutes:
 
         return await self._at_the_owner(request, spec, partition, here, None)
 
+    @needs(Level.READ)
     async def many(self, request: web.Request) -> web.StreamResponse:
         """Give the values of many keys."""
         spec, coding = self._store(request.match_info["store"])
@@ -199,6 +201,7 @@ class QueryRoutes:
         counts = await router.scatter(request, spec, partitions, here=here, there=there)
         return reply({"store": coding.store.name, "count": sum(counts), "exact": is_exact, "read": "committed"})
 
+    @needs(Level.READ)
     async def ask(self, request: web.Request) -> web.StreamResponse:
         """Have an actor's query answered."""
         spec, query = self._query(request.match_info["actor"], request.match_info["query"])
@@ -362,7 +365,7 @@ def mount(app: App, web_app: web.Application) -> None:
     """Add the routes to a web server, once."""
     if MOUNTED not in web_app:
         web_app[MOUNTED] = QueryRoutes(app)
-        web_app.add_subapp(PREFIX, web_app[MOUNTED].application())
+        protect(app, web_app, PREFIX, web_app[MOUNTED].application())
 
 
 def reply(content: Mapping[str, Any]) -> web.Response:
