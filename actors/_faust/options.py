@@ -50,6 +50,7 @@ class ActorOptions:
         web_ca: likewise for the servers of other workers; `web_client_ca` when left out.
         admin_certificates: subjects of clients' certificates that may administer, as `CN=ops,O=Example` or `DNS:ops`.
         queries_per_second: how many requests a client, by token, certificate or address, may send; 0 for any number.
+        dashboard: whether such a worker has the pages under `/dashboard` too.
         state_seed: a folder of `spark_replay seed`: stores that this worker's disk has nothing of begin from there and
             read only the changelog's tail. Also `STATE_SEED` in the environment.
         rocksdb_cache_bytes, rocksdb_write_buffer_bytes: block cache and memtables, shared by all stores of the worker.
@@ -78,6 +79,7 @@ class ActorOptions:
     web_ca: Path | str | None = None
     admin_certificates: Sequence[str] = ()
     queries_per_second: float = 1_000.0
+    dashboard: bool = True
     state_seed: Path | str | None = None
     rocksdb_cache_bytes: int = 64 * 1024 * 1024
     rocksdb_write_buffer_bytes: int = 64 * 1024 * 1024

@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any
 
 import jinja2
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from actors._faust.parking.lines import shown
 
@@ -32,7 +32,16 @@ class Pages:
             lstrip_blocks=True,
         )
         self._environment.filters.update(
-            count=count, rate=rate, took=took, size=size, ago=ago, until=until, key=shown, param=param, percent=percent
+            count=count,
+            rate=rate,
+            took=took,
+            size=size,
+            ago=ago,
+            until=until,
+            key=shown,
+            param=param,
+            percent=percent,
+            clock=clock,
         )
         self._environment.globals["version"] = self.version
 
@@ -109,6 +118,14 @@ def param(raw: bytes) -> str:
     return urlsafe_b64encode(raw).decode()
 
 
+def clock(at_ms: int) -> str:
+    """Write a moment."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError):
+        return f"{at_ms} ms after 1970"
+
+
 def _duration(seconds: float) -> str:
     whole = max(0, int(seconds))
     for least, word, lower, lower_word in _PARTS:
@@ -118,8 +135,4 @@ def _duration(seconds: float) -> str:
 
 
 def _time(at_ms: int, text: str) -> Markup:
-    try:
-        moment = datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError):
-        moment = f"{at_ms} ms after 1970"
-    return Markup('<time title="{}">{}</time>').format(escape(moment), text)
+    return Markup('<time title="{}">{}</time>').format(clock(at_ms), text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from actors._core.lifecycle import State
 from actors._faust.dashboard.group import Pace, Picture, Seen, TaskKey
@@ -15,6 +15,7 @@ MAX_ROWS = 100
 MAX_REASONS = 10
 """How many partitions that stand still are told one by one."""
 
+Number = TypeVar("Number", int, float)
 Tone = Literal["good", "busy", "warn", "bad"]
 
 
@@ -353,7 +354,7 @@ def _worker(picture: Picture, seen: Seen) -> WorkerRow:
     )
 
 
-def _total(values: Iterable[float | None]) -> int | float | None:
+def _total(values: Iterable[Number | None]) -> Number | None:
     """Give the sum of those that are known, None if none is."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None

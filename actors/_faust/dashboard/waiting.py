@@ -7,7 +7,8 @@ at a limit says so.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -34,6 +35,9 @@ MOST_IN_LINE = 1_000
 MOST_TIMERS = 10_000
 MOST_NAMES = 5_000
 """Counting ends there, per partition."""
+REST_S = 0.5
+SHARE = 0.05
+"""Looking takes no more of the event loop's time."""
 SLICE_KEYS = 250
 """How many keys are looked at before others get their turn."""
 ERROR_CHARS = 300
@@ -149,10 +153,33 @@ class _Look:
             yield row
 
 
-async def look(app: App, tasks: Iterable[Task], now_ms: int) -> Waiting:
-    """Look what waits in the partitions that a worker has now; those whose stores can't be read are left out."""
+class Looker:
+    """Looks what waits at this worker; what it found is good for a while, the longer the more it cost.
+
+    Args:
+        app: the app.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._found = Waiting()
+        self._good_until_s = 0.0
+        self._lock = asyncio.Lock()
+
+    async def look(self) -> Waiting:
+        """Give what waits; partitions whose stores can't be read at the moment are left out."""
+        async with self._lock:
+            began_s = time.monotonic()
+            if began_s >= self._good_until_s:
+                self._found = await _look(self._app, self._app.actor_service.tasks, time.time_ns() // 1_000_000)
+                ended_s = time.monotonic()
+                self._good_until_s = ended_s + max(REST_S, (ended_s - began_s) / SHARE)
+        return self._found
+
+
+async def _look(app: App, tasks: Sequence[Task], now_ms: int) -> Waiting:
     looked, found, locks, held = _Look(), [], list[HeldLock](), None
-    for task in list(tasks):
+    for task in tasks:
         stores = task.committed
         if stores is None:
             continue
