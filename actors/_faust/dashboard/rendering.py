@@ -92,7 +92,7 @@ def size(value: float | None) -> str:
     unit = 0
     while value >= 1000 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
-    return f"{value:.0f} {_UNITS[unit]}" if unit == 0 or value >= 100 else f"{value:.1f} {_UNITS[unit]}"
+    return f"{value:,.0f} {_UNITS[unit]}" if unit == 0 or value >= 100 else f"{value:.1f} {_UNITS[unit]}"
 
 
 def percent(done: float, total: float) -> str:

@@ -244,7 +244,7 @@ async def _lines(looked: _Look, store: PartitionStore, what: What) -> AsyncItera
         async for _ in looked.upto(MOST_IN_LINE, store.scan(first[0], start)):
             waiting += 1
         yield _Line(what, key, first[1][STAMP_BYTES:], waiting)
-    looked.is_cut = True
+    looked.is_cut |= next(iter(store.scan(start, end)), None) is not None
 
 
 def _decoded(line: _Line, kind: type[T]) -> T | None:
