@@ -101,6 +101,62 @@ def quiet() -> Picture:
     return picture([seen("till-1", [task("take_order", number) for number in range(2)])], {"take_order": 2})
 
 
+def parked_lines() -> list[ParkedLine]:
+    """A message and an effect."""
+    return [
+        ParkedLine(
+            actor="take_order",
+            what="message",
+            partition=2,
+            key=b"customer-00917",
+            has_key=True,
+            waiting=14,
+            error="HandlerFailedError: ValueError: can't take an order without an address",
+            attempts=2,
+            since_ms=NOW_MS - 3_900_000,
+        ),
+        ParkedLine(
+            actor="ship",
+            what="effect",
+            partition=3,
+            key=b"parcel-1812",
+            has_key=True,
+            waiting=1,
+            error="ClientConnectorError: Cannot connect to host carrier.example:443",
+            attempts=10,
+            since_ms=None,
+        ),
+    ]
+
+
+def held_locks() -> list[HeldLock]:
+    """A lock and a semaphore."""
+    return [
+        HeldLock(
+            name="printer-7",
+            kind="lock",
+            holders=1,
+            owner="till-2",
+            data="invoices",
+            token=8121,
+            expires_ms=NOW_MS + 9_400,
+            is_over=False,
+            waiting=3,
+        ),
+        HeldLock(
+            name="gpu",
+            kind="semaphore of 4",
+            holders=3,
+            owner="batch-19",
+            data="",
+            token=402,
+            expires_ms=NOW_MS + 61_000,
+            is_over=False,
+            waiting=0,
+        ),
+    ]
+
+
 def busy() -> Picture:
     """Three actors of 12 partitions: one halted, one being restored, one whose owner is gone."""
     tasks = {
@@ -136,54 +192,7 @@ def busy() -> Picture:
     )
     del tasks["account", 11]
     lost = OwnerRecord(actor="account", partition=11, epoch=6, worker="till-3", address="http://10.0.0.9:6066", at_ms=0)
-    lines = [
-        ParkedLine(
-            actor="take_order",
-            what="message",
-            partition=2,
-            key=b"customer-00917",
-            has_key=True,
-            waiting=14,
-            error="HandlerFailedError: ValueError: can't take an order without an address",
-            attempts=2,
-            since_ms=NOW_MS - 3_900_000,
-        ),
-        ParkedLine(
-            actor="ship",
-            what="effect",
-            partition=3,
-            key=b"parcel-1812",
-            has_key=True,
-            waiting=1,
-            error="ClientConnectorError: Cannot connect to host carrier.example:443",
-            attempts=10,
-            since_ms=None,
-        ),
-    ]
-    locks = [
-        HeldLock(
-            name="printer-7",
-            kind="lock",
-            holders=1,
-            owner="till-2",
-            data="invoices",
-            token=8121,
-            expires_ms=NOW_MS + 9_400,
-            is_over=False,
-            waiting=3,
-        ),
-        HeldLock(
-            name="gpu",
-            kind="semaphore of 4",
-            holders=3,
-            owner="batch-19",
-            data="",
-            token=402,
-            expires_ms=NOW_MS + 61_000,
-            is_over=False,
-            waiting=0,
-        ),
-    ]
+    lines, locks = parked_lines(), held_locks()
     parts = sorted(tasks)
     halves = [[tasks[key] for key in parts if key[1] % 2 == half] for half in (0, 1)]
     workers = [

@@ -20,7 +20,7 @@ from actors._faust.dashboard.view import MAX_ROWS, build
 from actors._faust.dashboard.waiting import Looker
 from actors._faust.parking.lines import ParkedError, ParkedReader, What, actor_of, kinds_of
 from actors._faust.parking.showing import entry_json
-from actors._faust.queries.problems import JSON_HEADERS, NO_STORE, Problem, bad_request, not_ready
+from actors._faust.queries.problems import JSON_HEADERS, NO_STORE, Handler, Problem, bad_request, not_ready
 from actors._faust.queries.service import QueryService
 from actors._faust.status import status
 from actors.errors import BrokerUnavailableError
@@ -60,7 +60,7 @@ class Dashboard:
 
     def application(self) -> web.Application:
         """Give the part of the web server that is mounted under `/dashboard`."""
-        part = web.Application()
+        part = web.Application(middlewares=[self.for_people])
         part.router.add_get("", self.overview)
         part.router.add_get("/", self.overview)
         part.router.add_get("/actor", self.actor)
@@ -70,6 +70,18 @@ class Dashboard:
         part.router.add_get("/{file:dashboard\\.(?:css|js)}", self.file)
         part.on_cleanup.append(self._actions.close)
         return part
+
+    @web.middleware
+    async def for_people(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Show a browser's user what can't be shown as a page; programs get the problem itself."""
+        try:
+            return await handler(request)
+        except Problem as problem:
+            if LIVE in request.headers or "text/html" not in request.headers.get("Accept", ""):
+                raise
+            page = self._page(request, "problem.html", problem=problem)
+            page.set_status(problem.status)
+            return page
 
     # --- routes ----------------------------------------------------------------------------------------------------
 
@@ -135,7 +147,7 @@ class Dashboard:
             template,
             **content,
             app=str(self._app.conf.id),
-            is_polled="view" in content,
+            is_polled="view" in content or template == "problem.html",
             is_live=LIVE in request.headers,
             may_act=caller.level >= Level.ADMIN,
             is_logged_in=caller.has_cookie,
