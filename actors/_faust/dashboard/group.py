@@ -7,6 +7,7 @@ looks, once a second at most, however many look.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -190,22 +191,27 @@ class Group:
         )
 
     def _forget(self, owning: set[str]) -> None:
-        """Forget workers that are long gone, the longest gone first where there are too many."""
+        """Forget workers that are long gone or that another has replaced, the longest gone first if there are many."""
+        answering = {seen.address for seen in self._known.values() if seen.silent_since_ms is None}
         gone = [seen for seen in self._known.values() if seen.silent_since_ms is not None and seen.worker not in owning]
         gone.sort(key=lambda seen: seen.silent_since_ms or 0)
         too_many = len(self._known) - MAX_WORKERS
         for number, seen in enumerate(gone):
-            if number < too_many or (seen.silent_since_ms or 0) < _now_ms() - FORGET_MS:
+            is_old = (seen.silent_since_ms or 0) < _now_ms() - FORGET_MS
+            if number < too_many or is_old or seen.address in answering:
                 del self._known[seen.worker]
 
 
 async def _owners(service: QueryService) -> tuple[Owners, str]:
     """Give the registry, and why it isn't as of now."""
     directory, trouble = service.router.directory, ""
+    found: Owners
     try:
         found = await directory.owners(since_s=time.monotonic() - REGISTRY_S)
     except NotReadyError as error:
-        found, trouble = await directory.owners(since_s=KNOWN), str(error)
+        found, trouble = {}, str(error)
+        with contextlib.suppress(NotReadyError):
+            found = await directory.owners(since_s=KNOWN)
     # It remembers actors that the app doesn't have any more.
     counts = {name: spec.partition_count for name, spec in service.actors.items()}
     return {key: record for key, record in found.items() if key[1] < counts.get(key[0], 0)}, trouble

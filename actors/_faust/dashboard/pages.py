@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import binascii
-from base64 import urlsafe_b64decode
+from base64 import b64decode
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import parse_qs
 
@@ -117,7 +118,7 @@ class Dashboard:
 
     async def act(self, request: web.Request) -> web.StreamResponse:
         """Begin a retry or a drop, and go back to the page that shows what comes of it."""
-        form = {name: values[0] for name, values in parse_qs((await request.text())[:20_000]).items()}
+        form = _form(await request.text())
         (verb,) = (one for one in get_args(Verb) if one == request.match_info["verb"])
         place = self._place(form)
         if verb == "drop" and not form.get("id"):
@@ -139,7 +140,10 @@ class Dashboard:
     # --- what they share -------------------------------------------------------------------------------------------
 
     async def _own_report(self) -> Report:
-        return Report(status(self._app), await self._looker.look())
+        said, waiting = status(self._app), await self._looker.look()
+        # What a handler raised may not be Unicode.
+        tasks = [replace(task, reason=task.reason and sendable(task.reason)) for task in said.tasks]
+        return Report(replace(said, tasks=tasks), waiting)
 
     def _page(self, request: web.Request, template: str, **content: Any) -> web.Response:
         caller = caller_of(request)
@@ -152,7 +156,7 @@ class Dashboard:
             may_act=caller.level >= Level.ADMIN,
             is_logged_in=caller.has_cookie,
         )
-        return web.Response(text=text, content_type="text/html", headers=HEADERS)
+        return web.Response(text=sendable(text), content_type="text/html", headers=HEADERS)
 
     def _place(self, given: Any) -> Place:
         """Give the line that a query or a form names.
@@ -172,7 +176,7 @@ class Dashboard:
         if partition >= count:
             raise bad_request("bad-parameter", f"partition {partition} of {count}")
         try:
-            key = urlsafe_b64decode(given.get("key", "").encode())
+            key = b64decode(given.get("key", ""), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             raise bad_request("bad-parameter", "key is a key's bytes in base64, with - and _") from None
         return Place(definition, kinds[0], partition, key)
@@ -196,10 +200,22 @@ def mount(app: App, web_app: web.Application) -> None:
         protect(app, web_app, PREFIX, Dashboard(app).application(), level=Level.READ, login=True)
 
 
+def _form(body: str) -> dict[str, str]:
+    try:
+        return {name: values[0] for name, values in parse_qs(body, max_num_fields=20).items()}
+    except ValueError:
+        raise bad_request("bad-body", "a form of this page has up to 20 fields") from None
+
+
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 8):
         raise bad_request("bad-parameter", f"{text[:20]!r} isn't a number")
     return int(text)
+
+
+def sendable(text: str) -> str:
+    """Give a text with escapes for what can't be sent."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _text(entry: dict[str, Any]) -> str:

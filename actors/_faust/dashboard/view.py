@@ -12,6 +12,8 @@ from actors._faust.dashboard.waiting import HeldLock, ParkedLine
 from actors.runtime.status import RestoreStatus, TaskStatus
 
 MAX_ROWS = 100
+TELL_GONE_MS = 600_000
+"""A worker that went needs attention for so long: it may have been meant to."""
 MAX_REASONS = 10
 """How many partitions that stand still are told one by one."""
 
@@ -371,7 +373,7 @@ def _worker_notices(picture: Picture, rows: Sequence[WorkerRow]) -> list[Notice]
         if row.condition is SILENT:
             text = f"Worker {row.name} doesn't answer. Its partitions go to other workers when its session is over"
             notices.append(Notice("bad", text, "workers"))
-        elif row.condition is GONE:
+        elif row.condition is GONE and picture.at_ms - (row.silent_since_ms or 0) < TELL_GONE_MS:
             notices.append(Notice("warn", f"Worker {row.name} is gone. It owns nothing any more", "workers"))
     return notices
 
