@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from faust.app.base import BootStrategy
 from mode import Service
 
+from actors._faust.access.tls import with_own_tls
 from actors._faust.codecs import ActorSchema
 from actors._faust.dashboard.pages import mount as mount_dashboard
 from actors._faust.options import split_options
@@ -51,7 +52,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
         self.views: list[View[Any, Any]] = []
         self.declared_topics: list[Any] = []
         self._actor_service: ActorService | None = None
-        super().__init__(id, **faust_options)
+        super().__init__(id, **with_own_tls(self.actor_options, faust_options))
 
     def topic(self, *topics: str, **options: Any) -> Any:
         """Describe a topic, as Faust does; `msgspec.Struct` and dataclasses work as types, bytes and str are raw.

@@ -48,7 +48,8 @@ class ActorOptions:
         web_certificate, web_key: files with this worker's certificate and key, for HTTPS.
         web_client_ca: a file with the certificates of those who sign clients' certificates: each of these may read.
         web_ca: likewise for the servers of other workers; `web_client_ca` when left out.
-        admin_certificates: subjects of clients' certificates that may administer, as `CN=ops,O=Example` or `DNS:ops`.
+        admin_certificates: subjects of clients' certificates that may administer, as `CN=ops,O=Example`, `CN=ops`
+            whatever follows, or `DNS:ops.example`.
         queries_per_second: how many requests a client, by token, certificate or address, may send; 0 for any number.
         dashboard: whether such a worker has the pages under `/dashboard` too.
         state_seed: a folder of `spark_replay seed`: stores that this worker's disk has nothing of begin from there and

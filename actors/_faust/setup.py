@@ -12,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth, server_list
 from faust.types import ProcessingGuarantee
 
 from actors._core.commit import Backoff, CommitPolicy
 from actors._core.takeover import ResetPolicy, StartRules
-from actors._faust.access.settings import check_access, own_address
+from actors._faust.access.settings import check_access, own_address, tokens_of
+from actors._faust.access.tls import Hops
+from actors._faust.brokers import reached
 from actors._faust.codecs import Codec, key_codec, resolve, value_codec
 from actors._faust.options import milliseconds
 from actors._kafka.asks import KafkaAsks
@@ -66,7 +67,7 @@ class Setup:
         self.exactly_once = conf.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE
         self.instance_id: str | None = conf.consumer_group_instance_id or None
         self.worker = self.instance_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
-        self.address = own_address(conf)
+        self.address = own_address(app)
         self.connection = connection(app)
         self.changelog_settings = ChangelogSettings(
             replication_factor=_replication_factor(app),
@@ -87,6 +88,10 @@ class Setup:
             fetch_bytes=conf.consumer_max_fetch_size or FETCH_BYTES,
             max_poll_records=conf.broker_max_poll_records,
         )
+
+    def hops(self) -> Hops:
+        """Give how this worker asks others, which takes files that only a worker can read."""
+        return Hops.of(tokens_of(self.app), self.app.actor_options)
 
     def check_settings(self) -> None:
         """Refuse settings that can't work.
@@ -365,11 +370,7 @@ def _as_it_is(raw: bytes) -> bytes:
 def connection(app: Any) -> Connection:
     """Give how the app's brokers are reached."""
     conf = app.conf
-    return Connection(
-        bootstrap=tuple(server_list(conf.broker_consumer, 9092)),
-        security=dict(credentials_to_aiokafka_auth(conf.broker_credentials, conf.ssl_context)),
-        client_id=conf.broker_client_id,
-    )
+    return reached(conf.broker_consumer, conf.broker_credentials, conf.ssl_context, client_id=conf.broker_client_id)
 
 
 def changelog_topic(app: Any, store: str) -> str:

@@ -32,8 +32,9 @@ from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from actors._core.takeover import LogBounds
-from actors._kafka.connection import Connection, broker_errors
+from actors._kafka.connection import Connection
 from actors._kafka.protocol import TopicIdsRequest
+from actors._kafka.reaching import reaching
 from actors.errors import BrokerUnavailableError
 from actors.ports import Committed, Identity, TopicPartition
 
@@ -69,12 +70,13 @@ class ControlPlane:
         """Connect.
 
         Raises:
+            BrokerRefusedError: the password isn't taken, or the broker's certificate isn't trusted.
             BrokerUnavailableError: no broker of the list answers.
         """
         client = AIOKafkaClient(**connection.arguments("control"))
         connection.outages.watch(client)
         try:
-            with broker_errors(f"no broker answers at {', '.join(connection.bootstrap)}"):
+            async with reaching(connection):
                 await client.bootstrap()
         except BaseException:
             await client.close()

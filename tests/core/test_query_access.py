@@ -54,7 +54,7 @@ def test_state_is_shown_to_this_machine_unless_more_is_asked_for() -> None:
     ],
 )
 def test_the_address_that_others_are_told(options: dict[str, Any], address: str) -> None:
-    assert own_address(make(**options).conf) == address
+    assert own_address(make(**options)) == address
 
 
 def test_only_names_of_this_machine_are_answered() -> None:

@@ -121,7 +121,9 @@ class Callers:
             403,
             "forbidden",
             "This isn't allowed to everybody",
-            "queries_unprotected=True lets everybody read and nobody administer: set admin_tokens",
+            "queries_unprotected=True lets everybody read and nobody administer: set admin_tokens"
+            if self._is_unprotected
+            else "no setting says who may: set query_tokens, admin_tokens or web_client_ca",
         )
 
 

@@ -21,7 +21,7 @@ from actors._faust.access.limits import (
 )
 from actors._faust.access.login import Login
 from actors._faust.access.origin import check_origin
-from actors._faust.access.settings import is_local, tokens_of
+from actors._faust.access.settings import is_guarded, is_local, tokens_of
 from actors._faust.queries.problems import Handler, Problem, problems
 
 CALLER: web.RequestKey[Caller] = web.RequestKey("actors_caller", Caller)
@@ -37,11 +37,10 @@ class Guard:
     def __init__(self, app: Any) -> None:
         conf, options = app.conf, app.actor_options
         self.tokens = tokens_of(app)
-        has_certificates = options.web_client_ca is not None
         self.callers = Callers(
             self.tokens,
             admins=options.admin_certificates,
-            is_guarded=bool(self.tokens) or has_certificates,
+            is_guarded=is_guarded(app),
             is_unprotected=bool(options.queries_unprotected),
             is_local=is_local(conf),
         )
@@ -139,7 +138,7 @@ class Guard:
     def refused(self, request: web.Request, problem: Problem) -> None:
         """Write down that a request was refused."""
         caller = request.get(CALLER)
-        who = address_of(request) + (f" ({caller.name})" if caller is not None else "")
+        who = address_of(request) + (f" ({caller.name[:200]})" if caller is not None else "")
         # Never the query: somebody may have put a token there.
         what = f"{request.method[:20]} {request.rel_url.raw_path[:200]}"
         self._log.write(who, what, f"{problem.status} {problem.kind}")
@@ -193,7 +192,9 @@ def protect(
 ) -> None:
     """Mount a part of the web server behind the guard; a prefix that is mounted already stays as it is.
 
-    Errors, a `Problem` or any other, become `application/problem+json`; redirects stay what they are.
+    Errors, a `Problem` or any other, become `application/problem+json`; redirects stay what they are. A body, 1 MiB at
+    most, is here before the handler runs: `request.read()`, `json()` and a form's `post()` don't wait; multipart forms
+    don't work.
 
     Args:
         app: the app.

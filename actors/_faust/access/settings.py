@@ -8,6 +8,7 @@ from typing import Any
 from yarl import URL
 
 from actors._faust.access.callers import is_loopback
+from actors._faust.access.tls import has_client_certificates, serve_tls
 from actors._faust.access.tokens import Tokens
 from actors.errors import ConfigurationError
 
@@ -31,14 +32,15 @@ def is_local(conf: Any) -> bool:
 
 
 def check_access(app: Any) -> None:
-    """Refuse to show state to whoever reaches the port, unless that is what is wanted.
+    """Have the web server use its certificates, and refuse to show state to whoever reaches the port unless wanted.
 
     Raises:
         ConfigurationError: naming the settings.
     """
     conf, options = app.conf, app.actor_options
-    is_guarded = bool(tokens_of(app)) or options.web_client_ca is not None
-    if conf.web_enabled and options.queries and not (options.queries_unprotected or is_guarded or is_local(conf)):
+    serve_tls(app)
+    guarded = is_guarded(app)
+    if conf.web_enabled and options.queries and not (options.queries_unprotected or guarded or is_local(conf)):
         raise ConfigurationError(
             f"web_bind={conf.web_bind!r} would show the actors' state under /actors to every machine that reaches "
             f"port {conf.web_port}, without asking who it is: set query_tokens (or QUERY_TOKENS) or web_client_ca, "
@@ -47,11 +49,17 @@ def check_access(app: Any) -> None:
         )
 
 
-def own_address(conf: Any) -> str:
+def is_guarded(app: Any) -> bool:
+    """Tell whether there is a token or a certificate to ask for."""
+    return bool(tokens_of(app)) or has_client_certificates(app.conf, app.actor_options)
+
+
+def own_address(app: Any) -> str:
     """Give where other workers reach this one's web server; empty if they can't."""
+    conf = app.conf
     if not conf.web_enabled or conf.web_transport.scheme == "unix":
         return ""
-    scheme = "https" if conf.web_ssl_context else "http"
+    scheme = "https" if conf.web_ssl_context or app.actor_options.web_certificate else "http"
     given = conf.canonical_url
     derived = given.host == conf.NODE_HOSTNAME and given.port == conf.web_port
     if derived and is_loopback(str(conf.web_bind)):

@@ -16,7 +16,7 @@ SHORT = {
 
 
 def subjects(certificate: Mapping[str, Any]) -> list[str]:
-    """Give a certificate's names: the whole subject first, as `CN=ops,O=Example`, then `DNS:…`, `URI:…`, `email:…`.
+    """Give a certificate's names: the whole subject first, as `CN=ops,O=Example`, then `CN=ops`, `DNS:…`, `URI:…`.
 
     Args:
         certificate: as `SSLSocket.getpeercert` gives it; one that was verified.
@@ -26,8 +26,9 @@ def subjects(certificate: Mapping[str, Any]) -> list[str]:
         for names in reversed(certificate.get("subject", ()))
         for kind, value in names
     ]
+    common = [part for part in parts if part.startswith("CN=")]
     others = [f"{kind}:{value}" for kind, value in certificate.get("subjectAltName", ())]
-    return [",".join(parts), *others]
+    return [",".join(parts), *common, *others]
 
 
 def _escaped(value: str) -> str:

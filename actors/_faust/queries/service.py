@@ -45,7 +45,11 @@ class QueryService:
             is_exclusive=group.instance_id is None,
         )
         self._lease = Lease(control.confirms, settings)
-        self.router = Router(StateReader(worker.task_of, self._lease, clock), Directory(owners.all, self.worker))
+        self.router = Router(
+            StateReader(worker.task_of, self._lease, clock),
+            Directory(owners.all, self.worker),
+            setup.hops(),
+        )
 
     async def close(self) -> None:
         """Stop answering. May be called twice."""
