@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 from collections.abc import Callable
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from faust.utils.terminal import SpinnerHandler
 from mode import Service
+from prometheus_client import REGISTRY
 
 from actors._core.assign import Task as TaskId
+from actors._faust.metrics import WorkerCollector
 from actors._faust.options import milliseconds
 from actors._faust.queries.service import QueryService
 from actors._faust.setup import Setup
@@ -66,6 +69,7 @@ class ActorService(Service):  # type: ignore[misc]
         self._loop_watch: LoopWatch | None = None
         self.queries: QueryService | None = None
         self.meters = WorkerMeters()
+        self._collector = WorkerCollector(app)
         super().__init__(**options)
 
     @property
@@ -81,6 +85,11 @@ class ActorService(Service):  # type: ignore[misc]
     def worker(self) -> Worker | None:
         """What runs the tasks, None before it has started."""
         return self._worker
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the dispatcher ended although nobody stops the worker."""
+        return self._dispatcher is not None and self._dispatcher.done() and not self.should_stop
 
     def end_offset(self, source: TopicPartition) -> int | None:
         """Give the end of an input partition as the last fetch saw it."""
@@ -161,6 +170,7 @@ class ActorService(Service):  # type: ignore[misc]
         logs = KafkaLogs(setup.connection, self._control)
         owners = KafkaOwners(setup.owners_topic, logs)
         self.meters.started_at_ms = SystemClock().wall_ms()
+        REGISTRY.register(self._collector)
         self._start_worker(setup, specs, logs, owners, outputs)
         await self._join(setup, specs)
         _collect_seldom()
@@ -306,6 +316,8 @@ class ActorService(Service):  # type: ignore[misc]
             await self._close_parts()
 
     async def _close_parts(self) -> None:
+        with contextlib.suppress(KeyError):
+            REGISTRY.unregister(self._collector)
         if self._loop_watch is not None:
             self._loop_watch.stop()
         if self._source is not None:

@@ -21,6 +21,7 @@ from actors._faust.access.tls import Hops
 from actors._faust.brokers import reached
 from actors._faust.codecs import Codec, key_codec, resolve, value_codec
 from actors._faust.options import milliseconds
+from actors._faust.tracing import check_tracing, tracing_of
 from actors._kafka.asks import KafkaAsks
 from actors._kafka.connection import Connection
 from actors._kafka.consumer import GroupSettings, check_timeouts
@@ -101,6 +102,7 @@ class Setup:
         """
         check_timeouts(self.group_settings, self.app.actor_options.revoke_timeout.total_seconds())
         check_access(self.app)
+        check_tracing(self.app)
         if self.app.conf.blocking_timeout:
             raise ConfigurationError(
                 "blocking_timeout (--blocking-timeout) raises inside whatever code runs, a commit as well: leave it out"
@@ -183,7 +185,7 @@ class Setup:
                 partition_count=changelogs[name].partitions,
             )
         answers = self._answers(definition)
-        return ActorSpec(
+        spec = ActorSpec(
             name=definition.name,
             topic=definition.topic_name,
             partition_count=inputs[definition.topic_name].partitions,
@@ -202,6 +204,7 @@ class Setup:
             dead_letters=self._dead_letters() if definition.buries else None,
             answers=answers,
         )
+        return tracing_of(self.app, definition.name, self.group)(spec)
 
     @property
     def answers(self) -> bool:

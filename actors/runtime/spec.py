@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors._core.commit import Backoff, CommitPolicy
 from actors._core.policy import STOP_ON_ERROR, OnError
@@ -15,6 +15,9 @@ from actors.runtime.context import Context, Store
 from actors.runtime.effects import Effect
 from actors.runtime.outputs import OutputTopic
 from actors.runtime.restore import Changelog, Restorer
+
+if TYPE_CHECKING:
+    from actors.runtime.tracing import Tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class ActorSpec:
         effect_functions: by name.
         dead_letters: where messages go that are parked, or skipped and buried.
         answers: how its handlers' answers go to who asked; None if they give none.
+        tracing: makes spans, if the app wants that; its handler is wrapped already.
     """
 
     name: str
@@ -48,6 +52,7 @@ class ActorSpec:
     parked: Store[bytes, bytes] | None = None
     dead_letters: OutputTopic | None = None
     answers: Answers | None = None
+    tracing: Tracing | None = None
 
 
 @dataclass(frozen=True, slots=True)

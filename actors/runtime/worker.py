@@ -102,6 +102,8 @@ class Worker:
         self._settings = settings
         self._task_log = task_log
         self._on_failure = on_failure
+        self.is_assigned = False
+        """Whether the group has told this worker what is its: not before it joined, nor during a rebalance."""
         self.meters = WorkerMeters() if meters is None else meters
         self._tasks: dict[TopicPartition, Task] = {}
         self._ending: dict[TopicPartition, Task] = {}
@@ -112,6 +114,11 @@ class Worker:
     def tasks(self) -> Collection[Task]:
         """The tasks of the partitions that are assigned now."""
         return self._tasks.values()
+
+    @property
+    def partitions(self) -> dict[str, int]:
+        """How many partitions each actor has, whoever owns them."""
+        return {spec.name: spec.partition_count for spec in self._specs.values()}
 
     def task_of(self, source: TopicPartition) -> Task | None:
         """Give the task of a partition, None if it isn't assigned to this worker now."""
@@ -136,6 +143,7 @@ class Worker:
         if self._stopping:
             return
         self.meters.rebalances += 1
+        self.is_assigned = True
         for source in partitions:
             if source in self._tasks:
                 raise RuntimeError(f"{source} was assigned twice")
@@ -162,6 +170,7 @@ class Worker:
 
     async def revoked(self) -> None:
         """Stop all tasks, and wait for their last commits as long as the settings allow."""
+        self.is_assigned = False
         await self._stop_tasks(self._settings.revoke_s)
 
     async def _stop_tasks(self, handlers_s: float) -> None:

@@ -159,7 +159,7 @@ class FakeSource:
 
     def end_offset(self, source: TopicPartition) -> int | None:
         """See `actors.ports.Source.end_offset`."""
-        return None
+        return self._cluster.log(source).end if source in self._positions else None
 
     def check(self) -> None:
         """See `actors.ports.Source.check`."""

@@ -30,7 +30,7 @@ from actors._faust.queries.parameters import (
     key_in_path,
     many_body,
 )
-from actors._faust.queries.problems import JSON_HEADERS, Handler, Problem, bad_request, not_ready, problems
+from actors._faust.queries.problems import JSON_HEADERS, Handler, Problem, bad_request, not_ready
 from actors._faust.queries.routing import ANSWER_S, Router, wanted
 from actors._faust.queries.service import QueryService
 from actors.errors import NotOwnerError, ReadOnlyQueryError, Rejected
@@ -70,7 +70,7 @@ class QueryRoutes:
 
     def application(self) -> web.Application:
         """Give the part of the web server that is mounted under `/actors`."""
-        routes = web.Application(middlewares=[self.measured, problems])
+        routes = web.Application()
         # The router tries one after the other: the most frequent first.
         routes.router.add_get(r"/{store}/{key:(?!_count$|_many$|_ask/)[\s\S]*}", self.one)
         routes.router.add_get("", self.overview)
@@ -364,8 +364,8 @@ class QueryRoutes:
 def mount(app: App, web_app: web.Application) -> None:
     """Add the routes to a web server, once."""
     if MOUNTED not in web_app:
-        web_app[MOUNTED] = QueryRoutes(app)
-        protect(app, web_app, PREFIX, web_app[MOUNTED].application())
+        web_app[MOUNTED] = routes = QueryRoutes(app)
+        protect(app, web_app, PREFIX, routes.application(), watch=routes.measured)
 
 
 def reply(content: Mapping[str, Any]) -> web.Response:
