@@ -16,7 +16,8 @@ app = App(
     web_port=int(os.environ["WEB_PORT"]),
     broker_session_timeout=6.0,
     broker_heartbeat_interval=0.5,
-    **({"admin_tokens": os.environ["SHOP_TOKEN"]} if "SHOP_TOKEN" in os.environ else {}),
+    query_tokens="a-token-to-look-with",
+    admin_tokens="a-token-to-act-with",
 )
 orders = app.topic(f"{NAME}-in", key_type=str, value_type=dict)
 counts = app.store("counts", key_type=str, value_type=int)

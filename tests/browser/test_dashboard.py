@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ pytestmark = needs_chromium
 
 PARTITIONS = 4
 LIVE_MS = 60_000
+READER, ADMIN = "a-token-to-look-with", "a-token-to-act-with"
 
 
 @dataclass
@@ -41,32 +42,64 @@ class Shop:
         return "\n".join(worker.log()[-3000:] for worker in self.workers)
 
 
-@pytest.fixture
-def started() -> Iterator[list[WorkerProcess]]:
-    workers: list[WorkerProcess] = []
-    yield workers
-    for worker in workers:
-        worker.kill()
-
-
-@pytest.fixture
-async def shop(brokers: str, tmp_path: Path, started: list[WorkerProcess]) -> Shop:
-    name, mended = unique("shop"), tmp_path / "mended"
+@pytest.fixture(scope="module")
+async def shop(brokers: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shop]:
+    name, folder = unique("shop"), tmp_path_factory.mktemp("shop")
     await make_topics(brokers, f"{name}-in", partitions=PARTITIONS)
-    ports = free_ports(2)
-    for port in ports:
-        environment = {"APP_NAME": name, "WEB_PORT": str(port), "MENDED_FILE": str(mended)}
-        worker = WorkerProcess("tests.browser.shop_app", brokers, tmp_path / str(port), **environment)
-        started.append(worker.start(web=True))
-    found = Shop(brokers, name, [f"http://127.0.0.1:{port}" for port in ports], started, mended)
-    await eventually(lambda: all(" owns " in worker.log() for worker in started), what=found.log)
-    return found
+    ports, workers, mended = free_ports(2), [], folder / "mended"
+    try:
+        for port in ports:
+            environment = {"APP_NAME": name, "WEB_PORT": str(port), "MENDED_FILE": str(mended)}
+            worker = WorkerProcess("tests.browser.shop_app", brokers, folder / str(port), **environment)
+            workers.append(worker.start(web=True))
+        found = Shop(brokers, name, [f"http://127.0.0.1:{port}" for port in ports], workers, mended)
+        await eventually(lambda: all(" owns " in worker.log() for worker in workers), what=found.log)
+        yield found
+        # Whoever still looks at a page doesn't hold the worker up.
+        assert workers[0].terminate() == 0, found.log()
+    finally:
+        for worker in workers:
+            worker.kill()
 
 
 @pytest.fixture
 async def browser() -> AsyncIterator[object]:
     async for opened in browsers():
         yield opened
+
+
+async def test_who_is_not_allowed_to_does_nothing(shop: Shop) -> None:
+    key = {"actor": "take_order", "what": "message", "partition": str(partition_for(b"ada", PARTITIONS)), "key": "YWRh"}
+    retry = f"{shop.homes[0]}/dashboard/parked/retry"
+    admin, reader = {"Authorization": f"Bearer {ADMIN}"}, {"Authorization": f"Bearer {READER}"}
+    cases = [
+        ("GET", retry, admin, key, 405),
+        ("POST", retry, {}, key, 401),
+        ("POST", retry, reader, key, 403),
+        ("POST", retry, admin, {**key, "actor": "nobody"}, 404),
+        ("POST", retry, admin, {**key, "what": "thing"}, 400),
+        ("POST", retry, admin, {**key, "partition": "4"}, 400),
+        ("POST", retry, admin, {**key, "key": "%%%"}, 400),
+        ("POST", f"{shop.homes[0]}/dashboard/parked/drop", admin, key, 400),
+        ("POST", retry, admin, key, 303),
+    ]
+    async with aiohttp.ClientSession() as session:
+        for method, url, headers, form, status in cases:
+            async with session.request(method, url, headers=headers, data=form, allow_redirects=False) as answer:
+                assert answer.status == status, (method, url, headers, form, await answer.text())
+        for path, status in (("?x=<script>", 200), ("/actor?name=<script>", 404), ("/status.json", 200)):
+            async with session.get(f"{shop.homes[1]}/dashboard{path}", headers=reader) as answer:
+                assert answer.status == status
+                assert "<script>" not in await answer.text()
+                assert answer.headers["Cache-Control"] == "no-store"
+    # A cookie is sent for any page that asks: what it may do has to come from our own.
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
+        async with session.post(f"{shop.homes[0]}/dashboard/login", data={"token": ADMIN}) as answer:
+            assert answer.status == 200, await answer.text()
+        for origin, status in (("http://elsewhere.example", 403), (shop.homes[0], 303)):
+            headers = {"Origin": origin}
+            async with session.post(retry, headers=headers, data=key, allow_redirects=False) as answer:
+                assert answer.status == status, await answer.text()
 
 
 async def test_the_dashboard_of_two_workers_through_trouble(shop: Shop, browser) -> None:
@@ -85,6 +118,7 @@ async def test_the_dashboard_of_two_workers_through_trouble(shop: Shop, browser)
         Visit(browser, f"{home}/dashboard", home) as visit,
     ):
         page = visit.page
+        await log_in(page)
         await page.evaluate("() => { window.isTheSame = true }")
         await sees_everything(page, shop)
         await retries(page, shop)
@@ -132,6 +166,7 @@ async def drops(browser, home: str) -> None:
     """Drop from the page that asks first, without scripts."""
     async with Visit(browser, f"{home}/dashboard", home, java_script_enabled=False) as visit:
         page = visit.page
+        await log_in(page)
         await line_of(page, "bob").get_by_role("link", name="Drop key bob").click()
         text = await page.locator("main").inner_text()
         assert "can't take b0" in text
@@ -168,29 +203,10 @@ async def one_dies(page, shop: Shop) -> None:
     await says(page, "#verdict", "2 things need attention")
 
 
-async def test_who_is_not_allowed_to_does_nothing(shop: Shop) -> None:
-    key = {"actor": "take_order", "what": "message", "partition": str(partition_for(b"ada", PARTITIONS)), "key": "YWRh"}
-    retry = f"{shop.homes[0]}/dashboard/parked/retry"
-    async with aiohttp.ClientSession() as session:
-        cases = [
-            ("GET", retry, {}, key, 405),
-            ("POST", retry, {"Origin": "http://elsewhere.example"}, key, 403),
-            ("POST", retry, {"Host": "elsewhere.example"}, key, 403),
-            ("POST", retry, {}, {**key, "actor": "nobody"}, 404),
-            ("POST", retry, {}, {**key, "what": "thing"}, 400),
-            ("POST", retry, {}, {**key, "partition": "4"}, 400),
-            ("POST", retry, {}, {**key, "key": "%%%"}, 400),
-            ("POST", f"{shop.homes[0]}/dashboard/parked/drop", {}, key, 400),
-            ("POST", retry, {"Origin": shop.homes[0]}, key, 303),
-        ]
-        for method, url, headers, form, status in cases:
-            async with session.request(method, url, headers=headers, data=form, allow_redirects=False) as answer:
-                assert answer.status == status, (method, url, headers, form, await answer.text())
-        for path, status in (("?x=<script>", 200), ("/actor?name=<script>", 404), ("/status.json", 200)):
-            async with session.get(f"{shop.homes[1]}/dashboard{path}") as answer:
-                assert answer.status == status
-                assert "<script>" not in await answer.text()
-                assert answer.headers["Cache-Control"] == "no-store"
+async def log_in(page) -> None:
+    await page.get_by_label("Token").fill(ADMIN)
+    await page.get_by_role("button", name="Log in").click()
+    await page.locator("#verdict").wait_for()
 
 
 def line_of(page, key: str):
@@ -209,5 +225,8 @@ async def epochs_of(page) -> list[int]:
 
 
 async def worker_at(home: str) -> str:
-    async with aiohttp.ClientSession() as session, session.get(f"{home}/dashboard/status.json") as answer:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{home}/dashboard/status.json", headers={"Authorization": f"Bearer {READER}"}) as answer,
+    ):
         return (await answer.json())["status"]["worker"]
