@@ -66,7 +66,7 @@ class Visit:
     async def __aenter__(self) -> Visit:
         self._context = await self._browser.new_context(**self._settings)
         page = await self._context.new_page()
-        page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
+        page.on("console", self._logged)
         page.on("pageerror", lambda error: self.said.append(f"error: {error}"))
         page.on("dialog", self._asked)
         page.on("request", self._requested)
@@ -76,6 +76,11 @@ class Visit:
 
     async def __aexit__(self, *failure: object) -> None:
         await self._context.close()
+
+    def _logged(self, message: Any) -> None:
+        # Chromium's own advice isn't the page's.
+        if message.type != "verbose":
+            self.said.append(f"{message.type}: {message.text}")
 
     async def _asked(self, dialog: Any) -> None:
         self.said.append(f"dialog: {dialog.message}")
