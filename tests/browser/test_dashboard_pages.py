@@ -17,7 +17,7 @@ from tests.browser.visits import PALE, WIDE, Visit, browsers, needs_chromium
 
 pytestmark = needs_chromium
 
-WIDTHS = [360, 390, 800, 1280]
+WIDTHS = [360, 390, 800, 1030, 1280]
 DONE = Action("Retry messages of key a in take_order, partition 2", "somebody", statuses.NOW_MS, "good", "3 handled")
 
 
@@ -74,7 +74,8 @@ async def site() -> AsyncIterator[tuple[Site, str]]:
 
 @pytest.mark.parametrize("of", ["quiet", "busy", "many", "nasty"])
 async def test_pages_fit_and_can_be_read_and_stay_at_home(browser, site: tuple[Site, str], of: str) -> None:
-    for path in (f"/dashboard?of={of}", f"/dashboard/actor?of={of}&name=take_order"):
+    paths = [f"/dashboard?of={of}", f"/dashboard/actor?of={of}&name=take_order"]
+    for path in paths[: 1 if of == "many" else 2]:
         for scheme in ("light", "dark"):
             async with Visit(browser, site[1] + path, site[1], color_scheme=scheme) as visit:
                 for width in WIDTHS:
@@ -82,8 +83,8 @@ async def test_pages_fit_and_can_be_read_and_stay_at_home(browser, site: tuple[S
                     await visit.page.set_viewport_size({"width": width, "height": 800})
                     taken, given = await visit.page.evaluate(WIDE)
                     assert taken <= given == width, where
-                    # All rows of a long table look alike.
-                    assert of == "many" or await visit.page.evaluate(PALE) == [], where
+                # All rows of a long table look alike.
+                assert of == "many" or await visit.page.evaluate(PALE) == [], where
                 assert visit.said == [], path
 
 

@@ -17,6 +17,7 @@ from actors._faust.parking.lines import shown
 PACKAGE = "actors._faust.dashboard"
 UNKNOWN = Markup('<span class="soft" title="not known">&ndash;</span>')
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+MOST_S = 1_000 * 86_400
 _PARTS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
 
@@ -127,6 +128,8 @@ def clock(at_ms: int) -> str:
 
 
 def _duration(seconds: float) -> str:
+    if seconds > MOST_S:
+        return "over 1,000 d"
     whole = max(0, int(seconds))
     for least, word, lower, lower_word in _PARTS:
         if whole >= least:

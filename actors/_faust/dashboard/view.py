@@ -387,7 +387,7 @@ def _partition_notices(rows: Sequence[PartitionRow]) -> list[Notice]:
         notices.append(Notice("bad", text, "partitions"))
     if len(stopped) > MAX_REASONS:
         notices.append(Notice("bad", f"{len(stopped) - MAX_REASONS} more partitions stand still", "partitions"))
-    lost = sum(row.condition.tone == "warn" for row in rows)
+    lost = sum(row.task is None for row in rows)
     if lost:
         what = "partition has no owner that answers" if lost == 1 else "partitions have no owner that answers"
         notices.append(Notice("warn", f"{lost} {what}", "partitions"))
