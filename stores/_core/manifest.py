@@ -61,14 +61,7 @@ def decode_manifest(raw_text: str) -> Manifest:
     Raises:
         ValueError: it isn't a manifest, or it is of a format this release doesn't know. The text says which.
     """
-    try:
-        raw = json.loads(raw_text)
-    except ValueError as error:
-        raise ValueError(f"not a manifest: no JSON ({error})") from error
-    if not isinstance(raw, dict):
-        raise ValueError(f"not a manifest: {type(raw).__name__} instead of an object")  # noqa: TRY004
-    if integer(raw, "format", "manifest") != MANIFEST_FORMAT:
-        raise ValueError(f"manifest of format {raw['format']}, this release reads format {MANIFEST_FORMAT}")
+    raw = document(raw_text, "manifest", MANIFEST_FORMAT)
     manifest = Manifest(
         app=text(raw, "app"),
         store=text(raw, "store"),
@@ -92,8 +85,7 @@ def _check(manifest: Manifest) -> None:
             raise ValueError(f"manifest with partition {part.partition} of {manifest.partition_count}")
         if part.partition in seen:
             raise ValueError(f"manifest with partition {part.partition} twice")
-        if part.file in ("", ".", "..") or "/" in part.file or "\\" in part.file:
-            raise ValueError(f"manifest with file {part.file!r}: files lie beside the manifest")
+        check_file(part.file, "manifest")
         seen.add(part.partition)
 
 
@@ -107,6 +99,25 @@ def _partition(raw: object) -> ManifestPartition:
         keys=integer(raw, "keys", where),
         position=part_position(raw, where),
     )
+
+
+def document(raw_text: str, kind: str, known_format: int) -> dict[str, Any]:
+    """Read a JSON object that says its format; `ValueError`, which names the kind, if it is another one."""
+    try:
+        raw = json.loads(raw_text)
+    except ValueError as error:
+        raise ValueError(f"not a manifest: no JSON ({error})") from error
+    if not isinstance(raw, dict):
+        raise ValueError(f"not a manifest: {type(raw).__name__} instead of an object")  # noqa: TRY004
+    if integer(raw, "format", "manifest") != known_format:
+        raise ValueError(f"{kind} of format {raw['format']}, this release reads format {known_format}")
+    return raw
+
+
+def check_file(name: str, kind: str) -> None:
+    """Check that a file lies beside its manifest; `ValueError` if its name leads elsewhere."""
+    if name in ("", ".", "..") or "/" in name or "\\" in name:
+        raise ValueError(f"{kind} with file {name!r}: files lie beside the manifest")
 
 
 def part_position(part: dict[str, Any], where: str) -> Position:

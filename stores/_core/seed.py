@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from stores._core.manifest import integer, part_position, text, typed
+from stores._core.manifest import check_file, document, integer, part_position, text, typed
 from stores._core.record import Position
 
 SEED_MANIFEST = "seed.json"
@@ -68,14 +68,7 @@ def decode_seed(raw_text: str) -> SeedManifest:
     Raises:
         ValueError: it isn't a seed's manifest, or it is of a format this release doesn't know. The text says which.
     """
-    try:
-        raw = json.loads(raw_text)
-    except ValueError as error:
-        raise ValueError(f"not a manifest: no JSON ({error})") from error
-    if not isinstance(raw, dict):
-        raise ValueError(f"not a manifest: {type(raw).__name__} instead of an object")  # noqa: TRY004
-    if integer(raw, "format", "manifest") != SEED_FORMAT:
-        raise ValueError(f"seed of format {raw['format']}, this release reads format {SEED_FORMAT}")
+    raw = document(raw_text, "seed", SEED_FORMAT)
     manifest = SeedManifest(
         app=text(raw, "app"),
         store=text(raw, "store"),
@@ -96,8 +89,7 @@ def _check(manifest: SeedManifest) -> None:
         raise ValueError(f"seed with partitions {numbers} of {manifest.partition_count}")
     for part in manifest.partitions:
         for table in part.tables:
-            if table.file in ("", ".", "..") or "/" in table.file or "\\" in table.file:
-                raise ValueError(f"seed with file {table.file!r}: files lie beside the manifest")
+            check_file(table.file, "seed")
 
 
 def _partition(raw: object) -> SeedPartition:
