@@ -104,7 +104,8 @@ def test_rates_are_of_two_answers_and_of_one_process() -> None:
     assert pace.records_per_s == 0
     # As long as nothing is committed, the last commit is all there is to say.
     assert pace.commit_ms == 6.2
-    assert says(31_000, 5, 1, 0.1).records_per_s is None
+    assert says(31_000, 299, 12, 1.1).records_per_s is None
+    assert says(32_000, 300, 11, 1.1).records_per_s is None
     who.failed("no", 32_000)
     assert who.silent_since_ms == 32_000
     who.failed("still no", 33_000)
@@ -273,6 +274,12 @@ async def test_counts_end_at_limits_and_lines_are_passed_over(monkeypatch: pytes
     lines = [line async for line in waiting._lines(looked, store, "message")]
     assert [(line.key, line.waiting) for line in lines] == [(b"", 5), (b"a", 5), (b"b", 5)]
     assert looked.is_cut
+    monkeypatch.setattr(waiting, "MOST_IN_LINE", 8)
+    for most, is_cut in ((3, True), (4, False)):
+        monkeypatch.setattr(waiting, "MOST_LINES", most)
+        looked = waiting._Look()
+        assert len([line async for line in waiting._lines(looked, store, "message")]) == most
+        assert looked.is_cut == is_cut
 
 
 async def test_looking_leaves_others_their_turn() -> None:
