@@ -23,8 +23,8 @@ import pytest
 
 from actors import View
 from actors.client import StateClient, StateRequestError, SyncStateClient
-from actors.coordination import Coordination, FencedTopic
-from actors.errors import ActorsError, BrokerRefusedError
+from actors.coordination import Coordination, CoordinationError, FencedTopic
+from actors.errors import BrokerRefusedError
 from dev.kafka import Cluster, Secure, free_ports
 from tests.certificates import Authority
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, producing, unique
@@ -231,6 +231,6 @@ async def test_what_is_wrong_is_said_in_one_line(site: Site, wrong: str) -> None
         async with site.view(**given):
             pass
     async with Coordination(site.brokers, app=site.name, call_timeout=3, security=site.security(**given)) as client:
-        with pytest.raises(ActorsError, match=said):
+        with pytest.raises(CoordinationError, match=said):
             async with client.lock("door"):
                 pass
