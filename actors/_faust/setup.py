@@ -21,7 +21,7 @@ from actors._faust.access.tls import Hops
 from actors._faust.brokers import reached
 from actors._faust.codecs import Codec, key_codec, resolve, value_codec
 from actors._faust.options import milliseconds
-from actors._faust.tracing import check_tracing, tracing_of
+from actors._faust.tracing import check_tracing, traced
 from actors._kafka.asks import KafkaAsks
 from actors._kafka.connection import Connection
 from actors._kafka.consumer import GroupSettings, check_timeouts
@@ -69,6 +69,7 @@ class Setup:
         self.instance_id: str | None = conf.consumer_group_instance_id or None
         self.worker = self.instance_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         self.address = own_address(app)
+        self.is_tracing = options.tracing
         self.connection = connection(app)
         self.changelog_settings = ChangelogSettings(
             replication_factor=_replication_factor(app),
@@ -204,7 +205,7 @@ class Setup:
             dead_letters=self._dead_letters() if definition.buries else None,
             answers=answers,
         )
-        return tracing_of(self.app, definition.name, self.group)(spec)
+        return traced(spec, self.group) if self.is_tracing else spec
 
     @property
     def answers(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -20,13 +19,11 @@ def check_tracing(app: Any) -> None:
         raise ConfigurationError("tracing=True takes OpenTelemetry's API: install faust-actors[otel]")
 
 
-def tracing_of(app: Any, actor: str, group: str) -> Callable[[ActorSpec], ActorSpec]:
-    """Give what wraps an actor's handler in spans, or leaves it as it is."""
-    if not app.actor_options.tracing:
-        return lambda spec: spec
+def traced(spec: ActorSpec, group: str) -> ActorSpec:
+    """Give the actor with its handler wrapped in spans."""
     from actors.runtime.tracing import Tracing
 
-    return Tracing.of(actor, group).around
+    return Tracing.of(spec.name, group).around(spec)
 
 
 def trace_headers(app: Any) -> list[tuple[str, bytes]]:

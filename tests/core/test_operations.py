@@ -21,8 +21,8 @@ from actors.testing import ActorTestDriver
 class World:
     """An app whose handler fails for "bad", and whose service runs the driver's worker."""
 
-    def __init__(self) -> None:
-        self.app = App("shop", broker="kafka://127.0.0.1:1")
+    def __init__(self, **options: Any) -> None:
+        self.app = App("shop", broker="kafka://127.0.0.1:1", **options)
         self.topic = self.app.topic("in", key_type=str, value_type=str)
 
         @self.app.actor(self.topic)
@@ -35,15 +35,18 @@ class World:
         self.app.actor_service._worker = driver._worker
 
 
-async def asked(app: App, *paths: str, web_app: web.Application | None = None) -> list[tuple[int, Any]]:
+async def asked(
+    app: App, *paths: str, web_app: web.Application | None = None, token: str | None = None
+) -> list[tuple[int, Any]]:
     """Give status and body of each page."""
     web_app = web.Application() if web_app is None else web_app
     mount_operations(app, web_app)
     mount_operations(app, web_app)
     found: list[tuple[int, Any]] = []
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     async with TestClient(TestServer(web_app)) as client:
         for path in paths:
-            reply = await client.get(path)
+            reply = await client.get(path, headers=headers)
             is_json = reply.content_type == "application/json"
             found.append((reply.status, await reply.json() if is_json else await reply.text()))
             if reply.status in (200, 503):
@@ -113,6 +116,21 @@ async def test_metrics_are_there_before_the_worker_has_started():
     assert samples["faust_actors_worker_info"].labels["app"] == "shop"
     assert "faust_actors_worker_start_time_seconds" not in samples
     assert "python_info" in samples
+
+
+async def test_metrics_are_for_those_who_may_read_and_health_is_open():
+    app, pages = World(query_tokens=["a-token-for-reading"]).app, ("/metrics", "/health/live", "/health/ready")
+    assert [status for status, _ in await asked(app, *pages)] == [401, 200, 503]
+    assert [status for status, _ in await asked(app, *pages, token="one-that-is-wrong")] == [401, 200, 503]
+    assert [status for status, _ in await asked(app, *pages, token="a-token-for-reading")] == [200, 200, 503]
+
+
+async def test_only_get_is_answered():
+    web_app = web.Application()
+    mount_operations(World().app, web_app)
+    async with TestClient(TestServer(web_app)) as client:
+        for path in ("/metrics", "/health/live", "/health/ready"):
+            assert (await client.post(path)).status == 405
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/health/live"])

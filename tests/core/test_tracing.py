@@ -16,7 +16,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from actors import App, Context, OnError, Rejected
+from actors._faust.tracing import trace_headers
+from actors.runtime.turns import Moment
 from actors.testing import ActorTestDriver
+from actors.testing.replay import DONE
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -238,6 +241,14 @@ def test_a_damaged_context_begins_a_trace_of_its_own(spans: InMemorySpanExporter
     assert one(spans, "process in").parent is None
 
 
+def test_a_replay_is_not_traced(spans: InMemorySpanExporter):
+    world = World()
+    record = Moment(0, 1_000, b"a", b"hello", [("traceparent", TRACEPARENT)])
+    rows = list(world.app.replayer("first").run(0, [record], partition_count=1))
+    assert rows[-1].kind == DONE
+    assert names(spans) == []
+
+
 def test_without_the_setting_nothing_is_traced_or_imported(spans: InMemorySpanExporter):
     world = World(tracing=False)
     with ActorTestDriver(world.app) as driver:
@@ -247,3 +258,16 @@ def test_without_the_setting_nothing_is_traced_or_imported(spans: InMemorySpanEx
     assert sent.headers == [("x", b"1")]
     code = "import sys, actors, actors.testing; sys.exit('opentelemetry' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("tracing", [True, False])
+def test_messages_from_outside_of_handlers_carry_the_callers_span(spans: InMemorySpanExporter, tracing: bool):
+    app = World(tracing=tracing).app
+    assert trace_headers(app) == []
+    with trace.get_tracer("test").start_as_current_span("a request") as span:
+        found = dict(trace_headers(app))
+        own = span.get_span_context()
+    assert list(found) == (["traceparent"] if tracing else [])
+    # The flags behind it are the SDK's affair.
+    expected = f"00-{own.trace_id:032x}-{own.span_id:016x}-".encode()
+    assert all(value.startswith(expected) for value in found.values())
