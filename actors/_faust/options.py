@@ -54,6 +54,7 @@ class ActorOptions:
         admin_certificates: subjects of clients' certificates that may administer, as `CN=ops,O=Example`, `CN=ops`
             whatever follows, or `DNS:ops.example`.
         queries_per_second: how many requests a client, by token, certificate or address, may send; 0 for any number.
+        dashboard: whether such a worker has the pages under `/dashboard` too.
         tracing: make an OpenTelemetry span of each message, and pass its context on; takes `faust-actors[otel]`, and a
             tracer provider that the process sets up.
         state_seed: a folder of `spark_replay seed`: stores that this worker's disk has nothing of begin from there and
@@ -86,6 +87,7 @@ class ActorOptions:
     web_ca: Path | str | None = None
     admin_certificates: Sequence[str] = ()
     queries_per_second: float = 1_000.0
+    dashboard: bool = True
     tracing: bool = False
     state_seed: Path | str | None = None
     rocksdb_cache_bytes: int = 64 * 1024 * 1024
