@@ -9,8 +9,10 @@ import aiohttp
 import pytest
 
 from actors._core.assign import Task
+from actors._faust.access.callers import HOP
+from actors._faust.access.tls import Hops
 from actors._faust.queries.copies import CopyDirectory, CopyRouter
-from actors._faust.queries.routing import HOP, Directory
+from actors._faust.queries.routing import Directory
 from actors.errors import BrokerUnavailableError, NotOwnerError, NotReadyError
 from actors.ports import OwnerRecord
 
@@ -36,7 +38,7 @@ class World:
 
         self.copies = CopyDirectory(read_copies)
         reader: Any = SimpleNamespace(has=lambda spec, partition: partition in self.here)
-        self.router = CopyRouter(reader, Directory(read_owners, "me"), self.copies, "http://me")
+        self.router = CopyRouter(reader, Directory(read_owners, "me"), self.copies, "http://me", Hops())
 
     async def _answer(self, address: str, partitions: list[int]) -> str:
         self.asked.append((address, tuple(partitions)))
