@@ -161,6 +161,10 @@ class OutcomeUnknownError(TaskError):
     """A commit may or may not have happened: discard, and let the takeover look."""
 
 
+class FencedError(OutcomeUnknownError):
+    """Somebody else started a producer with the task's id, or the broker ended its transaction."""
+
+
 class CommitRefusedError(TaskError):
     """The broker refuses what a commit holds, for certain: the same commit would be refused again."""
 

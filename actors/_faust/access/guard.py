@@ -189,6 +189,7 @@ def protect(
     *,
     level: Level = Level.READ,
     login: bool = False,
+    watch: Any = None,
 ) -> None:
     """Mount a part of the web server behind the guard; a prefix that is mounted already stays as it is.
 
@@ -203,6 +204,7 @@ def protect(
         part: routes, without the prefix. Its own middlewares run behind the guard.
         level: what GET and HEAD need. Other methods need `ADMIN`, unless the handler is marked with `needs`.
         login: send browsers that aren't logged in to a page of ours, `{prefix}/login`.
+        watch: a middleware that sees every request, and its answer also where it is refused.
     """
     guard = guard_of(app, web_app)
     if prefix in web_app[PARTS]:
@@ -211,6 +213,8 @@ def protect(
     page = Login(prefix, guard.tokens, guard.refused) if login else None
     part.middlewares.insert(0, guard.middleware(level, page))
     part.middlewares.insert(0, problems)
+    if watch is not None:
+        part.middlewares.insert(0, watch)
     if page is not None:
         page.add_routes(part)
     web_app.add_subapp(prefix, part)
