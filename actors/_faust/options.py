@@ -38,6 +38,9 @@ class ActorOptions:
         queue_records: more is fetched for a task when fewer than these wait.
         revoke_timeout: how long a rebalance waits for handlers and commits.
         checkpoint_refresh: how often an idle task notes that its state is current.
+        acceptable_recovery_lag: a worker whose copy of a partition's state lacks more changelog records than this gets
+            the partition only when nobody has a better one; it warms its copy up first.
+        max_warmup_replicas: how many copies a worker warms up at a time.
         queries: whether a worker with a web server answers queries for state under `/actors`.
         queries_unprotected: answer them also where the web server can be reached from other machines, to whoever asks.
             Nobody may administer for that reason.
@@ -72,6 +75,8 @@ class ActorOptions:
     queue_records: int = 1_000
     revoke_timeout: timedelta = timedelta(seconds=3)
     checkpoint_refresh: timedelta = timedelta(seconds=60)
+    acceptable_recovery_lag: int = 10_000
+    max_warmup_replicas: int = 8
     queries: bool = True
     queries_unprotected: bool = False
     query_tokens: Sequence[str] | Path | None = field(default=None, repr=False)
