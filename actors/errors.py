@@ -173,6 +173,10 @@ class BrokerUnavailableError(TaskError):
     """The broker didn't answer, or not in a way that says anything: ask again later."""
 
 
+class BrokerRefusedError(BrokerUnavailableError):
+    """The broker doesn't take who connects, or isn't the one that it should be: settings are wrong, on either side."""
+
+
 class RestoreError(TaskError):
     """The changelog couldn't be read as it was expected to be: look again."""
 

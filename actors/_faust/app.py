@@ -21,6 +21,7 @@ from actors._faust.options import milliseconds
 from actors._faust.publishing import claim_target
 from actors._faust.setup import Setup, changelog_topic, inbox_of
 from actors._faust.shared import Shared, SharedView, shared_of
+from actors._faust.tracing import trace_headers
 from actors._faust.versions import Upgrades, versioned
 from actors._faust.views import View, view_of
 from actors._kafka.asks import KafkaAsks
@@ -327,6 +328,7 @@ class App(FaustApp):
         codec = definition.messages()
         raw_key = key_codec(self, definition.topic.schema).encode(key)
         headers = codec.type_headers(message) if codec.type_headers is not None else []
+        headers = [*headers, *trace_headers(self)]
         raw = codec.encode(message)
         await (await definition.topic.send(key=raw_key, value=raw, headers=dict(headers)))
 
@@ -353,7 +355,7 @@ class App(FaustApp):
             raise UsageError("app.ask() inside an actor's handler: use ctx.ask(actor, key, message)")
         inbox, clock = inbox_of(self.definition_of(actor)), SystemClock()
         asked = Asked.of(inbox, key, message)
-        question_id, headers = uuid.uuid4().hex, [*asked.headers, deadline_header(clock, timeout)]
+        question_id, headers = uuid.uuid4().hex, [*asked.headers, deadline_header(clock, timeout), *trace_headers(self)]
 
         async def once(left_s: float) -> Answer:
             async with asyncio.timeout(left_s):

@@ -12,15 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth, server_list
 from faust.types import ProcessingGuarantee
 
 from actors._core.commit import Backoff, CommitPolicy
+from actors._core.placement import PlacementRules
 from actors._core.takeover import ResetPolicy, StartRules
+from actors._faust.access.settings import check_access, own_address, tokens_of
+from actors._faust.access.tls import Hops
+from actors._faust.brokers import reached
 from actors._faust.codecs import Codec, key_codec, resolve, value_codec
 from actors._faust.options import milliseconds
 from actors._faust.publishing import publication, published_stores
-from actors._faust.queries.access import check_access, own_address
+from actors._faust.tracing import check_tracing, traced
 from actors._kafka.asks import KafkaAsks
 from actors._kafka.connection import Connection
 from actors._kafka.consumer import GroupSettings, check_timeouts
@@ -69,7 +72,8 @@ class Setup:
         self.exactly_once = conf.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE
         self.instance_id: str | None = conf.consumer_group_instance_id or None
         self.worker = self.instance_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
-        self.address = own_address(conf)
+        self.address = own_address(app)
+        self.is_tracing = options.tracing
         self.connection = connection(app)
         self.changelog_settings = ChangelogSettings(
             replication_factor=_replication_factor(app),
@@ -91,6 +95,19 @@ class Setup:
             max_poll_records=conf.broker_max_poll_records,
         )
 
+    def hops(self) -> Hops:
+        """Give how this worker asks others, which takes files that only a worker can read."""
+        return Hops.of(tokens_of(self.app), self.app.actor_options)
+
+    def placement_rules(self) -> PlacementRules:
+        """Give what the group's leader goes by."""
+        options = self.app.actor_options
+        return PlacementRules(
+            standbys=_standby_replicas(self.app),
+            acceptable_lag=options.acceptable_recovery_lag,
+            max_warm_ups=options.max_warmup_replicas,
+        )
+
     def check_settings(self) -> None:
         """Refuse settings that can't work.
 
@@ -99,6 +116,8 @@ class Setup:
         """
         check_timeouts(self.group_settings, self.app.actor_options.revoke_timeout.total_seconds())
         check_access(self.app)
+        check_tracing(self.app)
+        _check_copies(self.placement_rules())
         if self.app.conf.blocking_timeout:
             raise ConfigurationError(
                 "blocking_timeout (--blocking-timeout) raises inside whatever code runs, a commit as well: leave it out"
@@ -181,7 +200,7 @@ class Setup:
                 partition_count=changelogs[name].partitions,
             )
         answers = self._answers(definition)
-        return ActorSpec(
+        spec = ActorSpec(
             name=definition.name,
             topic=definition.topic_name,
             partition_count=inputs[definition.topic_name].partitions,
@@ -203,6 +222,7 @@ class Setup:
                 store.name: self._publication(store) for store in definition.stores if isinstance(store, PublishedStore)
             },
         )
+        return traced(spec, self.group) if self.is_tracing else spec
 
     def _publication(self, store: PublishedStore[Any, Any]) -> Publication:
         if self._opened is None:
@@ -387,11 +407,7 @@ def _as_it_is(raw: bytes) -> bytes:
 def connection(app: Any) -> Connection:
     """Give how the app's brokers are reached."""
     conf = app.conf
-    return Connection(
-        bootstrap=tuple(server_list(conf.broker_consumer, 9092)),
-        security=dict(credentials_to_aiokafka_auth(conf.broker_credentials, conf.ssl_context)),
-        client_id=conf.broker_client_id,
-    )
+    return reached(conf.broker_consumer, conf.broker_credentials, conf.ssl_context, client_id=conf.broker_client_id)
 
 
 def changelog_topic(app: Any, store: str) -> str:
@@ -408,6 +424,23 @@ def _replication_factor(app: App) -> int:
     """Give the setting where it was set, else the broker's default: Faust's own default of 1 would lose state."""
     given = "topic_replication_factor" in app._default_options[1] or "TOPIC_REPLICATION_FACTOR" in os.environ
     return int(app.conf.topic_replication_factor) if given else BROKER_DEFAULT
+
+
+def _check_copies(rules: PlacementRules) -> None:
+    settings = {
+        "table_standby_replicas": (rules.standbys, 0),
+        "acceptable_recovery_lag": (rules.acceptable_lag, 0),
+        "max_warmup_replicas": (rules.max_warm_ups, 1),
+    }
+    for name, (value, least) in settings.items():
+        if value < least:
+            raise ConfigurationError(f"{name}={value}: use {least} or more")
+
+
+def _standby_replicas(app: App) -> int:
+    """Give the setting where it was set, else none: Faust's own default of 1 would double everybody's disks."""
+    given = "table_standby_replicas" in app._default_options[1] or "TABLE_STANDBY_REPLICAS" in os.environ
+    return int(app.conf.table_standby_replicas) if given else 0
 
 
 def _by_value(anything: Codec) -> Codec:

@@ -26,6 +26,7 @@ def status(app: App) -> WorkerStatus:
             worker="" if setup is None else setup.worker,
             address="" if setup is None else setup.address,
             now_ms=SystemClock().wall_ms(),
+            partitions={} if service.worker is None else service.worker.partitions,
             end_offset=service.end_offset,
             position=service.position,
         ),

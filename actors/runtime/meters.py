@@ -93,7 +93,7 @@ class TaskMeters:
         restored_records: what was read for that.
         restoring: the restores that run.
         committed_offset: the group's offset as far as known, None before the first takeover.
-        end_offset: the input's end as the last takeover saw it.
+        end_offset: the input's end as the last takeover saw it, or a look while the partition stands still.
         parked: how many messages are put aside, None when that isn't known: it is counted anew then.
     """
 

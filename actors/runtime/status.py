@@ -82,7 +82,7 @@ class TaskStatus:
         epoch: of its ownership; 0 before the first claim.
         reason: why it stands still, None if it doesn't.
         committed_offset, end_offset: of the input; None where unknown. The end is what the last fetch or takeover saw:
-            of a partition that stands still, or whose queue is full, it is older.
+            of a partition whose queue is full it is some seconds old, of one that stands still up to a minute.
         lag: the records between both, None where unknown.
         queued: records that wait in memory.
         last_commit_ms, last_commit_at_ms: how long the newest commit took, and when it began; None before the first.
@@ -135,6 +135,7 @@ class WorkerStatus:
     Attributes:
         app, worker, address: the app's id, the worker's name, where its web server is ("" if nowhere).
         rebalances: how often it was assigned partitions.
+        partitions: by actor, how many partitions it has, whoever owns them.
         tasks: those that it owns now, by actor and partition.
         parked: by actor, what this worker's partitions have put aside.
     """
@@ -145,6 +146,7 @@ class WorkerStatus:
     started_at_ms: int | None
     at_ms: int
     rebalances: int
+    partitions: dict[str, int] = field(default_factory=dict)
     tasks: list[TaskStatus] = field(default_factory=list)
     parked: dict[str, int] = field(default_factory=dict)
     queries: QueryStatus
@@ -158,6 +160,7 @@ class Sight:
     worker: str
     address: str
     now_ms: int
+    partitions: Mapping[str, int]
     end_offset: Callable[[TopicPartition], int | None]
     position: Callable[[TopicPartition], int | None]
 
@@ -176,6 +179,7 @@ def picture(meters: WorkerMeters, tasks: list[Task], sight: Sight) -> WorkerStat
         started_at_ms=meters.started_at_ms or None,
         at_ms=sight.now_ms,
         rebalances=meters.rebalances,
+        partitions=dict(sight.partitions),
         tasks=seen,
         parked=parked,
         queries=_queries(meters.queries),

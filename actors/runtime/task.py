@@ -15,6 +15,7 @@ matters here whether the broker went through with it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -313,6 +314,12 @@ class Task:
         while not self._inbox.stopping:
             if not await self._inbox.wait(HALT_REMINDER_S):
                 logger.warning("actor %s is still stopped on %s: %s", self.spec.name, self.source, error)
+                await self._look_at_end()
+
+    async def _look_at_end(self) -> None:
+        """See how much waits: nothing is fetched of a partition that stands still."""
+        with contextlib.suppress(TaskError, OSError):
+            self.meters.end_offset = (await self._services.logs.bounds(self.source)).end
 
     async def _look_again(self, error: Exception) -> None:
         self.meters.fenced(error)
@@ -353,6 +360,8 @@ class Task:
         bounds = await self._services.logs.bounds(self.source)
         self.meters.looked(None if committed is None else committed.offset, bounds.end)
         self._ownership.advance(Event.LOOKED)
+        if self._services.let_go is not None:
+            await self._services.let_go(self.spec.name, self.partition)
         self._stores = [await self._restore(store) for store in self.spec.stores]
         self._ownership.advance(Event.RESTORED)
         mark = parse_mark(committed.metadata) if committed is not None else None

@@ -38,7 +38,8 @@ def make_tools(ownership: Ownership, state: TaskState, stores: Sequence[Partitio
         )
         made.duties.append(effects)
     if ownership.services.asks is not None:
-        made.tools.asks = Asker(ownership.services.asks, clock, spec.name)
+        asks = ownership.services.asks
+        made.tools.asks = Asker(asks if spec.tracing is None else spec.tracing.asks(asks), clock, spec.name)
     if spec.parked is not None or spec.effects is not None:
         made.parked = Parked(spec, state, effects=made.tools.effects)
     return made

@@ -190,6 +190,8 @@ class _Run:
         self._loop = VirtualLoop()
         self._clock, self._unknowns = InputClock(), Unknowns()
         self._setup = Setup(replayer.app)
+        # What is replayed was traced when it happened.
+        self._setup.is_tracing = False
         self._topics: Any = _Topics(replayer.topic, partition_count)
         self._spec, self._resolve = self._await(self._specify(replayer, partition_count))
         self._opened: dict[str, RocksStore] = {}

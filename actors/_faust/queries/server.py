@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,9 +13,10 @@ from aiohttp import web
 
 from actors._core.pages import Part, decode_place
 from actors._core.partitioner import partition_for
+from actors._faust.access import Level, needs, protect
+from actors._faust.access.callers import HOP
 from actors._faust.codecs import key_codec
 from actors._faust.queries import answers
-from actors._faust.queries.access import Access
 from actors._faust.queries.answers import Asked, Page, Values
 from actors._faust.queries.coding import KeyCoding, StoreCoding, as_json
 from actors._faust.queries.openapi import description
@@ -29,10 +31,10 @@ from actors._faust.queries.parameters import (
     key_in_path,
     many_body,
 )
-from actors._faust.queries.problems import JSON_HEADERS, Handler, Problem, bad_request, not_ready, problems
-from actors._faust.queries.routing import ANSWER_S, HOP, Router, wanted
+from actors._faust.queries.problems import JSON_HEADERS, Handler, Problem, bad_request, not_ready
+from actors._faust.queries.routing import ANSWER_S, Router, wanted
 from actors._faust.queries.service import QueryService
-from actors.errors import NotOwnerError, ReadOnlyQueryError, Rejected
+from actors.errors import ReadOnlyQueryError, Rejected
 from actors.ports import TopicPartition
 from actors.runtime.actor import Actor
 from actors.runtime.queries import Bounds
@@ -69,7 +71,7 @@ class QueryRoutes:
 
     def application(self) -> web.Application:
         """Give the part of the web server that is mounted under `/actors`."""
-        routes = web.Application(middlewares=[self.measured, problems, Access(self._app).guard])
+        routes = web.Application()
         # The router tries one after the other: the most frequent first.
         routes.router.add_get(r"/{store}/{key:(?!_count$|_many$|_ask/)[\s\S]*}", self.one)
         routes.router.add_get("", self.overview)
@@ -103,7 +105,7 @@ class QueryRoutes:
         parameters = Parameters(request, KEY_PARAMETERS)
         key = coding.key_of_url(key_in_path(request, 3), parameters.encoding())
         partition = _partition(spec, coding.store, key, parameters.number("partition", 0, spec.partition_count - 1))
-        is_raw, router = parameters.flag("raw"), self._router()
+        is_raw, router = parameters.flag("raw"), self._router(parameters.read)
 
         async def here(_: list[int]) -> web.StreamResponse:
             (held,) = await router.reader.hold(spec, (partition,))
@@ -112,8 +114,9 @@ class QueryRoutes:
                 raise _absent(coding.store.name, answer)
             return reply(answer)
 
-        return await self._at_the_owner(request, spec, partition, here, None)
+        return await self._at_the_owner(router, request, spec, partition, here, None)
 
+    @needs(Level.READ)
     async def many(self, request: web.Request) -> web.StreamResponse:
         """Give the values of many keys."""
         spec, coding = self._store(request.match_info["store"])
@@ -129,10 +132,11 @@ class QueryRoutes:
         for place, one in enumerate(asked):
             by_partition.setdefault(one.partition, []).append(place)
 
+        router = self._router(body.read)
+
         async def here(partitions: list[int]) -> tuple[list[int], Any, Any]:
             places = [place for partition in partitions for place in by_partition[partition]]
             theirs = [asked[place] for place in places]
-            router = self._router()
             values = await answers.many_values(router.reader, spec, coding, theirs, is_raw=body.raw)
             return places, *values
 
@@ -142,17 +146,17 @@ class QueryRoutes:
                 {
                     "encoding": "base64",
                     "raw": body.raw,
+                    "read": body.read,
                     "keys": [asked[place].key for place in places],
                     **({} if body.partition is None else {"partition": body.partition}),
                 }
             )
             path = f"{PREFIX}/{coding.store.name}/_many"
-            router = self._router()
             raw = await router.fetch("POST", address, path, body=content, partitions=partitions)
             values = msgspec.json.decode(raw, type=Values)
             return places, values.results, values.positions
 
-        parts = await self._router().scatter(request, spec, by_partition, here=here, there=there)
+        parts = await router.scatter(request, spec, by_partition, here=here, there=there)
         return reply(_as_values(coding, body, asked, parts))
 
     async def range(self, request: web.Request) -> web.StreamResponse:
@@ -161,7 +165,7 @@ class QueryRoutes:
         parameters = Parameters(request, RANGE_PARAMETERS)
         bounds, after = _bounds(coding, parameters), parameters.cursor()
         limit = parameters.number("limit", 1, MAX_LIMIT) or DEFAULT_LIMIT
-        is_raw, router = parameters.flag("raw"), self._router()
+        is_raw, router = parameters.flag("raw"), self._router(parameters.read)
 
         async def here(partitions: list[int]) -> Any:
             return await answers.page(
@@ -183,6 +187,8 @@ class QueryRoutes:
         spec, coding = self._store(request.match_info["store"])
         parameters = Parameters(request, COUNT_PARAMETERS)
         bounds = _bounds(coding, parameters)
+        if parameters.read != "committed":
+            raise bad_request("bad-parameter", "keys are counted by their owners only: leave read out")
         is_exact = parameters.flag("exact") or bounds != Bounds()
         router = self._router()
 
@@ -199,6 +205,7 @@ class QueryRoutes:
         counts = await router.scatter(request, spec, partitions, here=here, there=there)
         return reply({"store": coding.store.name, "count": sum(counts), "exact": is_exact, "read": "committed"})
 
+    @needs(Level.READ)
     async def ask(self, request: web.Request) -> web.StreamResponse:
         """Have an actor's query answered."""
         spec, query = self._query(request.match_info["actor"], request.match_info["query"])
@@ -214,7 +221,7 @@ class QueryRoutes:
             bound = query.bind(given, is_text=not is_post)
         except msgspec.ValidationError as error:
             raise bad_request("bad-argument", f"query {query.name}: {error}") from error
-        router = self._router()
+        router = self._router(parameters.read)
 
         async def here(_: list[int]) -> web.StreamResponse:
             (held,) = await router.reader.hold(spec, (partition,))
@@ -228,6 +235,7 @@ class QueryRoutes:
                 stores={store: held.stores[store.name] for store in spec.stores},
             )
             answer = _answer(asked, query, bound, self._app.actors[spec.name].declared)
+            positions = {store.name: answers.position_of(held.of(store.name)) for store in spec.stores}
             return reply(
                 {
                     "actor": spec.name,
@@ -235,13 +243,12 @@ class QueryRoutes:
                     "key": keys.show_key(key),
                     "value": answer,
                     "partition": partition,
-                    "positions": {store.name: answers.position_of(held.of(store.name)) for store in spec.stores},
-                    "read": "committed",
-                    "staleness_ms": 0,
+                    "positions": positions,
+                    **answers.freshness(positions),
                 }
             )
 
-        return await self._at_the_owner(request, spec, partition, here, body)
+        return await self._at_the_owner(router, request, spec, partition, here, body)
 
     async def overview(self, request: web.Request) -> web.StreamResponse:
         """Tell what can be asked for, and who owns it."""
@@ -285,6 +292,7 @@ class QueryRoutes:
                     for partition in range(spec.partition_count)
                     for owner in (owners.get((name, partition)),)
                 ],
+                "copies": [asdict(copy) for copy in self._app.actor_service.copies],
             }
         )
 
@@ -296,16 +304,16 @@ class QueryRoutes:
 
     async def _at_the_owner(
         self,
+        router: Router,
         request: web.Request,
         spec: ActorSpec,
         partition: int,
         here: Callable[[list[int]], Awaitable[web.StreamResponse]],
         body: bytes | None,
     ) -> web.StreamResponse:
-        """Have the owner of one partition answer the whole request."""
-        router = self._router()
+        """Have the owner of one partition answer the whole request, or whoever else the router may ask."""
         if router.reader.has(spec, partition):
-            with contextlib.suppress(NotOwnerError):
+            with contextlib.suppress(*router.elsewhere):
                 return await here([partition])
 
         async def there(address: str, _: list[int]) -> web.StreamResponse:
@@ -320,8 +328,9 @@ class QueryRoutes:
             raise not_ready("this worker is starting or stopping")
         return service
 
-    def _router(self) -> Router:
-        return self._service().router
+    def _router(self, read: str = "committed") -> Router:
+        service = self._service()
+        return service.copies if read == "standby" else service.router
 
     def _store(self, name: str) -> tuple[ActorSpec, StoreCoding]:
         stores = self._service().stores
@@ -361,8 +370,8 @@ class QueryRoutes:
 def mount(app: App, web_app: web.Application) -> None:
     """Add the routes to a web server, once."""
     if MOUNTED not in web_app:
-        web_app[MOUNTED] = QueryRoutes(app)
-        web_app.add_subapp(PREFIX, web_app[MOUNTED].application())
+        web_app[MOUNTED] = routes = QueryRoutes(app)
+        protect(app, web_app, PREFIX, routes.application(), watch=routes.measured)
 
 
 def reply(content: Mapping[str, Any]) -> web.Response:
@@ -425,8 +434,7 @@ def _as_values(
         "store": coding.store.name,
         "results": results,
         "positions": positions,
-        "read": "committed",
-        "staleness_ms": 0,
+        **answers.freshness(positions),
     }
 
 
