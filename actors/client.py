@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from ssl import SSLContext
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 from urllib.parse import quote, urlencode
 
 import aiohttp
@@ -82,12 +82,14 @@ class Answer:
         found: whether the key is there; `value` is None if it isn't.
         expires_at_ms: when it stops being there, Unix milliseconds; None for never.
         position: the point that the answer is of.
+        staleness_ms: all that was committed before so long ago is in it; 0 from the key's owner.
     """
 
     found: bool
     value: Any
     expires_at_ms: int | None
     position: Position
+    staleness_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,8 @@ class StateClient:
         urls: where workers' web servers are, one or several.
         timeout: how long a call goes on asking.
         follow_owners: ask a key's owner directly; otherwise one of `urls` passes the question on.
+        read: "committed" takes answers of owners only, none older than one that was there before. "standby" takes those
+            of copies too (docs/standbys.md), which may be older; counts are of owners always.
         token: one of the workers' `query_tokens`.
         ssl: for workers with https: whom to trust, and a certificate of one's own. Python's default when left out.
     """
@@ -121,6 +125,7 @@ class StateClient:
         *,
         timeout: timedelta = DEFAULT_TIMEOUT,
         follow_owners: bool = True,
+        read: Literal["committed", "standby"] = "committed",
         token: str | None = None,
         ssl: SSLContext | None = None,
     ) -> None:
@@ -128,7 +133,8 @@ class StateClient:
         if not self._urls:
             raise StateError("a client needs the address of at least one worker")
         self._timeout_s = timeout.total_seconds()
-        self._follows = follow_owners
+        self._read = None if read == "committed" else read
+        self._follows = follow_owners and self._read is None
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._tls = ssl
         self._is_secure = all(url.startswith("https:") for url in self._urls)
@@ -172,7 +178,9 @@ class StateClient:
             StateRequestError: there is no such store, or it can't have such a key.
         """
         text, encoding = _key_in_url(key)
-        path = f"/actors/{quote(store, safe='')}/{text}?{_query(encoding=encoding, partition=partition)}"
+        path = (
+            f"/actors/{quote(store, safe='')}/{text}?{_query(encoding=encoding, partition=partition, read=self._read)}"
+        )
         reply = await self._ask("GET", path, store=store, route=await self._route(store, key), absent_is_fine=True)
         content = reply.content
         return Answer(
@@ -180,6 +188,7 @@ class StateClient:
             value=content.get("value"),
             expires_at_ms=content.get("expires_at_ms"),
             position=msgspec.convert(content["position"], Position),
+            staleness_ms=int(content.get("staleness_ms", 0)),
         )
 
     async def get_many(self, store: str, keys: Iterable[Any], *, partition: int | None = None) -> dict[Any, Any]:
@@ -198,6 +207,8 @@ class StateClient:
             }
             if partition is not None:
                 body["partition"] = partition
+            if self._read is not None:
+                body["read"] = self._read
             reply = await self._ask("POST", f"/actors/{quote(store, safe='')}/_many", store=store, body=body)
             for key, result in zip(batch, reply.content["results"], strict=True):
                 if result["found"]:
@@ -230,6 +241,7 @@ class StateClient:
                 cursor=cursor,
                 prefix=begin[0],
                 to=last[0],
+                read=self._read,
                 **{"from": first[0]},
             )
             reply = await self._ask("GET", f"/actors/{quote(store, safe='')}?{query}", store=store)
@@ -254,7 +266,8 @@ class StateClient:
             StateRequestError: there is no such query, it doesn't take the arguments, or it failed.
         """
         text, encoding = _key_in_url(key)
-        path = f"/actors/{quote(actor, safe='')}/_ask/{quote(query, safe='')}/{text}?{_query(encoding=encoding)}"
+        path = f"/actors/{quote(actor, safe='')}/_ask/{quote(query, safe='')}/{text}?"
+        path += _query(encoding=encoding, read=self._read)
         return (await self._ask("POST", path, body=arguments)).content["value"]
 
     # --- how they get there ----------------------------------------------------------------------------------------
@@ -324,7 +337,7 @@ class StateClient:
 
     def _late(self, store: str | None, said: Mapping[str, Any], asked_s: float) -> str | None:
         """Tell why an answer is older than one that was there before it was asked for, None if it isn't."""
-        if store is None:
+        if store is None or self._read is not None:
             return None
         given = said.get("positions", {}).values() if "position" not in said else [said["position"]]
         for position in [msgspec.convert(position, Position) for position in given]:
