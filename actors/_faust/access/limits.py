@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT = 256
 """How many questions a worker has at a time; more are told to come again."""
-MAX_PATH_BYTES = 4096
+MAX_PATH_BYTES = 8_000
 """Of the path with its query, as it was sent. aiohttp ends requests whose first line has more than 8,190 bytes."""
 MAX_HEADER_BYTES = 16 * 1024
 """Of all headers; aiohttp takes 8,190 bytes for one, and 128 of them."""
