@@ -70,9 +70,15 @@ ChangelogWrites = Mapping[bytes, tuple[bytes, bytes | None]]
 """key → (stamp, value or None for a delete): the last write of each key."""
 
 
+NO_OFFSET = -1
+
+
 @dataclass(frozen=True, slots=True)
 class CommitBatch:
-    """What one commit makes durable: the input's offset and metadata, changelog writes by topic, outputs in order."""
+    """What one commit makes durable: the input's offset and metadata, changelog writes by topic, outputs in order.
+
+    With `next_offset` `NO_OFFSET` the input's offset stays as it is.
+    """
 
     source: TopicPartition
     next_offset: int

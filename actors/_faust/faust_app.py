@@ -14,6 +14,7 @@ from mode import Service
 
 from actors._faust.access.tls import with_own_tls
 from actors._faust.codecs import ActorSchema
+from actors._faust.dashboard.pages import mount as mount_dashboard
 from actors._faust.operations import mount_operations
 from actors._faust.options import split_options
 from actors._faust.queries.server import mount
@@ -124,11 +125,19 @@ class FaustApp(faust.App):  # type: ignore[misc]
         else:
             self.finalize()
 
+    async def on_started_init_extra_services(self) -> None:
+        """Start the user's services; then Faust tells the terminal that the worker is ready."""
+        await super().on_started_init_extra_services()
+        if self._actor_service is not None:
+            self._actor_service.stand_back()
+
     def on_webserver_init(self, web: Any) -> None:
-        """Mount queries, metrics and health; Faust may call this more than once."""
+        """Mount queries, dashboard, metrics and health; Faust may call this more than once."""
         super().on_webserver_init(web)
         if self.actors and self.actor_options.queries:
             mount(self, web.web_app)
+            if self.actor_options.dashboard:
+                mount_dashboard(self, web.web_app)
         if self.actors:
             mount_operations(self, web.web_app)
 

@@ -38,6 +38,9 @@ class ActorOptions:
         queue_records: more is fetched for a task when fewer than these wait.
         revoke_timeout: how long a rebalance waits for handlers and commits.
         checkpoint_refresh: how often an idle task notes that its state is current.
+        acceptable_recovery_lag: a worker whose copy of a partition's state lacks more changelog records than this gets
+            the partition only when nobody has a better one; it warms its copy up first.
+        max_warmup_replicas: how many copies a worker warms up at a time.
         queries: whether a worker with a web server answers queries for state under `/actors`.
         queries_unprotected: answer them also where the web server can be reached from other machines, to whoever asks.
             Nobody may administer for that reason.
@@ -51,6 +54,7 @@ class ActorOptions:
         admin_certificates: subjects of clients' certificates that may administer, as `CN=ops,O=Example`, `CN=ops`
             whatever follows, or `DNS:ops.example`.
         queries_per_second: how many requests a client, by token, certificate or address, may send; 0 for any number.
+        dashboard: whether such a worker has the pages under `/dashboard` too.
         tracing: make an OpenTelemetry span of each message, and pass its context on; takes `faust-actors[otel]`, and a
             tracer provider that the process sets up.
         state_seed: a folder of `spark_replay seed`: stores that this worker's disk has nothing of begin from there and
@@ -71,6 +75,8 @@ class ActorOptions:
     queue_records: int = 1_000
     revoke_timeout: timedelta = timedelta(seconds=3)
     checkpoint_refresh: timedelta = timedelta(seconds=60)
+    acceptable_recovery_lag: int = 10_000
+    max_warmup_replicas: int = 8
     queries: bool = True
     queries_unprotected: bool = False
     query_tokens: Sequence[str] | Path | None = field(default=None, repr=False)
@@ -81,6 +87,7 @@ class ActorOptions:
     web_ca: Path | str | None = None
     admin_certificates: Sequence[str] = ()
     queries_per_second: float = 1_000.0
+    dashboard: bool = True
     tracing: bool = False
     state_seed: Path | str | None = None
     rocksdb_cache_bytes: int = 64 * 1024 * 1024

@@ -202,6 +202,12 @@ class KafkaSource:
         """Say that a queue which was full has room again."""
         self._room()
 
+    def ask_for_rebalance(self) -> None:
+        """Join anew, with what this member has to say now; the group rebalances if that is something else."""
+        coordinator = self._consumer._coordinator
+        if not self._is_closed and coordinator is not None:
+            coordinator.request_rejoin()
+
     async def close(self) -> None:
         """Leave the group. May be called twice."""
         if self._is_closed:

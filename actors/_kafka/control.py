@@ -123,7 +123,7 @@ class ControlPlane:
             return False
         if response.error_code == _FENCED_INSTANCE_ID:
             return False
-        self._check(response.error_code)
+        self.check(response.error_code)
         return True
 
     async def committed(self, source: TopicPartition) -> Committed | None:
@@ -132,11 +132,11 @@ class ControlPlane:
         async def ask() -> Committed | None:
             request = OffsetFetchRequest(self._group, [(source.topic, [source.partition])])
             response = await self.ask_coordinator(request)
-            self._check(response.error_code)
+            self.check(response.error_code)
             for topic, partitions in response.topics:
                 for partition, offset, metadata, code in partitions:
                     if (topic, partition) == source:
-                        self._check(code)
+                        self.check(code)
                         return None if offset == -1 else Committed(offset, metadata or "")
             raise UnknownTopicOrPartitionError(f"{source} is missing from the answer")
 
@@ -198,7 +198,8 @@ class ControlPlane:
             self._coordinator = None
             raise
 
-    def _check(self, code: int) -> None:
+    def check(self, code: int) -> None:
+        """Raise what an error code of the coordinator stands for."""
         error = for_code(code)
         if error is not NoError:
             raise self._moved(error)

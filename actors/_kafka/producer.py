@@ -53,7 +53,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from actors._kafka.batches import MAX_BATCH_BYTES, by_partition, changelog_records, output_records, pack
 from actors._kafka.connection import Connection, broker_errors
 from actors.errors import CommitRefusedError, FencedError, OutcomeUnknownError
-from actors.ports import CommitBatch, CommitReceipt, Identity
+from actors.ports import NO_OFFSET, CommitBatch, CommitReceipt, Identity
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +156,8 @@ class TransactionLog:
     async def _transaction(self, producer: AIOKafkaProducer, batch: CommitBatch) -> CommitReceipt:
         offsets = {KafkaPartition(*batch.source): OffsetAndMetadata(batch.next_offset, batch.metadata)}
         await producer.begin_transaction()
-        await producer.send_offsets_to_transaction(offsets, self._group)
+        if batch.next_offset != NO_OFFSET:
+            await producer.send_offsets_to_transaction(offsets, self._group)
         receipt = await send_all(producer, batch, self._batch_bytes)
         await producer.commit_transaction()
         producer._sender._retry_backoff = QUICK_BACKOFF_S

@@ -58,6 +58,8 @@ class Held:
     store: PartitionStore
     position: Position
     now_ms: int
+    staleness_ms: int | None = None
+    """How old it may be; None for what the owner gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class HeldTask:
     partition: int
     stores: Mapping[str, PartitionStore]
     now_ms: int
+    staleness_ms: int | None = None
 
     def of(self, store: str) -> Held:
         """Give one of its stores.
@@ -80,7 +83,7 @@ class HeldTask:
             raise NotReadyError(f"store {store}, partition {self.partition} can't be read: {error}") from error
         if position is None:
             raise NotReadyError(f"store {store}, partition {self.partition} is being built anew")
-        return Held(self.partition, self.stores[store], position, self.now_ms)
+        return Held(self.partition, self.stores[store], position, self.now_ms, self.staleness_ms)
 
 
 @dataclass(frozen=True, slots=True)

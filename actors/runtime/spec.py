@@ -14,6 +14,7 @@ from actors.runtime.answers import Answers
 from actors.runtime.context import Context, Store
 from actors.runtime.effects import Effect
 from actors.runtime.outputs import OutputTopic
+from actors.runtime.publishing import Publications
 from actors.runtime.restore import Changelog, Restorer
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class ActorSpec:
         dead_letters: where messages go that are parked, or skipped and buried.
         answers: how its handlers' answers go to who asked; None if they give none.
         tracing: makes spans, if the app wants that; its handler is wrapped already.
+        published: where changes of its stores go beside the changelog.
     """
 
     name: str
@@ -53,6 +55,7 @@ class ActorSpec:
     dead_letters: OutputTopic | None = None
     answers: Answers | None = None
     tracing: Tracing | None = None
+    published: Publications = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class TaskSettings:
 
 @dataclass(frozen=True, slots=True)
 class TaskServices:
-    """The world as a task sees it."""
+    """The world as a task sees it. `let_go` has whoever follows the changelogs of (actor, partition) stop before."""
 
     group: GroupView
     logs: Logs
@@ -88,3 +91,4 @@ class TaskServices:
     resolve_output: Callable[[Any], OutputTopic]
     encode_owner: Callable[[OwnerRecord], Any]
     asks: Asks | None = None
+    let_go: Callable[[str, int], Awaitable[None]] | None = None

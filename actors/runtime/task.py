@@ -230,6 +230,11 @@ class Task:
         return {store.name: held.store for store, held in zip(self.spec.stores, self._stores, strict=True)}
 
     @property
+    def waits_for_predecessor(self) -> bool:
+        """Whether another task of this worker still has the partition."""
+        return self._predecessor is not None
+
+    @property
     def queued(self) -> int:
         """How many records wait for the handler."""
         return self._inbox.queued
@@ -355,6 +360,8 @@ class Task:
         bounds = await self._services.logs.bounds(self.source)
         self.meters.looked(None if committed is None else committed.offset, bounds.end)
         self._ownership.advance(Event.LOOKED)
+        if self._services.let_go is not None:
+            await self._services.let_go(self.spec.name, self.partition)
         self._stores = [await self._restore(store) for store in self.spec.stores]
         self._ownership.advance(Event.RESTORED)
         mark = parse_mark(committed.metadata) if committed is not None else None

@@ -456,6 +456,10 @@ class Tenure:
             for (store, _), (_, _, writes) in zip(self._overlays, frozen, strict=True)
             if writes
         }
+        if spec.published:
+            for (store, _), (_, _, writes) in zip(self._overlays, frozen, strict=True):
+                if store.name in spec.published:
+                    outputs.extend(spec.published[store.name].records(writes))
         receipt = await ownership.log.commit(
             CommitBatch(
                 source=self._source,

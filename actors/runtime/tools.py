@@ -27,7 +27,7 @@ class ToolSet:
 def make_tools(ownership: Ownership, state: TaskState, stores: Sequence[PartitionStore]) -> ToolSet:
     """Make the tools of a tenure; `stores` holds what is committed, in the order of the actor's stores."""
     spec, clock, made = ownership.spec, ownership.services.clock, ToolSet()
-    made.tools.clock, made.tools.answers = clock, spec.answers
+    made.tools.clock, made.tools.answers, made.tools.published = clock, spec.answers, spec.published
     committed = dict(zip(spec.stores, stores, strict=True))
     if spec.timers is not None:
         made.tools.timers = timers = Timers(spec, state, clock)

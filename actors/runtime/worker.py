@@ -107,6 +107,7 @@ class Worker:
         self.meters = WorkerMeters() if meters is None else meters
         self._tasks: dict[TopicPartition, Task] = {}
         self._ending: dict[TopicPartition, Task] = {}
+        self._restored: frozenset[TopicPartition] = frozenset()
         self._room = asyncio.Event()
         self._stopping = False
 
@@ -123,6 +124,15 @@ class Worker:
     def task_of(self, source: TopicPartition) -> Task | None:
         """Give the task of a partition, None if it isn't assigned to this worker now."""
         return self._tasks.get(source)
+
+    def is_free(self, source: TopicPartition) -> bool:
+        """Tell whether no task of the partition touches its stores: none is there, and the last one has ended."""
+        return source not in self._tasks and source not in self._ending
+
+    @property
+    def restored(self) -> Collection[TopicPartition]:
+        """The partitions whose stores were brought to their changelogs' ends; in a rebalance, those until then."""
+        return _claimed(self._tasks) if self._tasks else self._restored
 
     def room(self) -> None:
         """Note that a task's queue has room, or that it began to run."""
@@ -144,6 +154,7 @@ class Worker:
             return
         self.meters.rebalances += 1
         self.is_assigned = True
+        self._restored = frozenset()
         for source in partitions:
             if source in self._tasks:
                 raise RuntimeError(f"{source} was assigned twice")
@@ -175,6 +186,7 @@ class Worker:
 
     async def _stop_tasks(self, handlers_s: float) -> None:
         tasks = list(self._tasks.values())
+        self._restored = _claimed(self._tasks) if tasks else self._restored
         for task in tasks:
             self._ending[task.source] = task
             task.request_stop()
@@ -228,3 +240,7 @@ class Worker:
             del self._ending[task.source]
         if task.failure is not None and not isinstance(task.failure, asyncio.CancelledError):
             self._on_failure(task.failure)
+
+
+def _claimed(tasks: Mapping[TopicPartition, Task]) -> frozenset[TopicPartition]:
+    return frozenset(source for source, task in tasks.items() if task.epoch)

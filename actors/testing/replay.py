@@ -265,9 +265,10 @@ class _Run:
             definition.topic_name: TopicInfo(definition.topic_name, UUID(int=0), partition_count)
             for definition in replayer.app.actors.values()
         }
+        resolve = await setup.outputs(topics)
         specs = await setup.specs(inputs, await topics.existing(setup.compacted(inputs)), topics)
         spec = next(spec for spec in specs if spec.name == replayer.actor)
-        return replay_spec(spec, self._clock, self._unknowns), await setup.outputs(topics)
+        return replay_spec(spec, self._clock, self._unknowns), resolve
 
     async def _make_tenure(self, stores: list[Restored], start: int, expiries: Expiries) -> ReplayTenure:
         settings = self._setup.task_settings()

@@ -163,7 +163,9 @@ def _schemas() -> Schema:
                 "source_offset": {**number, "description": "The next offset of the actor's input."},
                 "epoch": {**number, "description": "Grows with each owner of the partition."},
                 "changelog_id": {**text, "description": "The id of the changelog's topic."},
-            }
+                "staleness_ms": {**number, "description": "Of a copy: how old it may be."},
+            },
+            optional=("staleness_ms",),
         ),
         "Value": _object({"store": text, **item, "position": position, **fresh}),
         "Many": _object(
@@ -200,7 +202,10 @@ def _schemas() -> Schema:
         ),
         "Overview": _object(
             {"app": text, "worker": text, "address": text}
-            | {name: {"type": "array", "items": {"type": "object"}} for name in ("stores", "actors", "partitions")}
+            | {
+                name: {"type": "array", "items": {"type": "object"}}
+                for name in ("stores", "actors", "partitions", "copies")
+            }
         ),
         "Problem": _object({"type": text, "title": text, "status": number, "detail": text}),
     }

@@ -111,7 +111,13 @@ class Directory:
 
 
 class Router:
-    """Brings questions to the owners of their partitions."""
+    """Brings questions to the owners of their partitions.
+
+    Attributes:
+        elsewhere: what this worker may raise for a partition that another one could answer for.
+    """
+
+    elsewhere: tuple[type[Exception], ...] = (NotOwnerError,)
 
     def __init__(self, reader: StateReader, directory: Directory, hops: Hops) -> None:
         self.reader = reader

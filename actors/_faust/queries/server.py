@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,7 +34,7 @@ from actors._faust.queries.parameters import (
 from actors._faust.queries.problems import JSON_HEADERS, Handler, Problem, bad_request, not_ready
 from actors._faust.queries.routing import ANSWER_S, Router, wanted
 from actors._faust.queries.service import QueryService
-from actors.errors import NotOwnerError, ReadOnlyQueryError, Rejected
+from actors.errors import ReadOnlyQueryError, Rejected
 from actors.ports import TopicPartition
 from actors.runtime.actor import Actor
 from actors.runtime.queries import Bounds
@@ -104,7 +105,7 @@ class QueryRoutes:
         parameters = Parameters(request, KEY_PARAMETERS)
         key = coding.key_of_url(key_in_path(request, 3), parameters.encoding())
         partition = _partition(spec, coding.store, key, parameters.number("partition", 0, spec.partition_count - 1))
-        is_raw, router = parameters.flag("raw"), self._router()
+        is_raw, router = parameters.flag("raw"), self._router(parameters.read)
 
         async def here(_: list[int]) -> web.StreamResponse:
             (held,) = await router.reader.hold(spec, (partition,))
@@ -113,7 +114,7 @@ class QueryRoutes:
                 raise _absent(coding.store.name, answer)
             return reply(answer)
 
-        return await self._at_the_owner(request, spec, partition, here, None)
+        return await self._at_the_owner(router, request, spec, partition, here, None)
 
     @needs(Level.READ)
     async def many(self, request: web.Request) -> web.StreamResponse:
@@ -131,10 +132,11 @@ class QueryRoutes:
         for place, one in enumerate(asked):
             by_partition.setdefault(one.partition, []).append(place)
 
+        router = self._router(body.read)
+
         async def here(partitions: list[int]) -> tuple[list[int], Any, Any]:
             places = [place for partition in partitions for place in by_partition[partition]]
             theirs = [asked[place] for place in places]
-            router = self._router()
             values = await answers.many_values(router.reader, spec, coding, theirs, is_raw=body.raw)
             return places, *values
 
@@ -144,17 +146,17 @@ class QueryRoutes:
                 {
                     "encoding": "base64",
                     "raw": body.raw,
+                    "read": body.read,
                     "keys": [asked[place].key for place in places],
                     **({} if body.partition is None else {"partition": body.partition}),
                 }
             )
             path = f"{PREFIX}/{coding.store.name}/_many"
-            router = self._router()
             raw = await router.fetch("POST", address, path, body=content, partitions=partitions)
             values = msgspec.json.decode(raw, type=Values)
             return places, values.results, values.positions
 
-        parts = await self._router().scatter(request, spec, by_partition, here=here, there=there)
+        parts = await router.scatter(request, spec, by_partition, here=here, there=there)
         return reply(_as_values(coding, body, asked, parts))
 
     async def range(self, request: web.Request) -> web.StreamResponse:
@@ -163,7 +165,7 @@ class QueryRoutes:
         parameters = Parameters(request, RANGE_PARAMETERS)
         bounds, after = _bounds(coding, parameters), parameters.cursor()
         limit = parameters.number("limit", 1, MAX_LIMIT) or DEFAULT_LIMIT
-        is_raw, router = parameters.flag("raw"), self._router()
+        is_raw, router = parameters.flag("raw"), self._router(parameters.read)
 
         async def here(partitions: list[int]) -> Any:
             return await answers.page(
@@ -185,6 +187,8 @@ class QueryRoutes:
         spec, coding = self._store(request.match_info["store"])
         parameters = Parameters(request, COUNT_PARAMETERS)
         bounds = _bounds(coding, parameters)
+        if parameters.read != "committed":
+            raise bad_request("bad-parameter", "keys are counted by their owners only: leave read out")
         is_exact = parameters.flag("exact") or bounds != Bounds()
         router = self._router()
 
@@ -217,7 +221,7 @@ class QueryRoutes:
             bound = query.bind(given, is_text=not is_post)
         except msgspec.ValidationError as error:
             raise bad_request("bad-argument", f"query {query.name}: {error}") from error
-        router = self._router()
+        router = self._router(parameters.read)
 
         async def here(_: list[int]) -> web.StreamResponse:
             (held,) = await router.reader.hold(spec, (partition,))
@@ -231,6 +235,7 @@ class QueryRoutes:
                 stores={store: held.stores[store.name] for store in spec.stores},
             )
             answer = _answer(asked, query, bound, self._app.actors[spec.name].declared)
+            positions = {store.name: answers.position_of(held.of(store.name)) for store in spec.stores}
             return reply(
                 {
                     "actor": spec.name,
@@ -238,13 +243,12 @@ class QueryRoutes:
                     "key": keys.show_key(key),
                     "value": answer,
                     "partition": partition,
-                    "positions": {store.name: answers.position_of(held.of(store.name)) for store in spec.stores},
-                    "read": "committed",
-                    "staleness_ms": 0,
+                    "positions": positions,
+                    **answers.freshness(positions),
                 }
             )
 
-        return await self._at_the_owner(request, spec, partition, here, body)
+        return await self._at_the_owner(router, request, spec, partition, here, body)
 
     async def overview(self, request: web.Request) -> web.StreamResponse:
         """Tell what can be asked for, and who owns it."""
@@ -288,6 +292,7 @@ class QueryRoutes:
                     for partition in range(spec.partition_count)
                     for owner in (owners.get((name, partition)),)
                 ],
+                "copies": [asdict(copy) for copy in self._app.actor_service.copies],
             }
         )
 
@@ -299,16 +304,16 @@ class QueryRoutes:
 
     async def _at_the_owner(
         self,
+        router: Router,
         request: web.Request,
         spec: ActorSpec,
         partition: int,
         here: Callable[[list[int]], Awaitable[web.StreamResponse]],
         body: bytes | None,
     ) -> web.StreamResponse:
-        """Have the owner of one partition answer the whole request."""
-        router = self._router()
+        """Have the owner of one partition answer the whole request, or whoever else the router may ask."""
         if router.reader.has(spec, partition):
-            with contextlib.suppress(NotOwnerError):
+            with contextlib.suppress(*router.elsewhere):
                 return await here([partition])
 
         async def there(address: str, _: list[int]) -> web.StreamResponse:
@@ -323,8 +328,9 @@ class QueryRoutes:
             raise not_ready("this worker is starting or stopping")
         return service
 
-    def _router(self) -> Router:
-        return self._service().router
+    def _router(self, read: str = "committed") -> Router:
+        service = self._service()
+        return service.copies if read == "standby" else service.router
 
     def _store(self, name: str) -> tuple[ActorSpec, StoreCoding]:
         stores = self._service().stores
@@ -428,8 +434,7 @@ def _as_values(
         "store": coding.store.name,
         "results": results,
         "positions": positions,
-        "read": "committed",
-        "staleness_ms": 0,
+        **answers.freshness(positions),
     }
 
 
