@@ -72,6 +72,8 @@ async def test_who_is_not_allowed_to_does_nothing(shop: Shop) -> None:
     retry = f"{shop.homes[0]}/dashboard/parked/retry"
     admin, reader = {"Authorization": f"Bearer {ADMIN}"}, {"Authorization": f"Bearer {READER}"}
     cases = [
+        ("GET", f"{shop.homes[0]}/dashboard", {}, None, 401),
+        ("GET", f"{shop.homes[0]}/dashboard/status.json", {}, None, 401),
         ("GET", retry, admin, key, 405),
         ("POST", retry, {}, key, 401),
         ("POST", retry, reader, key, 403),

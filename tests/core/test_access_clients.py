@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import click
 import faust
 import msgspec
 import pytest
@@ -16,8 +18,13 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from actors import App, ConfigurationError
+from actors._faust.access import Level, needs, protect
+from actors._faust.access.settings import check_access
 from actors._faust.setup import connection
 from actors.client import StateClient, StateUnavailableError
+from spark_replay.cli.live import Live
+from spark_replay.errors import LiveError
+from spark_replay.live import Workers
 from tests.certificates import Authority
 from tests.core.web_part import READ
 
@@ -116,3 +123,73 @@ def test_a_password_in_a_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="broker_credentials") as refused:
         connection(App("brokers", broker=url))
     assert "secret-0123" not in str(refused.value)
+
+
+@needs(Level.READ)
+async def many(request: web.Request) -> web.Response:
+    keys = (await request.json())["keys"]
+    results = [{"key": key, "value": "MQ==", "partition": 0, "expires_at_ms": None} for key in keys]
+    return web.json_response({"results": results, "positions": {"0": POSITION}})
+
+
+@asynccontextmanager
+async def asked_live(authority: Authority) -> AsyncIterator[str]:
+    """A guarded worker with TLS that answers what `spark_replay validate --live` asks; gives its URL."""
+    certificate, key = authority.certificate("worker")
+    files = {"web_certificate": certificate, "web_key": key, "web_client_ca": authority.file}
+    app = App("live", broker="kafka://127.0.0.1:1", query_tokens=[READ], **files)
+    check_access(app)
+    web_app, part = web.Application(), web.Application()
+    part.router.add_post("/{store}/_many", many)
+    protect(app, web_app, "/actors", part)
+    server = TestServer(web_app, scheme="https")
+    await server.start_server(ssl=app.conf.web_ssl_context)
+    try:
+        yield str(server.make_url(""))
+    finally:
+        await server.close()
+
+
+LIVE = [
+    # what of token, authority and certificate is given; what is said, None for an answer
+    (("live_token_file", "live_ca"), None),
+    (("live_ca", "live_certificate", "live_key"), None),
+    (("live_ca",), "401"),
+    (("live_token_file",), "no worker answers"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), LIVE)
+async def test_a_validation_gets_into_workers_as_its_options_say(
+    tmp_path: Path, given: tuple[str, ...], said: str | None
+) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.certificate("auditor")
+    token_file = tmp_path / "token"
+    token_file.write_text(f"{READ}\n")
+    files = {"live_token_file": token_file, "live_ca": authority.file, "live_certificate": certificate, "live_key": key}
+    live = Live.of({name: file if name in given else None for name, file in files.items()})
+    async with asked_live(authority) as url:
+        workers = Workers([url], token=live.token(), ssl=live.context(), timeout_s=10.0)
+        try:
+            if said is None:
+                (answer,) = await asyncio.to_thread(workers.many, "s", [b"k"])
+                assert answer.value == b"1"
+            else:
+                with pytest.raises(LiveError, match=said) as failure:
+                    await asyncio.to_thread(workers.many, "s", [b"k"])
+                assert READ not in str(failure.value)
+        finally:
+            workers.close()
+
+
+def test_live_options_that_cant_be_meant(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.write_text("\n")
+    nothing = dict.fromkeys(("live_token_file", "live_ca", "live_certificate", "live_key"))
+    with pytest.raises(click.UsageError, match="--live-certificate"):
+        Live.of({**nothing, "live_key": empty})
+    with pytest.raises(LiveError, match="no token"):
+        Live.of({**nothing, "live_token_file": empty}).token()
+    with pytest.raises(LiveError, match="can't be used"):
+        Live.of({**nothing, "live_ca": empty}).context()

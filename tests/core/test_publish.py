@@ -191,6 +191,32 @@ def test_a_value_that_isnt_what_the_topic_declares_is_told_at_once():
     assert isinstance(failed.value.__cause__, UsageError)
 
 
+def test_a_key_that_could_never_be_published_can_still_be_deleted(caplog: pytest.LogCaptureFixture):
+    def version(is_published: bool):
+        app = App("later")
+        source = app.topic("in", key_type=bytes, value_type=str)
+        readers = app.topic("readers", key_type=str, value_type=str)
+        texts = app.store("texts", key_type=bytes, value_type=str, publish=readers if is_published else None)
+
+        @app.actor(source, stores=[texts])
+        async def keep(ctx: Context, value: str) -> None:
+            if value == "delete":
+                texts.delete(ctx.key)
+            else:
+                texts.set(ctx.key, value)
+
+        return app, source, readers, texts
+
+    before, source, readers, _ = version(is_published=False)
+    with ActorTestDriver(before) as driver:
+        driver.send(source, key=b"\xff", value="there before")
+        app, source, readers, texts = version(is_published=True)
+        driver.restart(app)
+        driver.send(source, key=b"\xff", value="delete")
+        assert (driver.items(texts), driver.outputs(readers)) == ({}, [])
+    assert "was never published" in caplog.text
+
+
 class Deposit(msgspec.Struct, tag="deposit"):
     cents: int
 

@@ -207,6 +207,7 @@ async def test_a_view_and_commands_get_in(site: Site) -> None:
 
 async def test_a_lock_is_taken_and_guards_a_topic(site: Site) -> None:
     async with (
+        asyncio.timeout(EVERY_S),
         Coordination(site.brokers, app=site.name, call_timeout=60, security=site.security()) as client,
         client.lock("door") as lease,
         FencedTopic(site.brokers, unique("guarded"), "door", security=site.security()) as topic,
@@ -232,5 +233,5 @@ async def test_what_is_wrong_is_said_in_one_line(site: Site, wrong: str) -> None
             pass
     async with Coordination(site.brokers, app=site.name, call_timeout=3, security=site.security(**given)) as client:
         with pytest.raises(CoordinationError, match=said):
-            async with client.lock("door"):
+            async with asyncio.timeout(EVERY_S), client.lock("door"):
                 pass

@@ -119,10 +119,10 @@ class Router:
 
     elsewhere: tuple[type[Exception], ...] = (NotOwnerError,)
 
-    def __init__(self, reader: StateReader, directory: Directory, hops: Hops) -> None:
+    def __init__(self, reader: StateReader, directory: Directory, hops: Hops | None = None) -> None:
         self.reader = reader
         self.directory = directory
-        self._hops = hops
+        self._hops = hops or Hops()
         self._session: aiohttp.ClientSession | None = None
 
     async def scatter(
