@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 def status(app: App) -> WorkerStatus:
     """Give a picture of this process's worker at this moment, at any time of its life; call it on its event loop.
 
-    It waits for nothing, and takes some 50 µs a partition. `msgspec.json.encode` takes what it gives.
+    It waits for nothing, and takes some 40 µs a partition and as much a store. `msgspec.json.encode` takes what it
+    gives.
     """
     service = app.actor_service
     setup = service.setup

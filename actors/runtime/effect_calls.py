@@ -106,7 +106,7 @@ class Effect:
         return Backoff(self.first_wait.total_seconds(), self.longest_wait.total_seconds()).delay_s(attempts)
 
 
-class EffectRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class EffectRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A call in the outbox.
 
     Attributes:
@@ -116,7 +116,7 @@ class EffectRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         next_ms: the next attempt isn't made before, Unix milliseconds.
         error: why the last attempt failed.
         parked: it isn't tried again until somebody says so.
-        trace: the context of the span that recorded it, where messages are traced.
+        trace: the context of the span that recorded it; left out where messages aren't traced.
     """
 
     id: str
@@ -127,7 +127,7 @@ class EffectRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     next_ms: int = 0
     error: str | None = None
     parked: bool = False
-    trace: dict[str, str] = {}
+    trace: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 Mark = tuple[bytes, str, int, bool]

@@ -146,7 +146,7 @@ class Effects:
             raise UsageError("ctx.effect() after the message was handled: call it before that")
         effect = self._effect(function)
         tracing = self._spec.tracing
-        carried = {} if tracing is None else tracing.carried()
+        carried = msgspec.UNSET if tracing is None else tracing.carried()
         record = EffectRecord(id=ctx.next_id(), name=effect.name, args=list(args), kwargs=dict(kwargs), trace=carried)
         raw = self._encoded(effect, record)
         store_key = make_key(ctx._raw_key, self._next_sequence(state.overlays[self._store], ctx._raw_key))

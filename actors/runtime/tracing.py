@@ -149,7 +149,7 @@ class Tracing:
             "faust_actors.actor": self.actor,
             "faust_actors.attempt": record.attempts + 1,
         }
-        parent = propagate.extract(record.trace, context=contexts.Context())
+        parent = propagate.extract(record.trace or {}, context=contexts.Context())
         with self._within(parent, f"effect {record.name}", SpanKind.INTERNAL, attributes) as span:
             outcome = await attempt
             if outcome.error is not None:

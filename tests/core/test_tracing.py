@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -17,6 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from actors import App, Context, OnError, Rejected
 from actors._faust.tracing import trace_headers
+from actors.runtime.effect_calls import EffectRecord
 from actors.runtime.turns import Moment
 from actors.testing import ActorTestDriver
 from actors.testing.replay import DONE
@@ -271,3 +273,17 @@ def test_messages_from_outside_of_handlers_carry_the_callers_span(spans: InMemor
     # The flags behind it are the SDK's affair.
     expected = f"00-{own.trace_id:032x}-{own.span_id:016x}-".encode()
     assert all(value.startswith(expected) for value in found.values())
+
+
+def test_an_effect_that_isnt_traced_is_kept_as_it_ever_was():
+    record = EffectRecord(id="i", name="n", args=[], kwargs={})
+    assert msgspec.json.decode(msgspec.json.encode(record)) == {
+        "id": "i",
+        "name": "n",
+        "args": [],
+        "kwargs": {},
+        "attempts": 0,
+        "next_ms": 0,
+        "error": None,
+        "parked": False,
+    }
