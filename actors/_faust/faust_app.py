@@ -14,7 +14,7 @@ from mode import Service
 
 from actors._faust.codecs import ActorSchema
 from actors._faust.options import split_options
-from actors._faust.queries.server import mount
+from actors._faust.queries.server import answer_quickly, mount
 from actors._faust.service import ActorService
 from actors.errors import ConfigurationError
 
@@ -127,6 +127,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
         super().on_webserver_init(web)
         if self.actors and self.actor_options.queries:
             mount(self, web.web_app)
+            answer_quickly(web)
 
     def worker_init(self) -> None:
         """Apply `--datadir`: Faust builds its settings before it reads the option."""
