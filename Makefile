@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak crash locks sim nightly format clean install
+.PHONY: demo test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks sim nightly format clean install
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -55,6 +55,9 @@ bench-locks: $(READY)  ## locks beside ZooKeeper, and etcd if it is there (apt-g
 
 bench-soak: $(READY)  ## half an hour at full speed on 10 million keys: memory over time
 	$(BIN)/python -m benchmarks.soak
+
+bench-standby: $(READY)  ## a group that grows from one to three workers, and a takeover, with a million keys: 3 minutes
+	$(BIN)/python -m benchmarks.standby
 
 bench-faults: $(READY)  ## what is lost and doubled under kills, and takeover times, beside Kafka Streams and Faust
 	$(BIN)/python -m benchmarks.faults

@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlencode
@@ -52,8 +53,8 @@ class StateRequestError(StateError):
     """A worker refused the question: it would be refused again.
 
     Attributes:
-        status: HTTP's: 400 for what can't be understood, 403, 404 for an unknown store, actor or query, 422 where the
-            query raised `Rejected`, 500 where it failed.
+        status: HTTP's: 400 for what can't be understood, 401 without a token that the workers take, 403, 404 for an
+            unknown store, actor or query, 422 where the query raised `Rejected`, 500 where it failed.
         kind: what was wrong, as `unknown-store`.
     """
 
@@ -110,16 +111,27 @@ class StateClient:
         urls: where workers' web servers are, one or several.
         timeout: how long a call goes on asking.
         follow_owners: ask a key's owner directly; otherwise one of `urls` passes the question on.
+        token: one of the workers' `query_tokens`.
+        ssl: for workers with https: whom to trust, and a certificate of one's own. Python's default when left out.
     """
 
     def __init__(
-        self, urls: str | Sequence[str], *, timeout: timedelta = DEFAULT_TIMEOUT, follow_owners: bool = True
+        self,
+        urls: str | Sequence[str],
+        *,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        follow_owners: bool = True,
+        token: str | None = None,
+        ssl: SSLContext | None = None,
     ) -> None:
         self._urls = [url.rstrip("/") for url in ([urls] if isinstance(urls, str) else urls)]
         if not self._urls:
             raise StateError("a client needs the address of at least one worker")
         self._timeout_s = timeout.total_seconds()
         self._follows = follow_owners
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._tls = ssl
+        self._is_secure = all(url.startswith("https:") for url in self._urls)
         self._turn = 0
         self._session: aiohttp.ClientSession | None = None
         self._stores: _Stores | None = None
@@ -277,7 +289,7 @@ class StateClient:
                     if late is None:
                         return reply
                     reason = late
-                elif reply.status in (421, 503):
+                elif reply.status in (421, 429, 503):
                     reason = f"{url}: {said.get('detail', reply.status)}"
                     wait_s = float(said.get("retry_after_ms", 1000)) / 1000
                 else:
@@ -295,7 +307,8 @@ class StateClient:
 
     async def _send(self, method: str, url: str, body: Any, left_s: float) -> _Reply:
         if self._session is None:
-            self._session = aiohttp.ClientSession()
+            connector = aiohttp.TCPConnector(ssl=True if self._tls is None else self._tls)
+            self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
         limits = aiohttp.ClientTimeout(total=max(left_s, AGAIN_S), connect=CONNECT_S)
         content = None if body is None else msgspec.json.encode(body)
         headers = {} if content is None else {"Content-Type": "application/json"}
@@ -336,7 +349,10 @@ class StateClient:
             return None
         raw = key if isinstance(key, bytes) else key.encode()
         address = known.routes.get((about["actor"], partition_for(raw, about["partitions"])))
-        return None if address is None or self._shunned.get(address, 0.0) > time.monotonic() else address
+        if address is None or self._shunned.get(address, 0.0) > time.monotonic():
+            return None
+        # Nothing that was meant to be encrypted goes another way.
+        return address if address.startswith("https:") or not self._is_secure else None
 
     async def _learn(self) -> _Stores:
         said = (await self._ask("GET", "/actors")).content

@@ -161,12 +161,20 @@ class OutcomeUnknownError(TaskError):
     """A commit may or may not have happened: discard, and let the takeover look."""
 
 
+class FencedError(OutcomeUnknownError):
+    """Somebody else started a producer with the task's id, or the broker ended its transaction."""
+
+
 class CommitRefusedError(TaskError):
     """The broker refuses what a commit holds, for certain: the same commit would be refused again."""
 
 
 class BrokerUnavailableError(TaskError):
     """The broker didn't answer, or not in a way that says anything: ask again later."""
+
+
+class BrokerRefusedError(BrokerUnavailableError):
+    """The broker doesn't take who connects, or isn't the one that it should be: settings are wrong, on either side."""
 
 
 class RestoreError(TaskError):

@@ -70,9 +70,15 @@ ChangelogWrites = Mapping[bytes, tuple[bytes, bytes | None]]
 """key → (stamp, value or None for a delete): the last write of each key."""
 
 
+NO_OFFSET = -1
+
+
 @dataclass(frozen=True, slots=True)
 class CommitBatch:
-    """What one commit makes durable: the input's offset and metadata, changelog writes by topic, outputs in order."""
+    """What one commit makes durable: the input's offset and metadata, changelog writes by topic, outputs in order.
+
+    With `next_offset` `NO_OFFSET` the input's offset stays as it is.
+    """
 
     source: TopicPartition
     next_offset: int
@@ -286,6 +292,9 @@ class Asks(Protocol):
 
 class Source(TaskSink, Protocol):
     """The worker's one consumer."""
+
+    def end_offset(self, source: TopicPartition) -> int | None:
+        """Give the end of a partition as the last fetch saw it, without asking; None if unknown."""
 
     def check(self) -> None:
         """Raise what went wrong with the membership in the background; `poll` does so too.

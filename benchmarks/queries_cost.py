@@ -28,10 +28,12 @@ from aiohttp import web
 from actors import App, Context
 from actors._core.lifecycle import State
 from actors._core.partitioner import partition_for
+from actors._faust.access.tls import Hops
 from actors._faust.queries.routing import Directory, Router
 from actors.ports import Identity, TopicPartition
 from actors.runtime.clock import SystemClock
 from actors.runtime.lease import Lease, LeaseSettings
+from actors.runtime.meters import WorkerMeters
 from actors.runtime.queries import StateReader
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state import Restored
@@ -68,11 +70,14 @@ class Service:
         self.actors = {self.spec.name: self.spec}
         self.stores = {store.name: self.spec for store in self.spec.stores}
         self.worker, self.address = "w", ""
+        self.meters = WorkerMeters()
         self._tasks = {
             TopicPartition(self.spec.topic, number): self._task(number, folder) for number in range(PARTITIONS)
         }
         lease = Lease(_confirms, LeaseSettings(lasts_s=10.0, renew_s=1.0))
-        self.router = Router(StateReader(self._tasks.get, lease, SystemClock()), Directory(_owners, self.worker))
+        self.router = Router(
+            StateReader(self._tasks.get, lease, SystemClock()), Directory(_owners, self.worker), Hops()
+        )
 
     @property
     def queries(self) -> Service:

@@ -28,6 +28,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from ssl import SSLContext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -100,8 +101,10 @@ class Workers:
 
     Args:
         urls: Of one worker or more, such as `http://127.0.0.1:6066`; they are asked in turn.
-        headers: Sent with each question, for example an authorization. Not shown in errors.
+        headers: Sent with each question. Not shown in errors.
         timeout_s: For one answer.
+        token: One of the workers' `query_tokens`. Not shown anywhere.
+        ssl: For workers with https: whom to trust, and a certificate of one's own. Python's default when left out.
 
     Raises:
         ToolMissingError: urllib3 isn't installed.
@@ -109,7 +112,13 @@ class Workers:
     """
 
     def __init__(
-        self, urls: Sequence[str], *, headers: Mapping[str, str] | None = None, timeout_s: float = _TIMEOUT_S
+        self,
+        urls: Sequence[str],
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = _TIMEOUT_S,
+        token: str | None = None,
+        ssl: SSLContext | None = None,
     ) -> None:
         try:
             import urllib3
@@ -126,13 +135,14 @@ class Workers:
             status=_ATTEMPTS,
             other=0,
             allowed_methods=None,
-            status_forcelist=(503,),
+            status_forcelist=(429, 503),
             backoff_factor=_BACKOFF_S,
             backoff_max=_LONGEST_BACKOFF_S,
             raise_on_status=False,
         )
         self._errors: Any = urllib3.exceptions
-        self._pool = urllib3.PoolManager(retries=retries, timeout=timeout_s, headers=dict(headers or {}))
+        said = {**(headers or {}), **({} if token is None else {"Authorization": f"Bearer {token}"})}
+        self._pool = urllib3.PoolManager(retries=retries, timeout=timeout_s, headers=said, ssl_context=ssl)
         self._turn = itertools.cycle(self.urls)
 
     def many(self, store: str, keys: Sequence[bytes], *, partition: int | None = None) -> list[Answer]:

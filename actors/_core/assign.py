@@ -13,8 +13,8 @@ cheapest flow is balanced first, overall and within each actor, then moves the f
 least. Missing log costs its order of magnitude: with few different costs the search is short.
 
 Everything is brought into one order before the search, tasks by name and members by identity, so that every
-leader comes to the same result whatever the order in which the members joined. A warm standby (KIP-441) would
-be one more kind of edge into an (actor, member) node.
+leader comes to the same result whatever the order in which the members joined. Who has to warm up before it gets a
+task is decided on top of this, in `actors._core.placement`.
 
 Source: successive shortest paths with potentials (Ahuja, Magnanti, Orlin, Network Flows, chapter 9).
 """
@@ -30,6 +30,7 @@ from typing import Any
 import msgspec
 
 MEMBER_DATA_VERSION = 1
+UNKNOWN = -1
 NO_GENERATION = -1
 """The generation of a member that was in no group before."""
 
@@ -59,6 +60,8 @@ class Member:
     generation: int = NO_GENERATION
     owned: frozenset[Task] = frozenset()
     on_disk: Mapping[Task, int] = field(default_factory=dict)
+    lags: Mapping[Task, int] = field(default_factory=dict)
+    follows: bool = False
 
 
 def assign(members: Sequence[Member], tasks: Collection[Task]) -> dict[str, tuple[Task, ...]]:
@@ -72,7 +75,7 @@ def assign(members: Sequence[Member], tasks: Collection[Task]) -> dict[str, tupl
     Returns:
         Each member's tasks in order, by member id; empty without members.
     """
-    ordered = sorted(members, key=_identity)
+    ordered = sorted(members, key=identity_of)
     if not ordered:
         return {}
     problem = _Problem(ordered, sorted(set(tasks)))
@@ -83,11 +86,12 @@ def assign(members: Sequence[Member], tasks: Collection[Task]) -> dict[str, tupl
     return {member_id: tuple(sorted(theirs)) for member_id, theirs in assigned.items()}
 
 
-def _identity(member: Member) -> tuple[str, str]:
+def identity_of(member: Member) -> tuple[str, str]:
+    """Give what members are ordered by."""
     return member.instance_id or member.member_id, member.member_id
 
 
-def _last_owners(members: Sequence[Member]) -> dict[Task, int]:
+def last_owners(members: Sequence[Member]) -> dict[Task, int]:
     """Give the index of each task's last owner: of two that claim it, the one of the newer generation.
 
     A member that missed a generation still claims what it had before.
@@ -121,7 +125,7 @@ class _Problem:
         self.sink = self.flow.add_node()
         self._members = range(len(members))
         self._tasks = tasks
-        self._last = _last_owners(members)
+        self._last = last_owners(members)
         self._disk = _copies(members, tasks)
         highest = max((copies[0][0] for copies in self._disk.values() if copies), default=0)
         dearest_restore = highest.bit_length() + 1
@@ -338,37 +342,44 @@ class _MemberData(msgspec.Struct, array_like=True, frozen=True):
     address: str
     generation: int
     actors: list[_ActorData]
+    follows: bool = False
 
 
 class _ActorData(msgspec.Struct, array_like=True, frozen=True):
-    """One actor's part: `positions` belongs to `on_disk`, entry by entry."""
+    """One actor's part: `positions` and `lags` belong to `on_disk`, entry by entry; lag -1 is unknown.
+
+    `lags` and `follows` came later: releases without them don't read that far, and don't write them.
+    """
 
     actor: str
     owned: list[int]
     on_disk: list[int]
     positions: list[int]
+    lags: list[int] = []
 
 
 _MEMBER_DECODER = msgspec.msgpack.Decoder(_MemberData)
 # msgspec leaves text that isn't UTF-8 to Python's own error.
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 def encode_member_data(member: Member) -> bytes:
     """Give what a member sends with its JoinGroup; the member id isn't part of it, the group knows it."""
     owned = _partitions_by_actor(member.owned)
-    on_disk = _partitions_by_actor(member.on_disk)
+    held = {**dict.fromkeys(member.lags, 0), **member.on_disk}
+    on_disk = _partitions_by_actor(held)
     actors = [
         _ActorData(
             actor,
             owned.get(actor, []),
             on_disk.get(actor, []),
-            [member.on_disk[Task(actor, partition)] for partition in on_disk.get(actor, [])],
+            [held[Task(actor, partition)] for partition in on_disk.get(actor, [])],
+            [member.lags.get(Task(actor, partition), UNKNOWN) for partition in on_disk.get(actor, [])],
         )
         for actor in sorted(owned.keys() | on_disk.keys())
     ]
     return msgspec.msgpack.encode(
-        _MemberData(MEMBER_DATA_VERSION, member.instance_id, member.address, member.generation, actors)
+        _MemberData(MEMBER_DATA_VERSION, member.instance_id, member.address, member.generation, actors, member.follows)
     )
 
 
@@ -380,7 +391,7 @@ def decode_member_data(member_id: str, raw: bytes | None) -> Member:
     """
     try:
         data = _MEMBER_DECODER.decode(raw or b"")
-    except _UNREADABLE:
+    except UNREADABLE:
         return Member(member_id)
     if data.version != MEMBER_DATA_VERSION:
         return Member(member_id)
@@ -395,6 +406,13 @@ def decode_member_data(member_id: str, raw: bytes | None) -> Member:
             for part in data.actors
             for partition, position in zip(part.on_disk, part.positions, strict=False)
         },
+        lags={
+            Task(part.actor, partition): lag
+            for part in data.actors
+            for partition, lag in zip(part.on_disk, part.lags, strict=False)
+            if lag != UNKNOWN
+        },
+        follows=data.follows,
     )
 
 

@@ -18,8 +18,10 @@ from actors._faust.decoder import Decoder
 from actors._faust.definition import ActorDefinition, Asking, check_disjoint, check_name
 from actors._faust.faust_app import FaustApp
 from actors._faust.options import milliseconds
+from actors._faust.publishing import claim_target
 from actors._faust.setup import Setup, changelog_topic, inbox_of
 from actors._faust.shared import Shared, SharedView, shared_of
+from actors._faust.tracing import trace_headers
 from actors._faust.versions import Upgrades, versioned
 from actors._faust.views import View, view_of
 from actors._kafka.asks import KafkaAsks
@@ -32,6 +34,7 @@ from actors.runtime.clock import SystemClock
 from actors.runtime.context import DEFAULT_ASK_TIMEOUT, Context, Placement, Store, is_handling
 from actors.runtime.dedupe import Identify, by_header, deduplicated
 from actors.runtime.effects import Effect
+from actors.runtime.publishing import PublishedStore
 from actors.runtime.threads import in_threads
 
 if TYPE_CHECKING:
@@ -72,6 +75,7 @@ class App(FaustApp):
         placement: Placement = "key",
         version: int | None = None,
         upgrades: Upgrades | None = None,
+        publish: Any = None,
     ) -> Store[Any, Any]:
         """Declare per-key state, kept in RocksDB and in the compacted topic `{app id}-{name}-changelog`.
 
@@ -90,6 +94,8 @@ class App(FaustApp):
             version: of `value_type`, from 1 on, for one that changes in ways that older values don't fit.
             upgrades: for each earlier version, the function that turns a value of it, as plain JSON data, into one of
                 the next; applied when a value is read.
+            publish: a topic of `app.topic(...)` for readers: it gets what each commit changes, as it declares keys and
+                values, in the same transaction.
 
         Raises:
             ConfigurationError: the name can't be used.
@@ -108,7 +114,11 @@ class App(FaustApp):
         key, value = resolve(key_type, key_serializer), resolve(value_type, value_serializer)
         if version is not None or upgrades:
             value = versioned(value, version or 1, upgrades or {}, f"store {name}")
-        self.stores[name] = Store(
+        make: Callable[..., Store[Any, Any]] = Store
+        if publish is not None:
+            claim_target(name, publish, placement)
+            make = functools.partial(PublishedStore, publish=publish, codecs=lambda: (key, value))
+        self.stores[name] = make(
             name,
             encode_key=key.encode,
             decode_key=key.decode,
@@ -135,6 +145,7 @@ class App(FaustApp):
         concurrency: int = 1,
         threads: bool = False,
         answer_ttl: timedelta = timedelta(days=1),
+        publish: Any = None,
     ) -> Callable[[Declared], Declared]:
         """Make a function or an `Actor` class the actor of a topic.
 
@@ -159,6 +170,7 @@ class App(FaustApp):
             answer_ttl: how long the answer to a question (see `ctx.ask` and `app.ask`) is kept for the case that it is
                 asked again; after that it would be handled again. A handler whose return annotation isn't None
                 answers.
+            publish: of a class actor, a topic of `app.topic(...)` that gets its states; see `store`.
 
         Raises:
             ConfigurationError: name, topic or a store is taken, or isn't this app's; options contradict each other.
@@ -173,6 +185,7 @@ class App(FaustApp):
             concurrency=concurrency,
             threads=threads,
             answer_ttl=answer_ttl,
+            publish=publish,
         )
 
         def decorate(declared: Declared) -> Declared:
@@ -315,6 +328,7 @@ class App(FaustApp):
         codec = definition.messages()
         raw_key = key_codec(self, definition.topic.schema).encode(key)
         headers = codec.type_headers(message) if codec.type_headers is not None else []
+        headers = [*headers, *trace_headers(self)]
         raw = codec.encode(message)
         await (await definition.topic.send(key=raw_key, value=raw, headers=dict(headers)))
 
@@ -341,7 +355,7 @@ class App(FaustApp):
             raise UsageError("app.ask() inside an actor's handler: use ctx.ask(actor, key, message)")
         inbox, clock = inbox_of(self.definition_of(actor)), SystemClock()
         asked = Asked.of(inbox, key, message)
-        question_id, headers = uuid.uuid4().hex, [*asked.headers, deadline_header(clock, timeout)]
+        question_id, headers = uuid.uuid4().hex, [*asked.headers, deadline_header(clock, timeout), *trace_headers(self)]
 
         async def once(left_s: float) -> Answer:
             async with asyncio.timeout(left_s):
@@ -418,7 +432,7 @@ class App(FaustApp):
         for store in options.stores:
             if self.stores.get(store.name) is not store:
                 raise ConfigurationError(f"actor {name}: {store!r} isn't a store of app {self._default_options[0]}")
-        own = self._state_store(name, topic, declared) if isinstance(declared, type) else None
+        own = self._state_store(name, topic, declared, options.publish) if isinstance(declared, type) else None
         threaded = in_threads(options.concurrency, f"actor {name}") if options.threads else None
         if isinstance(declared, type):
             handler = handler_of(declared, own, threaded=threaded)
@@ -463,7 +477,7 @@ class App(FaustApp):
             return None
         return self.store(f"{actor}-{what}", key_type=bytes, value_type=bytes, ttl=ttl, placement="task")
 
-    def _state_store(self, name: str, topic: Any, actor: Any) -> Store[Any, Any] | None:
+    def _state_store(self, name: str, topic: Any, actor: Any, publish: Any) -> Store[Any, Any] | None:
         """Make the store of a class actor's states; its keys are the input's."""
         if not issubclass(actor, Actor):
             raise ConfigurationError(f"actor {name}: a class has to be a subclass of actors.Actor, {actor!r} isn't")
@@ -472,7 +486,7 @@ class App(FaustApp):
         if actor.state_type is type(None):
             return None
         on_expire = expiry_of(actor)
-        store = self.store(name, value_type=actor.state_type, ttl=actor.state_ttl, on_expire=on_expire)
+        store = self.store(name, value_type=actor.state_type, ttl=actor.state_ttl, on_expire=on_expire, publish=publish)
         value = versioned(
             resolve(actor.state_type), actor.state_version, actor.state_upgrades, f"the state of actor {name}"
         )
@@ -480,4 +494,6 @@ class App(FaustApp):
         # The app's settings may not be there yet.
         keys = functools.cache(lambda: key_codec(self, topic.schema))
         store.encode_key, store.decode_key = lambda key: keys().encode(key), lambda raw: keys().decode(raw)
+        if isinstance(store, PublishedStore):
+            store.codecs = lambda: (keys(), value)
         return store

@@ -45,13 +45,14 @@ class Codec:
     """How a key or value is kept in bytes.
 
     `decode` and `encode` raise `CodecError`. A null (a tombstone) is for the caller to see to: neither takes
-    None.
+    None. Two codecs with the same `origin` make the same bytes of a value.
     """
 
     decode: Callable[[bytes], Any]
     encode: Callable[[Any], bytes]
     name: str
     is_json: bool = False
+    origin: Any = None
 
 
 def resolve(type_: Any, serializer: Any = None) -> Codec:
@@ -79,7 +80,10 @@ def resolve(type_: Any, serializer: Any = None) -> Codec:
     else:
         decode, encode = _layered(plain, faust_codec, optional)
     name = serializer if isinstance(serializer, str) else repr(faust_codec)
-    return Codec(_guard_decode(decode, label), _guard_encode(encode, plain, label), f"{label} as {name}", is_json)
+    origin = (plain, optional, faust_codec)
+    return Codec(
+        _guard_decode(decode, label), _guard_encode(encode, plain, label), f"{label} as {name}", is_json, origin
+    )
 
 
 def key_codec(app: Any, schema: Any) -> Codec:

@@ -33,6 +33,7 @@ class Declaration:
     concurrency: int
     threads: bool
     answer_ttl: timedelta
+    publish: Any = None
 
 
 def check_options(name: str, declared: Any, options: Declaration) -> None:
@@ -55,6 +56,11 @@ def check_options(name: str, declared: Any, options: Declaration) -> None:
     if options.threads and not _has_plain_handler(declared):
         raise ConfigurationError(
             f"actor {name}: threads=True, and every handler is async: only plain functions are called in threads"
+        )
+    if options.publish is not None and getattr(declared, "state_type", None) in (None, type(None)):
+        raise ConfigurationError(
+            f"actor {name}: publish= is for the state of a class, and this actor has none: publish one of its stores "
+            "with app.store(..., publish=topic)"
         )
     names = [getattr(effect, "name", None) for effect in options.effects]
     for effect, its_name in zip(options.effects, names, strict=True):

@@ -12,7 +12,10 @@ from click.core import ParameterSource
 from faust.app.base import BootStrategy
 from mode import Service
 
+from actors._faust.access.tls import with_own_tls
 from actors._faust.codecs import ActorSchema
+from actors._faust.dashboard.pages import mount as mount_dashboard
+from actors._faust.operations import mount_operations
 from actors._faust.options import split_options
 from actors._faust.queries.server import answer_quickly, mount
 from actors._faust.service import ActorService
@@ -50,7 +53,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
         self.views: list[View[Any, Any]] = []
         self.declared_topics: list[Any] = []
         self._actor_service: ActorService | None = None
-        super().__init__(id, **faust_options)
+        super().__init__(id, **with_own_tls(self.actor_options, faust_options))
 
     def topic(self, *topics: str, **options: Any) -> Any:
         """Describe a topic, as Faust does; `msgspec.Struct` and dataclasses work as types, bytes and str are raw.
@@ -122,12 +125,22 @@ class FaustApp(faust.App):  # type: ignore[misc]
         else:
             self.finalize()
 
+    async def on_started_init_extra_services(self) -> None:
+        """Start the user's services; then Faust tells the terminal that the worker is ready."""
+        await super().on_started_init_extra_services()
+        if self._actor_service is not None:
+            self._actor_service.stand_back()
+
     def on_webserver_init(self, web: Any) -> None:
-        """Mount the queries; Faust may call this more than once."""
+        """Mount queries, dashboard, metrics and health; Faust may call this more than once."""
         super().on_webserver_init(web)
         if self.actors and self.actor_options.queries:
             mount(self, web.web_app)
             answer_quickly(web)
+            if self.actor_options.dashboard:
+                mount_dashboard(self, web.web_app)
+        if self.actors:
+            mount_operations(self, web.web_app)
 
     def worker_init(self) -> None:
         """Apply `--datadir`: Faust builds its settings before it reads the option."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,25 @@ class ActorOptions:
         queue_records: more is fetched for a task when fewer than these wait.
         revoke_timeout: how long a rebalance waits for handlers and commits.
         checkpoint_refresh: how often an idle task notes that its state is current.
+        acceptable_recovery_lag: a worker whose copy of a partition's state lacks more changelog records than this gets
+            the partition only when nobody has a better one; it warms its copy up first.
+        max_warmup_replicas: how many copies a worker warms up at a time.
         queries: whether a worker with a web server answers queries for state under `/actors`.
         queries_unprotected: answer them also where the web server can be reached from other machines, to whoever asks.
+            Nobody may administer for that reason.
+        query_tokens, admin_tokens: bearer tokens that allow to read, and to administer too: texts of at least 16
+            characters, or a `Path` to a file with one a line. All are taken; workers use the first among each other.
+            Also `QUERY_TOKENS` and `ADMIN_TOKENS` (with commas), or `QUERY_TOKENS_FILE` and `ADMIN_TOKENS_FILE`, in the
+            environment.
+        web_certificate, web_key: files with this worker's certificate and key, for HTTPS.
+        web_client_ca: a file with the certificates of those who sign clients' certificates: each of these may read.
+        web_ca: likewise for the servers of other workers; `web_client_ca` when left out.
+        admin_certificates: subjects of clients' certificates that may administer, as `CN=ops,O=Example`, `CN=ops`
+            whatever follows, or `DNS:ops.example`.
+        queries_per_second: how many requests a client, by token, certificate or address, may send; 0 for any number.
+        dashboard: whether such a worker has the pages under `/dashboard` too.
+        tracing: make an OpenTelemetry span of each message, and pass its context on; takes `faust-actors[otel]`, and a
+            tracer provider that the process sets up.
         state_seed: a folder of `spark_replay seed`: stores that this worker's disk has nothing of begin from there and
             read only the changelog's tail. Also `STATE_SEED` in the environment.
         rocksdb_cache_bytes, rocksdb_write_buffer_bytes: block cache and memtables, shared by all stores of the worker.
@@ -57,8 +75,20 @@ class ActorOptions:
     queue_records: int = 1_000
     revoke_timeout: timedelta = timedelta(seconds=3)
     checkpoint_refresh: timedelta = timedelta(seconds=60)
+    acceptable_recovery_lag: int = 10_000
+    max_warmup_replicas: int = 8
     queries: bool = True
     queries_unprotected: bool = False
+    query_tokens: Sequence[str] | Path | None = field(default=None, repr=False)
+    admin_tokens: Sequence[str] | Path | None = field(default=None, repr=False)
+    web_certificate: Path | str | None = None
+    web_key: Path | str | None = None
+    web_client_ca: Path | str | None = None
+    web_ca: Path | str | None = None
+    admin_certificates: Sequence[str] = ()
+    queries_per_second: float = 1_000.0
+    dashboard: bool = True
+    tracing: bool = False
     state_seed: Path | str | None = None
     rocksdb_cache_bytes: int = 64 * 1024 * 1024
     rocksdb_write_buffer_bytes: int = 64 * 1024 * 1024
@@ -66,7 +96,7 @@ class ActorOptions:
 
 def split_options(given: dict[str, Any]) -> tuple[ActorOptions, dict[str, Any]]:
     """Take ours out of the keyword arguments of `App`, and give what is left for Faust with our defaults."""
-    ours = {field.name for field in fields(ActorOptions)}
+    ours = {one.name for one in fields(ActorOptions)}
     options = ActorOptions(**{name: value for name, value in given.items() if name in ours})
     rest = {name: value for name, value in given.items() if name not in ours}
     return options, {**FAUST_DEFAULTS, **rest}

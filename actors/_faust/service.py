@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import click
 from faust.utils.terminal import SpinnerHandler
 from mode import Service
+from prometheus_client import REGISTRY
 
-from actors._core.assign import Task as TaskId
+from actors._faust.metrics import WorkerCollector
 from actors._faust.options import milliseconds
+from actors._faust.progress import Announcer, reminding
+from actors._faust.publishing import ensure_published
 from actors._faust.queries.service import QueryService
 from actors._faust.setup import Setup
+from actors._faust.standbys import lags, make_standbys, on_disk
 from actors._faust.views import View
 from actors._kafka.assignor import ActorAssignor
 from actors._kafka.consumer import KafkaSource
@@ -23,11 +30,14 @@ from actors._kafka.logs import KafkaLogs
 from actors._kafka.owners import KafkaOwners, encode_owner
 from actors._kafka.topics import Topics
 from actors.errors import ActorsError
+from actors.ports import Identity, TopicPartition
 from actors.runtime.blocking import LoopWatch
 from actors.runtime.clock import SystemClock
+from actors.runtime.meters import WorkerMeters
 from actors.runtime.outputs import OutputTopic
 from actors.runtime.restore import Restorer
 from actors.runtime.spec import ActorSpec, TaskServices
+from actors.runtime.standbys import CopyState, Standbys
 from actors.runtime.stores import StoreCache
 from actors.runtime.task import Task
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
@@ -56,6 +66,7 @@ class ActorService(Service):  # type: ignore[misc]
         self._worker: Worker | None = None
         self._source: KafkaSource | None = None
         self._late = LateSource()
+        self._standbys: Standbys | None = None
         self._control: ControlPlane | None = None
         self._folder: DataFolder | None = None
         self._cache: StoreCache | None = None
@@ -63,6 +74,9 @@ class ActorService(Service):  # type: ignore[misc]
         self._dispatcher: asyncio.Task[None] | None = None
         self._loop_watch: LoopWatch | None = None
         self.queries: QueryService | None = None
+        self.meters = WorkerMeters()
+        self._collector = WorkerCollector(app)
+        self._announcer: Announcer | None = None
         super().__init__(**options)
 
     @property
@@ -75,6 +89,29 @@ class ActorService(Service):  # type: ignore[misc]
         )
 
     @property
+    def worker(self) -> Worker | None:
+        """What runs the tasks, None before it has started."""
+        return self._worker
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the dispatcher ended although nobody stops the worker."""
+        return self._dispatcher is not None and self._dispatcher.done() and not self.should_stop
+
+    def end_offset(self, source: TopicPartition) -> int | None:
+        """Give the end of an input partition as the last fetch saw it."""
+        return self._late.end_offset(source)
+
+    def position(self, source: TopicPartition) -> int | None:
+        """Give the offset of an input partition that is fetched next."""
+        return self._late.position(source)
+
+    @property
+    def copies(self) -> list[CopyState]:
+        """The copies that this worker keeps of partitions that others own."""
+        return [] if self._standbys is None else self._standbys.copies
+
+    @property
     def setup(self) -> Setup | None:
         """The app's settings as this worker has read them, None before it has."""
         return self._setup
@@ -83,6 +120,11 @@ class ActorService(Service):  # type: ignore[misc]
         """Tell whether this worker owns the first actor's first partition."""
         first = min(self.app.actors, default=None)
         return any(task.spec.name == first and task.partition == 0 and task.epoch for task in self.tasks)
+
+    def stand_back(self) -> None:
+        """Take a bar away from the terminal, for who writes there next."""
+        if self._announcer is not None:
+            self._announcer.stand_back()
 
     async def connect(self) -> None:
         """Reach the broker, before anything of Faust's tries to."""
@@ -131,6 +173,7 @@ class ActorService(Service):  # type: ignore[misc]
         found = await setup.check_topics(topics)
         changelogs = await topics.ensure_compacted(setup.compacted(found), setup.changelog_settings)
         await setup.ensure_replies(topics)
+        await ensure_published(setup, topics, found)
         outputs = await setup.outputs(topics)
         specs = await setup.specs(found, changelogs, topics)
         resources = RocksResources(
@@ -138,12 +181,15 @@ class ActorService(Service):  # type: ignore[misc]
             write_buffer_bytes=self.app.actor_options.rocksdb_write_buffer_bytes,
         )
         self._cache = StoreCache(_opener(self._folder, resources), self._folder.discard)
-        await self._open_stores(specs)
+        async with reminding("waiting for the databases on this disk to be opened"):
+            await self._open_stores(specs)
         await self._open_views(setup)
         if not specs:
             return
         logs = KafkaLogs(setup.connection, self._control)
         owners = KafkaOwners(setup.owners_topic, logs)
+        self.meters.started_at_ms = SystemClock().wall_ms()
+        REGISTRY.register(self._collector)
         self._start_worker(setup, specs, logs, owners, outputs)
         await self._join(setup, specs)
         _collect_seldom()
@@ -157,7 +203,8 @@ class ActorService(Service):  # type: ignore[misc]
         """Open the app's views, so that handlers find them at their topics' ends."""
         for view in self.app.views:
             self._views.append(view)
-            await view.open_in_worker(self.app, setup.views_folder)
+            async with reminding(f"waiting for the view of topic {view.topic}, which is read to its end"):
+                await view.open_in_worker(self.app, setup.views_folder)
 
     async def _open_stores(self, specs: list[ActorSpec]) -> None:
         """Open what is on disk: the assignment prefers partitions whose state is here."""
@@ -201,6 +248,7 @@ class ActorService(Service):  # type: ignore[misc]
             resolve_output=outputs,
             encode_owner=lambda record: encode_owner(setup.owners_topic, record),
             asks=self.app.asks if setup.answers else None,
+            let_go=self._let_go,
         )
         self._worker = Worker(
             specs,
@@ -210,48 +258,72 @@ class ActorService(Service):  # type: ignore[misc]
             settings=WorkerSettings(revoke_s=self.app.actor_options.revoke_timeout.total_seconds()),
             task_log=lambda spec, partition, identity: setup.task_log(spec, partition, identity, self._control),
             on_failure=self._fail,
+            meters=self.meters,
         )
+        self._standbys = make_standbys(
+            setup,
+            specs,
+            worker=self._worker,
+            stores=self._cache,
+            control=self._control,
+            restorer=services.restorer,
+            clock=clock,
+            ask_for_rebalance=self._ask_for_rebalance,
+        )
+        outages = setup.connection.outages
+        self._announcer = Announcer(
+            self._worker, group=setup.group, away=lambda: outages.away, stream=None if is_quiet() else sys.__stderr__
+        )
+        self._announcer.start()
         if self.app.conf.web_enabled and self.app.actor_options.queries:
             self.queries = QueryService(
-                setup, specs, worker=self._worker, control=self._control, owners=owners, clock=clock
+                setup,
+                specs,
+                worker=self._worker,
+                standbys=self._standbys,
+                control=self._control,
+                owners=owners,
+                clock=clock,
             )
 
     async def _join(self, setup: Setup, specs: list[ActorSpec]) -> None:
-        worker, cache = self._worker, self._cache
-        if worker is None or cache is None:
+        worker, cache, standbys = self._worker, self._cache, self._standbys
+        if worker is None or cache is None or standbys is None:
             raise AssertionError("the group is joined last")
-        actors = {store.name: spec.name for spec in specs for store in spec.stores}
-
-        def on_disk() -> dict[TaskId, int]:
-            found: dict[TaskId, int] = {}
-            for store, partition, held in cache.opened():
-                try:
-                    position = held.position()
-                except StoreError:
-                    # It is being built anew: nothing that counts is on disk.
-                    continue
-                if position is not None and store in actors:
-                    task = TaskId(actors[store], partition)
-                    found[task] = found.get(task, 0) + position.changelog_offset
-            return found
-
         assignor = ActorAssignor(
             instance_id=setup.instance_id or "",
             address=setup.address,
             actors={spec.topic: spec.name for spec in specs},
-            on_disk=on_disk,
+            on_disk=lambda: on_disk(setup, specs, cache),
+            lags=lambda: lags(specs, worker, standbys),
+            rules=setup.placement_rules(),
         )
+
+        def assigned(identity: Identity, partitions: list[TopicPartition]) -> None:
+            # Copies of what is assigned are let go before its tasks exist.
+            standbys.assign(assignor.copies)
+            worker.assigned(identity, partitions)
+
+        standbys.start()
         self._late.source = self._source = await KafkaSource.open(
             setup.connection,
             setup.group_settings,
             [spec.topic for spec in specs],
             assignor,
-            assigned=worker.assigned,
+            assigned=assigned,
             revoked=worker.revoked,
             room=worker.room,
             lost=worker.lost,
             failed=self._fail,
         )
+
+    async def _let_go(self, actor: str, partition: int) -> None:
+        if self._standbys is not None:
+            await self._standbys.let_go(actor, partition)
+
+    def _ask_for_rebalance(self) -> None:
+        if self._source is not None:
+            self._source.ask_for_rebalance()
 
     # --- while it runs ---------------------------------------------------------------------------------------------
 
@@ -278,6 +350,8 @@ class ActorService(Service):  # type: ignore[misc]
     # --- stop ------------------------------------------------------------------------------------------------------
 
     async def _close(self) -> None:
+        if self._announcer is not None:
+            self._announcer.stop()
         queries, self.queries = self.queries, None
         if queries is not None:
             await queries.close()
@@ -288,8 +362,12 @@ class ActorService(Service):  # type: ignore[misc]
             await self._close_parts()
 
     async def _close_parts(self) -> None:
+        with contextlib.suppress(KeyError):
+            REGISTRY.unregister(self._collector)
         if self._loop_watch is not None:
             self._loop_watch.stop()
+        if self._standbys is not None:
+            await self._standbys.stop()
         if self._source is not None:
             await self._source.close()
         if self._dispatcher is not None:
@@ -310,6 +388,12 @@ def refuse(app: Any, error: Exception) -> None:
     """End the worker with one line that says why."""
     logger.critical("%s can't start: %s", app.conf.id, error)
     raise SystemExit(1) from None
+
+
+def is_quiet() -> bool:
+    """Tell whether the command was given `--quiet`."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.find_root().params.get("quiet"))
 
 
 def _collect_seldom() -> None:

@@ -12,26 +12,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth, server_list
 from faust.types import ProcessingGuarantee
 
 from actors._core.commit import Backoff, CommitPolicy
+from actors._core.placement import PlacementRules
 from actors._core.takeover import ResetPolicy, StartRules
+from actors._faust.access.settings import check_access, own_address, tokens_of
+from actors._faust.access.tls import Hops
+from actors._faust.brokers import reached
 from actors._faust.codecs import Codec, key_codec, resolve, value_codec
 from actors._faust.options import milliseconds
-from actors._faust.queries.access import check_access, own_address
+from actors._faust.publishing import publication, published_stores
+from actors._faust.tracing import check_tracing, traced
 from actors._kafka.asks import KafkaAsks
 from actors._kafka.connection import Connection
 from actors._kafka.consumer import GroupSettings, check_timeouts
 from actors._kafka.control import ControlPlane, TopicInfo
 from actors._kafka.producer import OrderedLog, TransactionLog
 from actors._kafka.topics import DEFAULT_MAX_RECORD_BYTES, ChangelogSettings, Topics
-from actors.errors import ConfigurationError, UnknownTopicError
+from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import Identity, TaskLog
 from actors.runtime.answers import Answers
 from actors.runtime.asks import REPLY_CONFIG, REPLY_PARTITIONS
 from actors.runtime.context import Recipient
 from actors.runtime.outputs import OutputTopic
+from actors.runtime.publishing import Publication, PublishedStore
 from actors.runtime.restore import Changelog
 from actors.runtime.spec import ActorSpec, TaskSettings
 from stores.seed import SeedFolder
@@ -54,6 +59,7 @@ class Setup:
         self.app = app
         conf, options = app.conf, app.actor_options
         self._max_record_bytes: dict[str, int] = {}
+        self._opened: Callable[[Any, str], OutputTopic] | None = None
         self.group = f"{conf.id}-actors"
         self.owners_topic = f"{conf.id}-actors-owners"
         self.dead_letter_topic = f"{conf.id}-dead-letters"
@@ -66,7 +72,8 @@ class Setup:
         self.exactly_once = conf.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE
         self.instance_id: str | None = conf.consumer_group_instance_id or None
         self.worker = self.instance_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
-        self.address = own_address(conf)
+        self.address = own_address(app)
+        self.is_tracing = options.tracing
         self.connection = connection(app)
         self.changelog_settings = ChangelogSettings(
             replication_factor=_replication_factor(app),
@@ -88,6 +95,19 @@ class Setup:
             max_poll_records=conf.broker_max_poll_records,
         )
 
+    def hops(self) -> Hops:
+        """Give how this worker asks others, which takes files that only a worker can read."""
+        return Hops.of(tokens_of(self.app), self.app.actor_options)
+
+    def placement_rules(self) -> PlacementRules:
+        """Give what the group's leader goes by."""
+        options = self.app.actor_options
+        return PlacementRules(
+            standbys=_standby_replicas(self.app),
+            acceptable_lag=options.acceptable_recovery_lag,
+            max_warm_ups=options.max_warmup_replicas,
+        )
+
     def check_settings(self) -> None:
         """Refuse settings that can't work.
 
@@ -96,6 +116,8 @@ class Setup:
         """
         check_timeouts(self.group_settings, self.app.actor_options.revoke_timeout.total_seconds())
         check_access(self.app)
+        check_tracing(self.app)
+        _check_copies(self.placement_rules())
         if self.app.conf.blocking_timeout:
             raise ConfigurationError(
                 "blocking_timeout (--blocking-timeout) raises inside whatever code runs, a commit as well: leave it out"
@@ -139,7 +161,7 @@ class Setup:
     async def specs(
         self, inputs: Mapping[str, TopicInfo], changelogs: Mapping[str, TopicInfo], topics: Topics
     ) -> list[ActorSpec]:
-        """Give the actors as the runtime needs them."""
+        """Give the actors as the runtime needs them; `outputs` comes first."""
         configs = await topics.configs(changelogs)
         for name, config in configs.items():
             self._max_record_bytes[name] = int(config["max.message.bytes"])
@@ -178,7 +200,7 @@ class Setup:
                 partition_count=changelogs[name].partitions,
             )
         answers = self._answers(definition)
-        return ActorSpec(
+        spec = ActorSpec(
             name=definition.name,
             topic=definition.topic_name,
             partition_count=inputs[definition.topic_name].partitions,
@@ -196,7 +218,16 @@ class Setup:
             parked=definition.parked,
             dead_letters=self._dead_letters() if definition.buries else None,
             answers=answers,
+            published={
+                store.name: self._publication(store) for store in definition.stores if isinstance(store, PublishedStore)
+            },
         )
+        return traced(spec, self.group) if self.is_tracing else spec
+
+    def _publication(self, store: PublishedStore[Any, Any]) -> Publication:
+        if self._opened is None:
+            raise AssertionError("outputs() finds the topics that specs() needs")
+        return publication(store, self._opened(store.publish, str(store.publish.get_topic_name())))
 
     @property
     def answers(self) -> bool:
@@ -244,7 +275,7 @@ class Setup:
         configs = await topics.configs(existing)
         for name, config in configs.items():
             self._max_record_bytes[name] = int(config["max.message.bytes"])
-        anything = resolve(None, None)
+        anything, published = resolve(None, None), published_stores(self)
 
         def find(topic: Any) -> OutputTopic:
             if isinstance(topic, Recipient):
@@ -259,6 +290,14 @@ class Setup:
                     answer_decoder=_answer_decoder(definition),
                 )
             name = topic if isinstance(topic, str) else str(topic.get_topic_name())
+            if name in published:
+                raise UsageError(
+                    f"ctx.send(): store {published[name][0].name} is published to topic {name}, and readers take "
+                    "every record there for its state: write to the store, or send to another topic"
+                )
+            return opened(topic, name)
+
+        def opened(topic: Any, name: str) -> OutputTopic:
             if name not in existing:
                 raise UnknownTopicError(
                     f"topic {name} wasn't on the broker when the worker started, or isn't declared with "
@@ -276,6 +315,7 @@ class Setup:
                 is_compacted="compact" in configs[name]["cleanup.policy"],
             )
 
+        self._opened = opened
         return _Found(find).__getitem__
 
     def batch_bytes(self, topic: str) -> int:
@@ -302,24 +342,26 @@ class Setup:
 
     def task_log(self, spec: ActorSpec, partition: int, identity: Identity, control: ControlPlane | None) -> TaskLog:
         """Give the writing side of a task."""
-        options = self.app.actor_options
-        # Names can't contain colons, so that no two apps' tasks share an id and fence each other.
-        name = f"{self.app.conf.id}:{spec.name}:{partition}"
-        deadline_s = options.commit_deadline.total_seconds()
         if not self.exactly_once:
             return OrderedLog(
                 self.connection,
-                name=name,
+                name=f"{self.app.conf.id}:{spec.name}:{partition}",
                 group=self.group,
                 identity=identity,
                 control=control,
                 batch_bytes=self.batch_bytes,
                 compression=self.app.conf.producer_compression_type,
-                commit_deadline_s=deadline_s,
+                commit_deadline_s=self.app.actor_options.commit_deadline.total_seconds(),
             )
+        return self.transaction_log(spec.name, partition)
+
+    def transaction_log(self, actor: str, partition: int) -> TransactionLog:
+        """Give what writes as a task does that commits in transactions."""
+        deadline_s = self.app.actor_options.commit_deadline.total_seconds()
         return TransactionLog(
             self.connection,
-            transactional_id=name,
+            # Names can't contain colons, so that no two apps' tasks share an id and fence each other.
+            transactional_id=f"{self.app.conf.id}:{actor}:{partition}",
             group=self.group,
             batch_bytes=self.batch_bytes,
             compression=self.app.conf.producer_compression_type,
@@ -365,11 +407,7 @@ def _as_it_is(raw: bytes) -> bytes:
 def connection(app: Any) -> Connection:
     """Give how the app's brokers are reached."""
     conf = app.conf
-    return Connection(
-        bootstrap=tuple(server_list(conf.broker_consumer, 9092)),
-        security=dict(credentials_to_aiokafka_auth(conf.broker_credentials, conf.ssl_context)),
-        client_id=conf.broker_client_id,
-    )
+    return reached(conf.broker_consumer, conf.broker_credentials, conf.ssl_context, client_id=conf.broker_client_id)
 
 
 def changelog_topic(app: Any, store: str) -> str:
@@ -386,6 +424,23 @@ def _replication_factor(app: App) -> int:
     """Give the setting where it was set, else the broker's default: Faust's own default of 1 would lose state."""
     given = "topic_replication_factor" in app._default_options[1] or "TOPIC_REPLICATION_FACTOR" in os.environ
     return int(app.conf.topic_replication_factor) if given else BROKER_DEFAULT
+
+
+def _check_copies(rules: PlacementRules) -> None:
+    settings = {
+        "table_standby_replicas": (rules.standbys, 0),
+        "acceptable_recovery_lag": (rules.acceptable_lag, 0),
+        "max_warmup_replicas": (rules.max_warm_ups, 1),
+    }
+    for name, (value, least) in settings.items():
+        if value < least:
+            raise ConfigurationError(f"{name}={value}: use {least} or more")
+
+
+def _standby_replicas(app: App) -> int:
+    """Give the setting where it was set, else none: Faust's own default of 1 would double everybody's disks."""
+    given = "table_standby_replicas" in app._default_options[1] or "TABLE_STANDBY_REPLICAS" in os.environ
+    return int(app.conf.table_standby_replicas) if given else 0
 
 
 def _by_value(anything: Codec) -> Codec:

@@ -39,7 +39,7 @@ def versioned(codec: Codec, version: int, upgrades: Upgrades, owner: str) -> Cod
     if not codec.is_json:
         return codec
     if version == 1:
-        return Codec(lambda raw: codec.decode(_refuse_newer(raw, owner)), codec.encode, codec.name)
+        return Codec(lambda raw: codec.decode(_refuse_newer(raw, owner)), codec.encode, codec.name, origin=codec.origin)
     head = _HEAD.pack(_PREFIX, version)
     decode, encode = codec.decode, codec.encode
 

@@ -7,10 +7,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth, server_list
 from faust.types.auth import to_credentials
 from faust.utils.urls import urllist
 
+from actors._faust.brokers import reached
 from actors._faust.codecs import resolve
 from actors._faust.options import milliseconds
 from actors._faust.setup import changelog_topic, connection, topic_codecs
@@ -75,16 +75,14 @@ class View(TopicView[K, V]):
     ) -> None:
         key, value = resolve(key_type, key_serializer), resolve(value_type, value_serializer)
         codecs = ViewCodecs(key.encode, key.decode, value.decode)
-        security = credentials_to_aiokafka_auth(to_credentials(broker_credentials), ssl_context)
-        reached = Connection(
-            bootstrap=tuple(server_list(urllist(broker, default_scheme="kafka"), 9092)), security=dict(security)
-        )
+        brokers = urllist(broker, default_scheme="kafka")
+        there = reached(brokers, to_credentials(broker_credentials), ssl_context)
         self.folder = None if folder is None else Path(folder)
         self.in_memory = folder is None
         super().__init__(
             lambda: topic,
             codecs=lambda: codecs,
-            connect=lambda: connect(topic, reached, self.folder, milliseconds(clock_skew_margin)),
+            connect=lambda: connect(topic, there, self.folder, milliseconds(clock_skew_margin)),
         )
 
     @classmethod
@@ -129,11 +127,11 @@ def margin_ms(app: App) -> int:
     return milliseconds(app.actor_options.clock_skew_margin)
 
 
-async def connect(topic: str, reached: Connection, folder: Path | None, clock_skew_margin_ms: int) -> ViewParts:
+async def connect(topic: str, there: Connection, folder: Path | None, clock_skew_margin_ms: int) -> ViewParts:
     """Give what a view works with."""
     stores = copy_stores(topic, folder)
     try:
-        logs = await KafkaTopicLogs.open(reached)
+        logs = await KafkaTopicLogs.open(there)
     except BaseException:
         stores.close()
         raise

@@ -1,9 +1,10 @@
 """Carries our assignment (`actors._core.assign`) through the group protocol.
 
-Each member's user data says what it owned, in which generation, and what its disk holds. The leader sends no more than
-the partitions back: a table of all owners for every member would make the group's own record, which Kafka keeps in one
-message, grow with members times tasks. Who wants to know the owners reads the leader registry. Members of a
-rolling upgrade may subscribe to different topics: a topic's tasks go to its subscribers only.
+Each member's user data says what it owned, in which generation, what its disk holds and what that lacks. The leader
+sends each member its partitions and, as user data, the copies that it shall keep, and no more: a table of all owners
+for every member would make the group's own record, which Kafka keeps in one message, grow with members times tasks. Who
+wants to know the owners reads the leader registry. Members of a rolling upgrade may subscribe to different topics: a
+topic's tasks go to its subscribers only.
 """
 
 from __future__ import annotations
@@ -16,13 +17,9 @@ from typing import Any
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
-from actors._core.assign import (
-    Member,
-    assign,
-    decode_member_data,
-    encode_member_data,
-)
+from actors._core.assign import Member, decode_member_data, encode_member_data
 from actors._core.assign import Task as TaskId
+from actors._core.placement import Copies, PlacementRules, decode_copies, encode_copies, place
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +29,12 @@ PROTOCOL_VERSION = 0
 class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
     """Made once per worker.
 
-    `on_disk` gives the changelog positions that the worker's disk holds, by task; `actors` the actor of each topic;
-    `generation` the group's generation as the member knows it, set by whoever joins.
+    `on_disk` gives the changelog positions that the worker's disk holds, by task; `lags` what these lack, where it is
+    known, None for a member that can't follow changelogs; `actors` the actor of each topic; `rules` are what it goes
+    by as the leader; `generation` gives the group's generation as the member knows it, set by whoever joins.
+
+    Attributes:
+        copies: what this member shall keep copies of.
     """
 
     name = "faust-actors"
@@ -45,11 +46,16 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         address: str,
         actors: Mapping[str, str],
         on_disk: Callable[[], Mapping[TaskId, int]],
+        lags: Callable[[], Mapping[TaskId, int]] | None = None,
+        rules: PlacementRules | None = None,
     ) -> None:
         self._instance_id = instance_id
         self._address = address
         self._actors = actors
         self._on_disk = on_disk
+        self._lags = lags
+        self._rules = rules or PlacementRules()
+        self.copies = Copies()
         self.generation: Callable[[], int] = lambda: -1
         self._owned: frozenset[TaskId] = frozenset()
         self._owned_generation = -1
@@ -63,6 +69,8 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
             generation=self._owned_generation,
             owned=self._owned,
             on_disk=self._on_disk(),
+            lags={} if self._lags is None else self._lags(),
+            follows=self._lags is not None,
         )
         return ConsumerProtocolMemberMetadata(PROTOCOL_VERSION, sorted(topics), encode_member_data(member))
 
@@ -72,38 +80,51 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         """Assign all partitions; runs on the group's leader."""
         decoded = {member_id: decode_member_data(member_id, data.user_data) for member_id, data in members.items()}
         owners: dict[TaskId, Member] = {}
+        copies: dict[str, list[Copies]] = defaultdict(list)
         for topics, subscribers in _by_subscribers(members).items():
             tasks = [
                 TaskId(self._task_name(topic), partition)
                 for topic in topics
                 for partition in cluster.partitions_for_topic(topic) or ()
             ]
-            for member_id, owned in assign([decoded[member_id] for member_id in subscribers], tasks).items():
+            placement = place([decoded[member_id] for member_id in subscribers], tasks, self._rules)
+            for member_id, owned in placement.owners.items():
                 owners.update(dict.fromkeys(owned, decoded[member_id]))
-        return self._encode(members, owners)
+                copies[member_id].append(placement.copies[member_id])
+        return self._encode(members, owners, {member_id: _together(parts) for member_id, parts in copies.items()})
 
     def _encode(
-        self, members: Iterable[str], owners: Mapping[TaskId, Member]
+        self, members: Iterable[str], owners: Mapping[TaskId, Member], copies: Mapping[str, Copies]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
         topics = {actor: topic for topic, actor in self._actors.items()}
         partitions: dict[str, dict[str, list[int]]] = {member_id: defaultdict(list) for member_id in members}
         for task, member in sorted(owners.items()):
             partitions[member.member_id][topics.get(task.actor, task.actor)].append(task.partition)
         return {
-            member_id: ConsumerProtocolMemberAssignment(PROTOCOL_VERSION, list(found.items()), b"")
+            member_id: ConsumerProtocolMemberAssignment(
+                PROTOCOL_VERSION, list(found.items()), encode_copies(copies.get(member_id, Copies()))
+            )
             for member_id, found in partitions.items()
         }
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Remember what this member owns now, for the next rebalance."""
+        """Remember what this member owns now, for the next rebalance, and what it shall keep copies of."""
         self._owned = frozenset(
             TaskId(self._task_name(topic), partition) for topic, partition in assignment.partitions()
         )
         self._owned_generation = self.generation()
+        self.copies = decode_copies(assignment.user_data)
 
     def _task_name(self, topic: str) -> str:
         """Give the topic's actor; of an actor that only newer workers have, the topic's own name."""
         return self._actors.get(topic, topic)
+
+
+def _together(parts: Iterable[Copies]) -> Copies:
+    parts = list(parts)
+    return Copies(
+        frozenset().union(*(part.standbys for part in parts)), frozenset().union(*(part.warm_ups for part in parts))
+    )
 
 
 def _by_subscribers(

@@ -26,7 +26,7 @@ class Connection:
     """Where the brokers are (`host:port`, …) and how to get in (aiokafka's own arguments)."""
 
     bootstrap: tuple[str, ...]
-    security: Mapping[str, Any] = field(default_factory=dict)
+    security: Mapping[str, Any] = field(default_factory=dict, repr=False)
     client_id: str = "faust-actors"
     request_timeout_ms: int = 20_000
     outages: Outages = field(default_factory=Outages, compare=False, repr=False)

@@ -175,6 +175,15 @@ class KafkaSource:
         state = assignment.state_value(partition)
         return int(state.position) if state.has_valid_position else None
 
+    def end_offset(self, source: TopicPartition) -> int | None:
+        """Give the high watermark that came with the last fetch of the partition."""
+        assignment = self._consumer._subscription.subscription.assignment
+        partition = KafkaPartition(*source)
+        if assignment is None or partition not in assignment.tps:
+            return None
+        end: int | None = assignment.state_value(partition).highwater
+        return end
+
     def start_from(self, source: TopicPartition, offset: int) -> None:
         """Deliver records from `offset` on."""
         partition = KafkaPartition(*source)
@@ -192,6 +201,12 @@ class KafkaSource:
     def has_room(self) -> None:
         """Say that a queue which was full has room again."""
         self._room()
+
+    def ask_for_rebalance(self) -> None:
+        """Join anew, with what this member has to say now; the group rebalances if that is something else."""
+        coordinator = self._consumer._coordinator
+        if not self._is_closed and coordinator is not None:
+            coordinator.request_rejoin()
 
     async def close(self) -> None:
         """Leave the group. May be called twice."""

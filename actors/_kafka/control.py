@@ -32,8 +32,9 @@ from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from actors._core.takeover import LogBounds
-from actors._kafka.connection import Connection, broker_errors
+from actors._kafka.connection import Connection
 from actors._kafka.protocol import TopicIdsRequest
+from actors._kafka.reaching import reaching
 from actors.errors import BrokerUnavailableError
 from actors.ports import Committed, Identity, TopicPartition
 
@@ -69,12 +70,13 @@ class ControlPlane:
         """Connect.
 
         Raises:
+            BrokerRefusedError: the password isn't taken, or the broker's certificate isn't trusted.
             BrokerUnavailableError: no broker of the list answers.
         """
         client = AIOKafkaClient(**connection.arguments("control"))
         connection.outages.watch(client)
         try:
-            with broker_errors(f"no broker answers at {', '.join(connection.bootstrap)}"):
+            async with reaching(connection):
                 await client.bootstrap()
         except BaseException:
             await client.close()
@@ -121,7 +123,7 @@ class ControlPlane:
             return False
         if response.error_code == _FENCED_INSTANCE_ID:
             return False
-        self._check(response.error_code)
+        self.check(response.error_code)
         return True
 
     async def committed(self, source: TopicPartition) -> Committed | None:
@@ -130,11 +132,11 @@ class ControlPlane:
         async def ask() -> Committed | None:
             request = OffsetFetchRequest(self._group, [(source.topic, [source.partition])])
             response = await self.ask_coordinator(request)
-            self._check(response.error_code)
+            self.check(response.error_code)
             for topic, partitions in response.topics:
                 for partition, offset, metadata, code in partitions:
                     if (topic, partition) == source:
-                        self._check(code)
+                        self.check(code)
                         return None if offset == -1 else Committed(offset, metadata or "")
             raise UnknownTopicOrPartitionError(f"{source} is missing from the answer")
 
@@ -196,7 +198,8 @@ class ControlPlane:
             self._coordinator = None
             raise
 
-    def _check(self, code: int) -> None:
+    def check(self, code: int) -> None:
+        """Raise what an error code of the coordinator stands for."""
         error = for_code(code)
         if error is not NoError:
             raise self._moved(error)

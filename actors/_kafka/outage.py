@@ -46,6 +46,11 @@ class Outages:
         """Whether some broker can't be reached."""
         return bool(self._down)
 
+    @property
+    def away(self) -> list[str]:
+        """The addresses of brokers that can't be reached."""
+        return [down.address for down in self._down.values()]
+
     def watch(self, client: AIOKafkaClient) -> None:
         """Make a client share what is known about brokers that are away."""
         connect = client._get_conn

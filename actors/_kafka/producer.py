@@ -52,14 +52,15 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._kafka.batches import MAX_BATCH_BYTES, by_partition, changelog_records, output_records, pack
 from actors._kafka.connection import Connection, broker_errors
-from actors.errors import CommitRefusedError, OutcomeUnknownError
-from actors.ports import CommitBatch, CommitReceipt, Identity
+from actors.errors import CommitRefusedError, FencedError, OutcomeUnknownError
+from actors.ports import NO_OFFSET, CommitBatch, CommitReceipt, Identity
 
 logger = logging.getLogger(__name__)
 
 QUICK_BACKOFF_S = 0.002
 SLOW_BACKOFF_S = 0.1
 CLOSE_S = 5.0
+FENCED = "fenced"
 _REFUSED = (
     InvalidMessageError,
     InvalidTimestampError,
@@ -149,12 +150,14 @@ class TransactionLog:
                 what = f"commit of {self._transactional_id} at {batch.next_offset}"
                 raise CommitRefusedError(f"{what}: {refused}") from error
             why = _reason(error)
-            raise OutcomeUnknownError(f"commit of {self._transactional_id} at {batch.next_offset}: {why}") from error
+            unknown = FencedError if why == FENCED else OutcomeUnknownError
+            raise unknown(f"commit of {self._transactional_id} at {batch.next_offset}: {why}") from error
 
     async def _transaction(self, producer: AIOKafkaProducer, batch: CommitBatch) -> CommitReceipt:
         offsets = {KafkaPartition(*batch.source): OffsetAndMetadata(batch.next_offset, batch.metadata)}
         await producer.begin_transaction()
-        await producer.send_offsets_to_transaction(offsets, self._group)
+        if batch.next_offset != NO_OFFSET:
+            await producer.send_offsets_to_transaction(offsets, self._group)
         receipt = await send_all(producer, batch, self._batch_bytes)
         await producer.commit_transaction()
         producer._sender._retry_backoff = QUICK_BACKOFF_S
@@ -286,7 +289,7 @@ def _reason(error: BaseException) -> str:
         error = error.__cause__
     if isinstance(error, TransportFaultError):
         return str(error)
-    return "fenced" if isinstance(error, ProducerFenced) else f"{type(error).__name__}: {error}"
+    return FENCED if isinstance(error, ProducerFenced) else f"{type(error).__name__}: {error}"
 
 
 async def send_all(producer: AIOKafkaProducer, batch: CommitBatch, batch_bytes: Callable[[str], int]) -> CommitReceipt:

@@ -18,14 +18,18 @@ from actors.errors import BrokerUnavailableError, RestoreError
 from actors.ports import LogRecord, TopicFacts, TopicPartition
 
 FETCH_BYTES = 1024 * 1024
+FETCH_BUDGET_BYTES = 32 * 1024 * 1024
+LEAST_FETCH_BYTES = 64 * 1024
+"""What is fetched ahead of all partitions that are followed together, and the least for one."""
 
 
 class KafkaTopicLogs:
     """`actors.ports.TopicLogs` over brokers. Made by `open`."""
 
-    def __init__(self, connection: Connection, control: ControlPlane) -> None:
+    def __init__(self, connection: Connection, control: ControlPlane, *, role: str = "view") -> None:
         self._connection = connection
         self._control = control
+        self._role = role
         self._logs = KafkaLogs(connection, control)
         self._topics = Topics(connection, control)
         self._facts: TopicFacts | None = None
@@ -66,7 +70,7 @@ class KafkaTopicLogs:
 
     async def follow(self, positions: Mapping[TopicPartition, int]) -> KafkaFollowing:
         """See `actors.ports.TopicLogs.follow`."""
-        return await KafkaFollowing.open(self._connection, positions)
+        return await KafkaFollowing.open(self._connection, positions, role=self._role)
 
     async def close(self) -> None:
         """See `actors.ports.TopicLogs.close`."""
@@ -81,13 +85,16 @@ class KafkaFollowing:
         self._positions = dict(positions)
 
     @classmethod
-    async def open(cls, connection: Connection, positions: Mapping[TopicPartition, int]) -> KafkaFollowing:
+    async def open(
+        cls, connection: Connection, positions: Mapping[TopicPartition, int], *, role: str = "view"
+    ) -> KafkaFollowing:
         """Begin to read.
 
         Raises:
             BrokerUnavailableError: no broker answers.
         """
-        consumer = committed_reader(connection, "view", FETCH_BYTES)
+        share = max(LEAST_FETCH_BYTES, FETCH_BUDGET_BYTES // max(1, len(positions)))
+        consumer = committed_reader(connection, role, min(FETCH_BYTES, share))
         try:
             with broker_errors("following a topic"):
                 await consumer.start()

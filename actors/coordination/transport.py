@@ -14,7 +14,14 @@ import msgspec
 from actors._core.partitioner import partition_for
 from actors.coordination import messages as m
 from actors.coordination.errors import CoordinationError, CoordinationTimeoutError, ProtocolError, error_of
-from actors.errors import AskClosedError, AskError, AskTimeoutError, BrokerUnavailableError, UnknownTopicError
+from actors.errors import (
+    AskClosedError,
+    AskError,
+    AskTimeoutError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    UnknownTopicError,
+)
 from actors.ports import Answer, Asks, Clock, Question
 from actors.runtime.asks import OK, carry, deadline_header
 from actors.runtime.context import Context, Recipient
@@ -95,6 +102,8 @@ class Outside:
                 answer = await carry(once, clock, timedelta(seconds=max(0.0, min(left_s, AGAIN_S))), what)
             except AskClosedError as error:
                 raise CoordinationError(f"{what}: {error}: make a new client", "closed") from error
+            except BrokerRefusedError as error:
+                raise CoordinationError(f"{what}: {error}", "broker-refused") from error
             except AskTimeoutError as error:
                 if until_s - clock.monotonic() < LEAST_S:
                     raise CoordinationTimeoutError(

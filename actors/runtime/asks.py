@@ -39,6 +39,7 @@ from actors.errors import (
     AskFailedError,
     AskRejectedError,
     AskTimeoutError,
+    BrokerRefusedError,
     BrokerUnavailableError,
     RecordTooLargeError,
     UsageError,
@@ -203,6 +204,7 @@ async def carry(ask: Callable[[float], Awaitable[Answer]], clock: Clock, timeout
 
     Raises:
         AskTimeoutError: none came in time.
+        BrokerRefusedError: the broker doesn't take who asks.
     """
     until_s = clock.monotonic() + timeout.total_seconds()
     failure: BrokerUnavailableError | None = None
@@ -211,6 +213,9 @@ async def carry(ask: Callable[[float], Awaitable[Answer]], clock: Clock, timeout
             return await ask(left_s)
         except TimeoutError:
             break
+        except BrokerRefusedError:
+            # Settings don't get better by waiting.
+            raise
         except BrokerUnavailableError as error:
             failure = error
         await clock.sleep(min(RETRY_S, max(0.0, until_s - clock.monotonic())))

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from actors.runtime.answers import AnswerLater, Answers
     from actors.runtime.asks import Asker
     from actors.runtime.effects import Effects
+    from actors.runtime.publishing import Publications
     from actors.runtime.timers import Timers
 
 K = TypeVar("K")
@@ -53,15 +54,15 @@ class Tools:
     effects: Effects | None = None
     asks: Asker | None = None
     answers: Answers | None = None
+    published: Publications = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class TaskState:
     """What all messages of one task share. `max_record_bytes` is by store; `outputs` grows until the commit.
 
-    `output_bytes` is about what the outputs take in a batch; after a message was taken back it is too high, never too
-    low. `on_wait` is set where each message has a state of its own: it is called with 1 when the message begins to wait
-    for another actor, with -1 when it goes on.
+    `output_bytes` is about what the outputs take in a batch; it may be too high, never too low. `on_wait` is set where
+    each message has a state of its own: called with 1 when the message waits for another actor, -1 when it goes on.
     """
 
     actor: str

@@ -106,7 +106,7 @@ class Effect:
         return Backoff(self.first_wait.total_seconds(), self.longest_wait.total_seconds()).delay_s(attempts)
 
 
-class EffectRecord(msgspec.Struct, frozen=True, kw_only=True):
+class EffectRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A call in the outbox.
 
     Attributes:
@@ -116,6 +116,7 @@ class EffectRecord(msgspec.Struct, frozen=True, kw_only=True):
         next_ms: the next attempt isn't made before, Unix milliseconds.
         error: why the last attempt failed.
         parked: it isn't tried again until somebody says so.
+        trace: the context of the span that recorded it, where messages are traced.
     """
 
     id: str
@@ -126,6 +127,7 @@ class EffectRecord(msgspec.Struct, frozen=True, kw_only=True):
     next_ms: int = 0
     error: str | None = None
     parked: bool = False
+    trace: dict[str, str] = {}
 
 
 Mark = tuple[bytes, str, int, bool]

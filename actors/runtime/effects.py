@@ -145,7 +145,9 @@ class Effects:
         if state is None:
             raise UsageError("ctx.effect() after the message was handled: call it before that")
         effect = self._effect(function)
-        record = EffectRecord(id=ctx.next_id(), name=effect.name, args=list(args), kwargs=dict(kwargs))
+        tracing = self._spec.tracing
+        carried = {} if tracing is None else tracing.carried()
+        record = EffectRecord(id=ctx.next_id(), name=effect.name, args=list(args), kwargs=dict(kwargs), trace=carried)
         raw = self._encoded(effect, record)
         store_key = make_key(ctx._raw_key, self._next_sequence(state.overlays[self._store], ctx._raw_key))
         limit = state.max_record_bytes[self._store.name] - RESERVE_BYTES
@@ -327,7 +329,8 @@ class Effects:
     async def _attempt(self, run: Run, effect: Effect) -> None:
         running = asyncio.current_task()
         try:
-            run.outcome = await self._outcome(run, effect)
+            tracing, attempt = self._spec.tracing, self._outcome(run, effect)
+            run.outcome = await (attempt if tracing is None else tracing.effect(run.head.record, attempt))
             self._running.discard(running)
             if not self._is_closed:
                 self._ended.append(run)

@@ -90,6 +90,7 @@ class Lanes:
         self._waiting = 0
         self._changed = asyncio.Event()
         self._error: BaseException | None = None
+        self._merged = 0
         self._is_closed = False
 
     def __len__(self) -> int:
@@ -195,6 +196,11 @@ class Lanes:
         while self._done:
             self.merge_one()
 
+    def take_count(self) -> int:
+        """Give how many input records were merged since the last call."""
+        count, self._merged = self._merged, 0
+        return count
+
     def merge_one(self) -> InputRecord | None:
         """Merge the message that was done first; give it, None when there is none."""
         while self._done:
@@ -220,6 +226,7 @@ class Lanes:
         else:
             del self._lines[line.key]
         if slot.turn is None:
+            self._merged += 1
             self._progress.finish(slot.record.offset)
             shared.scope.source_offset = self._progress.reached - 1
             if self._saw is not None:

@@ -12,6 +12,7 @@ from actors._core.progress import Progress, encode_finished
 from actors.errors import MigratedError, RecordError
 from actors.ports import Identity, TaskLog, TopicPartition
 from actors.runtime.inbox import Inbox
+from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 
 
@@ -52,6 +53,7 @@ class Ownership:
     transaction: int = 0
     failures: int = 0
     is_storing: bool = False
+    meters: TaskMeters = field(default_factory=TaskMeters)
     _commit_waits: list[asyncio.Future[None]] = field(default_factory=list)
 
     @property

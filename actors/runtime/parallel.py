@@ -149,6 +149,7 @@ class ParallelTenure(Tenure):
     async def _commit(self) -> None:
         self.next_offset = self._progress.next_offset
         self._was_clean = True
+        self._handled = self._lanes.take_count()
         await super()._commit()
 
     def _skip_to(self, offset: int) -> None:

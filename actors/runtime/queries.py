@@ -58,6 +58,8 @@ class Held(NamedTuple):
     store: PartitionStore
     position: Position
     now_ms: int
+    staleness_ms: int | None = None
+    """How old it may be; None for what the owner gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class HeldTask:
     partition: int
     stores: Mapping[str, PartitionStore]
     now_ms: int
+    staleness_ms: int | None = None
 
     def of(self, store: str) -> Held:
         """Give one of its stores.
@@ -74,17 +77,17 @@ class HeldTask:
         Raises:
             NotReadyError: it can't be read.
         """
-        return _held(self.partition, store, self.stores[store], self.now_ms)
+        return _held(self.partition, store, self.stores[store], self.now_ms, self.staleness_ms)
 
 
-def _held(partition: int, name: str, store: PartitionStore, now_ms: int) -> Held:
+def _held(partition: int, name: str, store: PartitionStore, now_ms: int, staleness_ms: int | None = None) -> Held:
     try:
         position = store.position()
     except StoreError as error:
         raise NotReadyError(f"store {name}, partition {partition} can't be read: {error}") from error
     if position is None:
         raise NotReadyError(f"store {name}, partition {partition} is being built anew")
-    return Held(partition, store, position, now_ms)
+    return Held(partition, store, position, now_ms, staleness_ms)
 
 
 class Found(NamedTuple):

@@ -188,7 +188,7 @@ class _NoTools(Tools):
     """What a query has in the place of timers, effects and asks."""
 
     def __getattribute__(self, name: str) -> Any:
-        return None if name == "clock" else _refuse(f"it uses {name}")
+        return None if name == "clock" else _refuse("it writes" if name == "published" else f"it uses {name}")
 
 
 _NO_TOOLS = _NoTools()

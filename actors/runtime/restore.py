@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from actors._core.takeover import LogBounds, Restore, missed_tombstones, plan_restore, why_no_seed
 from actors.errors import RestoreError
 from actors.ports import Clock, LogRecord, Logs, Seed, Seeds, TopicPartition
+from actors.runtime.meters import RestoreMeter
 from actors.runtime.state import Restored
 from actors.runtime.threads import finish_in_thread
 from stores._core.record import STAMP_BYTES, STAMP_HEADER, Position
@@ -36,7 +37,6 @@ LONG_READ = 20_000
 LONG_READS_AT_ONCE = 4
 """How many restores of more than `LONG_READ` offsets a worker runs side by side: it bounds memory, and more would only
 make all of them late."""
-REPORT_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,23 @@ class Restorer:
         self._seeds = seeds
         self._margin_ms = clock_skew_margin_ms
         self._long_reads = asyncio.Semaphore(LONG_READS_AT_ONCE)
+        self._reading = 0
 
-    async def restore(self, store: PartitionStore, changelog: Changelog, partition: int) -> Restored:
-        """Read what the store lacks; build it anew where its checkpoint can't be continued.
+    @property
+    def is_busy(self) -> bool:
+        """Whether a long read is under way, or waits for its turn."""
+        return self._reading > 0
+
+    async def restore(
+        self, store: PartitionStore, changelog: Changelog, partition: int, meter: RestoreMeter | None = None
+    ) -> Restored:
+        """Read what the store lacks; build it anew where its checkpoint can't be continued. `meter` is told how far.
 
         Raises:
             RestoreError: the log changed under the read, or reading took longer than deletes are kept.
         """
         source = TopicPartition(changelog.topic, partition)
+        meter = RestoreMeter() if meter is None else meter
         asked_ms = self._clock.wall_ms()
         position, bounds = store.position(), await self._logs.bounds(source)
         plan = plan_restore(position, bounds, changelog.topic_id)
@@ -77,12 +86,12 @@ class Restorer:
         if position is None and self._seeds is not None:
             position = await self._begin_from_seed(self._seeds, store, source, changelog, bounds)
             plan = plan_restore(position, bounds, changelog.topic_id)
-        restored = await self._read(store, source, plan, _begin(position, plan, asked_ms, changelog))
+        restored = await self._read(store, source, plan, begin_position(position, plan, asked_ms, changelog), meter)
         if position is not None and self._missed(plan, changelog, position.wall_time_ms, self._margin_ms):
             await self._wipe(store, source, "its checkpoint is older than deletes are kept, some may have escaped it")
             asked_ms, position = self._clock.wall_ms(), None
             plan = plan_restore(None, await self._logs.bounds(source), changelog.topic_id)
-            restored = await self._read(store, source, plan, _begin(None, plan, asked_ms, changelog))
+            restored = await self._read(store, source, plan, begin_position(None, plan, asked_ms, changelog), meter)
         if position is None and self._missed(plan, changelog, asked_ms, 0):
             raise RestoreError(
                 f"{source}: reading all of it took longer than delete.retention.ms={changelog.delete_retention_ms}, "
@@ -139,27 +148,31 @@ class Restorer:
         logger.warning("%s: building the store anew: %s", source, why)
         await finish_in_thread(store.wipe)
 
-    async def _read(self, store: PartitionStore, source: TopicPartition, plan: Restore, begin: Position) -> Restored:
+    async def _read(
+        self, store: PartitionStore, source: TopicPartition, plan: Restore, begin: Position, meter: RestoreMeter
+    ) -> Restored:
+        meter.begins(plan.start, plan.end)
         if plan.end - plan.start <= LONG_READ:
-            return await self._read_now(store, source, plan, begin)
-        async with self._long_reads:
-            return await self._read_now(store, source, plan, begin)
+            return await self._read_now(store, source, plan, begin, meter)
+        self._reading += 1
+        try:
+            async with self._long_reads:
+                return await self._read_now(store, source, plan, begin, meter)
+        finally:
+            self._reading -= 1
 
     async def _read_now(
-        self, store: PartitionStore, source: TopicPartition, plan: Restore, begin: Position
+        self, store: PartitionStore, source: TopicPartition, plan: Restore, begin: Position, meter: RestoreMeter
     ) -> Restored:
         """Read, and give each chunk to the store at once: in a thread that would hold the loop up as long."""
         position, count = begin, 0
-        started_s = reported_s = self._clock.monotonic()
+        started_s = self._clock.monotonic()
         async for records, next_offset in self._logs.read(source, plan.start, plan.end):
             writes, newest = stored_writes(records)
             position = advance(position, newest, next_offset)
             store.load(writes, _unfinished(position, plan))
             count += len(records)
-            now_s = self._clock.monotonic()
-            if now_s - reported_s >= REPORT_EVERY_S:
-                reported_s = now_s
-                logger.info("%s: restored to %d of %d", source, next_offset, plan.end)
+            meter.read(next_offset, len(records))
         store.load((), _unfinished(position, plan))
         await finish_in_thread(store.settle)
         position = replace(position, changelog_offset=plan.end)
@@ -169,7 +182,8 @@ class Restorer:
         return Restored(store, position, is_empty=position.epoch == 0 and count == 0)
 
 
-def _begin(position: Position | None, plan: Restore, since_ms: int, changelog: Changelog) -> Position:
+def begin_position(position: Position | None, plan: Restore, since_ms: int, changelog: Changelog) -> Position:
+    """Give where a read begins: at the checkpoint, or with nothing, as old as the read itself."""
     if position is not None:
         return position
     return Position(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors._core.commit import Backoff, CommitPolicy
 from actors._core.policy import STOP_ON_ERROR, OnError
@@ -14,7 +14,11 @@ from actors.runtime.answers import Answers
 from actors.runtime.context import Context, Store
 from actors.runtime.effects import Effect
 from actors.runtime.outputs import OutputTopic
+from actors.runtime.publishing import Publications
 from actors.runtime.restore import Changelog, Restorer
+
+if TYPE_CHECKING:
+    from actors.runtime.tracing import Tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,8 @@ class ActorSpec:
         effect_functions: by name.
         dead_letters: where messages go that are parked, or skipped and buried.
         answers: how its handlers' answers go to who asked; None if they give none.
+        tracing: makes spans, if the app wants that; its handler is wrapped already.
+        published: where changes of its stores go beside the changelog.
     """
 
     name: str
@@ -48,6 +54,8 @@ class ActorSpec:
     parked: Store[bytes, bytes] | None = None
     dead_letters: OutputTopic | None = None
     answers: Answers | None = None
+    tracing: Tracing | None = None
+    published: Publications = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +79,7 @@ class TaskSettings:
 
 @dataclass(frozen=True, slots=True)
 class TaskServices:
-    """The world as a task sees it."""
+    """The world as a task sees it. `let_go` has whoever follows the changelogs of (actor, partition) stop before."""
 
     group: GroupView
     logs: Logs
@@ -83,3 +91,4 @@ class TaskServices:
     resolve_output: Callable[[Any], OutputTopic]
     encode_owner: Callable[[OwnerRecord], Any]
     asks: Asks | None = None
+    let_go: Callable[[str, int], Awaitable[None]] | None = None

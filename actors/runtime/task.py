@@ -15,6 +15,7 @@ matters here whether the broker went through with it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -41,6 +42,7 @@ from actors.errors import (
 from actors.ports import CommitBatch, Identity, InputRecord, TaskLog, TopicPartition
 from actors.runtime.context import Store
 from actors.runtime.inbox import Inbox
+from actors.runtime.meters import TaskMeters
 from actors.runtime.ownership import Ownership
 from actors.runtime.parallel import ParallelTenure
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
@@ -69,6 +71,7 @@ class Task:
         services: TaskServices,
         settings: TaskSettings,
         predecessor: Task | None = None,
+        meters: TaskMeters | None = None,
     ) -> None:
         self.spec = spec
         self.partition = partition
@@ -84,7 +87,9 @@ class Task:
             services=services,
             settings=settings,
             inbox=self._inbox,
+            meters=TaskMeters() if meters is None else meters,
         )
+        self.meters = self._ownership.meters
         self._log = log
         self._services = services
         self._settings = settings
@@ -186,6 +191,7 @@ class Task:
                 self.failure = RuntimeError(f"{self!r} was cancelled by somebody else")
                 self.failure.__cause__ = error
         except MigratedError as error:
+            self.meters.fenced(error)
             logger.info("%s: %s", self.source, error)
         except Exception as error:
             self.failure = error
@@ -231,6 +237,27 @@ class Task:
                 if store.name == name:
                     return self._stores[place].store
         return None
+
+    @property
+    def waits_for_predecessor(self) -> bool:
+        """Whether another task of this worker still has the partition."""
+        return self._predecessor is not None
+
+    @property
+    def queued(self) -> int:
+        """How many records wait for the handler."""
+        return self._inbox.queued
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much is held in memory that isn't committed."""
+        return 0 if self._tenure is None else self._tenure.held_bytes
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was delivered is handled and committed."""
+        tenure = self._tenure
+        return tenure is not None and self.state is State.RUNNING and tenure.is_quiet and not self._inbox
 
     @property
     def now_ms(self) -> int:
@@ -296,8 +323,15 @@ class Task:
         while not self._inbox.stopping:
             if not await self._inbox.wait(HALT_REMINDER_S):
                 logger.warning("actor %s is still stopped on %s: %s", self.spec.name, self.source, error)
+                await self._look_at_end()
+
+    async def _look_at_end(self) -> None:
+        """See how much waits: nothing is fetched of a partition that stands still."""
+        with contextlib.suppress(TaskError, OSError):
+            self.meters.end_offset = (await self._services.logs.bounds(self.source)).end
 
     async def _look_again(self, error: Exception) -> None:
+        self.meters.fenced(error)
         self._ownership.advance(Event.UNKNOWN)
         self._services.sink.stop_delivery(self.source)
         await self._drop_work()
@@ -333,7 +367,10 @@ class Task:
         self._ownership.advance(Event.CONFIRMED)
         committed = await self._services.group.committed(self.source)
         bounds = await self._services.logs.bounds(self.source)
+        self.meters.looked(None if committed is None else committed.offset, bounds.end)
         self._ownership.advance(Event.LOOKED)
+        if self._services.let_go is not None:
+            await self._services.let_go(self.spec.name, self.partition)
         self._stores = [await self._restore(store) for store in self.spec.stores]
         self._ownership.advance(Event.RESTORED)
         mark = parse_mark(committed.metadata) if committed is not None else None
@@ -361,7 +398,15 @@ class Task:
 
     async def _restore(self, store: Store[Any, Any]) -> Restored:
         held = await self._services.stores.open(store.name, self.partition)
-        return await self._services.restorer.restore(held, self.spec.changelogs[store.name], self.partition)
+        clock, seconds = self._services.clock, None
+        began_s, meter = clock.monotonic(), self.meters.restore_begins(store.name, clock.wall_ms())
+        try:
+            changelog = self.spec.changelogs[store.name]
+            restored = await self._services.restorer.restore(held, changelog, self.partition, meter)
+            seconds = clock.monotonic() - began_s
+        finally:
+            self.meters.restore_ended(meter, seconds)
+        return restored
 
     async def _new_epoch(self, mark: CommitMark | None) -> int:
         """Give the next epoch. The registry is asked only when the offset has no mark: both are written together."""
@@ -395,6 +440,7 @@ class Task:
     def _begin(self, progress: Progress) -> None:
         make = ParallelTenure if self.spec.concurrency > 1 else Tenure
         self._inbox.doubt = None
+        self.meters.takeovers += 1
         self._tenure = make(self._ownership, self._stores, progress)
         offset = progress.next_offset
         logger.info("actor %s owns %s from offset %d in epoch %d", self.spec.name, self.source, offset, self.epoch)

@@ -21,8 +21,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from actors._core.lifecycle import Event
 from actors._core.progress import Progress
@@ -45,6 +47,7 @@ YIELD_EVERY_S = 0.005
 """How long a task handles records before other tasks and the heartbeat get their turn."""
 SWEEP_AGAIN_S = 60.0
 CAREFUL_TURNS_S = 30.0
+_offset = attrgetter("offset")
 _SIZE_MASK = 15
 """How much is held is looked at every 16 messages."""
 
@@ -89,6 +92,8 @@ class Tenure:
         )
         timers = self._messages.tools.timers
         self._saw = None if timers is None else timers.saw
+        self._batch: Sequence[InputRecord] = ()
+        self._counted = self._handled = 0
         self._oldest_s = 0.0
         self._rested_s = 0.0
         self._refreshed_s = self._clock.monotonic()
@@ -137,6 +142,11 @@ class Tenure:
     def now_ms(self) -> int:
         """The partition's time, which never goes back."""
         return self._scope.now_ms
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much is held that isn't committed."""
+        return self._messages.output_bytes + sum(overlay.bytes_held for _, overlay in self._overlays)
 
     @property
     def reached(self) -> int:
@@ -262,14 +272,22 @@ class Tenure:
         self._scope.now_ms = max(self._scope.now_ms, self._clock.wall_ms())
         if self.next_offset == self.committed_offset:
             self._oldest_s = self._clock.monotonic()
+        self._batch, self._counted = records, bisect_left(records, self.next_offset, key=_offset)
         try:
             await self._handle(records)
+            self._count()
         except RefusedRecordError:
             raise
         except RecordError:
             if not self.is_clean:
                 await self._commit()
             raise
+
+    def _count(self) -> None:
+        """Count what was handled of the batch since the last count."""
+        until = bisect_left(self._batch, self.next_offset, self._counted, key=_offset)
+        self._handled += until - self._counted
+        self._counted = until
 
     async def _handle(self, records: Sequence[InputRecord]) -> None:
         """Handle records one after the other. Hot: what can be is in a local variable, what is seldom in a call."""
@@ -428,6 +446,8 @@ class Tenure:
             (held, overlay, overlay.freeze()) for held, (_, overlay) in zip(self._stores, self._overlays, strict=True)
         ]
         outputs, messages.outputs, messages.output_bytes = messages.outputs, [], 0
+        self._count()
+        handled, self._handled = self._handled, 0
         next_offset, progress = self.next_offset, self._progress
         progress.skip_to(next_offset)
         reached, mark = progress.reached, ownership.mark(progress)
@@ -436,6 +456,10 @@ class Tenure:
             for (store, _), (_, _, writes) in zip(self._overlays, frozen, strict=True)
             if writes
         }
+        if spec.published:
+            for (store, _), (_, _, writes) in zip(self._overlays, frozen, strict=True):
+                if store.name in spec.published:
+                    outputs.extend(spec.published[store.name].records(writes))
         receipt = await ownership.log.commit(
             CommitBatch(
                 source=self._source,
@@ -460,6 +484,15 @@ class Tenure:
         self.committed_offset = next_offset
         ownership.failures = 0
         ended_s = self._clock.monotonic()
+        ownership.meters.committed(
+            offset=next_offset,
+            records=handled,
+            outputs=len(outputs),
+            writes=sum(map(len, changelogs.values())),
+            seconds=ended_s - began_s,
+            at_ms=began_ms,
+            is_parking=spec.parked is not None and spec.changelogs[spec.parked.name].topic in changelogs,
+        )
         self._rested_s = ended_s + self._policy.rest_s(ended_s - began_s)
         ownership.advance(Event.COMMITTED)
         for duty in self._duties:

@@ -27,7 +27,7 @@ class ToolSet:
 def make_tools(ownership: Ownership, state: TaskState, stores: Sequence[PartitionStore]) -> ToolSet:
     """Make the tools of a tenure; `stores` holds what is committed, in the order of the actor's stores."""
     spec, clock, made = ownership.spec, ownership.services.clock, ToolSet()
-    made.tools.clock, made.tools.answers = clock, spec.answers
+    made.tools.clock, made.tools.answers, made.tools.published = clock, spec.answers, spec.published
     committed = dict(zip(spec.stores, stores, strict=True))
     if spec.timers is not None:
         made.tools.timers = timers = Timers(spec, state, clock)
@@ -38,7 +38,8 @@ def make_tools(ownership: Ownership, state: TaskState, stores: Sequence[Partitio
         )
         made.duties.append(effects)
     if ownership.services.asks is not None:
-        made.tools.asks = Asker(ownership.services.asks, clock, spec.name)
+        asks = ownership.services.asks
+        made.tools.asks = Asker(asks if spec.tracing is None else spec.tracing.asks(asks), clock, spec.name)
     if spec.parked is not None or spec.effects is not None:
         made.parked = Parked(spec, state, effects=made.tools.effects)
     return made

@@ -15,6 +15,7 @@ from typing import Any
 
 from actors.errors import ConfigurationError
 from actors.ports import Identity, Source, TaskLog, TopicPartition
+from actors.runtime.meters import WorkerMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.task import Task
 
@@ -62,6 +63,10 @@ class LateSource:
         """See `TaskSink.position`."""
         return None if self.source is None else self.source.position(source)
 
+    def end_offset(self, source: TopicPartition) -> int | None:
+        """See `Source.end_offset`."""
+        return None if self.source is None else self.source.end_offset(source)
+
     def check(self) -> None:
         """See `Source.check`."""
         if self.source is not None:
@@ -88,6 +93,7 @@ class Worker:
         settings: WorkerSettings,
         task_log: Callable[[ActorSpec, int, Identity], TaskLog],
         on_failure: Callable[[BaseException], None],
+        meters: WorkerMeters | None = None,
     ) -> None:
         self._specs: Mapping[str, ActorSpec] = {spec.topic: spec for spec in specs}
         self._source = source
@@ -96,8 +102,12 @@ class Worker:
         self._settings = settings
         self._task_log = task_log
         self._on_failure = on_failure
+        self.is_assigned = False
+        """Whether the group has told this worker what is its: not before it joined, nor during a rebalance."""
+        self.meters = WorkerMeters() if meters is None else meters
         self._tasks: dict[TopicPartition, Task] = {}
         self._ending: dict[TopicPartition, Task] = {}
+        self._restored: frozenset[TopicPartition] = frozenset()
         self._room = asyncio.Event()
         self._stopping = False
 
@@ -106,9 +116,23 @@ class Worker:
         """The tasks of the partitions that are assigned now."""
         return self._tasks.values()
 
+    @property
+    def partitions(self) -> dict[str, int]:
+        """How many partitions each actor has, whoever owns them."""
+        return {spec.name: spec.partition_count for spec in self._specs.values()}
+
     def task_of(self, source: TopicPartition) -> Task | None:
         """Give the task of a partition, None if it isn't assigned to this worker now."""
         return self._tasks.get(source)
+
+    def is_free(self, source: TopicPartition) -> bool:
+        """Tell whether no task of the partition touches its stores: none is there, and the last one has ended."""
+        return source not in self._tasks and source not in self._ending
+
+    @property
+    def restored(self) -> Collection[TopicPartition]:
+        """The partitions whose stores were brought to their changelogs' ends; in a rebalance, those until then."""
+        return _claimed(self._tasks) if self._tasks else self._restored
 
     def room(self) -> None:
         """Note that a task's queue has room, or that it began to run."""
@@ -128,6 +152,9 @@ class Worker:
         """
         if self._stopping:
             return
+        self.meters.rebalances += 1
+        self.is_assigned = True
+        self._restored = frozenset()
         for source in partitions:
             if source in self._tasks:
                 raise RuntimeError(f"{source} was assigned twice")
@@ -147,16 +174,19 @@ class Worker:
                 services=self._services,
                 settings=self._task_settings,
                 predecessor=self._ending.get(source),
+                meters=self.meters.task(source),
             )
             self._tasks[source] = task
             task.start(self._ended)
 
     async def revoked(self) -> None:
         """Stop all tasks, and wait for their last commits as long as the settings allow."""
+        self.is_assigned = False
         await self._stop_tasks(self._settings.revoke_s)
 
     async def _stop_tasks(self, handlers_s: float) -> None:
         tasks = list(self._tasks.values())
+        self._restored = _claimed(self._tasks) if tasks else self._restored
         for task in tasks:
             self._ending[task.source] = task
             task.request_stop()
@@ -210,3 +240,7 @@ class Worker:
             del self._ending[task.source]
         if task.failure is not None and not isinstance(task.failure, asyncio.CancelledError):
             self._on_failure(task.failure)
+
+
+def _claimed(tasks: Mapping[TopicPartition, Task]) -> frozenset[TopicPartition]:
+    return frozenset(source for source, task in tasks.items() if task.epoch)

@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 from actors._core.partitioner import partition_for
 from actors._faust.app import App
 from actors._faust.codecs import Codec
+from actors._faust.publishing import published_stores
 from actors._faust.setup import Setup, inbox_of, topic_codecs
 from actors._kafka.control import TopicInfo
 from actors.errors import ActorsError, UsageError
@@ -306,9 +307,9 @@ class ActorTestDriver:
         app = self._app
         inputs = {definition.topic_name for definition in app.actors.values()}
         names = {str(topic.get_topic_name()) for topic in app.declared_topics if topic.topics}
-        views = {view.topic for view in app.views}
+        compacted = {view.topic for view in app.views} | published_stores(self._setup).keys()
         for name in sorted(names | inputs):
-            self._cluster.make_topic(name, self._partitions, is_compacted=name in views)
+            self._cluster.make_topic(name, self._partitions, is_compacted=name in compacted)
         for name, partitions in self._setup.plain().items():
             if name not in names | inputs:
                 self._cluster.make_topic(name, partitions)

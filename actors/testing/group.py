@@ -246,7 +246,7 @@ class Group:
     def _assign(self, assignment: Mapping[str, list[TopicPartition]]) -> None:
         self.state = GroupState.STABLE
         for member in self._members.values():
-            member.assigned = list(assignment.get(member.member_id, ()))
+            member.assigned = assignment.get(member.member_id, [])
             if member.syncing is not None and not member.syncing.done():
                 member.syncing.set_result(member.assigned)
             member.syncing = None

@@ -190,6 +190,8 @@ class _Run:
         self._loop = VirtualLoop()
         self._clock, self._unknowns = InputClock(), Unknowns()
         self._setup = Setup(replayer.app)
+        # What is replayed was traced when it happened.
+        self._setup.is_tracing = False
         self._topics: Any = _Topics(replayer.topic, partition_count)
         self._spec, self._resolve = self._await(self._specify(replayer, partition_count))
         self._opened: dict[str, RocksStore] = {}
@@ -263,9 +265,10 @@ class _Run:
             definition.topic_name: TopicInfo(definition.topic_name, UUID(int=0), partition_count)
             for definition in replayer.app.actors.values()
         }
+        resolve = await setup.outputs(topics)
         specs = await setup.specs(inputs, await topics.existing(setup.compacted(inputs)), topics)
         spec = next(spec for spec in specs if spec.name == replayer.actor)
-        return replay_spec(spec, self._clock, self._unknowns), await setup.outputs(topics)
+        return replay_spec(spec, self._clock, self._unknowns), resolve
 
     async def _make_tenure(self, stores: list[Restored], start: int, expiries: Expiries) -> ReplayTenure:
         settings = self._setup.task_settings()

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from actors._core.assign import Member, Task, assign
+from actors._core.assign import Member, Task
+from actors._core.placement import Copies, PlacementRules, place
 from actors.errors import BrokerUnavailableError
 from actors.ports import Identity, TopicPartition
 from actors.testing.cluster import SimKafka
@@ -47,8 +48,20 @@ class FakeGroupSettings:
     max_poll_records: int = 50
 
 
+class Assigned(list[TopicPartition]):
+    """What the leader tells a member: its partitions, and the copies that it shall keep."""
+
+    def __init__(self, partitions: Iterable[TopicPartition], copies: Copies) -> None:
+        super().__init__(partitions)
+        self.copies = copies
+
+
 class FakeSource:
-    """`actors.ports.Source`; joins the group in `open`, leaves it in `close`."""
+    """`actors.ports.Source`; joins the group in `open`, leaves it in `close`.
+
+    `copies`, which takes what the member shall keep copies of, and `lags`, which gives what they lack, are for workers
+    that keep some. Tasks are named by their input topics here, not by their actors.
+    """
 
     def __init__(
         self,
@@ -63,7 +76,13 @@ class FakeSource:
         room: Callable[[], None],
         lost: Callable[[TopicPartition, str], None],
         failed: Callable[[BaseException], None],
+        rules: PlacementRules | None = None,
+        lags: Callable[[], Mapping[Task, int]] | None = None,
+        copies: Callable[[Copies], None] | None = None,
     ) -> None:
+        self._rules = rules or PlacementRules()
+        self._lags = lags
+        self._copies = copies
         self._cluster = cluster
         self._network = network
         self._settings = settings
@@ -87,6 +106,10 @@ class FakeSource:
     def identity(self) -> Identity:
         """Give the member id and generation of now."""
         return self._identity
+
+    def ask_for_rebalance(self) -> None:
+        """Join anew, with what this member has to say now."""
+        self._must_join.set()
 
     async def close(self) -> None:
         """Leave the group, as a static member without a word. May be called twice."""
@@ -156,6 +179,10 @@ class FakeSource:
     def position(self, source: TopicPartition) -> int | None:
         """See `actors.ports.TaskSink.position`."""
         return self._positions.get(source)
+
+    def end_offset(self, source: TopicPartition) -> int | None:
+        """See `actors.ports.Source.end_offset`."""
+        return self._cluster.log(source).end if source in self._positions else None
 
     def check(self) -> None:
         """See `actors.ports.Source.check`."""
@@ -237,6 +264,8 @@ class FakeSource:
                     await process.reach("assigned")
                 owned = frozenset(Task(*source) for source in partitions)
                 self._last = Member("", settings.client, generation=joined.generation, owned=owned)
+                if self._copies is not None:
+                    self._copies(partitions.copies if isinstance(partitions, Assigned) else Copies())
                 return sorted(partitions)
 
     def _forgotten(self) -> None:
@@ -249,16 +278,24 @@ class FakeSource:
     def _info(self) -> Member:
         on_disk = {Task(*source): position for source, position in self._on_disk().items()}
         last = self._last
-        return Member("", last.instance_id, generation=last.generation, owned=last.owned, on_disk=on_disk)
+        return Member(
+            "",
+            last.instance_id,
+            generation=last.generation,
+            owned=last.owned,
+            on_disk=on_disk,
+            lags={} if self._lags is None else self._lags(),
+            follows=self._lags is not None,
+        )
 
-    def _assign(self, infos: Mapping[str, Member]) -> dict[str, list[TopicPartition]]:
-        members = [
-            Member(member_id, info.instance_id, "", info.generation, info.owned, info.on_disk)
-            for member_id, info in infos.items()
-        ]
+    def _assign(self, infos: Mapping[str, Member]) -> Mapping[str, list[TopicPartition]]:
+        members = [replace(info, member_id=member_id) for member_id, info in infos.items()]
         logs = [log for topic in self._topics for log in self._cluster.topic(topic).partitions]
         tasks = [Task(*log.name) for log in logs]
+        placement = place(members, tasks, self._rules)
         return {
-            member_id: [TopicPartition(task.actor, task.partition) for task in theirs]
-            for member_id, theirs in assign(members, tasks).items()
+            member_id: Assigned(
+                [TopicPartition(task.actor, task.partition) for task in theirs], placement.copies[member_id]
+            )
+            for member_id, theirs in placement.owners.items()
         }

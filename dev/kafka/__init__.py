@@ -19,6 +19,7 @@ from dev.kafka.jars import (
 )
 from dev.kafka.ports import free_port, free_ports
 from dev.kafka.probe import Endpoint, alive_brokers
+from dev.kafka.settings import Secure
 
 __all__ = [
     "CONFIG_COMMAND",
@@ -37,6 +38,7 @@ __all__ = [
     "ClusterStateError",
     "Endpoint",
     "LocalKafkaError",
+    "Secure",
     "ToolMissingError",
     "alive_brokers",
     "ensure_jars",

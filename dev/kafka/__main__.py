@@ -13,7 +13,7 @@ from dev.kafka.cluster import BrokerStatus, Cluster
 from dev.kafka.errors import LocalKafkaError
 from dev.kafka.jars import KAFKA_VERSION, REPOSITORY, ensure_jars
 from dev.kafka.probe import alive_brokers
-from dev.kafka.settings import STATE_FILE
+from dev.kafka.settings import STATE_FILE, Secure
 
 _NOT_ALL_RUN = 3
 _COLOURS = {"running": "green", "starting": "yellow", "paused": "yellow", "down": "red"}
@@ -56,9 +56,17 @@ def main() -> None:
 
 @main.command()
 @click.option("--brokers", type=click.IntRange(1, 9), help="How many; as many as the folder has, or 1.")
+@click.option(
+    "--keystore",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A PEM file with a key (PKCS #8) and certificates: adds a SASL_SSL listener to a new cluster.",
+)
+@click.option("--user", "users", multiple=True, metavar="NAME:PASSWORD", help="May log in there, by SASL/PLAIN.")
 @_folder_option
-def up(brokers: int | None, folder: Path) -> None:
+def up(brokers: int | None, keystore: Path | None, users: tuple[str, ...], folder: Path) -> None:
     """Starts the cluster and waits until it is ready; the last line on stdout is its bootstrap list."""
+    if (keystore is None) != (not users):
+        raise click.UsageError("--keystore and --user go together")
     existing = _existing()
     if existing is not None:
         if not any(_answers(address) for address in existing.split(",")):
@@ -72,9 +80,18 @@ def up(brokers: int | None, folder: Path) -> None:
             ensure_jars()
         count = brokers or len(_statuses(folder)) or 1
         with _progress.status(f"Kafka {KAFKA_VERSION}: {count} broker(s) starting"):
-            cluster = Cluster.up(folder, brokers=count)
+            cluster = Cluster.up(folder, brokers=count, secure=_secure(keystore, users))
     _progress.print(f"Kafka {KAFKA_VERSION} is ready, data and logs in {cluster.folder}", highlight=False)
+    if cluster.secure_bootstrap:
+        _progress.print(f"with TLS and SASL/PLAIN: {cluster.secure_bootstrap}", highlight=False)
     click.echo(cluster.bootstrap)
+
+
+def _secure(keystore: Path | None, users: tuple[str, ...]) -> Secure | None:
+    if keystore is None:
+        return None
+    pairs = [user.partition(":") for user in users]
+    return Secure(str(keystore.absolute()), {name: password for name, _, password in pairs})
 
 
 @main.command()

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,7 +23,7 @@ from dev.kafka.files import locked
 from dev.kafka.ports import free_ports
 from dev.kafka.probe import alive_brokers
 from dev.kafka.processes import Process, spawn
-from dev.kafka.settings import HOST, STATE_FILE, Broker, State
+from dev.kafka.settings import HOST, STATE_FILE, Broker, Secure, State
 
 _READY_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 30.0
@@ -62,13 +62,22 @@ class Cluster:
     Attributes:
         folder: Where everything about the cluster is.
         bootstrap: The brokers' addresses, `127.0.0.1:port,...`; the ports stay when brokers start again.
+        secure_bootstrap: Their addresses for TLS and SASL; empty if there is no such listener.
     """
 
     folder: Path
     bootstrap: str
+    secure_bootstrap: str = ""
 
     @classmethod
-    def up(cls, folder: Path, *, brokers: int = 1, overrides: Mapping[str, str] | None = None) -> Self:
+    def up(
+        cls,
+        folder: Path,
+        *,
+        brokers: int = 1,
+        overrides: Mapping[str, str] | None = None,
+        secure: Secure | None = None,
+    ) -> Self:
         """Starts the cluster in `folder`, or those brokers of it that do not run; waits until all are ready.
 
         Args:
@@ -76,6 +85,7 @@ class Cluster:
             brokers: How many: 1, or 3 and more for replication.
             overrides: Broker settings that replace this module's; they stay for later starts. None keeps
                 those of the last time.
+            secure: A second listener, with TLS and SASL, for a cluster that is made now.
 
         Raises:
             ToolMissingError: There is no JDK or no Maven.
@@ -85,11 +95,11 @@ class Cluster:
         jars.ensure_jars()
         folder = folder.absolute()
         with locked(folder / _LOCK_FILE):
-            state = _prepare(folder, brokers, overrides)
+            state = _prepare(folder, brokers, overrides, secure)
             missing = [broker for broker in state.brokers if not broker.running()]
             _format(folder, state, missing)
             state = _start(folder, state, missing, awaited=[broker.id for broker in state.brokers])
-        return cls(folder, state.bootstrap)
+        return cls(folder, state.bootstrap, state.secure_bootstrap)
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -99,7 +109,8 @@ class Cluster:
             ClusterStateError: There is none.
         """
         folder = folder.absolute()
-        return cls(folder, _load(folder).bootstrap)
+        state = _load(folder)
+        return cls(folder, state.bootstrap, state.secure_bootstrap)
 
     def __enter__(self) -> Self:
         return self
@@ -212,21 +223,24 @@ def _home(folder: Path, broker_id: int) -> Path:
     return folder / f"broker-{broker_id}"
 
 
-def _prepare(folder: Path, brokers: int, overrides: Mapping[str, str] | None) -> State:
+def _prepare(folder: Path, brokers: int, overrides: Mapping[str, str] | None, secure: Secure | None) -> State:
     if brokers < 1:
         raise ClusterStateError("a cluster has one broker at least")
     state = settings.load(folder)
     if state is None:
-        ports = free_ports(2 * brokers)
-        nodes = tuple(Broker(i + 1, ports[2 * i], ports[2 * i + 1]) for i in range(brokers))
+        ports = free_ports(3 * brokers)
+        nodes = tuple(
+            Broker(i + 1, ports[3 * i], ports[3 * i + 1], None if secure is None else ports[3 * i + 2])
+            for i in range(brokers)
+        )
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         # a leading dash would be taken for an option
-        state = State("k" + cluster_id[1:], nodes, dict(overrides or {}))
+        state = State("k" + cluster_id[1:], nodes, dict(overrides or {}), secure)
     elif len(state.brokers) != brokers:
         have = len(state.brokers)
         raise ClusterStateError(f"{folder} holds a cluster with brokers={have}, not {brokers}: down --delete first")
     elif overrides is not None:
-        state = State(state.cluster_id, state.brokers, dict(overrides))
+        state = replace(state, overrides=dict(overrides))
     settings.save(folder, state)
     return state
 

@@ -22,17 +22,43 @@ class Broker:
         id: 1 for the first.
         port: Where clients connect.
         controller_port: Where the other controllers connect.
+        secure_port: Where clients connect with TLS and a password; None if they can't.
         process: The process last started for it, which may have ended; None if none was.
     """
 
     id: int
     port: int
     controller_port: int
+    secure_port: int | None = None
     process: Process | None = None
 
     def running(self) -> bool:
         """Whether its process runs, paused or not."""
         return self.process is not None and self.process.running()
+
+
+@dataclass(frozen=True, slots=True)
+class Secure:
+    """A listener beside the plain one: TLS, and users by SASL/PLAIN.
+
+    Attributes:
+        keystore: A PEM file with the brokers' key, as PKCS #8 and without a password, and their certificates.
+        users: Passwords by name, for tests: they lie in the clear in the brokers' settings.
+    """
+
+    keystore: str
+    users: Mapping[str, str]
+
+    def settings(self) -> dict[str, str]:
+        """Returns the broker settings."""
+        words = " ".join(f'user_{name}="{password}"' for name, password in self.users.items())
+        login = f"org.apache.kafka.common.security.plain.PlainLoginModule required {words};"
+        return {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": self.keystore,
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_ssl.plain.sasl.jaas.config": login,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +68,17 @@ class State:
     cluster_id: str
     brokers: tuple[Broker, ...]
     overrides: Mapping[str, str]
+    secure: Secure | None = None
 
     @property
     def bootstrap(self) -> str:
         """The brokers' addresses, separated by commas."""
         return ",".join(f"{HOST}:{broker.port}" for broker in self.brokers)
+
+    @property
+    def secure_bootstrap(self) -> str:
+        """The addresses for TLS, separated by commas; empty without such a listener."""
+        return ",".join(f"{HOST}:{broker.secure_port}" for broker in self.brokers if broker.secure_port is not None)
 
     @property
     def heap(self) -> str:
@@ -94,26 +126,31 @@ def _state(raw: dict[str, Any]) -> State:
     brokers = (
         Broker(**{**broker, "process": broker["process"] and Process(**broker["process"])}) for broker in raw["brokers"]
     )
-    return State(raw["cluster_id"], tuple(brokers), raw["overrides"])
+    secure = raw.get("secure")
+    return State(raw["cluster_id"], tuple(brokers), raw["overrides"], secure and Secure(**secure))
 
 
 def server_properties(state: State, broker: Broker, *, log_dir: Path) -> str:
     """Returns the text of a broker's properties file; the state's overrides have the last word."""
     settings = _network(state, broker) | _replication(len(state.brokers)) | _FIXED
+    settings |= {} if state.secure is None else state.secure.settings()
     settings |= {"log.dirs": str(log_dir), **state.overrides}
     # the format's escapes are a subset of JSON's, and it knows no character beyond latin-1
     return "".join(f"{key}={json.dumps(value)[1:-1]}\n" for key, value in settings.items())
 
 
 def _network(state: State, broker: Broker) -> dict[str, str]:
+    clients = f"PLAINTEXT://{HOST}:{broker.port}"
+    if broker.secure_port is not None:
+        clients += f",SASL_SSL://{HOST}:{broker.secure_port}"
     voters = ",".join(f"{b.id}@{HOST}:{b.controller_port}" for b in state.brokers)
     return {
         "process.roles": "broker,controller",
         "node.id": str(broker.id),
         "controller.quorum.voters": voters,
-        "listeners": f"PLAINTEXT://{HOST}:{broker.port},CONTROLLER://{HOST}:{broker.controller_port}",
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{broker.port}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listeners": f"{clients},CONTROLLER://{HOST}:{broker.controller_port}",
+        "advertised.listeners": clients,
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL",
         "inter.broker.listener.name": "PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
     }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_replay.cli.live import Live, live_options
 from spark_replay.cli.options import (
     Given,
     command_line,
@@ -51,6 +52,7 @@ class Against:
         placement: Of data folders and rebuilds.
         stamps: Whether stamps count between two logs.
         invariants: Whether to check the log too.
+        live: How to get into the workers.
     """
 
     folder: Path | None
@@ -64,6 +66,7 @@ class Against:
     placement: str
     stamps: bool
     invariants: bool
+    live: Live
 
     def __post_init__(self) -> None:
         other = self.brokers is not None or self.changelog is not None or self.other_as_of is not None
@@ -76,6 +79,8 @@ class Against:
             raise click.UsageError("--as-of and --stamps go with another log: a folder or worker tells its own point")
         if self.folder is None and self.invariants:
             raise click.UsageError("--invariants goes with --against DIR; of a log alone `check` tells")
+        if self.live.is_given and not self.urls:
+            raise click.UsageError("--live-token-file, --live-ca and --live-certificate go with --live")
         if bool(self.urls) != (self.store is not None) or (self.sample is not None and not self.urls):
             raise click.UsageError("--live needs --store, and --store and --sample need --live")
 
@@ -89,6 +94,7 @@ class Against:
     help="What `state export` wrote, or a worker's data folder (-D; one may lie beside the other), or a rebuild.",
 )
 @click.option("--live", metavar="URL,…", help="Running workers, asked through their query API.")
+@live_options
 @click.option("--store", metavar="NAME", help="The store that --live asks for.")
 @click.option(
     "--sample",
@@ -181,6 +187,7 @@ def _against(options: dict[str, Any]) -> Against:
         placement=options["placement"],
         stamps=options["stamps"],
         invariants=options["invariants"],
+        live=Live.of(options),
     )
 
 
@@ -206,7 +213,7 @@ def _validate(spark: SparkSession, given: Given, source: Source, against: Agains
 def _validate_live(source: Source, against: Against) -> Report:
     from spark_replay.live import Workers, validate_live
 
-    workers = Workers(against.urls)
+    workers = Workers(against.urls, token=against.live.token(), ssl=against.live.context())
     try:
         return validate_live(
             source, workers, store=against.store or "", sample=against.sample, placement=against.placement

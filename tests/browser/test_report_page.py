@@ -5,47 +5,18 @@ Needs Chromium (`apt-get install --no-install-recommends chromium`); without it 
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from tests.browser.visits import PALE, WIDE, Visit, browsers, needs_chromium
 from tests.spark.pages import pages
 
-playwright = pytest.importorskip("playwright.async_api", reason="playwright isn't installed")
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: apt-get install chromium")
+pytestmark = needs_chromium
 
 NAMES = ["damaged", "many", "empty", "nasty"]
 WIDTHS = [390, 1200]
-CONTRAST = 4.5
-# the contrast of every element with text of its own, drawings included, as WCAG defines it
-PALE = """
-() => {
-  const channel = c => { c /= 255; return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4 };
-  const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
-  const behind = node => {
-    for (; node; node = node.parentElement) {
-      const found = numbers(getComputedStyle(node).backgroundColor);
-      if (found.length === 3 || found[3] > 0) return found;
-    }
-    return [255, 255, 255];
-  };
-  const pale = [];
-  for (const node of document.body.querySelectorAll('*')) {
-    if (![...node.childNodes].some(child => child.nodeType === 3 && child.data.trim())) continue;
-    const style = getComputedStyle(node);
-    const [a, b] = [light(numbers(node.closest('svg') ? style.fill : style.color)), light(behind(node))];
-    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (contrast < LEAST) pale.push(`${node.tagName} ${node.textContent.trim().slice(0, 40)} ${contrast.toFixed(2)}`);
-  }
-  return pale;
-}
-"""
-WIDE = "() => [document.documentElement.scrollWidth, window.innerWidth]"
 CUT = """
 () => [...document.querySelectorAll('svg')].flatMap(svg => {
   const box = svg.getBoundingClientRect();
@@ -66,42 +37,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def browser() -> Iterator[object]:
-    async with playwright.async_playwright() as started:
-        # Chromium's own sandbox doesn't start for root
-        opened = await started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+async def browser() -> AsyncIterator[object]:
+    async for opened in browsers():
         yield opened
-        await opened.close()
-
-
-class Visit:
-    """A page as it was opened, and what the browser had to say."""
-
-    def __init__(self, browser, file: Path, **settings) -> None:
-        self._browser, self._file, self._settings = browser, file, settings
-        self.said: list[str] = []
-
-    async def __aenter__(self):
-        self._context = await self._browser.new_context(**self._settings)
-        page = await self._context.new_page()
-        page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: self.said.append(f"error: {error}"))
-        page.on("dialog", self._asked)
-        page.on("request", self._requested)
-        await page.goto(self._file.as_uri(), wait_until="load")
-        self.page = page
-        return self
-
-    async def __aexit__(self, *failure: object) -> None:
-        await self._context.close()
-
-    async def _asked(self, dialog) -> None:
-        self.said.append(f"dialog: {dialog.message}")
-        await dialog.dismiss()
-
-    def _requested(self, request) -> None:
-        if request.url != self._file.as_uri() and not request.url.startswith("data:"):
-            self.said.append(f"request: {request.url}")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -109,7 +47,7 @@ async def test_page_is_quiet_fits_and_can_be_read(browser, folder: Path, name: s
     for width in WIDTHS:
         for scheme in ("light", "dark"):
             settings = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
-            async with Visit(browser, folder / f"{name}.html", **settings) as visit:
+            async with Visit(browser, (folder / f"{name}.html").as_uri(), **settings) as visit:
                 where = (name, width, scheme)
                 # folded tables have to fit too
                 await visit.page.evaluate("() => document.querySelectorAll('details').forEach(d => d.open = true)")
@@ -117,7 +55,7 @@ async def test_page_is_quiet_fits_and_can_be_read(browser, folder: Path, name: s
                 assert taken <= given == width, where
                 # a table of 512 partitions has one style for all its cells
                 if name != "many":
-                    assert await visit.page.evaluate(PALE.replace("LEAST", str(CONTRAST))) == [], where
+                    assert await visit.page.evaluate(PALE) == [], where
                 assert await visit.page.evaluate(CUT) == [], where
                 assert visit.said == [], where
 
@@ -125,7 +63,7 @@ async def test_page_is_quiet_fits_and_can_be_read(browser, folder: Path, name: s
 async def test_colours_follow_the_reader(browser, folder: Path):
     looks = {}
     for scheme in ("light", "dark"):
-        async with Visit(browser, folder / "damaged.html", color_scheme=scheme) as visit:
+        async with Visit(browser, (folder / "damaged.html").as_uri(), color_scheme=scheme) as visit:
             looks[scheme] = await visit.page.evaluate(
                 "() => [getComputedStyle(document.body).backgroundColor, "
                 "getComputedStyle(document.querySelector('svg text')).fill]"
@@ -135,7 +73,7 @@ async def test_colours_follow_the_reader(browser, folder: Path):
 
 
 async def test_every_plot_has_a_name_and_a_table(browser, folder: Path):
-    async with Visit(browser, folder / "damaged.html") as visit:
+    async with Visit(browser, (folder / "damaged.html").as_uri()) as visit:
         plots = visit.page.get_by_role("img")
         figures = visit.page.locator("figure")
         assert await plots.count() == await figures.count() == 9
@@ -147,7 +85,7 @@ async def test_every_plot_has_a_name_and_a_table(browser, folder: Path):
 
 
 async def test_paper_is_white_and_whole(browser, folder: Path):
-    async with Visit(browser, folder / "damaged.html", color_scheme="dark") as visit:
+    async with Visit(browser, (folder / "damaged.html").as_uri(), color_scheme="dark") as visit:
         await visit.page.emulate_media(media="print", color_scheme="dark")
         assert (
             await visit.page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
@@ -163,10 +101,10 @@ async def test_damage_is_seen(browser, tmp_path: Path):
         "<img src='http://127.0.0.1:9/x'><div style='width: 900px; color: #ccc; background: #fff'>wide and pale</div>"
         "<svg width=50 height=20><text x=40 y=15>cut off</text></svg>"
     )
-    async with Visit(browser, file, viewport={"width": 390, "height": 800}) as visit:
+    async with Visit(browser, file.as_uri(), viewport={"width": 390, "height": 800}) as visit:
         taken, given = await visit.page.evaluate(WIDE)
         assert taken > given
-        assert len(await visit.page.evaluate(PALE.replace("LEAST", str(CONTRAST)))) == 1
+        assert len(await visit.page.evaluate(PALE)) == 1
         assert await visit.page.evaluate(CUT) == ["cut off"]
         said = " ".join(visit.said)
         assert all(word in said for word in ("dialog: 1", "log: x", "request: http://127.0.0.1:9/x"))

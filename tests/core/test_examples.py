@@ -15,6 +15,8 @@ from examples.order_saga import Place, Process, Stock, Supply, results
 from examples.order_saga import app as saga
 from examples.rate_limiter import Bucket, Take
 from examples.rate_limiter import app as limits
+from examples.read_model import Parcel, Scan, Status, statuses
+from examples.read_model import app as parcels
 from examples.run_commands import RunCommand, commands, runs
 from examples.run_commands import app as dispatcher
 from examples.sessions import Visit, pages, visits
@@ -162,3 +164,13 @@ def test_sessions_give_each_visit_out_once():
         ]
         driver.advance(2_000)
         assert [sent.value for sent in driver.outputs(visits)] == [Visit(["home"])]
+
+
+def test_readers_are_told_of_parcels_until_they_have_arrived():
+    with ActorTestDriver(parcels, partitions=2) as driver:
+        for place in ("Rome", "Oslo"):
+            driver.tell(Parcel, "p1", Scan(place))
+        driver.crash(keep_disk=False)
+        assert [sent.value for sent in driver.outputs(statuses)] == [Status("Rome", 1), Status("Oslo", 2)]
+        driver.tell(Parcel, "p1", Scan("home", has_arrived=True))
+        assert [(sent.key, sent.value) for sent in driver.outputs(statuses)] == [("p1", None)]

@@ -16,11 +16,15 @@ from aiohttp import web
 from actors import App, Context
 from actors._core.lifecycle import State
 from actors._core.partitioner import partition_for
+from actors._faust.access.tls import Hops
 from actors._faust.queries import quick
+from actors._faust.queries.copies import CopyDirectory, CopyRouter
 from actors._faust.queries.routing import Directory, Router
 from actors._faust.queries.server import answer_quickly
 from actors.ports import Identity, TopicPartition
+from actors.runtime.copy_queries import CopyReader
 from actors.runtime.lease import Lease, LeaseSettings
+from actors.runtime.meters import WorkerMeters
 from actors.runtime.queries import StateReader
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state import Restored
@@ -54,15 +58,22 @@ class Served:
         self.tasks = {TopicPartition("in", number): self._task(number) for number in range(PARTITIONS - 1)}
         self.is_member = True
         self.lease = Lease(self._confirms, LeaseSettings(lasts_s=10.0, renew_s=1.0))
-        reader = StateReader(self.tasks.get, self.lease, FakeClock())
+        clock, directory = FakeClock(), Directory(_nobody, "w")
         self.queries = SimpleNamespace(
             actors={"talk": self.spec},
             stores={"words": self.spec},
-            router=Router(reader, Directory(_nobody, "w")),
+            router=Router(StateReader(self.tasks.get, self.lease, clock), directory, Hops()),
+            copies=CopyRouter(
+                CopyReader(self.tasks.get, self.lease, clock, lambda *_: None),
+                directory,
+                CopyDirectory(_no_copies),
+                "",
+                Hops(),
+            ),
             worker="w",
             address="",
         )
-        service: Any = SimpleNamespace(queries=self.queries)
+        service: Any = SimpleNamespace(queries=self.queries, meters=WorkerMeters())
         self.app._actor_service = service
         self.server = self.app.web
         self.begun = 0
@@ -96,6 +107,10 @@ class Served:
 
 async def _nobody() -> list[Any]:
     return []
+
+
+async def _no_copies() -> dict[Any, list[str]]:
+    return {}
 
 
 class Connection:
@@ -149,6 +164,7 @@ async def served(*, is_quick: bool = True, prepare: Callable[[web.Application], 
     finally:
         await found.server.stop_server()
         await found.queries.router.close()
+        await found.queries.copies.close()
         await found.lease.close()
 
 
@@ -192,6 +208,9 @@ QUICK = [
     get("/actors/_many/ada"),
     get(KEY, "Actors-Hop: 1"),
     get(KEY, "Content-Length: 0"),
+    get(KEY, "Authorization: Bearer wrong"),
+    get(KEY, "X-Forwarded-For: 10.0.0.1"),
+    get(KEY, "Cookie: actors-session=wrong"),
     get(f"/actors/words/{'y' * 5000}"),
     get(KEY, "Accept-Encoding: gzip", "Cookie: a=b", "If-None-Match: *"),
     b"GET /actors/words/ada HTTP/1.1\r\nHost: example.org\r\n\r\n",
@@ -223,6 +242,7 @@ ORDINARY = [
     get("http://localhost/actors/words/ada"),
     get(KEY, "Expect: 100-continue"),
     get(KEY, "Expect: other"),
+    get(KEY, "Connection: Upgrade", "Upgrade: websocket"),
     get(KEY, method="DELETE"),
     get(KEY, method="POST") + b"",
     get(KEY, "Connection: close"),

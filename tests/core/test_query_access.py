@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from actors import App, ConfigurationError
-from actors._faust.queries.access import _names_this_machine, check_access, own_address
+from actors._faust.access.callers import names_this_machine
+from actors._faust.access.settings import check_access, own_address
 
 HOST = socket.gethostname()
 
@@ -53,11 +54,11 @@ def test_state_is_shown_to_this_machine_unless_more_is_asked_for() -> None:
     ],
 )
 def test_the_address_that_others_are_told(options: dict[str, Any], address: str) -> None:
-    assert own_address(make(**options).conf) == address
+    assert own_address(make(**options)) == address
 
 
 def test_only_names_of_this_machine_are_answered() -> None:
     mine = ["localhost", "localhost:6066", "127.0.0.1:6066", "127.1.2.3", "[::1]:6066"]
     others = ["", "example.org", "127.0.0.1.example.org", "localhost.example.org", "10.0.0.1:6066", "[::2]", "@", "a b"]
-    assert [_names_this_machine(host) for host in mine] == [True] * len(mine)
-    assert [_names_this_machine(host) for host in others] == [False] * len(others)
+    assert [names_this_machine(host) for host in mine] == [True] * len(mine)
+    assert [names_this_machine(host) for host in others] == [False] * len(others)

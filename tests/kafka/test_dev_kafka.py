@@ -17,6 +17,7 @@ from dev.kafka import (
     alive_brokers,
     run_tool,
 )
+from dev.kafka.settings import Broker, Secure, State, load, save, server_properties
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -123,6 +124,27 @@ def test_the_same_plant_with_the_right_start_time_is_signalled(tmp_path, sleeper
     plant_state(tmp_path / "own", pid=sleeper.pid, start_ticks=start_ticks(sleeper.pid))
     assert cli("down", "--dir", str(tmp_path / "own")).returncode == 0
     assert sleeper.wait(timeout=10) == -15
+
+
+def test_a_listener_with_tls_and_users_beside_the_plain_one(tmp_path):
+    secure = Secure("/keys/broker.pem", {"alice": "a-secret", "bob": "b-secret"})
+    state = State("cluster", (Broker(1, 1001, 1002, 1003),), {}, secure)
+    save(tmp_path, state)
+    assert load(tmp_path) == state
+    assert state.secure_bootstrap == "127.0.0.1:1003"
+    text = server_properties(state, state.brokers[0], log_dir=tmp_path)
+    assert "listeners=PLAINTEXT://127.0.0.1:1001,SASL_SSL://127.0.0.1:1003,CONTROLLER://127.0.0.1:1002\n" in text
+    assert 'user_alice=\\"a-secret\\" user_bob=\\"b-secret\\"' in text
+    plain = State("cluster", (Broker(1, 1001, 1002),), {})
+    assert plain.secure_bootstrap == ""
+    assert "SASL_SSL://" not in server_properties(plain, plain.brokers[0], log_dir=tmp_path)
+
+
+def test_a_keystore_without_users_is_refused(tmp_path):
+    keystore = tmp_path / "broker.pem"
+    keystore.write_text("")
+    refused = cli("up", "--keystore", str(keystore), "--dir", str(tmp_path / "cluster"))
+    assert (refused.returncode, "--user" in refused.stderr) == (2, True)
 
 
 def test_down_deletes_nothing_that_is_not_the_clusters(tmp_path):

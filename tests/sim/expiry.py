@@ -1,18 +1,27 @@
-"""Keys that expire: each value is read until its time, and then its hook runs once, unless another took its place."""
+"""Keys that expire: each value is read until its time, and then its hook runs once, unless another took its place.
+
+Their store is published: readers find what its changelog has, commit by commit.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from actors.ports import TopicPartition
 from actors.runtime import expiry
-from actors.runtime.context import Context, Store
+from actors.runtime.context import Context
+from actors.runtime.outputs import OutputTopic
+from actors.runtime.publishing import Publication, PublishedStore
+from tests.sim import app
 from tests.sim.part import Host, Operation, Part, Stores
 
 STORE = "briefs"
 TOPIC = "expired"
+READERS = "readers"
 LIVES_S = (0.05, 0.5, 3.0, 10.0, 25.0)
 
 
@@ -21,7 +30,7 @@ class ExpiryPart(Part):
 
     name = "expiry"
     stores = (STORE,)
-    topics = (TOPIC,)
+    topics = (TOPIC, READERS)
     limits = ((expiry, "PASS_REST_S", (0.3, 2.0)), (expiry, "SLICE_KEYS", (1, 2, 500)))
 
     def make_input(self, key: str) -> str:
@@ -34,8 +43,10 @@ class ExpiryPart(Part):
         def on_expire(ctx: Context, value: str) -> None:
             self._expire(ctx, value)
 
-        briefs: Store[Any, Any] = Store(
+        briefs: PublishedStore[Any, Any] = PublishedStore(
             STORE,
+            publish=READERS,
+            codecs=lambda: (None, None),
             encode_key=str.encode,
             decode_key=bytes.decode,
             encode_value=str.encode,
@@ -44,6 +55,10 @@ class ExpiryPart(Part):
             on_expire=on_expire,
         )
         return (briefs,)
+
+    def declared(self, host: Host, stores: Stores) -> dict[str, Any]:
+        readers = OutputTopic(READERS, str.encode, str.encode, 1_000_000)
+        return {"published": {STORE: Publication(STORE, readers, None, None)}}
 
     # --- the handler -----------------------------------------------------------------------------------------------
 
@@ -81,6 +96,7 @@ class ExpiryPart(Part):
                     yield f"expiry: {key!r} is there: {raw!r}"
 
     def check(self) -> Iterator[str]:
+        yield from self._published()
         for partition in range(self.world.partitions):
             if self.is_exact:
                 yield from self._replayed(partition)
@@ -89,6 +105,25 @@ class ExpiryPart(Part):
                 for key, words in last.items():
                     if words[0] == "set":
                         yield f"expiry: {key} of partition {partition}: the hook never ran for {words}"
+
+    def _published(self) -> Iterator[str]:
+        """Compare what readers find with the changelog: each commit, or only the end where commits may be torn."""
+        logged, shown = self._history(app.changelog(STORE)), self._history(READERS)
+        for key in sorted(logged.keys() | shown.keys()):
+            in_log, for_readers = logged.get(key, []), shown.get(key, [])
+            self.count("value published")
+            if self.is_exact and in_log != for_readers:
+                yield f"publish: {key!r} was {in_log} in the changelog, and {for_readers} for readers"
+            elif self.is_complete and in_log[-1:] != for_readers[-1:]:
+                yield f"publish: {key!r} is {in_log[-1:]} in the changelog, and {for_readers[-1:]} for readers"
+
+    def _history(self, topic: str) -> dict[bytes, list[bytes | None]]:
+        found: dict[bytes, list[bytes | None]] = defaultdict(list)
+        for partition in range(self.world.partitions):
+            for record in self.world.cluster.log(TopicPartition(topic, partition)).history:
+                if record.is_committed:
+                    found[record.key].append(record.value)
+        return found
 
     def _replayed(self, partition: int) -> Iterator[str]:
         held: dict[bytes, _Value] = {}

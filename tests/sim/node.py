@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from actors._core.commit import Backoff, CommitPolicy
+from actors._core.placement import PlacementRules
 from actors._core.policy import STOP_ON_ERROR
 from actors._core.takeover import ResetPolicy, StartRules
 from actors.ports import Identity, TaskLog, TopicPartition
@@ -18,6 +19,7 @@ from actors.runtime import worker as runtime_worker
 from actors.runtime.outputs import OutputTopic
 from actors.runtime.restore import Changelog, Restorer
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
+from actors.runtime.stores import StoreCache
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from actors.testing import (
     Disk,
@@ -36,8 +38,11 @@ from actors.testing import (
     VirtualLoop,
     encode_owner,
 )
+from actors.testing.disk import Files
+from actors.testing.loop import current_process
 from tests.sim import app
 from tests.sim.audit import Audit, WatchedGroup, WatchedLog
+from tests.sim.copies import NodeCopies, writes_copy
 from tests.sim.model import Model
 from tests.sim.part import Host
 
@@ -74,6 +79,7 @@ class World:
     deployment: app.Deployment
     model: Model
     concurrency: int = 1
+    placement: PlacementRules = field(default_factory=PlacementRules)
     clock_ahead_ms: int = 0
     attempts: Counter[tuple[int, int]] = field(default_factory=Counter)
     delete_keys: Callable[[], None] = lambda: None
@@ -106,6 +112,7 @@ class Node:
     def __init__(self, world: World, name: str) -> None:
         self.name = name
         self.disk = self._machine(world)
+        self._copies: dict[Process | None, NodeCopies] = {}
         self.clock = FakeClock()
         self.blocking_s = (0.0002, 0.003)
         self.process: Process | None = None
@@ -116,11 +123,20 @@ class Node:
         self._world = world
         self._lives = 0
 
-    @staticmethod
-    def _machine(world: World) -> Disk:
+    def _machine(self, world: World) -> Disk:
         disk = Disk()
-        disk.on_write = world.audit.written
+        disk.on_write = self._written
         return disk
+
+    def _written(self, kind: str, files: Files) -> None:
+        """Have a write looked at. A copy on its way is like a restore: compaction took what came in between."""
+        if writes_copy():
+            process = current_process()
+            if process in self._copies:
+                self._copies[process].check_write(files.partition)
+            self._world.audit.written("load" if kind == "apply" else kind, files, is_copy=True)
+        else:
+            self._world.audit.written(kind, files)
 
     @property
     def is_up(self) -> bool:
@@ -174,9 +190,9 @@ class Node:
         if self.process is process:
             self.kill(finishes=True)
 
-    @staticmethod
-    async def _stop(worker: Worker, source: FakeSource) -> None:
+    async def _stop(self, worker: Worker, source: FakeSource) -> None:
         await worker.stop(STOP_S)
+        await self._copies[current_process()].stop()
         await source.close()
 
     def _ended(self, main: asyncio.Task[None]) -> None:
@@ -190,15 +206,6 @@ class Node:
             await stores.open(files.store, files.partition)
         logs = FakeLogs(world.cluster, world.network, chunk_records=world.chunk_records)
 
-        def on_disk() -> dict[TopicPartition, int]:
-            found: dict[TopicPartition, int] = {}
-            for _, partition, held in stores.opened():
-                position = held.position()
-                if position is not None:
-                    source = TopicPartition(app.INPUT, partition)
-                    found[source] = found.get(source, 0) + position.changelog_offset
-            return found
-
         def failed(error: BaseException) -> None:
             if isinstance(error, LostMembershipError):
                 self._end(process)
@@ -210,25 +217,27 @@ class Node:
             worker.assigned(identity, partitions)
 
         sink = LateSource()
-        worker = Worker(
-            [_spec(world, Host(process.name, self.clock))],
+        restorer = Restorer(logs, self.clock, clock_skew_margin_ms=SKEW_MARGIN_MS)
+        spec = _spec(world, Host(process.name, self.clock))
+        copies = self._copies[process] = NodeCopies(
+            world,
+            spec,
+            stores=stores,
+            restorer=restorer,
+            clock=self.clock,
+            margin_ms=SKEW_MARGIN_MS,
+            sink=sink,
+        )
+        worker = copies.worker = Worker(
+            [spec],
             source=sink,
-            services=TaskServices(
-                group=WatchedGroup(FakeGroupView(world.cluster, world.network), world.audit),
-                logs=logs,
-                owners=FakeOwners(app.OWNERS, logs),
-                restorer=Restorer(logs, self.clock, clock_skew_margin_ms=SKEW_MARGIN_MS),
-                stores=stores,
-                sink=sink,
-                clock=self.clock,
-                resolve_output=lambda topic: OutputTopic(topic, str.encode, str.encode, 1_000_000),
-                encode_owner=lambda record: encode_owner(app.OWNERS, record),
-            ),
+            services=self._services(logs, restorer, stores, sink, copies),
             task_settings=_task_settings(world, process.name),
             settings=WorkerSettings(revoke_s=REVOKE_S, poll_s=runtime_worker.POLL_S),
             task_log=lambda spec, partition, identity: self._task_log(partition, identity),
             on_failure=failed,
         )
+        keeps = "standbys" in world.features
         sink.source = FakeSource(
             world.cluster,
             world.network,
@@ -241,17 +250,39 @@ class Node:
                 max_poll_records=world.max_poll_records,
             ),
             [app.INPUT],
-            on_disk=on_disk,
+            on_disk=lambda: _on_disk(stores),
             assigned=assigned,
             revoked=worker.revoked,
             room=worker.room,
             lost=worker.lost,
             failed=failed,
+            rules=world.placement,
+            lags=copies.lags if keeps else None,
+            copies=copies.assign if keeps else None,
         )
         if self.process is process:
             self.worker, self.source = worker, sink.source
+        if keeps:
+            copies.start()
         sink.source.open()
         await worker.run()
+
+    def _services(
+        self, logs: FakeLogs, restorer: Restorer, stores: StoreCache, sink: LateSource, copies: NodeCopies
+    ) -> TaskServices:
+        world = self._world
+        return TaskServices(
+            group=WatchedGroup(FakeGroupView(world.cluster, world.network), world.audit),
+            logs=logs,
+            owners=FakeOwners(app.OWNERS, logs),
+            restorer=restorer,
+            stores=stores,
+            sink=sink,
+            clock=self.clock,
+            resolve_output=lambda topic: OutputTopic(topic, str.encode, str.encode, 1_000_000),
+            encode_owner=lambda record: encode_owner(app.OWNERS, record),
+            let_go=copies.let_go,
+        )
 
     def _end(self, process: Process) -> None:
         """End a process that can't go on, as it would itself; it is started again."""
@@ -289,6 +320,16 @@ class Node:
                 commit_deadline_s=world.commit_deadline_s,
             )
         return WatchedLog(log, world.audit, identity)
+
+
+def _on_disk(stores: StoreCache) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for _, partition, held in stores.opened():
+        position = held.position()
+        if position is not None:
+            source = TopicPartition(app.INPUT, partition)
+            found[source] = found.get(source, 0) + position.changelog_offset
+    return found
 
 
 def _spec(world: World, host: Host) -> ActorSpec:

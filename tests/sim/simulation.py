@@ -13,6 +13,7 @@ About half of the runs have features beside faults:
     effects         it asks for calls outside
     expiry          some of its values expire
     park            messages that can't be handled are put aside
+    standbys        workers keep copies of each other's partitions; in runs of their own
 
 With the first four of them partitions may stand still after the last fault: each has to do so for its own reason and
 with all before it committed, and to go on when the operator has put it right.
@@ -30,9 +31,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from actors._core.placement import PlacementRules
 from actors.errors import RecordError
 from actors.ports import TopicPartition
-from actors.runtime import restore, state, worker
+from actors.runtime import restore, standbys, state, worker
 from actors.runtime.task import State
 from actors.testing import Network, SimKafka, StuckError, VirtualLoop, fold
 from tests.sim import app
@@ -137,6 +139,15 @@ def simulate(
     return simulation.report()
 
 
+def _placement(seed: int) -> PlacementRules:
+    random = Random(f"{seed} placement")
+    return PlacementRules(
+        standbys=random.choice((0, 1, 1, 2)),
+        acceptable_lag=random.choice((0, 3, 20)),
+        max_warm_ups=random.choice((1, 8)),
+    )
+
+
 class Simulation:
     """A seed's world."""
 
@@ -194,6 +205,7 @@ class Simulation:
             has_zombies=has_zombies,
             deployment=deployment,
             model=model,
+            placement=_placement(seed) if "standbys" in features else PlacementRules(),
             concurrency=Random(f"{seed} lanes").choice((2, 3, 20)) if "parallel" in features else 1,
         )
         model.join(self._world)
@@ -228,7 +240,7 @@ class Simulation:
         Polls take longer, for the simulation's speed: most of what happens in a silence are polls.
         """
         before = restore.LONG_READ, state.INLINE_WRITES, worker.POLL_S
-        restore.LONG_READ = self._random.choice((2, 10, 1000))
+        restore.LONG_READ = standbys.LONG_READ = self._random.choice((2, 10, 1000))
         state.INLINE_WRITES = self._random.choice((0, 2, 1000))
         worker.POLL_S = self._random.choice((0.2, 1.0, 1.0))
         try:
@@ -236,6 +248,7 @@ class Simulation:
                 yield
         finally:
             restore.LONG_READ, state.INLINE_WRITES, worker.POLL_S = before
+            standbys.LONG_READ = restore.LONG_READ
 
     async def run(self) -> None:
         for node in self.nodes:

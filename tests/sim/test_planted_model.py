@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
@@ -12,13 +13,18 @@ import actors.runtime.expiry as expiry
 import actors.runtime.parked as parked
 import actors.runtime.timers as timers
 import stores._core.overlay as overlay
+from actors._core.partitioner import partition_for
+from actors.ports import CommitBatch, TopicPartition
 from actors.runtime.effect_calls import Head, decoded, line_bounds
 from actors.runtime.effect_lines import Lines
 from actors.runtime.effects import Effects, Outcome, Run
 from actors.runtime.handling import Handling
 from actors.runtime.parked import CONTROL_HEADER, Parked
+from actors.runtime.publishing import Publication
 from actors.runtime.tenure import Tenure
 from actors.runtime.timers import Timers
+from actors.testing.ports import FakeTaskLog
+from tests.sim.expiry import READERS
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 
 # --- timers -----------------------------------------------------------------------------------------------------------
@@ -177,6 +183,26 @@ def remove_before_the_result_is_handled(patch: Patch) -> None:
 # --- expiry -----------------------------------------------------------------------------------------------------------
 
 
+def publish_no_deletes(patch: Patch) -> None:
+    """Readers aren't told of deletes."""
+    patch.setattr(Publication, "_key_of_delete", lambda *_: None)
+
+
+def publish_outside_of_the_transaction(patch: Patch) -> None:
+    """What is published goes out at once, in front of the commit."""
+    original = FakeTaskLog.commit
+
+    async def commit(self: FakeTaskLog, batch: CommitBatch) -> Any:
+        shown = [output for output in batch.outputs if output.topic == READERS]
+        for _, _, key, value, *_ in shown:
+            home = partition_for(key, len(self._cluster.topic(READERS).partitions))
+            self._cluster.produce(TopicPartition(READERS, home), [(key, value, [])])
+        kept = [output for output in batch.outputs if output.topic != READERS]
+        return await original(self, dataclasses.replace(batch, outputs=kept))
+
+    patch.setattr(FakeTaskLog, "commit", commit)
+
+
 def call_the_hook_only(patch: Patch) -> None:
     """The hook runs for an expired key, and its tombstone isn't written."""
     patch.setattr(expiry, "remove", rewritten(expiry.remove, ("        overlay.delete(key)\n", "")))
@@ -275,6 +301,8 @@ PLANTED = (
     Planted(pass_what_is_given_up, "effects", features=("effects",)),
     Planted(remove_before_the_result_is_handled, "effects", first_seed=40, features=("effects",)),
     Planted(call_the_hook_only, "expiry", features=("expiry",)),
+    Planted(publish_no_deletes, "publish", features=("expiry",)),
+    Planted(publish_outside_of_the_transaction, "publish", features=("expiry",)),
     Planted(remove_although_the_hook_failed, "expiry", features=("expiry",)),
     Planted(show_what_expired, "expiry", first_seed=10, features=("expiry",)),
     Planted(stand_still_behind_a_failed_hook, "expiry", first_seed=10, features=("expiry",)),

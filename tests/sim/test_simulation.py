@@ -18,7 +18,7 @@ SEEDS = int(os.environ.get("SIM_SEEDS", "300"))
 REPLAYED = os.environ.get("SEED")
 FAULTS = tuple(filter(None, os.environ.get("FAULTS", "").split(",")))
 NAMED = os.environ.get("FEATURES")
-EVERY = FEATURES + MODEL
+EVERY = (*FEATURES, *MODEL, "standbys")
 PLAIN: tuple[str, ...] = ()
 
 FOUND = (
@@ -63,8 +63,19 @@ def test_every_invariant_holds_under_faults(seed: int, faults: tuple[str, ...], 
     check(seed, faults=faults, features=features, print_trace=REPLAYED is not None)
 
 
+@pytest.mark.parametrize("seed", range(int(os.environ.get("SIM_SEEDS", "300")) // 5))
+def test_every_invariant_holds_with_standbys(seed: int) -> None:
+    check(seed, features=(*features_of(seed), "standbys"))
+
+
 def test_a_seed_is_one_run() -> None:
-    for features in (PLAIN, ("operator", "poison", "refused", "retention", "static"), ("at_least_once",), MODEL):
+    for features in (
+        PLAIN,
+        ("standbys",),
+        ("operator", "poison", "refused", "retention", "static"),
+        ("at_least_once",),
+        MODEL,
+    ):
         first, again = simulate(3, features=features), simulate(3, features=features)
         assert first.trace == again.trace
         assert (first.virtual_s, first.takeovers) == (again.virtual_s, again.takeovers)

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from actors._faust.cli.parked_reading import Line, ParkedReader, actor_of, key_json
+from actors._faust.cli.parked_choice import known_actor
 from actors._faust.cli.session import Session, with_session
+from actors._faust.parking.lines import Line, ParkedReader, key_json
 
 SHOWN_ERROR_CHARS = 100
 _COLUMNS = ("actor", "what", "#partition", "key", "#waiting", "error", "#attempts", "since")
@@ -34,7 +35,7 @@ def list_parked(session: Session, actor: str | None) -> None:
 
 
 async def _read(session: Session, actor: str | None) -> list[Line]:
-    definitions = list(session.app.actors.values()) if actor is None else [actor_of(session, actor)]
+    definitions = list(session.app.actors.values()) if actor is None else [known_actor(session, actor)]
     async with ParkedReader.connect(session.setup) as reader:
         lines = await reader.lines(definitions)
     return [line for line in lines if any(entry.is_parked for entry in line.entries)]

@@ -10,6 +10,8 @@ from typing import IO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from actors._faust.progress_bar import is_terminal
+
 Report = Callable[[int, int], None]
 """Called with a partition and the keys of it so far."""
 
@@ -21,7 +23,7 @@ def reporting(stderr: IO[str], partitions: list[int], *, quiet: bool) -> Iterato
     """Show the progress over `partitions`, which are worked through in order, for the time of the block."""
     if quiet:
         yield lambda partition, keys: None
-    elif stderr.isatty():
+    elif is_terminal(stderr):
         with _bar(stderr, partitions) as report:
             yield report
     else:
@@ -41,7 +43,7 @@ def _bar(stderr: IO[str], partitions: list[int]) -> Iterator[Report]:
     )
     total = len(partitions)
     with Progress(*columns, console=Console(file=stderr)) as progress:
-        bar = progress.add_task("exporting", total=total)
+        bar = progress.add_task("", total=total)
 
         def report(partition: int, keys: int) -> None:
             done = partitions.index(partition)

@@ -14,7 +14,7 @@ import click
 from faust.cli.base import AppCommand
 
 from actors._faust.setup import Setup
-from actors.errors import ActorsError, BrokerUnavailableError
+from actors.errors import ActorsError, BrokerRefusedError, BrokerUnavailableError
 from actors.runtime.context import Store
 from stores.errors import StoreError
 from stores.folder import DataFolder
@@ -111,6 +111,8 @@ def one_line_errors() -> Iterator[None]:
     except BrokenPipeError:
         # Whoever read the output has enough of it: click knows what to do.
         raise
+    except BrokerRefusedError as error:
+        raise click.ClickException(_one_line(error)) from error
     except BrokerUnavailableError as error:
         raise click.ClickException(
             f"{_one_line(error)}. Check that the broker runs, and the app's `broker` setting"

@@ -1,4 +1,4 @@
-"""`faust -A APP state get | list | export`: the committed state that lies on this machine's disk."""
+"""`faust -A APP state get | list | export`: the committed state on this machine's disk; `publish`: for readers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import click
 from actors._faust.cli.state_export import export
 from actors._faust.cli.state_get import get
 from actors._faust.cli.state_list import list_stores
+from actors._faust.cli.state_publish import publish
 
 
 @click.group("state")
@@ -17,3 +18,4 @@ def state() -> None:
 state.add_command(get)
 state.add_command(list_stores)
 state.add_command(export)
+state.add_command(publish)

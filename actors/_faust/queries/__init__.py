@@ -6,6 +6,7 @@ answers.py     what this worker says about its own partitions
 coding.py      keys and values between JSON, URLs and the stores' bytes
 parameters.py  what a request may say
 problems.py    errors as RFC 9457 has them
-access.py      who may ask
 openapi.py     the description
+
+Who may ask is decided in `actors._faust.access`.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -42,13 +42,31 @@ class Page(msgspec.Struct):
 def position_of(held: Held) -> dict[str, Any]:
     """Give the position that what is read now belongs to."""
     position = held.position
-    return {
+    found = {
         "partition": held.partition,
         "changelog_offset": position.changelog_offset,
         "source_offset": position.source_offset,
         "epoch": position.epoch,
         "changelog_id": position.changelog_id,
     }
+    if held.staleness_ms is not None:
+        found["staleness_ms"] = held.staleness_ms
+    return found
+
+
+def freshness(positions: Mapping[str, Any]) -> Item:
+    """Give what an answer says of its age: that of the oldest copy among its positions."""
+    stale = []
+    for position in positions.values():
+        if isinstance(position, msgspec.Raw):
+            raw = bytes(position)
+            # Another worker's answer. Owners' have no age, and aren't looked into.
+            found = msgspec.json.decode(raw) if b'"staleness_ms"' in raw else {}
+        else:
+            found = position
+        if "staleness_ms" in found:
+            stale.append(found["staleness_ms"])
+    return {"read": "standby" if stale else "committed", "staleness_ms": max(stale, default=0)}
 
 
 def positions_of(held: Iterable[Held]) -> Positions:
@@ -66,8 +84,8 @@ def one_value(coding: StoreCoding, held: Held, key: bytes, *, is_raw: bool) -> t
         "partition": held.partition,
         "expires_at_ms": found.expires_at_ms,
         "position": position_of(held),
-        "read": "committed",
-        "staleness_ms": 0,
+        "read": "committed" if held.staleness_ms is None else "standby",
+        "staleness_ms": held.staleness_ms or 0,
     }
     return found, answer
 
@@ -134,8 +152,7 @@ def as_page(store: str, parts: Iterable[tuple[Part[Item], Positions]], limit: in
         "items": items,
         "next": None if merged.through is None else encode_place(merged.through),
         "positions": positions,
-        "read": "committed",
-        "staleness_ms": 0,
+        **freshness(positions),
     }
 
 

@@ -27,7 +27,16 @@ def description(app: App) -> Schema:
             "description": "Committed state of the app's actors. Any worker answers for any key.",
         },
         "paths": {**_paths(stores), **_queries(app)},
-        "components": {"schemas": _schemas(), "responses": _problems()},
+        "components": {
+            "schemas": _schemas(),
+            "responses": _problems(),
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "description": "One of the workers' query_tokens."},
+                "certificate": {"type": "mutualTLS"},
+            },
+        },
+        # Which of them a worker asks for, or none, is up to its settings.
+        "security": [{"token": []}, {"certificate": []}, {}],
     }
 
 
@@ -89,7 +98,7 @@ def _queries(app: App) -> Schema:
 
 
 def _operation(name: str, summary: str, parameters: list[Schema], answer: str, *more: str) -> Schema:
-    problems = ("400", "403", "404", "503", *more)
+    problems = ("400", "401", "403", "404", "429", "503", *more)
     return {
         "operationId": name,
         "summary": summary,
@@ -154,7 +163,9 @@ def _schemas() -> Schema:
                 "source_offset": {**number, "description": "The next offset of the actor's input."},
                 "epoch": {**number, "description": "Grows with each owner of the partition."},
                 "changelog_id": {**text, "description": "The id of the changelog's topic."},
-            }
+                "staleness_ms": {**number, "description": "Of a copy: how old it may be."},
+            },
+            optional=("staleness_ms",),
         ),
         "Value": _object({"store": text, **item, "position": position, **fresh}),
         "Many": _object(
@@ -191,7 +202,10 @@ def _schemas() -> Schema:
         ),
         "Overview": _object(
             {"app": text, "worker": text, "address": text}
-            | {name: {"type": "array", "items": {"type": "object"}} for name in ("stores", "actors", "partitions")}
+            | {
+                name: {"type": "array", "items": {"type": "object"}}
+                for name in ("stores", "actors", "partitions", "copies")
+            }
         ),
         "Problem": _object({"type": text, "title": text, "status": number, "detail": text}),
     }
@@ -200,11 +214,14 @@ def _schemas() -> Schema:
 def _problems() -> Schema:
     texts = {
         "400": "The request can't be understood.",
+        "401": "Who asks isn't known: a token or a certificate is needed.",
         "403": "The request isn't allowed.",
         "404": "There is no such store, actor, query or key.",
+        "429": "The client asks too often; ask again after Retry-After.",
         "503": "The state can't be read now, for the reason given; ask again after Retry-After.",
     }
     content = {CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     found: Schema = {status: {"description": text, "content": content} for status, text in texts.items()}
-    found["503"]["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
+    for status in ("429", "503"):
+        found[status]["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
     return found

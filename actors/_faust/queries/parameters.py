@@ -64,6 +64,11 @@ class Parameters:
     def _check_read(self) -> None:
         check_read(self.text("read") or "committed")
 
+    @property
+    def read(self) -> str:
+        """Which copy may answer."""
+        return self.text("read") or "committed"
+
     def raw(self, name: str) -> bytes | None:
         """Give a parameter's bytes."""
         return self._values.get(name)
@@ -116,10 +121,6 @@ def check_read(read: str) -> None:
     """Refuse what can't be read from."""
     if read not in READS:
         raise bad_request("bad-parameter", f"read is {read!r}, not one of {', '.join(READS)}")
-    if read == "standby":
-        raise Problem(
-            501, "no-standbys", "There are no standbys", "this release keeps no standbys: leave read=standby out"
-        )
 
 
 def key_in_path(request: web.Request, place: int) -> bytes:

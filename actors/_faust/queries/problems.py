@@ -77,21 +77,32 @@ class Problem(Exception):  # noqa: N818  RFC 9457's word
         kind: the last part of the problem's type.
         title: the same for each problem of a kind.
         detail: what happened here, and what to do.
+        headers: further headers of the reply.
         more: further members of the problem's JSON.
     """
 
-    def __init__(self, status: int, kind: str, title: str, detail: str, **more: Any) -> None:
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        title: str,
+        detail: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
         super().__init__(detail)
         self.status = status
         self.kind = kind
         self.title = title
         self.detail = detail
+        self.headers = headers or {}
         self.more = more
 
     def response(self) -> web.Response:
         """Give the reply."""
-        headers = dict(NO_STORE)
-        if self.status == web.HTTPServiceUnavailable.status_code:
+        headers = {**NO_STORE, **self.headers}
+        if self.status in (429, 503):
             headers["Retry-After"] = str(math.ceil(self.more.get("retry_after_ms", 1000) / 1000))
         content = {
             "type": TYPE + self.kind,
@@ -131,6 +142,8 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except NotOwnerError as error:
         return misdirected(str(error)).response()
     except web.HTTPException as error:
+        if error.status < 400:
+            raise
         return _of_http(error).response()
     except Exception:
         logger.exception("%s %s failed", request.method, request.rel_url.raw_path)

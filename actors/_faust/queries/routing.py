@@ -18,6 +18,8 @@ import msgspec
 from aiohttp import web
 from yarl import URL
 
+from actors._faust.access.callers import HOP
+from actors._faust.access.tls import Hops
 from actors._faust.queries.problems import NO_STORE, Problem
 from actors.errors import ActorsError, NotOwnerError, NotReadyError
 from actors.ports import OwnerRecord
@@ -28,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-HOP = "Actors-Hop"
-"""A request with this header was passed on by a worker, and isn't passed on again."""
 PARTITIONS = "Actors-Partitions"
 """The partitions that a worker that passed a request on wants to hear of."""
 REGISTRY_S = 3.0
@@ -38,6 +38,8 @@ REGISTRY_REST_S = 0.2
 CONNECT_S = 1.0
 ANSWER_S = 5.0
 MAX_PARTITIONS = 100_000
+NOT_THE_CALLERS = (401, 403, 429)
+"""What another worker says to this one, and not to who asked: their settings differ, or it has too much to do."""
 KNOWN = 0.0
 """Before any time of the monotonic clock: the registry as it was read last."""
 
@@ -109,11 +111,18 @@ class Directory:
 
 
 class Router:
-    """Brings questions to the owners of their partitions."""
+    """Brings questions to the owners of their partitions.
 
-    def __init__(self, reader: StateReader, directory: Directory) -> None:
+    Attributes:
+        elsewhere: what this worker may raise for a partition that another one could answer for.
+    """
+
+    elsewhere: tuple[type[Exception], ...] = (NotOwnerError,)
+
+    def __init__(self, reader: StateReader, directory: Directory, hops: Hops) -> None:
         self.reader = reader
         self.directory = directory
+        self._hops = hops
         self._session: aiohttp.ClientSession | None = None
 
     async def scatter(
@@ -183,13 +192,17 @@ class Router:
             aiohttp.ClientError: it can't be reached.
         """
         url = URL(address.rstrip("/") + request.rel_url.raw_path_qs, encoded=True)
-        headers = {HOP: "1", "Content-Type": "application/json"} if body is not None else {HOP: "1"}
+        headers = dict(self._hops.headers)
+        if body is not None:
+            headers["Content-Type"] = "application/json"
         async with self._client().request(
             request.method, url, data=body, headers=headers, allow_redirects=False
         ) as reply:
             content = await reply.read()
             if reply.status == 421:
                 raise NotOwnerError(f"{address} isn't the owner")
+            if reply.status in NOT_THE_CALLERS:
+                raise _problem_of(reply.status, content, address)
             kept = dict(NO_STORE)
             if "Retry-After" in reply.headers:
                 kept["Retry-After"] = reply.headers["Retry-After"]
@@ -214,7 +227,7 @@ class Router:
             Problem: what it says is wrong with the question.
         """
         url = URL(address.rstrip("/") + path, encoded=True)
-        headers = {HOP: "1", PARTITIONS: ",".join(map(str, partitions))}
+        headers = {**self._hops.headers, PARTITIONS: ",".join(map(str, partitions))}
         if body is not None:
             headers["Content-Type"] = "application/json"
         limits = aiohttp.ClientTimeout(total=answer_s, connect=CONNECT_S)
@@ -231,7 +244,8 @@ class Router:
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
             limits = aiohttp.ClientTimeout(total=ANSWER_S, connect=CONNECT_S)
-            self._session = aiohttp.ClientSession(timeout=limits)
+            tls = True if self._hops.tls is None else self._hops.tls
+            self._session = aiohttp.ClientSession(timeout=limits, connector=aiohttp.TCPConnector(ssl=tls))
         return self._session
 
     async def close(self) -> None:
@@ -269,6 +283,8 @@ def _problem_of(status: int, content: bytes, address: str) -> Exception:
     except (msgspec.DecodeError, UnicodeDecodeError):
         said = {}
     detail = str(said.get("detail", "")) or f"{address} answered {status}"
+    if status in NOT_THE_CALLERS:
+        return NotReadyError(f"{address} refuses what this worker passes on ({status}): {detail}")
     if status == 503 or not said:
         return NotReadyError(detail)
     kind = str(said.get("type", "")).rpartition(":")[2] or "failed"

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -13,9 +14,10 @@ from aiohttp import web
 
 from actors._core.pages import Part, decode_place
 from actors._core.partitioner import partition_for
+from actors._faust.access import Level, needs, protect
+from actors._faust.access.callers import HOP
 from actors._faust.codecs import key_codec
 from actors._faust.queries import answers
-from actors._faust.queries.access import Access
 from actors._faust.queries.answers import Asked, Page, Values
 from actors._faust.queries.coding import KeyCoding, StoreCoding, as_json, json_bytes
 from actors._faust.queries.openapi import description
@@ -31,11 +33,11 @@ from actors._faust.queries.parameters import (
     key_in_path,
     many_body,
 )
-from actors._faust.queries.problems import Problem, Reply, bad_request, not_ready, problems
+from actors._faust.queries.problems import Handler, Problem, Reply, bad_request, not_ready
 from actors._faust.queries.quick import KeyMatch, QuickRoute, QuickRunner, in_task
-from actors._faust.queries.routing import ANSWER_S, HOP, Router, wanted
+from actors._faust.queries.routing import ANSWER_S, Router, wanted
 from actors._faust.queries.service import QueryService
-from actors.errors import NotOwnerError, ReadOnlyQueryError, Rejected
+from actors.errors import ReadOnlyQueryError, Rejected
 from actors.ports import TopicPartition
 from actors.runtime.actor import Actor
 from actors.runtime.queries import Bounds, Held
@@ -74,7 +76,7 @@ class QueryRoutes:
 
     def application(self) -> web.Application:
         """Give the part of the web server that is mounted under `/actors`."""
-        routes = web.Application(middlewares=[problems, Access(self._app).guard])
+        routes = web.Application()
         # The router tries one after the other: the most frequent first.
         of_key = routes.router.add_get(r"/{store}/{key:(?!_count$|_many$|_ask/)[\s\S]*}", self.one)
         self.quick = functools.partial(QuickRoute, part=routes, route=of_key, prefix=PREFIX)
@@ -87,6 +89,19 @@ class QueryRoutes:
         routes.router.add_get(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
         routes.router.add_post(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
         return routes
+
+    @web.middleware
+    async def measured(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Count questions, and how long their answers take."""
+        meters, began_s, code = self._app.actor_service.meters.queries, time.monotonic(), 500
+        meters.in_flight += 1
+        try:
+            answer = await handler(request)
+            code = answer.status
+        finally:
+            meters.in_flight -= 1
+            meters.answered(code, time.monotonic() - began_s)
+        return answer
 
     # --- routes ----------------------------------------------------------------------------------------------------
 
@@ -105,7 +120,8 @@ class QueryRoutes:
             partition = _partition(spec, coding.store, key, named)
         else:
             partition = partition_for(key, spec.partition_count)
-        is_raw, reader = said.is_raw, service.router.reader
+        is_raw, router = said.is_raw, service.router if said.read == "committed" else service.copies
+        reader = router.reader
         at_once = reader.at_once(spec, coding.store.name, partition)
         if at_once is not None:
             return _value(coding, at_once, key, is_raw=is_raw)
@@ -114,8 +130,9 @@ class QueryRoutes:
             held = await reader.hold_one(spec, coding.store.name, partition)
             return _value(coding, held, key, is_raw=is_raw)
 
-        return await self._at_the_owner(request, spec, partition, here, None)
+        return await self._at_the_owner(router, request, spec, partition, here, None)
 
+    @needs(Level.READ)
     async def many(self, request: web.Request) -> web.StreamResponse:
         """Give the values of many keys."""
         spec, coding = self._store(request.match_info["store"])
@@ -131,10 +148,11 @@ class QueryRoutes:
         for place, one in enumerate(asked):
             by_partition.setdefault(one.partition, []).append(place)
 
+        router = self._router(body.read)
+
         async def here(partitions: list[int]) -> tuple[list[int], Any, Any]:
             places = [place for partition in partitions for place in by_partition[partition]]
             theirs = [asked[place] for place in places]
-            router = self._router()
             values = await answers.many_values(router.reader, spec, coding, theirs, is_raw=body.raw)
             return places, *values
 
@@ -144,17 +162,17 @@ class QueryRoutes:
                 {
                     "encoding": "base64",
                     "raw": body.raw,
+                    "read": body.read,
                     "keys": [asked[place].key for place in places],
                     **({} if body.partition is None else {"partition": body.partition}),
                 }
             )
             path = f"{PREFIX}/{coding.store.name}/_many"
-            router = self._router()
             raw = await router.fetch("POST", address, path, body=content, partitions=partitions)
             values = msgspec.json.decode(raw, type=Values)
             return places, values.results, values.positions
 
-        parts = await self._router().scatter(request, spec, by_partition, here=here, there=there)
+        parts = await router.scatter(request, spec, by_partition, here=here, there=there)
         return reply(_as_values(coding, body, asked, parts))
 
     async def range(self, request: web.Request) -> web.StreamResponse:
@@ -163,7 +181,7 @@ class QueryRoutes:
         parameters = Parameters(request, RANGE_PARAMETERS)
         bounds, after = _bounds(coding, parameters), parameters.cursor()
         limit = parameters.number("limit", 1, MAX_LIMIT) or DEFAULT_LIMIT
-        is_raw, router = parameters.flag("raw"), self._router()
+        is_raw, router = parameters.flag("raw"), self._router(parameters.read)
 
         async def here(partitions: list[int]) -> Any:
             return await answers.page(
@@ -185,6 +203,8 @@ class QueryRoutes:
         spec, coding = self._store(request.match_info["store"])
         parameters = Parameters(request, COUNT_PARAMETERS)
         bounds = _bounds(coding, parameters)
+        if parameters.read != "committed":
+            raise bad_request("bad-parameter", "keys are counted by their owners only: leave read out")
         is_exact = parameters.flag("exact") or bounds != Bounds()
         router = self._router()
 
@@ -201,6 +221,7 @@ class QueryRoutes:
         counts = await router.scatter(request, spec, partitions, here=here, there=there)
         return reply({"store": coding.store.name, "count": sum(counts), "exact": is_exact, "read": "committed"})
 
+    @needs(Level.READ)
     async def ask(self, request: web.Request) -> web.StreamResponse:
         """Have an actor's query answered."""
         spec, query = self._query(request.match_info["actor"], request.match_info["query"])
@@ -216,7 +237,7 @@ class QueryRoutes:
             bound = query.bind(given, is_text=not is_post)
         except msgspec.ValidationError as error:
             raise bad_request("bad-argument", f"query {query.name}: {error}") from error
-        router = self._router()
+        router = self._router(parameters.read)
 
         async def here(_: list[int]) -> web.StreamResponse:
             (held,) = await router.reader.hold(spec, (partition,))
@@ -230,6 +251,7 @@ class QueryRoutes:
                 stores={store: held.stores[store.name] for store in spec.stores},
             )
             answer = _answer(asked, query, bound, self._app.actors[spec.name].declared)
+            positions = {store.name: answers.position_of(held.of(store.name)) for store in spec.stores}
             return reply(
                 {
                     "actor": spec.name,
@@ -237,13 +259,12 @@ class QueryRoutes:
                     "key": keys.show_key(key),
                     "value": answer,
                     "partition": partition,
-                    "positions": {store.name: answers.position_of(held.of(store.name)) for store in spec.stores},
-                    "read": "committed",
-                    "staleness_ms": 0,
+                    "positions": positions,
+                    **answers.freshness(positions),
                 }
             )
 
-        return await self._at_the_owner(request, spec, partition, here, body)
+        return await self._at_the_owner(router, request, spec, partition, here, body)
 
     async def overview(self, request: web.Request) -> web.StreamResponse:
         """Tell what can be asked for, and who owns it."""
@@ -287,6 +308,7 @@ class QueryRoutes:
                     for partition in range(spec.partition_count)
                     for owner in (owners.get((name, partition)),)
                 ],
+                "copies": [asdict(copy) for copy in self._app.actor_service.copies],
             }
         )
 
@@ -298,16 +320,16 @@ class QueryRoutes:
 
     async def _at_the_owner(
         self,
+        router: Router,
         request: web.Request,
         spec: ActorSpec,
         partition: int,
         here: Callable[[list[int]], Awaitable[web.StreamResponse]],
         body: bytes | None,
     ) -> web.StreamResponse:
-        """Have the owner of one partition answer the whole request."""
-        router = self._router()
+        """Have the owner of one partition answer the whole request, or whoever else the router may ask."""
         if router.reader.has(spec, partition):
-            with contextlib.suppress(NotOwnerError):
+            with contextlib.suppress(*router.elsewhere):
                 return await here([partition])
         await in_task()
 
@@ -323,8 +345,9 @@ class QueryRoutes:
             raise not_ready("this worker is starting or stopping")
         return service
 
-    def _router(self) -> Router:
-        return self._service().router
+    def _router(self, read: str = "committed") -> Router:
+        service = self._service()
+        return service.copies if read == "standby" else service.router
 
     def _store(self, name: str, service: QueryService | None = None) -> tuple[ActorSpec, StoreCoding]:
         stores = (service or self._service()).stores
@@ -364,8 +387,8 @@ class QueryRoutes:
 def mount(app: App, web_app: web.Application) -> None:
     """Add the routes to a web server, once."""
     if MOUNTED not in web_app:
-        web_app[MOUNTED] = QueryRoutes(app)
-        web_app.add_subapp(PREFIX, web_app[MOUNTED].application())
+        web_app[MOUNTED] = routes = QueryRoutes(app)
+        protect(app, web_app, PREFIX, routes.application(), watch=routes.measured)
 
 
 def answer_quickly(web_server: Any) -> None:
@@ -386,6 +409,7 @@ class _Said(NamedTuple):
     parameters: Parameters
     encoding: str | None
     is_raw: bool
+    read: str
     has_partition: bool
 
 
@@ -395,9 +419,8 @@ def _said(query: str) -> _Said:
 
 def _parsed(query: str) -> _Said:
     parameters = Parameters(query, KEY_PARAMETERS)
-    return _Said(
-        parameters, parameters.encoding(), parameters.flag("raw"), has_partition=parameters.raw("partition") is not None
-    )
+    has_partition = parameters.raw("partition") is not None
+    return _Said(parameters, parameters.encoding(), parameters.flag("raw"), parameters.read, has_partition)
 
 
 _said_often = functools.lru_cache(maxsize=256)(_parsed)
@@ -465,8 +488,7 @@ def _as_values(
         "store": coding.store.name,
         "results": results,
         "positions": positions,
-        "read": "committed",
-        "staleness_ms": 0,
+        **answers.freshness(positions),
     }
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from actors._faust.queries.copies import CopyDirectory, CopyRouter
 from actors._faust.queries.routing import Directory, Router
 from actors._faust.setup import Setup
 from actors._kafka.control import ControlPlane
+from actors._kafka.copies import KafkaCopies
 from actors._kafka.owners import KafkaOwners
 from actors.ports import Clock
+from actors.runtime.copy_queries import CopyReader
 from actors.runtime.lease import Lease, LeaseSettings
 from actors.runtime.queries import StateReader
 from actors.runtime.spec import ActorSpec
+from actors.runtime.standbys import Standbys
 from actors.runtime.worker import Worker
 
 
@@ -29,6 +33,7 @@ class QueryService:
         specs: Iterable[ActorSpec],
         *,
         worker: Worker,
+        standbys: Standbys,
         control: ControlPlane,
         owners: KafkaOwners,
         clock: Clock,
@@ -45,9 +50,19 @@ class QueryService:
             is_exclusive=group.instance_id is None,
         )
         self._lease = Lease(control.confirms, settings)
-        self.router = Router(StateReader(worker.task_of, self._lease, clock), Directory(owners.all, self.worker))
+        hops = setup.hops()
+        directory = Directory(owners.all, self.worker)
+        self.router = Router(StateReader(worker.task_of, self._lease, clock), directory, hops)
+        self.copies = CopyRouter(
+            CopyReader(worker.task_of, self._lease, clock, standbys.stores_of),
+            directory,
+            CopyDirectory(KafkaCopies(control, setup.group).addresses),
+            self.address,
+            hops,
+        )
 
     async def close(self) -> None:
         """Stop answering. May be called twice."""
         await self.router.close()
+        await self.copies.close()
         await self._lease.close()

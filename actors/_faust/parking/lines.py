@@ -9,11 +9,9 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import click
 import msgspec
 
 from actors._core.keys import place_of
-from actors._faust.cli.session import Session
 from actors._faust.codecs import CodecError, key_codec
 from actors._faust.setup import Setup
 from actors._kafka.control import ControlPlane
@@ -24,6 +22,7 @@ from actors.runtime.effects import EffectRecord
 from actors.runtime.parked import ParkedMessage
 
 if TYPE_CHECKING:
+    from actors._faust.app import App
     from actors._faust.definition import ActorDefinition
 
 What = Literal["message", "effect"]
@@ -35,6 +34,10 @@ _LETTERS: dict[What, bytes] = {"message": b"p", "effect": b"e"}
 
 class ParkedError(ActorsError):
     """There is nothing parked where the command says."""
+
+
+class UnknownActorError(ParkedError):
+    """The app has no actor of that name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,17 +170,17 @@ def kinds_of(definition: ActorDefinition) -> list[What]:
     return kinds if definition.effects is None else [*kinds, "effect"]
 
 
-def actor_of(session: Session, name: str) -> ActorDefinition:
+def actor_of(app: App, name: str) -> ActorDefinition:
     """Give an actor that parks.
 
     Raises:
-        click.UsageError: the app has none of that name.
+        UnknownActorError: the app has none of that name.
         ParkedError: it parks nothing.
     """
-    definition = session.app.actors.get(name)
+    definition = app.actors.get(name)
     if definition is None:
-        known = ", ".join(sorted(session.app.actors)) or "none"
-        raise click.UsageError(f"app {session.app.conf.id} has no actor {name!r}. Its actors: {known}")
+        known = ", ".join(sorted(app.actors)) or "none"
+        raise UnknownActorError(f"app {app.conf.id} has no actor {name!r}. Its actors: {known}")
     if not kinds_of(definition):
         raise ParkedError(
             f'actor {name} doesn\'t park anything: declare it with @app.actor(..., on_error="park"), or with effects'

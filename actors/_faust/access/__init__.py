@@ -1,0 +1,23 @@
+"""Who may ask a worker's web server, and what for. Every part of it that shows or changes anything is mounted here.
+
+    part = web.Application()
+    part.router.add_get("", page)
+    part.router.add_post("/parked/{id}/retry", retry)
+    protect(app, web_app, "/dashboard", part, level=Level.READ, login=True)
+
+`protect` mounts a part under a prefix, behind the app's one guard. Levels are `OPEN` (whoever reaches the port),
+`READ` and `ADMIN`. GET and HEAD need the part's level; other methods need `ADMIN`, unless the handler says otherwise:
+
+    @needs(Level.READ)
+    async def many(request): ...
+
+`login=True` gives browsers a login page at `{prefix}/login` (a token, for a cookie) and `POST {prefix}/logout`; whoever
+isn't logged in is sent there. POSTs that a browser sends by itself with the cookie must come from the same origin.
+`caller_of(request)` tells who asks, for a page that shows buttons to administrators only. Handlers may raise `Problem`.
+What decides is the handler that runs, never the path's text: there is nothing in a path to get wrong.
+"""
+
+from actors._faust.access.guard import caller_of, guard_of, protect
+from actors._faust.access.levels import Caller, Level, needs
+
+__all__ = ["Caller", "Level", "caller_of", "guard_of", "needs", "protect"]

@@ -1,0 +1,154 @@
+"""Tells who sent a request, and what the sender may: by bearer token, client certificate, cookie, or address."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from functools import lru_cache
+
+from aiohttp import hdrs, web
+from yarl import URL
+
+from actors._faust.access.levels import Caller, Level
+from actors._faust.access.subjects import subjects
+from actors._faust.access.tokens import Tokens
+from actors._faust.queries.problems import Problem
+
+HOP = "Actors-Hop"
+"""A request with this header was passed on by a worker, and isn't passed on again."""
+COOKIE = "actors-session"
+FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP")
+CHALLENGE = 'Bearer realm="faust-actors"'
+
+
+class Callers:
+    """Tells who sends requests.
+
+    Args:
+        tokens: the tokens that are taken.
+        admins: subjects of client certificates that may administer.
+        is_guarded: whether a token or a certificate is needed; False where there is none to ask for.
+        is_unprotected: whether whoever reaches the port may read.
+        is_local: whether the port can be reached from this machine only.
+    """
+
+    def __init__(
+        self, tokens: Tokens, *, admins: Iterable[str], is_guarded: bool, is_unprotected: bool, is_local: bool
+    ) -> None:
+        self._tokens = tokens
+        self._admins = frozenset(admins)
+        self._is_guarded = is_guarded
+        self._is_unprotected = is_unprotected
+        self._is_local = is_local
+
+    @property
+    def has_login(self) -> bool:
+        """Whether there is a token to log in with."""
+        return len(self._tokens) > 0
+
+    def of(self, request: web.Request) -> Caller:
+        """Tell who sent a request.
+
+        Raises:
+            Problem: 401 for a token that isn't taken.
+        """
+        given = request.headers.getall(hdrs.AUTHORIZATION, [])
+        if given:
+            return self._by_token(given, is_hop=HOP in request.headers)
+        found = [caller for caller in (self._by_certificate(request), self._by_cookie(request)) if caller is not None]
+        best = max(found, key=lambda caller: caller.level, default=None)
+        if best is None or best.level < Level.READ:
+            return self._by_address(request)
+        # Whatever a worker may do itself: what it passes on is a question.
+        if HOP in request.headers:
+            return Caller(best.name, Level.READ, is_known=True)
+        return best
+
+    def _by_token(self, given: list[str], *, is_hop: bool) -> Caller:
+        scheme, _, secret = given[0].partition(" ")
+        if len(given) == 1 and scheme.lower() == "bearer":
+            secret = secret.strip()
+            if is_hop and self._tokens.find_hop(secret) is not None:
+                return Caller("another worker", Level.READ, is_known=True, is_worker=True, sends_itself=False)
+            token = self._tokens.find(secret)
+            if token is not None:
+                level = Level.READ if is_hop else token.level
+                return Caller(token.name, level, is_known=True, sends_itself=False)
+        raise unauthorized("the token isn't one that this worker takes", wrong=True)
+
+    def _by_certificate(self, request: web.Request) -> Caller | None:
+        certificate = request.get_extra_info("peercert")
+        if not certificate:
+            return None
+        names = subjects(certificate)
+        level = Level.ADMIN if not self._admins.isdisjoint(names) else Level.READ
+        return Caller(f"certificate {names[0]}", level, is_known=True)
+
+    def _by_cookie(self, request: web.Request) -> Caller | None:
+        cookie = request.cookies.get(COOKIE) if hdrs.COOKIE in request.headers else None
+        token = self._tokens.find_session(cookie) if cookie else None
+        return (
+            None if token is None else Caller(f"login with {token.name}", token.level, is_known=True, has_cookie=True)
+        )
+
+    def _by_address(self, request: web.Request) -> Caller:
+        is_here = self._is_local and not self._is_guarded
+        if is_here and names_this_machine(request.host) and not any(name in request.headers for name in FORWARDED):
+            return Caller("this machine", Level.ADMIN)
+        return Caller("nobody known", Level.READ if self._is_unprotected else Level.OPEN)
+
+    def refusal(self, request: web.Request, caller: Caller, needed: Level) -> Problem:
+        """Give why a caller may not do what needs a level that is above the caller's."""
+        if caller.is_known:
+            return Problem(
+                403,
+                "forbidden",
+                "This isn't allowed to everybody",
+                f"it takes an administrator, and {caller.name} may read only: use one of admin_tokens, or a "
+                "certificate of admin_certificates",
+            )
+        if self._is_guarded:
+            return unauthorized("send one of the worker's tokens as 'Authorization: Bearer TOKEN', or a certificate")
+        if self._is_local and not self._is_unprotected:
+            return Problem(
+                403,
+                "foreign-host",
+                "The request isn't meant for this machine",
+                f"Host is {request.host!r} or a proxy passed it on, and queries are for this machine: ask localhost, "
+                "set query_tokens, or set queries_unprotected=True",
+            )
+        return Problem(
+            403,
+            "forbidden",
+            "This isn't allowed to everybody",
+            "queries_unprotected=True lets everybody read and nobody administer: set admin_tokens"
+            if self._is_unprotected
+            else "no setting says who may: set query_tokens, admin_tokens or web_client_ca",
+        )
+
+
+def unauthorized(detail: str, *, wrong: bool = False) -> Problem:
+    """Give the problem of a request that doesn't say, or says wrongly, who sent it."""
+    challenge = CHALLENGE + (', error="invalid_token"' if wrong else "")
+    headers = {str(hdrs.WWW_AUTHENTICATE): challenge}
+    return Problem(401, "unauthorized", "Who asks isn't known", detail, headers=headers)
+
+
+@lru_cache(maxsize=64)
+def names_this_machine(host: str) -> bool:
+    """Tell whether a Host header names the machine itself, whoever's name server said so."""
+    try:
+        name = URL.build(scheme="http", authority=host).host or ""
+    except ValueError:
+        return False
+    return name == "localhost" or is_loopback(name)
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a name or address can be reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,66 @@
+"""What a request needs, and what its sender may."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+NEEDED = "__actors_level__"
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class Level(enum.IntEnum):
+    """What a request needs; each includes those before it."""
+
+    OPEN = 0
+    """Anybody: whether the worker lives, a login page."""
+    READ = 1
+    """Who may see state."""
+    ADMIN = 2
+    """Who may change something: retry or drop messages, break locks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request, as far as is known.
+
+    Attributes:
+        name: for logs and pages: which token, whose certificate, which address; never a secret.
+        level: the most that is allowed.
+        is_known: a token, a certificate or a cookie says who it is.
+        is_worker: another worker passed the request on.
+        sends_itself: a browser would send it for any page that asks: a cookie, a certificate, the machine itself.
+        has_cookie: it is a browser that logged in.
+    """
+
+    name: str
+    level: Level
+    is_known: bool = False
+    is_worker: bool = False
+    sends_itself: bool = True
+    has_cookie: bool = False
+
+
+def needs(level: Level) -> Callable[[Decorated], Decorated]:
+    """Say what a handler needs, whatever its method."""
+
+    def mark(handler: Decorated) -> Decorated:
+        setattr(handler, NEEDED, level)
+        return handler
+
+    return mark
+
+
+def level_of(handler: Any, method: str, default: Level) -> Level:
+    """Give what a handler needs: as it says, else the part's for methods that only read, else `ADMIN`."""
+    if isinstance(handler, type):
+        # aiohttp's class based views
+        handler = getattr(handler, method.lower(), handler)
+    marked = getattr(handler, NEEDED, None)
+    if isinstance(marked, Level):
+        return marked
+    return default if method in SAFE_METHODS else Level.ADMIN

@@ -1,0 +1,68 @@
+"""What the settings say about access, and which of them don't go together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from yarl import URL
+
+from actors._faust.access.callers import is_loopback
+from actors._faust.access.tls import has_client_certificates, serve_tls
+from actors._faust.access.tokens import Tokens
+from actors.errors import ConfigurationError
+
+
+def tokens_of(app: Any) -> Tokens:
+    """Give the tokens of an app's settings; as with Faust's own settings, the environment goes first."""
+    options = app.actor_options
+    given: dict[str, Any] = {"query": options.query_tokens, "admin": options.admin_tokens}
+    for kind in given:
+        name = f"{kind}_tokens".upper()
+        if (file := app.conf.getenv(f"{name}_FILE")) is not None:
+            given[kind] = Path(file)
+        elif (values := app.conf.getenv(name)) is not None:
+            given[kind] = values
+    return Tokens(**given)
+
+
+def is_local(conf: Any) -> bool:
+    """Tell whether the web server can be reached from this machine only."""
+    return conf.web_transport.scheme == "unix" or is_loopback(str(conf.web_bind))
+
+
+def check_access(app: Any) -> None:
+    """Have the web server use its certificates, and refuse to show state to whoever reaches the port unless wanted.
+
+    Raises:
+        ConfigurationError: naming the settings.
+    """
+    conf, options = app.conf, app.actor_options
+    serve_tls(app)
+    guarded = is_guarded(app)
+    if conf.web_enabled and options.queries and not (options.queries_unprotected or guarded or is_local(conf)):
+        raise ConfigurationError(
+            f"web_bind={conf.web_bind!r} would show the actors' state under /actors to every machine that reaches "
+            f"port {conf.web_port}, without asking who it is: set query_tokens (or QUERY_TOKENS) or web_client_ca, "
+            "queries_unprotected=True if everybody may read, queries=False to answer no queries, or "
+            "web_bind='127.0.0.1'"
+        )
+
+
+def is_guarded(app: Any) -> bool:
+    """Tell whether there is a token or a certificate to ask for."""
+    return bool(tokens_of(app)) or has_client_certificates(app.conf, app.actor_options)
+
+
+def own_address(app: Any) -> str:
+    """Give where other workers reach this one's web server; empty if they can't."""
+    conf = app.conf
+    if not conf.web_enabled or conf.web_transport.scheme == "unix":
+        return ""
+    scheme = "https" if conf.web_ssl_context or app.actor_options.web_certificate else "http"
+    given = conf.canonical_url
+    derived = given.host == conf.NODE_HOSTNAME and given.port == conf.web_port
+    if derived and is_loopback(str(conf.web_bind)):
+        # Nobody reaches the machine's name here.
+        return str(URL.build(scheme=scheme, host=str(conf.web_bind), port=conf.web_port))
+    return str(given.with_scheme(scheme) if derived else given)

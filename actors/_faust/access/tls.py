@@ -1,0 +1,127 @@
+"""The web server's certificate, those of clients, and how a worker shows other workers who it is."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from actors._faust.access.callers import HOP
+from actors._faust.access.tokens import Tokens
+from actors._faust.options import ActorOptions
+from actors.errors import ConfigurationError
+
+
+class OwnContext(ssl.SSLContext):
+    """A context of the web server that our settings fill when a worker starts: commands needn't read the key."""
+
+
+def with_own_tls(options: ActorOptions, faust_options: dict[str, Any]) -> dict[str, Any]:
+    """Give Faust's settings with a context of ours where ours name a certificate.
+
+    Raises:
+        ConfigurationError: Faust's name one too.
+    """
+    if options.web_certificate is None:
+        return faust_options
+    if faust_options.get("web_ssl_context") is not None:
+        raise ConfigurationError("web_certificate and web_ssl_context say the same twice: leave one out")
+    return {**faust_options, "web_ssl_context": OwnContext(ssl.PROTOCOL_TLS_SERVER)}
+
+
+@dataclass(frozen=True, slots=True)
+class Hops:
+    """How a worker asks another one.
+
+    Attributes:
+        headers: sent with each question: that it is one passed on, and who passes it on. What it shows allows to read
+            and no more, whoever asked and whatever the worker's own tokens allow.
+        tls: for workers with https; None for Python's default.
+    """
+
+    headers: Mapping[str, str] = field(default_factory=lambda: {HOP: "1"}, repr=False)
+    tls: ssl.SSLContext | None = None
+
+    @classmethod
+    def of(cls, tokens: Tokens, options: ActorOptions) -> Hops:
+        """Give what follows from an app's settings.
+
+        Raises:
+            ConfigurationError: a file can't be used.
+        """
+        headers = {HOP: "1"} if tokens.hop is None else {HOP: "1", "Authorization": f"Bearer {tokens.hop}"}
+        return cls(headers, client_context(options))
+
+
+def has_client_certificates(conf: Any, options: ActorOptions) -> bool:
+    """Tell whether the web server asks its clients for certificates."""
+    given = conf.web_ssl_context
+    return options.web_client_ca is not None or (given is not None and given.verify_mode != ssl.CERT_NONE)
+
+
+def serve_tls(app: Any) -> None:
+    """Have Faust's web server use the certificates of our settings.
+
+    Clients without a certificate get in as far as nothing of them is asked: a health page, or with a token. One that
+    isn't signed by `web_client_ca` doesn't get through the handshake.
+
+    Raises:
+        ConfigurationError: settings that don't go together, or a file that can't be used.
+    """
+    conf, options = app.conf, app.actor_options
+    context = conf.web_ssl_context
+    if options.web_certificate is None:
+        if options.web_key is not None:
+            raise ConfigurationError("web_key is set without web_certificate: set both")
+        if options.web_client_ca is not None and context is None:
+            raise ConfigurationError(
+                "web_client_ca asks clients for certificates, which takes HTTPS: set web_certificate and web_key"
+            )
+    if options.admin_certificates and not has_client_certificates(conf, options):
+        raise ConfigurationError(
+            "admin_certificates names clients' certificates, and nobody asks for one: web_client_ca"
+        )
+    if isinstance(options.admin_certificates, str):
+        raise ConfigurationError("admin_certificates takes a list of subjects, as ['CN=ops']")
+    if isinstance(context, OwnContext):
+        _fill(context, options)
+
+
+def _fill(context: ssl.SSLContext, options: ActorOptions) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load(options, "web_certificate", lambda: _load_certificate(context, options))
+    if options.web_client_ca is not None:
+        _load(options, "web_client_ca", lambda: context.load_verify_locations(options.web_client_ca))
+        context.verify_mode = ssl.CERT_OPTIONAL
+
+
+def client_context(options: ActorOptions) -> ssl.SSLContext | None:
+    """Give what a worker asks other workers with, None where no setting says anything about it."""
+    authority = options.web_ca or options.web_client_ca
+    if authority is None and options.web_certificate is None:
+        return None
+    context = ssl.create_default_context()
+    if authority is not None:
+        name = "web_ca" if options.web_ca is not None else "web_client_ca"
+        _load(options, name, lambda: context.load_verify_locations(authority))
+    if options.web_certificate is not None:
+        _load(options, "web_certificate", lambda: _load_certificate(context, options))
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, options: ActorOptions) -> None:
+    def no_password() -> str:
+        raise ValueError("the key has a password")
+
+    # Without this OpenSSL would ask for a password on the terminal.
+    context.load_cert_chain(str(options.web_certificate), options.web_key, password=no_password)
+
+
+def _load(options: ActorOptions, name: str, load: Callable[[], None]) -> None:
+    try:
+        load()
+    except (OSError, ValueError) as error:
+        # An SSLError is an OSError.
+        files = f"{getattr(options, name)}" + (f", {options.web_key}" if name == "web_certificate" else "")
+        raise ConfigurationError(f"{name}={files!r} can't be used: {error}") from error

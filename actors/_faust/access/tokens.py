@@ -1,0 +1,144 @@
+"""Bearer tokens, and what is derived from them: the cookie of a login, and what workers show each other.
+
+A secret is held as the bytes that are compared; no object here shows one in its `repr`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from actors._faust.access.levels import Level
+from actors.errors import ConfigurationError
+
+LEAST_CHARACTERS = 16
+SESSION_S = 12 * 3600
+SETTINGS = {Level.READ: "query_tokens", Level.ADMIN: "admin_tokens"}
+
+Given = str | Path | Sequence[str] | None
+
+
+class Token:
+    """One token that is taken.
+
+    Attributes:
+        level: what it allows.
+        name: which of the setting's it is, for logs.
+    """
+
+    __slots__ = ("_digest", "_hop", "_session_key", "level", "name")
+
+    def __init__(self, secret: str, level: Level, name: str) -> None:
+        raw = secret.encode()
+        self.level = level
+        self.name = name
+        self._digest = hashlib.sha256(raw).digest()
+        self._session_key = hmac.digest(raw, b"faust-actors session", "sha256")
+        self._hop = hmac.digest(raw, b"faust-actors hop", "sha256").hex()
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+    def has(self, digest: bytes) -> bool:
+        """Tell whether that is this token's SHA-256."""
+        return hmac.compare_digest(self._digest, digest)
+
+    def hop(self) -> str:
+        """Give what a worker that has this token shows other workers: it allows to read, whatever the token allows."""
+        return self._hop
+
+    def session(self, now_s: float) -> str:
+        """Give a cookie that stands for this token for `SESSION_S`; it ends with the token."""
+        content = f"{int(now_s) + SESSION_S}.{secrets.token_urlsafe(12)}"
+        return f"{content}.{self._sign(content)}"
+
+    def signed(self, content: str, signature: str) -> bool:
+        """Tell whether this token signed a cookie's content."""
+        return hmac.compare_digest(self._sign(content).encode(), signature.encode("utf-8", "surrogateescape"))
+
+    def _sign(self, content: str) -> str:
+        return hmac.digest(self._session_key, content.encode("utf-8", "surrogateescape"), "sha256").hex()
+
+
+class Tokens:
+    """All tokens that are taken."""
+
+    def __init__(self, query: Given = None, admin: Given = None) -> None:
+        given = [
+            (Level.READ, secret, f"query token {number}") for number, secret in enumerate(_read(query, Level.READ), 1)
+        ] + [
+            (Level.ADMIN, secret, f"admin token {number}") for number, secret in enumerate(_read(admin, Level.ADMIN), 1)
+        ]
+        if len({secret for _, secret, _ in given}) < len(given):
+            raise ConfigurationError("query_tokens, admin_tokens: a token is there twice, and each has one level only")
+        self._held = tuple(Token(secret, level, name) for level, secret, name in given)
+
+    def __repr__(self) -> str:
+        return f"<{len(self._held)} tokens>"
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def has_admin(self) -> bool:
+        """Whether some token allows to administer."""
+        return any(token.level == Level.ADMIN for token in self._held)
+
+    @property
+    def hop(self) -> str | None:
+        """What this worker shows others: of its first token, so that tokens can be replaced one after the other."""
+        return self._held[0].hop() if self._held else None
+
+    def find(self, given: str) -> Token | None:
+        """Give the token, looking at all of them however early one fits."""
+        digest = hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest()
+        return _only([token for token in self._held if token.has(digest)])
+
+    def find_hop(self, given: str) -> Token | None:
+        """Give the token that another worker derived its own from."""
+        raw = given.encode("utf-8", "surrogateescape")
+        return _only([token for token in self._held if hmac.compare_digest(token.hop().encode(), raw)])
+
+    def find_session(self, cookie: str, now_s: float | None = None) -> Token | None:
+        """Give the token that a cookie stands for, None if it is none of ours or too old."""
+        content, _, signature = cookie.rpartition(".")
+        token = _only([token for token in self._held if token.signed(content, signature)])
+        if token is None:
+            return None
+        # What we signed has this form.
+        expires_s = int(content.partition(".")[0])
+        return token if expires_s > (time.time() if now_s is None else now_s) else None
+
+
+def _only(found: list[Token]) -> Token | None:
+    return found[0] if found else None
+
+
+def _read(given: Given, level: Level) -> list[str]:
+    """Give the tokens of a setting: texts, one text with commas, or a file with one a line."""
+    setting = SETTINGS[level]
+    if given is None:
+        return []
+    if isinstance(given, Path):
+        try:
+            parts = given.read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{setting}: the file {given} can't be read: {type(error).__name__}") from error
+    elif isinstance(given, str):
+        parts = given.split(",")
+    else:
+        parts = list(given)
+    found = [part.strip() for part in parts if part.strip()]
+    for number, secret in enumerate(found, 1):
+        if len(secret) < LEAST_CHARACTERS or not (secret.isascii() and secret.isprintable()) or " " in secret:
+            raise ConfigurationError(
+                f"{setting}: token {number} can't be used: it takes at least {LEAST_CHARACTERS} letters, digits and "
+                "signs without spaces; python -c 'import secrets; print(secrets.token_urlsafe(32))' makes one"
+            )
+    if not found:
+        raise ConfigurationError(f"{setting} has no token in it: leave it out, or give at least one")
+    return found

@@ -1,0 +1,40 @@
+"""How Faust's settings say where the brokers are, and how to get in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth, server_list
+
+from actors._kafka.connection import Connection
+from actors.errors import ConfigurationError
+
+ENCRYPTED = {"PLAINTEXT": "SSL", "SASL_PLAINTEXT": "SASL_SSL"}
+
+
+def reached(urls: Sequence[Any], credentials: Any, ssl_context: Any, *, client_id: str = "faust-actors") -> Connection:
+    """Give what all of our clients connect with.
+
+    Faust leaves `ssl_context` aside where there are credentials too, and would send their password in the clear; here
+    both count.
+
+    Args:
+        urls: Faust's `broker`.
+        credentials: Faust's `broker_credentials`.
+        ssl_context: Faust's setting of that name.
+        client_id: what the brokers' logs call us.
+
+    Raises:
+        ConfigurationError: a URL has a password in it, which no client would use.
+    """
+    if any(url.user is not None or url.password is not None for url in urls):
+        raise ConfigurationError(
+            "broker: a URL with user and password: they wouldn't be used. Set broker_credentials=faust.SASLCredentials("
+            "username=…, password=…, ssl_context=…)"
+        )
+    security = dict(credentials_to_aiokafka_auth(credentials, ssl_context))
+    if ssl_context is not None and security.get("ssl_context") is None:
+        security["ssl_context"] = ssl_context
+        security["security_protocol"] = ENCRYPTED.get(security["security_protocol"], security["security_protocol"])
+    return Connection(bootstrap=tuple(server_list(urls, 9092)), security=security, client_id=client_id)

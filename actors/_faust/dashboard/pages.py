@@ -1,0 +1,230 @@
+"""The routes under `/dashboard`."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, get_args
+from urllib.parse import parse_qs
+
+import msgspec
+from aiohttp import web
+from yarl import URL
+
+from actors._faust.access import Level, caller_of, protect
+from actors._faust.access.guard import PARTS
+from actors._faust.dashboard.actions import Actions, Place, Verb
+from actors._faust.dashboard.group import Group, Report
+from actors._faust.dashboard.rendering import Pages
+from actors._faust.dashboard.view import MAX_ROWS, build
+from actors._faust.dashboard.waiting import Looker
+from actors._faust.parking.lines import ParkedError, ParkedReader, What, actor_of, kinds_of
+from actors._faust.parking.showing import entry_json
+from actors._faust.queries.problems import JSON_HEADERS, NO_STORE, Handler, Problem, bad_request, not_ready
+from actors._faust.queries.service import QueryService
+from actors._faust.status import status
+from actors.errors import BrokerUnavailableError
+
+if TYPE_CHECKING:
+    from actors._faust.app import App
+    from actors._faust.setup import Setup
+
+PREFIX = "/dashboard"
+LIVE = "Actors-Live"
+"""A request with this header is the page's own, for what is new on it."""
+MAX_TEXT_CHARS = 1_000
+HEADERS = {
+    **NO_STORE,
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    # Without it a browser wouldn't say where a form was sent from.
+    "Referrer-Policy": "same-origin",
+}
+FILE_HEADERS = {"Cache-Control": "private, max-age=604800", "X-Content-Type-Options": "nosniff"}
+MIME_TYPES = {"dashboard.css": "text/css", "dashboard.js": "text/javascript"}
+
+
+class Dashboard:
+    """Answers requests; one per web server.
+
+    Args:
+        app: the app, of which the declarations are known.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._pages = Pages()
+        self._looker = Looker(app)
+        self._group = Group(str(app.conf.id), self._own_report)
+        self._actions = Actions()
+
+    def application(self) -> web.Application:
+        """Give the part of the web server that is mounted under `/dashboard`."""
+        part = web.Application(middlewares=[self.for_people])
+        part.router.add_get("", self.overview)
+        part.router.add_get("/", self.overview)
+        part.router.add_get("/actor", self.actor)
+        part.router.add_get("/parked", self.parked)
+        part.router.add_post("/parked/{verb:retry|drop|drop-all}", self.act)
+        part.router.add_get("/status.json", self.status)
+        part.router.add_get("/{file:dashboard\\.(?:css|js)}", self.file)
+        part.on_cleanup.append(self._actions.close)
+        return part
+
+    @web.middleware
+    async def for_people(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Show a browser's user what can't be shown as a page; programs get the problem itself."""
+        try:
+            return await handler(request)
+        except Problem as problem:
+            if LIVE in request.headers or "text/html" not in request.headers.get("Accept", ""):
+                raise
+            page = self._page(request, "problem.html", problem=problem)
+            page.set_status(problem.status)
+            return page
+
+    # --- routes ----------------------------------------------------------------------------------------------------
+
+    async def overview(self, request: web.Request) -> web.StreamResponse:
+        """Show the whole app."""
+        view = build(await self._group.look(self._service()))
+        return self._page(request, "overview.html", view=view, recent=self._actions.recent)
+
+    async def actor(self, request: web.Request) -> web.StreamResponse:
+        """Show one actor."""
+        service, name = self._service(), request.query.get("name", "")
+        if name not in service.actors:
+            known = ", ".join(sorted(service.actors)) or "none"
+            raise Problem(404, "unknown-actor", "There is no such actor", f"actor {name!r} isn't one of: {known}")
+        start = min(_number(request.query.get("from", "0")), service.actors[name].partition_count)
+        view = build(await self._group.look(service), name, start - start % MAX_ROWS)
+        return self._page(request, "actor.html", view=view, recent=self._actions.recent)
+
+    async def parked(self, request: web.Request) -> web.StreamResponse:
+        """Show what waits of one key, with what can be done about it."""
+        place = self._place(request.query)
+        try:
+            async with ParkedReader.connect(self._setup()) as reader:
+                line = await place.line(reader)
+        except ParkedError as error:
+            raise Problem(404, "not-parked", "Nothing is parked there", str(error)) from error
+        except BrokerUnavailableError as error:
+            raise not_ready(str(error)) from error
+        entries = [entry_json(place.definition, line, entry) for entry in line.entries[:MAX_ROWS]]
+        for entry in entries:
+            entry["text"] = _text(entry)
+        return self._page(request, "parked.html", place=place, line=line, entries=entries)
+
+    async def act(self, request: web.Request) -> web.StreamResponse:
+        """Begin a retry or a drop, and go back to the page that shows what comes of it."""
+        form = _form(await request.text())
+        (verb,) = (one for one in get_args(Verb) if one == request.match_info["verb"])
+        place = self._place(form)
+        if verb == "drop" and not form.get("id"):
+            raise bad_request("no-id", "say which one to drop: a command that is given twice must not drop two")
+        self._actions.start(self._setup(), place, verb, form.get("id"), caller_of(request).name)
+        back = URL(f"{PREFIX}/actor").with_query(name=place.definition.name)
+        raise web.HTTPSeeOther(f"{back if form.get('back') == 'actor' else PREFIX}#actions", headers=NO_STORE)
+
+    async def status(self, _: web.Request) -> web.StreamResponse:
+        """Say what the other workers' pages show of this one."""
+        self._service()
+        return web.Response(body=msgspec.json.encode(await self._own_report()), headers=JSON_HEADERS)
+
+    async def file(self, request: web.Request) -> web.StreamResponse:
+        """Give the style sheet, or the script."""
+        name = request.match_info["file"]
+        return web.Response(body=self._pages.file(name), content_type=MIME_TYPES[name], headers=FILE_HEADERS)
+
+    # --- what they share -------------------------------------------------------------------------------------------
+
+    async def _own_report(self) -> Report:
+        said, waiting = status(self._app), await self._looker.look()
+        # What a handler raised may not be Unicode.
+        tasks = [replace(task, reason=task.reason and sendable(task.reason)) for task in said.tasks]
+        return Report(replace(said, tasks=tasks), waiting)
+
+    def _page(self, request: web.Request, template: str, **content: Any) -> web.Response:
+        caller = caller_of(request)
+        text = self._pages.render(
+            template,
+            **content,
+            app=str(self._app.conf.id),
+            is_polled="view" in content or template == "problem.html",
+            is_live=LIVE in request.headers,
+            may_act=caller.level >= Level.ADMIN,
+            is_logged_in=caller.has_cookie,
+        )
+        return web.Response(text=sendable(text), content_type="text/html", headers=HEADERS)
+
+    def _place(self, given: Any) -> Place:
+        """Give the line that a query or a form names.
+
+        Raises:
+            Problem: there can't be such a line.
+        """
+        try:
+            definition = actor_of(self._app, given.get("actor", ""))
+        except ParkedError as error:
+            raise Problem(404, "unknown-actor", "There is no such actor", str(error)) from error
+        kinds: list[What] = [kind for kind in kinds_of(definition) if kind == given.get("what")]
+        if not kinds:
+            raise bad_request("bad-parameter", f"what is one of: {', '.join(kinds_of(definition))}")
+        partition = _number(given.get("partition", ""))
+        count = self._service().actors[definition.name].partition_count
+        if partition >= count:
+            raise bad_request("bad-parameter", f"partition {partition} of {count}")
+        try:
+            key = b64decode(given.get("key", ""), altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError):
+            raise bad_request("bad-parameter", "key is a key's bytes in base64, with - and _") from None
+        return Place(definition, kinds[0], partition, key)
+
+    def _service(self) -> QueryService:
+        service = self._app.actor_service.queries
+        if service is None:
+            raise not_ready("this worker is starting or stopping")
+        return service
+
+    def _setup(self) -> Setup:
+        setup = self._app.actor_service.setup
+        if setup is None:
+            raise not_ready("this worker is starting")
+        return setup
+
+
+def mount(app: App, web_app: web.Application) -> None:
+    """Add the routes to a web server, once."""
+    if PARTS not in web_app or PREFIX not in web_app[PARTS]:
+        protect(app, web_app, PREFIX, Dashboard(app).application(), level=Level.READ, login=True)
+
+
+def _form(body: str) -> dict[str, str]:
+    try:
+        return {name: values[0] for name, values in parse_qs(body, max_num_fields=20).items()}
+    except ValueError:
+        raise bad_request("bad-body", "a form of this page has up to 20 fields") from None
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 8):
+        raise bad_request("bad-parameter", f"{text[:20]!r} isn't a number")
+    return int(text)
+
+
+def sendable(text: str) -> str:
+    """Give a text with escapes for what can't be sent."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _text(entry: dict[str, Any]) -> str:
+    """Give what an entry holds, for a person."""
+    if "effect" in entry:
+        parts = [msgspec.json.encode(part).decode() for part in entry["args"]]
+        parts += [f"{name}={msgspec.json.encode(part).decode()}" for name, part in entry["kwargs"].items()]
+        text = f"{entry['effect']}({', '.join(parts)})"
+    else:
+        value = entry["value"]
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"

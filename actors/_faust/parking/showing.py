@@ -1,0 +1,73 @@
+"""What a parked message or effect holds, for JSON and for a person."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from actors._faust.codecs import key_codec
+from actors._faust.decoder import as_json
+from actors._faust.parking.lines import Entry, Line, key_json, shown
+from actors.runtime.context import Store
+from actors.runtime.parked import ParkedMessage
+
+if TYPE_CHECKING:
+    from actors._faust.definition import ActorDefinition
+
+
+def entry_json(definition: ActorDefinition, line: Line, entry: Entry) -> dict[str, Any]:
+    """Give an entry of a line for JSON: what it is, what failed, and its value decoded."""
+    content = entry.content
+    about = {
+        "what": line.what,
+        "partition": line.partition,
+        "key": key_json(line),
+        "id": entry.id,
+        "error": entry.error,
+        "attempts": entry.attempts,
+        "since_ms": entry.since_ms,
+    }
+    if not isinstance(content, ParkedMessage):
+        return {
+            **about,
+            "effect": content.name,
+            "args": content.args,
+            "kwargs": content.kwargs,
+            "parked": content.parked,
+            "next_ms": content.next_ms,
+        }
+    return {
+        **about,
+        "offset": content.offset,
+        "timestamp_ms": content.timestamp_ms,
+        "timer": content.timer,
+        "headers": [[name, None if data is None else shown(data)] for name, data in content.headers],
+        "value": _value(definition, content),
+    }
+
+
+def _value(definition: ActorDefinition, message: ParkedMessage) -> Any:
+    """Give the value decoded, or as text where it doesn't decode."""
+    raw = message.value
+    if raw is None:
+        return None
+    codec = definition.messages()
+    key = key_codec(definition.topic.app, definition.topic.schema)
+
+    def decode(value: bytes) -> Any:
+        if codec.by_headers is None:
+            return codec.decode(value)
+        return codec.by_headers([(name, data or b"") for name, data in message.headers], value)
+
+    # As a store would hold it: what `state get` prints of values goes for messages too.
+    messages: Store[Any, Any] = Store(
+        definition.topic_name,
+        encode_key=key.encode,
+        decode_key=key.decode,
+        encode_value=codec.encode,
+        decode_value=decode,
+    )
+    try:
+        return as_json(messages.decode_value(raw))
+    except Exception:
+        # Whatever a user's type says about bytes that aren't one of it: that may be why the message is here.
+        return shown(raw)

@@ -1,0 +1,81 @@
+"""What a worker says of the state that it holds, and how its copies are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from actors._core.assign import Task as TaskId
+from actors._faust.options import milliseconds
+from actors._faust.setup import Setup
+from actors._kafka.control import ControlPlane
+from actors._kafka.views import KafkaTopicLogs
+from actors.ports import Clock
+from actors.runtime.clock import SystemClock
+from actors.runtime.restore import Changelog, Restorer
+from actors.runtime.spec import ActorSpec
+from actors.runtime.standbys import Standbys, Surroundings
+from actors.runtime.stores import StoreCache
+from actors.runtime.worker import Worker
+from stores._core.record import Position
+from stores.errors import StoreError
+
+
+def make_standbys(
+    setup: Setup,
+    specs: Sequence[ActorSpec],
+    *,
+    worker: Worker,
+    stores: StoreCache,
+    control: ControlPlane,
+    restorer: Restorer,
+    clock: Clock,
+    ask_for_rebalance: Callable[[], None],
+) -> Standbys:
+    """Make a worker's copies; they are started when it joins."""
+    options = setup.app.actor_options
+    return Standbys(
+        specs,
+        logs=KafkaTopicLogs(setup.connection, control, role="standby"),
+        stores=stores,
+        clock=clock,
+        clock_skew_margin_ms=milliseconds(options.clock_skew_margin),
+        acceptable_lag=options.acceptable_recovery_lag,
+        surroundings=Surroundings(
+            is_free=worker.is_free,
+            is_working=lambda: bool(worker.tasks),
+            is_restoring=lambda: restorer.is_busy,
+            ask_for_rebalance=ask_for_rebalance,
+        ),
+    )
+
+
+def on_disk(setup: Setup, specs: Iterable[ActorSpec], cache: StoreCache) -> dict[TaskId, int]:
+    """Give the sum of the changelog positions of each task's stores."""
+    actors = {store.name: (spec.name, spec.changelogs[store.name]) for spec in specs for store in spec.stores}
+    margin_ms = milliseconds(setup.app.actor_options.clock_skew_margin)
+    now_ms = SystemClock().wall_ms()
+    found: dict[TaskId, int] = {}
+    for store, partition, held in cache.opened():
+        try:
+            position = held.position()
+        except StoreError:
+            # It is being built anew: nothing that counts is on disk.
+            continue
+        if position is not None and store in actors and position.changelog_id == actors[store][1].topic_id:
+            actor, changelog = actors[store]
+            task = TaskId(actor, partition)
+            found[task] = found.get(task, 0) + _worth(position, changelog, now_ms + margin_ms)
+    return found
+
+
+def _worth(position: Position, changelog: Changelog, now_ms: int) -> int:
+    """Give how far a store is for sure: one that is as old as deletes are kept may have to be built anew."""
+    is_old = now_ms - position.wall_time_ms >= changelog.delete_retention_ms
+    return 0 if is_old else position.changelog_offset
+
+
+def lags(specs: Iterable[ActorSpec], worker: Worker, standbys: Standbys) -> dict[TaskId, int]:
+    """Give what the worker's stores lack, where it knows: nothing of what its tasks brought to the logs' ends."""
+    actors = {spec.topic: spec.name for spec in specs if spec.stores}
+    owned = {TaskId(actors[source.topic], source.partition): 0 for source in worker.restored if source.topic in actors}
+    return {**standbys.lags(), **owned}

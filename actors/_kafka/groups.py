@@ -1,0 +1,28 @@
+"""Who is in a consumer group."""
+
+from __future__ import annotations
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import NoError, for_code
+
+from actors._kafka.connection import Connection, broker_errors
+from actors.errors import BrokerUnavailableError
+
+
+async def member_count(connection: Connection, group: str) -> int:
+    """Give how many members a group has; 0 for one that doesn't exist.
+
+    Raises:
+        BrokerUnavailableError: the group's coordinator doesn't answer.
+    """
+    admin = AIOKafkaAdminClient(**connection.arguments("groups"))
+    try:
+        with broker_errors(f"asking who is in group {group}"):
+            await admin.start()
+            (described,) = await admin.describe_consumer_groups([group])
+    finally:
+        await admin.close()
+    code, _, _, _, _, members, *_ = described.groups[0]
+    if for_code(code) is not NoError:
+        raise BrokerUnavailableError(f"asking who is in group {group}: {for_code(code).__name__}")
+    return len(members)

@@ -1,0 +1,48 @@
+"""When a worker asks for a rebalance because copies that it warmed up are warm."""
+
+from __future__ import annotations
+
+from actors._core.assign import Task as TaskId
+from actors.ports import Clock
+
+PATIENCE_S = 10.0
+"""How long the first warm copy waits for the others."""
+FIRST_REST_S, LAST_REST_S = 5.0, 60.0
+"""The time between two rebalances that this worker asks for: each stops all tasks of the group."""
+
+
+class Asking:
+    """When to ask for a rebalance: not for each warm copy, and less often when it moves nothing."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._rest_s = FIRST_REST_S
+        self._not_before_s = float("-inf")
+        self._first_warm_s: float | None = None
+        self._asked_for: set[TaskId] = set()
+
+    def assigned(self, warm_ups: set[TaskId]) -> None:
+        """Note an assignment: what was asked for and is a warm-up still came to nothing."""
+        if self._asked_for:
+            if self._asked_for & warm_ups:
+                self._rest_s = min(2 * self._rest_s, LAST_REST_S)
+            else:
+                self._rest_s = FIRST_REST_S
+            self._asked_for = set()
+        self._first_warm_s = None
+
+    def is_due(self, warm: set[TaskId], wanted: int) -> bool:
+        """Tell whether to ask now, for these of so many; then it counts as done."""
+        now_s = self._clock.monotonic()
+        if not warm:
+            self._first_warm_s = None
+            return False
+        if self._first_warm_s is None:
+            self._first_warm_s = now_s
+        if len(warm) < wanted and now_s - self._first_warm_s < PATIENCE_S:
+            return False
+        if now_s < self._not_before_s:
+            return False
+        self._not_before_s = now_s + self._rest_s
+        self._asked_for = set(warm)
+        return True

@@ -1,0 +1,84 @@
+"""How `--live` gets into workers that want to know who asks."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from spark_replay.errors import LiveError
+
+Command = TypeVar("Command", bound=Callable[..., None])
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What the options name; the files are read when the workers are asked."""
+
+    token_file: Path | None
+    ca: Path | None
+    certificate: Path | None
+    key: Path | None
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> Live:
+        """Take them out of a command's options.
+
+        Raises:
+            click.UsageError: They don't go together.
+        """
+        found = cls(options["live_token_file"], options["live_ca"], options["live_certificate"], options["live_key"])
+        if found.key is not None and found.certificate is None:
+            raise click.UsageError("--live-key goes with --live-certificate")
+        return found
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is any."""
+        return any(file is not None for file in (self.token_file, self.ca, self.certificate))
+
+    def token(self) -> str | None:
+        """Give the token: the file's first line.
+
+        Raises:
+            LiveError: There is none in it.
+        """
+        if self.token_file is None:
+            return None
+        lines = self.token_file.read_text(encoding="utf-8", errors="replace").split()
+        if not lines or not lines[0].isascii():
+            raise LiveError(f"{self.token_file} has no token in its first line")
+        return lines[0]
+
+    def context(self) -> ssl.SSLContext | None:
+        """Give what the workers are asked with, None for Python's default.
+
+        Raises:
+            LiveError: A file isn't what it should be.
+        """
+        if self.ca is None and self.certificate is None:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate, self.key, password="")
+        except (OSError, ValueError) as error:
+            raise LiveError(f"--live-ca, --live-certificate or --live-key can't be used: {error}") from error
+        return context
+
+
+def live_options(command: Command) -> Command:
+    """Add the options."""
+    for option in (
+        click.option("--live-key", type=_FILE, help="The key of --live-certificate, if it isn't in the same file."),
+        click.option("--live-certificate", type=_FILE, help="A certificate of ours, for workers that ask for one."),
+        click.option("--live-ca", type=_FILE, help="Who signs the certificates of workers with https."),
+        click.option("--live-token-file", type=_FILE, help="A file with one of the workers' query_tokens."),
+    ):
+        command = option(command)
+    return command

@@ -1,0 +1,236 @@
+"""A broker that wants TLS and a password, and workers that want to know who asks.
+
+Every client of ours brings what the broker wants, and says clearly what wasn't right. Workers with certificates and
+tokens answer each other's questions, and the examples of docs/security.md work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import faust
+import pytest
+
+from actors import View
+from actors.client import StateClient, StateRequestError, SyncStateClient
+from actors.coordination import Coordination, CoordinationError, FencedTopic
+from actors.errors import BrokerRefusedError
+from dev.kafka import Cluster, Secure, free_ports
+from tests.certificates import Authority
+from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, producing, unique
+
+MODULE = "tests.kafka.apps.secure_app"
+USER, PASSWORD = "alice", "alice-secret-0123"
+QUERY_TOKEN, ADMIN_TOKEN = "reader-0123456789-abcdef", "admin-0123456789-abcdefg"
+KEYS = [f"key-{number}" for number in range(20)]
+EVERY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A broker with TLS and SASL, an app on it, and two workers with TLS and tokens."""
+
+    name: str
+    brokers: str
+    folder: Path
+    authority: Authority
+    stranger: Authority
+    ports: tuple[int, ...] = ()
+    workers: list[WorkerProcess] = field(default_factory=list)
+
+    @property
+    def urls(self) -> list[str]:
+        """The workers."""
+        return [f"https://127.0.0.1:{port}" for port in self.ports]
+
+    def environment(self, *, password: str = PASSWORD, authority: Authority | None = None) -> dict[str, str]:
+        """What the app's module wants."""
+        return {
+            "APP_NAME": self.name,
+            "BROKER_USER": USER,
+            "BROKER_PASSWORD": password,
+            "BROKER_CA": str((authority or self.authority).file),
+        }
+
+    def worker(self, name: str, *, port: int | None = None, **wrong: Any) -> WorkerProcess:
+        """Start a worker, with a web server if it has a port."""
+        web = {"WEB_PORT": str(port), "WEB_FILES": str(self.authority.folder), **TOKENS} if port is not None else {}
+        worker = WorkerProcess(MODULE, self.brokers, self.folder / name, **self.environment(**wrong), **web)
+        self.workers.append(worker.start(web=port is not None))
+        return worker
+
+    def security(self, *, password: str = PASSWORD, authority: Authority | None = None) -> Mapping[str, Any]:
+        """What aiokafka's clients take."""
+        return {
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "PLAIN",
+            "sasl_plain_username": USER,
+            "sasl_plain_password": password,
+            "ssl_context": (authority or self.authority).trust(),
+        }
+
+    def view(self, *, password: str = PASSWORD, authority: Authority | None = None) -> View[str, int]:
+        """A view of the app's store, with credentials and context as two of Faust's settings."""
+        return View(
+            f"{self.name}-counts-changelog",
+            broker=f"kafka://{self.brokers}",
+            value_type=int,
+            broker_credentials=faust.SASLCredentials(username=USER, password=password),
+            ssl_context=(authority or self.authority).trust(),
+        )
+
+    async def faust(self, *arguments: str, **wrong: Any) -> subprocess.CompletedProcess[str]:
+        """Call `faust -A …`."""
+        return await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "faust", "-A", MODULE, *arguments],
+            cwd=ROOT,
+            env={**os.environ, "KAFKA_URL": f"kafka://{self.brokers}", **self.environment(**wrong)},
+            capture_output=True,
+            text=True,
+            timeout=EVERY_S,
+            check=False,
+        )
+
+
+TOKENS = {"QUERY_TOKENS": QUERY_TOKEN, "ADMIN_TOKENS": ADMIN_TOKEN}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Authority]]:
+    authority = Authority(tmp_path_factory.mktemp("authority"))
+    secure = Secure(str(authority.keystore("broker")), {USER: PASSWORD})
+    with Cluster.up(tmp_path_factory.mktemp("secure-kafka"), secure=secure) as running:
+        yield running, authority
+
+
+@pytest.fixture(scope="module")
+async def site(cluster: tuple[Cluster, Authority], tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    running, authority = cluster
+    folder = tmp_path_factory.mktemp("secure")
+    stranger, ports = Authority(folder / "stranger"), tuple(free_ports(2))
+    site = Site(unique("secure"), running.secure_bootstrap, folder, authority, stranger, ports)
+    for name in ("worker", "reader", "ops"):
+        authority.certificate(name)
+    await make_topics(running.bootstrap, f"{site.name}-in", f"{site.name}-out")
+    try:
+        for number, port in enumerate(ports):
+            site.worker(f"worker-{number}", port=port)
+        async with producing(site.brokers, **site.security()) as producer:
+            for key in ["a", *KEYS] * 3:
+                await producer.send(f"{site.name}-in", b"word", key.encode())
+        yield site
+    finally:
+        for worker in site.workers:
+            worker.kill()
+
+
+def trusting(site: Site, name: str | None = None) -> Any:
+    """A client's context, with a certificate of its own if a name is given."""
+    files = site.authority.folder
+    return site.authority.trust(None if name is None else (files / f"{name}.pem", files / f"{name}.key"))
+
+
+async def test_workers_answer_each_others_questions(site: Site) -> None:
+    clients = [
+        StateClient(url, ssl=trusting(site, name), token=token, follow_owners=follows)
+        for url in site.urls
+        for name, token in ((None, QUERY_TOKEN), ("reader", None))
+        for follows in (True, False)
+    ]
+    for client in clients:
+        async with client:
+            await eventually(lambda client=client: _has_all(client), what=lambda: site.workers[0].log()[-2000:])
+            assert [await client.get("counts", key) for key in KEYS] == [3] * len(KEYS)
+
+
+async def _has_all(client: StateClient) -> bool:
+    return await client.get_many("counts", KEYS) == dict.fromkeys(KEYS, 3)
+
+
+async def test_nobody_else_is_answered(site: Site) -> None:
+    for token in (None, "guess-0123456789-abc"):
+        async with StateClient(site.urls, ssl=trusting(site), token=token) as client:
+            with pytest.raises(StateRequestError) as refused:
+                await client.get("counts", "a")
+        assert (refused.value.status, refused.value.kind) == (401, "unauthorized")
+
+    def blocking() -> Any:
+        with SyncStateClient(site.urls, ssl=trusting(site), token=QUERY_TOKEN) as client:
+            return client.get("counts", "a")
+
+    assert await asyncio.to_thread(blocking) == 3
+    assert "refused GET /actors" in site.workers[0].log() + site.workers[1].log()
+    for worker in site.workers:
+        assert not any(secret in worker.log() for secret in (QUERY_TOKEN, ADMIN_TOKEN, PASSWORD, "guess-0123"))
+
+
+async def test_the_examples_of_the_documentation(site: Site) -> None:
+    text = (ROOT / "docs" / "security.md").read_text()
+    examples = re.findall(r"^\$ (curl .*)\n(.*)$", text, re.MULTILINE)
+    assert len(examples) >= 5
+    folder = site.authority.folder
+    (folder / "token.txt").write_text(f"Authorization: Bearer {QUERY_TOKEN}\n")
+    for command, expected in examples:
+        given = command.replace("localhost:6066", f"localhost:{site.ports[0]}").replace("curl", "curl -s", 1)
+        done = await asyncio.to_thread(
+            subprocess.run,
+            ["bash", "-c", given],
+            cwd=folder,
+            env={**os.environ, "QUERY_TOKEN": QUERY_TOKEN, "ADMIN_TOKEN": ADMIN_TOKEN},
+            capture_output=True,
+            text=True,
+            timeout=EVERY_S,
+            check=False,
+        )
+        found, wanted = json.loads(done.stdout), json.loads(expected)
+        assert {name: found.get(name) for name in wanted} == wanted, (shlex.quote(command), done)
+
+
+async def test_a_view_and_commands_get_in(site: Site) -> None:
+    async with site.view() as view:
+        await eventually(lambda: view.get("a") == 3, what=lambda: dict(view))
+    folders = [site.folder / f"worker-{number}" for number in range(2)]
+    found = [await site.faust("--json", "-D", str(folder), "state", "get", "counts", "a") for folder in folders]
+    assert any(done.returncode == 0 and json.loads(done.stdout)["value"] == 3 for done in found), found
+
+
+async def test_a_lock_is_taken_and_guards_a_topic(site: Site) -> None:
+    async with (
+        Coordination(site.brokers, app=site.name, call_timeout=60, security=site.security()) as client,
+        client.lock("door") as lease,
+        FencedTopic(site.brokers, unique("guarded"), "door", security=site.security()) as topic,
+    ):
+        record = await topic.append(lease.token, b"in")
+        done = await site.faust("locks", "list")
+    assert record.value == b"in"
+    assert (done.returncode, "door" in done.stdout) == (0, True), done
+
+
+@pytest.mark.parametrize("wrong", ["password", "certificate"])
+async def test_what_is_wrong_is_said_in_one_line(site: Site, wrong: str) -> None:
+    given: dict[str, Any] = {"password": "not-it"} if wrong == "password" else {"authority": site.stranger}
+    said = "doesn't take user 'alice'" if wrong == "password" else "isn't trusted"
+    worker = site.worker(f"refused-{wrong}", **given)
+    code = await asyncio.to_thread(worker.wait, EVERY_S)
+    lines = [line for line in worker.log().splitlines() if said in line]
+    assert (code, len(lines), "Traceback" in worker.log()) == (1, 1, False), worker.log()
+    done = await site.faust("locks", "list", **given)
+    assert (done.returncode, done.stderr.count("\n"), said in done.stderr) == (1, 1, True), done
+    with pytest.raises(BrokerRefusedError, match=said):
+        async with site.view(**given):
+            pass
+    async with Coordination(site.brokers, app=site.name, call_timeout=3, security=site.security(**given)) as client:
+        with pytest.raises(CoordinationError, match=said):
+            async with client.lock("door"):
+                pass

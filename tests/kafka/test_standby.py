@@ -1,0 +1,169 @@
+"""Standbys and warm-ups with real workers: who gets what when, what a takeover has to read, what copies answer."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from actors._core.assign import Task
+from actors._core.partitioner import partition_for
+from actors._kafka.connection import Connection
+from actors._kafka.control import ControlPlane
+from actors._kafka.copies import KafkaCopies
+from dev.kafka import free_port
+from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
+
+MODULE = "tests.kafka.apps.standby_app"
+PARTITIONS = 4
+KEYS = 12_000
+RESTORED_MOST = 2_000
+"""Less than what each partition holds."""
+
+
+class Group:
+    """Workers of one app, and what was sent to it."""
+
+    def __init__(self, brokers: str, folder: Path, workers: list[WorkerProcess], **environment: str) -> None:
+        self.brokers, self.folder, self.workers = brokers, folder, workers
+        self.environment = environment
+        self.name = unique("standby")
+        self.ports: list[int] = []
+        self.sent: Counter[bytes] = Counter()
+
+    async def begin(self) -> WorkerProcess:
+        """Start the first worker, and have it count each key once."""
+        await make_topics(self.brokers, f"{self.name}-in", f"{self.name}-out", partitions=PARTITIONS)
+        first = self.start()
+        await self.send(KEYS)
+        await self.all_counted()
+        return first
+
+    def start(self) -> WorkerProcess:
+        number = len(self.workers)
+        self.ports.append(free_port())
+        environment = {**self.environment, "APP_NAME": self.name, "WEB_PORT": str(self.ports[number])}
+        worker = WorkerProcess(MODULE, self.brokers, self.folder / f"w{number}", **environment)
+        self.workers.append(worker.start(web=True))
+        return worker
+
+    async def get(self, number: int, path: str) -> tuple[int, Any]:
+        """Ask a worker."""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{self.ports[number]}/actors{path}") as reply,
+        ):
+            return reply.status, await reply.json(content_type=None)
+
+    async def send(self, count: int) -> None:
+        keys = [b"key-%05d" % number for number in range(count)]
+        self.sent.update(keys)
+        await send(self.brokers, f"{self.name}-in", [(key, b"x") for key in keys], partitions=PARTITIONS)
+
+    async def all_counted(self) -> None:
+        """Wait for an echo of each message, and see that each key was counted 1, 2, 3, …"""
+        total = self.sent.total()
+        records: list = []
+
+        async def are_all_there() -> bool:
+            records[:] = await read_all(self.brokers, f"{self.name}-out")
+            return len(records) >= total
+
+        await eventually(are_all_there, what=self.logs)
+        seen: dict[bytes, list[int]] = {}
+        for record in records:
+            seen.setdefault(record.key, []).append(int(record.value))
+        assert {key: list(range(1, count + 1)) for key, count in self.sent.items()} == seen
+
+    def logs(self) -> str:
+        return "\n---\n".join(worker.log()[-3000:] for worker in self.workers)
+
+
+def owned(worker: WorkerProcess) -> list[int]:
+    return [int(found) for found in re.findall(r"owns \S+-in\[(\d+)\] from offset", worker.log())]
+
+
+def restored(log: str) -> int:
+    return sum(int(found) for found in re.findall(r"-changelog\[\d+\]: restored (\d+) records", log))
+
+
+async def warm_up(group: Group) -> WorkerProcess:
+    """Start a cold worker, and see that it gets its share only when it is warm."""
+    second = group.start()
+    await eventually(lambda: len(set(owned(second))) == PARTITIONS // 2, what=group.logs)
+    before, _, after = second.log().partition("warm copies, asking for a rebalance")
+    assert after, "it never warmed up"
+    assert " owns " not in before, "it got a partition although it was cold"
+    assert restored(second.log()) < RESTORED_MOST
+    return second
+
+
+async def check_copies_answer(group: Group, *, dead: bool = False) -> None:
+    """See that worker 1 answers for what it keeps copies of, and says how old that may be."""
+    _, overview = await group.get(1, "")
+    kept = {copy["partition"] for copy in overview["copies"] if copy["role"] == "standby"}
+    assert kept == set(range(PARTITIONS)) - {one["partition"] for one in overview["partitions"] if one["state"]}
+    partition = min(kept)
+    key = next(f"key-{n:05d}" for n in range(100) if partition_for(b"key-%05d" % n, PARTITIONS) == partition)
+    status, answer = await group.get(1, f"/counts/{key}?read=standby")
+    assert (status, answer["read"], answer["partition"]) == (200, "standby", partition), answer
+    assert answer["value"] in (2, 3)
+    assert 0 <= answer["staleness_ms"] < 15_000
+    status, page = await group.get(1, f"/counts?read=standby&limit=10&partition={partition}")
+    assert (status, page["read"], len(page["items"])) == (200, "standby", 10)
+    if dead:
+        assert (await group.get(1, f"/counts/{key}"))[0] == 503
+        return
+    assert (await group.get(1, f"/counts/{key}"))[1]["staleness_ms"] == 0
+    status, answer = await group.get(0, f"/counts/{key}?read=standby")
+    assert (status, answer["read"], answer["staleness_ms"]) == (200, "committed", 0), "it is the owner itself"
+    status, page = await group.get(0, "/counts?read=standby&limit=1000")
+    assert (status, len(page["items"])) == (200, 1000)
+
+
+async def check_group_knows_the_copies(group: Group) -> None:
+    """See that what the coordinator has of the copies is what the workers keep."""
+    kept: dict[Task, list[str]] = {}
+    for number, port in enumerate(group.ports):
+        _, overview = await group.get(number, "")
+        for copy in overview["copies"]:
+            kept.setdefault(Task("count", copy["partition"]), []).append(f"http://127.0.0.1:{port}")
+    name = f"{group.name}-actors"
+    async with ControlPlane.connect(Connection.to(group.brokers, client_id="test"), name) as control:
+        assert await KafkaCopies(control, name).addresses() == kept
+    assert len(kept) == PARTITIONS
+
+
+async def test_a_cold_worker_warms_up_and_takes_over_from_a_killed_one(
+    brokers: str, tmp_path: Path, workers: list[WorkerProcess]
+) -> None:
+    group = Group(brokers, tmp_path, workers)
+    first = await group.begin()
+    assert len(owned(first)) == PARTITIONS
+    second = await warm_up(group)
+    await group.send(500)
+    await group.all_counted()
+    await eventually(lambda: second.log().count("is a standby copy") >= PARTITIONS // 2, what=group.logs)
+    await check_copies_answer(group)
+    await check_group_knows_the_copies(group)
+    before = len(second.log())
+    await group.send(KEYS // 3)
+    first.kill()
+    await check_copies_answer(group, dead=True)
+    await group.all_counted()
+    taken = second.log()[before:]
+    assert len(set(re.findall(r"owns \S+-in\[(\d+)\]", taken))) == PARTITIONS
+    assert restored(taken) < RESTORED_MOST, taken
+
+
+async def test_the_checks_see_an_assignment_that_ignores_warmth(
+    brokers: str, tmp_path: Path, workers: list[WorkerProcess]
+) -> None:
+    group = Group(brokers, tmp_path, workers, PLANT="ignore warmth")
+    await group.begin()
+    with pytest.raises(AssertionError, match=r"it never warmed up|although it was cold"):
+        await warm_up(group)

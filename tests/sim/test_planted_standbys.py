@@ -1,0 +1,28 @@
+"""The simulation sees copies that break their rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors._core.placement import Copies
+from actors.runtime.standbys import Standbys
+from tests.sim.planted import MAX_SEEDS, Patch, Planted
+
+
+def copies_go_on(patch: Patch) -> None:
+    """What was a copy is followed although its task is here now."""
+
+    def assign(self: Standbys, copies: Copies) -> None:
+        original(self, Copies(copies.standbys | set(self._wanted), copies.warm_ups))
+
+    async def let_go(self: Standbys, actor: str, partition: int) -> None:
+        """Nobody is let go."""
+
+    original = Standbys.assign
+    patch.setattr(Standbys, "assign", assign)
+    patch.setattr(Standbys, "let_go", let_go)
+
+
+@pytest.mark.parametrize("planted", [Planted(copies_go_on, "one writer", features=("standbys",))], ids=str)
+def test_damage_breaks_its_invariant(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert planted.seed(monkeypatch) is not None, f"no seed of {MAX_SEEDS} shows it"
