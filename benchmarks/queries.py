@@ -1,14 +1,16 @@
 """What queries cost the main job: its records/s and CPU with and without 500 questions a second.
 
-The main job of `benchmarks.run_commands` on one worker, with a web server, in pairs: without and with
-`benchmarks.queries_asker`, a program that asks for keys at a fixed rate.
+The main job of `benchmarks.run_commands` on one worker with a web server, which isn't started anew: in turns of some
+seconds `benchmarks.queries_asker`, a program of its own, asks it for keys at a fixed rate, or rests. From what the
+worker's CPU time per record is in both comes what a question costs.
 
-    python -m benchmarks.queries --pairs 3
+    python -m benchmarks.queries
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import shutil
@@ -17,99 +19,189 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from benchmarks.peers.broker import make_topics
-from benchmarks.run_commands import PARTITIONS, ROOT, _load, measure, start_cluster
+from benchmarks.peers.broker import load, make_topics
+from benchmarks.peers.scenarios import all_distinct
+from benchmarks.run_commands import DEADLINE_S, PARTITIONS, ROOT, cpu_s, start_cluster
 from dev.kafka import free_port
+
+BLOCK = 10_000
+WARM_UP, MARGIN = 200_000, 100_000
+"""Records before the first turn, and those that have to be left after the last."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One run: records/s, the worker's CPU seconds per million records, and what was asked meanwhile."""
+class Turn:
+    """One turn: records/s, the worker's CPU seconds per million records and per second, and what was asked."""
 
+    records: int
     records_per_s: float
     cpu_s_per_million: float
+    cpu_share: float
     asked: dict[str, float]
+
+    @property
+    def questions(self) -> float:
+        """How many questions were answered, whatever the answer."""
+        return sum(count for name, count in self.asked.items() if name.isdigit())
+
+
+class Job:
+    """The worker at its work.
+
+    Args:
+        worker: its process.
+        consumer: in its group, to look at the committed offsets.
+    """
+
+    def __init__(self, worker: subprocess.Popen[bytes], consumer: AIOKafkaConsumer) -> None:
+        self._worker = worker
+        self._consumer = consumer
+
+    async def look(self) -> tuple[float, float, int]:
+        """Give the time, the worker's CPU seconds so far, and how many records it has committed."""
+        if self._worker.poll() is not None:
+            raise RuntimeError(f"the worker ended with {self._worker.returncode}")
+        sources = [TopicPartition("bench-input", number) for number in range(PARTITIONS)]
+        offsets = [await self._consumer.committed(source) or 0 for source in sources]
+        return time.monotonic(), cpu_s(self._worker.pid), sum(offsets)
+
+    async def begun(self) -> None:
+        """Wait until it is at full speed."""
+        async with asyncio.timeout(DEADLINE_S):
+            while (await self.look())[2] < WARM_UP:  # noqa: ASYNC110  the worker knows nothing of who looks
+                await asyncio.sleep(0.1)
+
+    async def turn(self, seconds: float, asker: asyncio.subprocess.Process | None) -> Turn:
+        """Measure for some seconds, with questions or without."""
+        began_s, began_cpu_s, began = await self.look()
+        if asker is None:
+            await asyncio.sleep(seconds)
+            asked = {}
+        else:
+            assert asker.stdin is not None
+            assert asker.stdout is not None
+            asker.stdin.write(f"{seconds}\n".encode())
+            asked = json.loads(await asker.stdout.readline())
+        ended_s, ended_cpu_s, ended = await self.look()
+        took_s, took_cpu_s, count = ended_s - began_s, ended_cpu_s - began_cpu_s, ended - began
+        if not count:
+            raise click.ClickException("the records didn't last: give more, or fewer turns")
+        return Turn(count, count / took_s, took_cpu_s / count * 1e6, took_cpu_s / took_s, asked)
 
 
 @click.command()
-@click.option("--records", default=2_000_000, show_default=True)
-@click.option("--pairs", default=3, show_default=True)
+@click.option("--records", default=6_000_000, show_default=True, help="They have to last.")
+@click.option("--pairs", default=6, show_default=True)
+@click.option("--seconds", default=3.0, show_default=True, help="How long a turn is.")
 @click.option("--rate", default=500, show_default=True, help="Questions per second.")
 @click.option("--many", default=0, show_default=True, help="Ask for so many keys at once with each question.")
-def main(records: int, pairs: int, rate: int, many: int) -> None:
+def main(records: int, pairs: int, seconds: float, rate: int, many: int) -> None:
     """Measure the main job with and without questions."""
     folder = Path(tempfile.mkdtemp(prefix="bench-"))
-    without: list[Run] = []
-    with_questions: list[Run] = []
     try:
         with start_cluster(folder) as cluster:
-            asyncio.run(_load(cluster.bootstrap, "bench-input", records))
-            for number in range(2 * pairs):
-                # Each pair in the other order than the one before.
-                asks = number % 4 in (1, 2)
-                run = _run(cluster.bootstrap, folder, number, records, rate if asks else 0, many)
-                (with_questions if asks else without).append(run)
-                click.echo(f"{'with' if asks else 'without'}: {run}", err=True)
+            asyncio.run(_load(cluster.bootstrap, records))
+            turns = asyncio.run(_run(cluster.bootstrap, folder, pairs, seconds, (rate, many)))
+            if sum(turn.records for pair in turns for turn in pair) > records - WARM_UP - MARGIN:
+                raise click.ClickException(f"the records hardly lasted: give more than {records}, or fewer turns")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    ratios = [b.records_per_s / a.records_per_s for a, b in zip(without, with_questions, strict=True)]
-    report = {
-        "records": records,
-        "rate": rate,
-        "many": many,
-        "records_per_s_without": [round(run.records_per_s) for run in without],
-        "records_per_s_with": [round(run.records_per_s) for run in with_questions],
-        "median_ratio": round(statistics.median(ratios), 3),
-        "cpu_s_per_million_without": [round(run.cpu_s_per_million, 2) for run in without],
-        "cpu_s_per_million_with": [round(run.cpu_s_per_million, 2) for run in with_questions],
-        "asked": [run.asked for run in with_questions],
-    }
+    report = {"records": records, "rate": rate, "many": many, "seconds": seconds, **_report(turns, rate)}
     click.echo(json.dumps(report))
 
 
-def _run(brokers: str, folder: Path, number: int, records: int, rate: int, many: int) -> Run:
-    output, app, port = f"bench-output-{number}", f"bench{number}", free_port()
-    asyncio.run(make_topics(brokers, output, partitions=PARTITIONS))
+async def _load(brokers: str, records: int) -> None:
+    await make_topics(brokers, "bench-input", "bench-output", partitions=PARTITIONS)
+    await load(brokers, "bench-input", PARTITIONS, _steady(records))
+
+
+def _steady(count: int) -> Iterator[tuple[bytes, bytes]]:
+    """Each command twice, the repeats soon after the first ones: the work of all turns is the same."""
+    distinct = all_distinct(count // 2)
+    while block := list(itertools.islice(distinct, BLOCK)):
+        yield from block
+        yield from block
+
+
+def _report(turns: list[tuple[Turn, Turn]], rate: int) -> dict[str, object]:
+    costs_us = [
+        (asked.cpu_s_per_million - alone.cpu_s_per_million) * asked.records / asked.questions for alone, asked in turns
+    ]
+    cost_us = statistics.fmean(costs_us)
+    found: dict[str, object] = {}
+    for place, name in enumerate(("without", "with")):
+        those = [pair[place] for pair in turns]
+        found[f"records_per_s_{name}"] = [round(turn.records_per_s) for turn in those]
+        found[f"cpu_s_per_million_{name}"] = [round(turn.cpu_s_per_million, 2) for turn in those]
+        found[f"cpu_share_{name}"] = [round(turn.cpu_share, 2) for turn in those]
+    ratios = [asked.records_per_s / alone.records_per_s for alone, asked in turns]
+    return {
+        **found,
+        "median_ratio": round(statistics.median(ratios), 3),
+        "asked": [asked.asked for _, asked in turns],
+        "cpu_us_per_question": [round(one) for one in costs_us],
+        "mean_cpu_us_per_question": round(cost_us),
+        "standard_error_us": round(statistics.stdev(costs_us) / len(costs_us) ** 0.5) if len(costs_us) > 1 else None,
+        "percent_of_the_loop": round(cost_us * rate / 1e4, 1),
+    }
+
+
+async def _run(
+    brokers: str, folder: Path, pairs: int, seconds: float, asking: tuple[int, int]
+) -> list[tuple[Turn, Turn]]:
+    port = free_port()
+    worker = _start_worker(brokers, folder, port)
+    asker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.queries_asker", str(port), *map(str, asking)),
+        cwd=ROOT,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert asker.stdin is not None
+    consumer = AIOKafkaConsumer(bootstrap_servers=brokers, group_id="bench-actors", enable_auto_commit=False)
+    try:
+        await consumer.start()
+        job = Job(worker, consumer)
+        await job.begun()
+        return [await _pair(job, asker, seconds, asks_first=number % 2 == 1) for number in range(pairs)]
+    finally:
+        asker.stdin.close()
+        await consumer.stop()
+        worker.send_signal(signal.SIGTERM)
+        worker.wait(30)
+        if asker.returncode is None:
+            asker.terminate()
+        await asker.wait()
+
+
+def _start_worker(brokers: str, folder: Path, port: int) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
         "KAFKA_URL": f"kafka://{brokers}",
-        "BENCH_APP": app,
-        "BENCH_OUTPUT": output,
+        "BENCH_APP": "bench",
+        "BENCH_OUTPUT": "bench-output",
         "BENCH_GUARANTEE": "exactly_once",
         "WEB_PORT": str(port),
     }
-    command = [sys.executable, "-m", "faust", "-A", "benchmarks.dedupe_app", "-D", str(folder / app)]
-    with (folder / f"{app}.log").open("wb") as log:
-        worker = subprocess.Popen([*command, "worker", "--with-web"], cwd=ROOT, env=environment, stdout=log, stderr=log)
-    asker = _start_asking(port, rate, many) if rate else None
-    try:
-        seconds, cpu_s = asyncio.run(measure(brokers, f"{app}-actors", "bench-input", records, worker))
-    finally:
-        asked = _stop_asking(asker)
-        worker.send_signal(signal.SIGTERM)
-        worker.wait(30)
-    return Run(records / seconds, cpu_s / records * 1e6, asked)
+    command = [sys.executable, "-m", "faust", "-A", "benchmarks.dedupe_app", "-D", str(folder / "bench")]
+    with (folder / "bench.log").open("wb") as log:
+        return subprocess.Popen([*command, "worker", "--with-web"], cwd=ROOT, env=environment, stdout=log, stderr=log)
 
 
-def _start_asking(port: int, rate: int, many: int) -> subprocess.Popen[bytes]:
-    arguments = [str(port), str(rate), str(many)]
-    return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.queries_asker", *arguments], cwd=ROOT, stdout=subprocess.PIPE
-    )
-
-
-def _stop_asking(asker: subprocess.Popen[bytes] | None) -> dict[str, float]:
-    if asker is None:
-        return {}
-    asker.send_signal(signal.SIGTERM)
-    output, _ = asker.communicate(timeout=30)
-    found: dict[str, float] = json.loads(output)
-    return found
+async def _pair(job: Job, asker: asyncio.subprocess.Process, seconds: float, *, asks_first: bool) -> tuple[Turn, Turn]:
+    """Give a turn without questions and one with, in either order."""
+    both = [await job.turn(seconds, asker if asks else None) for asks in (asks_first, not asks_first)]
+    for turn in both:
+        click.echo(f"{'with' if turn.asked else 'without'}: {turn}", err=True)
+    return (both[1], both[0]) if asks_first else (both[0], both[1])
 
 
 if __name__ == "__main__":

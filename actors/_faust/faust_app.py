@@ -17,7 +17,7 @@ from actors._faust.codecs import ActorSchema
 from actors._faust.dashboard.pages import mount as mount_dashboard
 from actors._faust.operations import mount_operations
 from actors._faust.options import split_options
-from actors._faust.queries.server import mount
+from actors._faust.queries.server import answer_quickly, mount
 from actors._faust.service import ActorService
 from actors.errors import ConfigurationError
 
@@ -136,6 +136,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
         super().on_webserver_init(web)
         if self.actors and self.actor_options.queries:
             mount(self, web.web_app)
+            answer_quickly(web)
             if self.actor_options.dashboard:
                 mount_dashboard(self, web.web_app)
         if self.actors:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from actors.errors import NotReadyError
 from actors.ports import Clock, TopicPartition
 from actors.runtime.lease import Lease
-from actors.runtime.queries import HeldTask, StateReader
+from actors.runtime.queries import Held, HeldTask, StateReader
 from actors.runtime.spec import ActorSpec
 from actors.runtime.task import Task
 from stores.ports import PartitionStore
@@ -52,3 +52,8 @@ class CopyReader(StateReader):
                 stores, current_ms = found
                 held.append(HeldTask(partition, stores, now_ms, staleness_ms=max(0, now_ms - current_ms)))
         return held
+
+    async def hold_one(self, spec: ActorSpec, store: str, partition: int) -> Held:
+        """Give a partition of one store, as `hold` does."""
+        (held,) = await self.hold(spec, (partition,))
+        return held.of(store)

@@ -25,11 +25,12 @@ MARGIN = 0.9
 ANSWER_S = 2.0
 SPACING_S = 0.01
 """The least time between two questions: those who come meanwhile wait for the next answer."""
+_AWAKE = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def awake_s() -> float:
     """Give seconds that go on while the machine is suspended, where the system tells."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    return time.clock_gettime(_AWAKE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +76,18 @@ class Lease:
         """Give the lease's time, for `holds`."""
         return self._now_s()
 
-    def holds(self, member: Identity, since_s: float) -> bool:
-        """Tell whether nobody else owned this member's partitions at `since_s` or later, up to this call."""
-        if member != self._member:
+    def holds(self, member: Identity, since_s: float | None = None) -> bool:
+        """Tell whether nobody else owned this member's partitions at `since_s` or later, up to this call.
+
+        Args:
+            member: as which this worker owns them.
+            since_s: the lease's time; now by default.
+        """
+        if member is not self._member and member != self._member:
             return False
         now_s = self._now_s()
         # The same as asked_s >= since_s where the answer itself is all that counts.
-        is_held = self._asked_s >= since_s or now_s - self._asked_s < self._lasts_s
+        is_held = self._asked_s >= (now_s if since_s is None else since_s) or now_s - self._asked_s < self._lasts_s
         if is_held and now_s - self._asked_s > self._renew_s and self._lasts_s and self._renewal is None:
             self._renewal = asyncio.create_task(self._ask(member), name="actors lease")
         return is_held

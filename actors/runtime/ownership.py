@@ -75,10 +75,15 @@ class Ownership:
             TimeoutError: it takes longer.
         """
         if self.state is State.COMMITTING:
-            ended = asyncio.get_running_loop().create_future()
+            # Without asyncio.timeout, which needs a task: who waits may have none.
+            loop = asyncio.get_running_loop()
+            ended: asyncio.Future[None] = loop.create_future()
             self._commit_waits.append(ended)
-            async with asyncio.timeout(timeout_s):
+            timer = loop.call_later(timeout_s, _expire, ended)
+            try:
                 await ended
+            finally:
+                timer.cancel()
 
     def _wake(self) -> None:
         waits, self._commit_waits = self._commit_waits, []
@@ -102,3 +107,8 @@ class Ownership:
             raise MigratedError(
                 f"the group doesn't know {self.identity.member_id} in generation {self.identity.generation} any more"
             )
+
+
+def _expire(wait: asyncio.Future[None]) -> None:
+    if not wait.done():
+        wait.set_exception(TimeoutError())

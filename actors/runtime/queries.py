@@ -18,6 +18,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import merge
+from typing import NamedTuple
 
 from actors._core.lifecycle import State
 from actors._core.pages import Part, Place, resume_at
@@ -26,7 +27,7 @@ from actors.ports import Clock, TopicPartition
 from actors.runtime.lease import Lease
 from actors.runtime.spec import ActorSpec
 from actors.runtime.task import Task
-from stores._core.record import NEVER, STAMP_BYTES, Position, decode_stamp, is_expired
+from stores._core.record import NEVER, STAMP_BYTES, Position, expires_at_ms, is_expired
 from stores.errors import StoreError
 from stores.ports import PartitionStore
 
@@ -50,8 +51,7 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """A partition of a store, to be read at once: after an await it may be another's."""
 
     partition: int
@@ -77,21 +77,28 @@ class HeldTask:
         Raises:
             NotReadyError: it can't be read.
         """
-        try:
-            position = self.stores[store].position()
-        except StoreError as error:
-            raise NotReadyError(f"store {store}, partition {self.partition} can't be read: {error}") from error
-        if position is None:
-            raise NotReadyError(f"store {store}, partition {self.partition} is being built anew")
-        return Held(self.partition, self.stores[store], position, self.now_ms, self.staleness_ms)
+        return _held(self.partition, store, self.stores[store], self.now_ms, self.staleness_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+def _held(partition: int, name: str, store: PartitionStore, now_ms: int, staleness_ms: int | None = None) -> Held:
+    try:
+        position = store.position()
+    except StoreError as error:
+        raise NotReadyError(f"store {name}, partition {partition} can't be read: {error}") from error
+    if position is None:
+        raise NotReadyError(f"store {name}, partition {partition} is being built anew")
+    return Held(partition, store, position, now_ms, staleness_ms)
+
+
+class Found(NamedTuple):
     """A key's value, without its stamp; None where it is absent or expired."""
 
     value: bytes | None
     expires_at_ms: int | None = None
+
+
+ABSENT = Found(None)
+_new_tuple = tuple.__new__
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +134,14 @@ class StateReader:
         task = self._task_of(TopicPartition(spec.topic, partition))
         return None if task is None else task.state.value
 
+    def at_once(self, spec: ActorSpec, store: str, partition: int) -> Held | None:
+        """Give a partition of a store to be read before the next await; None if it has to be waited for: see `hold`."""
+        task = self._task_of(_new_tuple(TopicPartition, (spec.topic, partition)))
+        held = None if task is None else task.store_at_rest(store)
+        if task is None or held is None or not self._lease.holds(task.identity):
+            return None
+        return _held(partition, store, held, self._now_ms(task))
+
     async def hold(self, spec: ActorSpec, partitions: Collection[int]) -> list[HeldTask]:
         """Give partitions to be read before the next await.
 
@@ -137,6 +152,20 @@ class StateReader:
         since_s = self._lease.now_s()
         for task in [self._owned(spec, partition) for partition in partitions]:
             await self._commit_ended(task, since_s)
+        return await self._ready(spec, partitions, since_s)
+
+    async def hold_one(self, spec: ActorSpec, store: str, partition: int) -> Held:
+        """Give a partition of one store, as `hold` does."""
+        since_s = self._lease.now_s()
+        await self._commit_ended(self._owned(spec, partition), since_s)
+        held = self.at_once(spec, store, partition)
+        if held is not None:
+            return held
+        (task,) = await self._ready(spec, (partition,), since_s)
+        return task.of(store)
+
+    async def _ready(self, spec: ActorSpec, partitions: Collection[int], since_s: float) -> list[HeldTask]:
+        """Give partitions whose commits have ended that were under way at `since_s`."""
         while True:
             tasks = [self._owned(spec, partition) for partition in partitions]
             busy = next((task for task in tasks if task.committed is None), None)
@@ -166,8 +195,8 @@ class StateReader:
 
     def _now_ms(self, task: Task) -> int:
         """Give the time by which keys expire: a key that was shown as expired isn't there again."""
-        self._latest_ms = max(self._latest_ms, task.now_ms, self._clock.wall_ms())
-        return self._latest_ms
+        self._latest_ms = latest_ms = max(self._latest_ms, task.now_ms, self._clock.wall_ms())
+        return latest_ms
 
     async def count(self, spec: ActorSpec, store: str, partitions: Collection[int], bounds: Bounds) -> int:
         """Count the keys that are there, all as of one moment; takes `COUNT_SHARE` of the event loop at most.
@@ -200,17 +229,22 @@ class StateReader:
 
 def read(held: Held, key: bytes) -> Found:
     """Give the value of a key."""
-    with _readable(held):
+    try:
         raw = held.store.get(key)
-    if raw is None or is_expired(raw, held.now_ms):
-        return Found(None)
-    return Found(raw[STAMP_BYTES:], expiry_of(raw))
+    except StoreError as error:
+        raise _unreadable(held, error) from error
+    if raw is None:
+        return ABSENT
+    expires_ms = expires_at_ms(raw)
+    if expires_ms == NEVER:
+        return Found(raw[STAMP_BYTES:], None)
+    return Found(raw[STAMP_BYTES:], expires_ms) if expires_ms > held.now_ms else ABSENT
 
 
 def expiry_of(raw: bytes) -> int | None:
     """Give when a stamped value stops being there, None for never."""
-    expires_at_ms = decode_stamp(raw).expires_at_ms
-    return None if expires_at_ms == NEVER else expires_at_ms
+    expires_ms = expires_at_ms(raw)
+    return None if expires_ms == NEVER else expires_ms
 
 
 def read_part(held: Collection[Held], bounds: Bounds, after: Place | None, limit: int) -> Part[tuple[Held, bytes]]:
@@ -244,7 +278,11 @@ class _readable:  # noqa: N801  it reads as a statement
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, StoreError):
-            raise NotReadyError(f"partition {self._held.partition} can't be read: {error}") from error
+            raise _unreadable(self._held, error) from error
+
+
+def _unreadable(held: Held, error: StoreError) -> NotReadyError:
+    return NotReadyError(f"partition {held.partition} can't be read: {error}")
 
 
 def _not_ready(task: Task) -> NotReadyError:

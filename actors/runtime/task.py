@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -229,6 +229,15 @@ class Task:
             return None
         return {store.name: held.store for store, held in zip(self.spec.stores, self._stores, strict=True)}
 
+    def store_at_rest(self, name: str) -> PartitionStore | None:
+        """Give one of `committed` while no commit is under way; else None."""
+        state = self._ownership.state
+        if (state is State.RUNNING or state is State.HALTED) and not self._ownership.is_storing:
+            for place, store in enumerate(self.spec.stores):
+                if store.name == name:
+                    return self._stores[place].store
+        return None
+
     @property
     def waits_for_predecessor(self) -> bool:
         """Whether another task of this worker still has the partition."""
@@ -258,13 +267,13 @@ class Task:
             return tenure.now_ms
         return max((held.position.wall_time_ms for held in self._stores), default=0)
 
-    async def commit_ended(self, timeout_s: float) -> None:
+    def commit_ended(self, timeout_s: float) -> Awaitable[None]:
         """Wait for the end of the commit that is under way, if one is.
 
         Raises:
             TimeoutError: it takes longer.
         """
-        await self._ownership.commit_ended(timeout_s)
+        return self._ownership.commit_ended(timeout_s)
 
     async def _wait_for_predecessor(self) -> None:
         """Wait until the partition's last task touches nothing any more: its last commit may still be on its way."""

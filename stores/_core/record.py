@@ -50,6 +50,11 @@ def decode_stamp(raw: bytes) -> Stamp:
     return Stamp(epoch, source_offset, expires_at_ms)
 
 
+def expires_at_ms(stamped: bytes) -> int:
+    """Give when the stamped value stops being there, NEVER for never; of bytes that are known to be stamped."""
+    return int.from_bytes(stamped[17:25], "big", signed=True)
+
+
 def is_expired(stamped: bytes, now_ms: int) -> bool:
     """Tell whether the stamped value stopped being there at `now_ms`."""
     raw = stamped[17:25]

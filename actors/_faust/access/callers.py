@@ -18,6 +18,7 @@ HOP = "Actors-Hop"
 """A request with this header was passed on by a worker, and isn't passed on again."""
 COOKIE = "actors-session"
 FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP")
+THIS_MACHINE = Caller("this machine", Level.ADMIN)
 CHALLENGE = 'Bearer realm="faust-actors"'
 
 
@@ -55,7 +56,10 @@ class Callers:
         given = request.headers.getall(hdrs.AUTHORIZATION, [])
         if given:
             return self._by_token(given, is_hop=HOP in request.headers)
-        found = [caller for caller in (self._by_certificate(request), self._by_cookie(request)) if caller is not None]
+        certified, logged_in = self._by_certificate(request), self._by_cookie(request)
+        if certified is None and logged_in is None:
+            return self._by_address(request)
+        found = [caller for caller in (certified, logged_in) if caller is not None]
         best = max(found, key=lambda caller: caller.level, default=None)
         if best is None or best.level < Level.READ:
             return self._by_address(request)
@@ -93,8 +97,8 @@ class Callers:
 
     def _by_address(self, request: web.Request) -> Caller:
         is_here = self._is_local and not self._is_guarded
-        if is_here and names_this_machine(request.host) and not any(name in request.headers for name in FORWARDED):
-            return Caller("this machine", Level.ADMIN)
+        if is_here and names_this_machine(request.host) and not any(map(request.headers.__contains__, FORWARDED)):
+            return THIS_MACHINE
         return Caller("nobody known", Level.READ if self._is_unprotected else Level.OPEN)
 
     def refusal(self, request: web.Request, caller: Caller, needed: Level) -> Problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from typing import Any
 
@@ -75,7 +76,8 @@ class Guard:
                 raise busy
             self._in_flight += 1
             try:
-                await self._read_body(request)
+                if request.can_read_body:
+                    await self._read_body(request)
                 return await handler(request)
             finally:
                 self._in_flight -= 1
@@ -119,8 +121,6 @@ class Guard:
 
     async def _read_body(self, request: web.Request) -> None:
         """Have the body here before a handler runs: handlers don't wait for slow clients."""
-        if not request.can_read_body:
-            return
         try:
             async with asyncio.timeout(MAX_BODY_S):
                 content = await request.read()
@@ -152,7 +152,8 @@ def _check_sizes(request: web.Request) -> None:
             "The path is too long",
             f"path and query may have {MAX_PATH_BYTES} bytes: send what is long in a body, to _many or _ask",
         )
-    if sum(len(name) + len(value) + 4 for name, value in request.raw_headers) > MAX_HEADER_BYTES:
+    headers = request.raw_headers
+    if sum(map(len, itertools.chain.from_iterable(headers))) + 4 * len(headers) > MAX_HEADER_BYTES:
         raise Problem(431, "large-headers", "The headers are too large", f"all may have {MAX_HEADER_BYTES} bytes")
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise _too_large()

@@ -75,12 +75,12 @@ def positions_of(held: Iterable[Held]) -> Positions:
 
 
 def one_value(coding: StoreCoding, held: Held, key: bytes, *, is_raw: bool) -> tuple[Found, Item]:
-    """Give the answer for one key."""
+    """Give the answer for one key, for `json_bytes`."""
     found = read(held, key)
     answer: Item = {
         "store": coding.store.name,
-        "key": encoded(key) if is_raw else coding.show_key(key),
-        "value": None if found.value is None else coding.show_value(found.value, is_raw=is_raw),
+        "key": encoded(key) if is_raw else coding.plain_key(key),
+        "value": None if found.value is None else coding.plain_value(found.value, is_raw=is_raw),
         "partition": held.partition,
         "expires_at_ms": found.expires_at_ms,
         "position": position_of(held),

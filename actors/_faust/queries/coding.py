@@ -40,6 +40,7 @@ class KeyCoding:
         self._decode = decode
         self._encode = encode
         self._kind: str | None = None
+        self._default: str | None = None
 
     @property
     def kind(self) -> str:
@@ -55,7 +56,8 @@ class KeyCoding:
     @property
     def default_encoding(self) -> str:
         """How a key is written where nothing else is said."""
-        return "base64" if self.kind == "base64" else "text"
+        self._default = "base64" if self.kind == "base64" else "text"
+        return self._default
 
     def key_of_url(self, given: bytes, encoding: str | None) -> bytes:
         """Give the stored bytes of a key that was in a URL, percent-decoded.
@@ -63,7 +65,7 @@ class KeyCoding:
         Raises:
             Problem: it isn't a key of the store.
         """
-        encoding = encoding or self.default_encoding
+        encoding = encoding or self._default or self.default_encoding
         if encoding == "text":
             return self._first_key((given, _quoted(given)), given)
         if encoding == "base64":
@@ -115,8 +117,14 @@ class KeyCoding:
 
     def show_key(self, raw: bytes) -> Any:
         """Give a stored key for JSON."""
-        key = self._decoded(raw)
-        return {"base64": encoded(raw)} if key is _UNSET else as_json(key)
+        return as_json(self.plain_key(raw))
+
+    def plain_key(self, raw: bytes) -> Any:
+        """Give a stored key for `json_bytes`."""
+        try:
+            return self._decode(raw)
+        except CodecError:
+            return {"base64": encoded(raw)}
 
     def _decoded(self, raw: bytes) -> Any:
         try:
@@ -162,10 +170,18 @@ class StoreCoding(KeyCoding):
         Raises:
             Problem: it isn't a value of the store's type.
         """
+        return as_json(self.plain_value(raw, is_raw=is_raw))
+
+    def plain_value(self, raw: bytes, *, is_raw: bool) -> Any:
+        """Give a stored value, without its stamp, for `json_bytes`.
+
+        Raises:
+            Problem: it isn't a value of the store's type.
+        """
         if is_raw:
-            return msgspec.Raw(msgspec.json.encode(encoded(raw)))
+            return encoded(raw)
         try:
-            value = self.store.decode_value(raw)
+            return self.store.decode_value(raw)
         except CodecError as error:
             raise Problem(
                 500,
@@ -173,7 +189,6 @@ class StoreCoding(KeyCoding):
                 "The value isn't of the store's type",
                 f"store {self.store.name}: {error}; with raw=true its bytes are given",
             ) from error
-        return as_json(value)
 
 
 def encoded(raw: bytes) -> str:
@@ -182,19 +197,27 @@ def encoded(raw: bytes) -> str:
 
 
 def as_json(value: Any) -> msgspec.Raw:
+    """Give a value as JSON for a place in JSON; see `json_bytes`."""
+    return msgspec.Raw(json_bytes(value))
+
+
+def json_bytes(value: Any) -> bytes:
     """Give a value as JSON: of a model its fields, of bytes their base64.
 
     Raises:
         Problem: JSON can't say it.
     """
     try:
-        return msgspec.Raw(msgspec.json.encode(value, enc_hook=_plain))
+        return _ENCODER.encode(value)
     except (TypeError, ValueError) as error:
         raise Problem(500, "not-json", "The value can't be written as JSON", str(error)) from error
 
 
 def _plain(value: Any) -> Any:
     return value.asdict() if isinstance(value, Model) else on_default(value)
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
 
 
 def _quoted(given: bytes) -> bytes | None:

@@ -38,13 +38,17 @@ _MANY = msgspec.json.Decoder(ManyBody)
 class Parameters:
     """A URL's parameters, each of which may be said once; unknown ones are refused, for they are typing errors.
 
+    Args:
+        request: the request, or its URL's query as it came.
+        allowed: the names that are known.
+
     Raises:
         Problem: one is unknown, said twice, or isn't text.
     """
 
-    def __init__(self, request: web.Request, allowed: frozenset[str] = COMMON) -> None:
+    def __init__(self, request: web.Request | str, allowed: frozenset[str] = COMMON) -> None:
         self._values: dict[str, bytes] = {}
-        query = request.rel_url.raw_query_string
+        query = request if isinstance(request, str) else request.rel_url.raw_query_string
         if not query:
             return
         # latin-1 keeps each byte as it is: a parameter may be part of a binary key.
@@ -124,7 +128,12 @@ def key_in_path(request: web.Request, place: int) -> bytes:
     parts = request.rel_url.raw_path.split("/", place)
     if "/" in parts[-1]:
         raise bad_request("bad-key", "a slash in a key has to be written as %2F")
-    return unquote_to_bytes(parts[-1])
+    return bytes_of(parts[-1])
+
+
+def bytes_of(part: str) -> bytes:
+    """Give a part of a URL, percent-decoded."""
+    return unquote_to_bytes(part) if "%" in part else part.encode()
 
 
 async def json_body(request: web.Request) -> bytes:

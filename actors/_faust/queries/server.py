@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -18,7 +19,7 @@ from actors._faust.access.callers import HOP
 from actors._faust.codecs import key_codec
 from actors._faust.queries import answers
 from actors._faust.queries.answers import Asked, Page, Values
-from actors._faust.queries.coding import KeyCoding, StoreCoding, as_json
+from actors._faust.queries.coding import KeyCoding, StoreCoding, as_json, json_bytes
 from actors._faust.queries.openapi import description
 from actors._faust.queries.parameters import (
     COMMON,
@@ -27,17 +28,19 @@ from actors._faust.queries.parameters import (
     ManyBody,
     Parameters,
     arguments,
+    bytes_of,
     json_body,
     key_in_path,
     many_body,
 )
-from actors._faust.queries.problems import JSON_HEADERS, Handler, Problem, bad_request, not_ready
+from actors._faust.queries.problems import Handler, Problem, Reply, bad_request, not_ready
+from actors._faust.queries.quick import KeyMatch, QuickRoute, QuickRunner, in_task
 from actors._faust.queries.routing import ANSWER_S, Router, wanted
 from actors._faust.queries.service import QueryService
 from actors.errors import ReadOnlyQueryError, Rejected
 from actors.ports import TopicPartition
 from actors.runtime.actor import Actor
-from actors.runtime.queries import Bounds
+from actors.runtime.queries import Bounds, Held
 from actors.runtime.query_methods import Asked as AskedActor
 from actors.runtime.query_methods import Query
 from actors.runtime.spec import ActorSpec
@@ -52,6 +55,8 @@ KEY_PARAMETERS = COMMON | {"encoding", "raw", "partition"}
 RANGE_PARAMETERS = KEY_PARAMETERS | {"prefix", "from", "to", "limit", "cursor"}
 COUNT_PARAMETERS = COMMON | {"encoding", "partition", "prefix", "from", "to", "exact"}
 EXACT_COUNT_S = 120.0
+MAX_KNOWN_QUERY = 100
+"""Up to this length what a URL's query says is kept: the same few come again and again."""
 
 
 MOUNTED: web.AppKey[QueryRoutes] = web.AppKey("actors_queries")
@@ -73,7 +78,8 @@ class QueryRoutes:
         """Give the part of the web server that is mounted under `/actors`."""
         routes = web.Application()
         # The router tries one after the other: the most frequent first.
-        routes.router.add_get(r"/{store}/{key:(?!_count$|_many$|_ask/)[\s\S]*}", self.one)
+        of_key = routes.router.add_get(r"/{store}/{key:(?!_count$|_many$|_ask/)[\s\S]*}", self.one)
+        self.quick = functools.partial(QuickRoute, part=routes, route=of_key, prefix=PREFIX)
         routes.router.add_get("", self.overview)
         routes.router.add_get("/", self.overview)
         routes.router.add_get("/openapi.json", self.openapi)
@@ -101,18 +107,28 @@ class QueryRoutes:
 
     async def one(self, request: web.Request) -> web.StreamResponse:
         """Give the value of a key."""
-        spec, coding = self._store(request.match_info["store"])
-        parameters = Parameters(request, KEY_PARAMETERS)
-        key = coding.key_of_url(key_in_path(request, 3), parameters.encoding())
-        partition = _partition(spec, coding.store, key, parameters.number("partition", 0, spec.partition_count - 1))
-        is_raw, router = parameters.flag("raw"), self._router(parameters.read)
+        match = request.match_info
+        if isinstance(match, KeyMatch):
+            given, said = bytes_of(match.raw_key), _said(match.raw_query)
+        else:
+            given, said = key_in_path(request, 3), _said(request.rel_url.raw_query_string)
+        service = self._service()
+        spec, coding = self._store(match["store"], service)
+        key = coding.key_of_url(given, said.encoding)
+        if said.has_partition or coding.store.placement == "task":
+            named = said.parameters.number("partition", 0, spec.partition_count - 1)
+            partition = _partition(spec, coding.store, key, named)
+        else:
+            partition = partition_for(key, spec.partition_count)
+        is_raw, router = said.is_raw, service.router if said.read == "committed" else service.copies
+        reader = router.reader
+        at_once = reader.at_once(spec, coding.store.name, partition)
+        if at_once is not None:
+            return _value(coding, at_once, key, is_raw=is_raw)
 
         async def here(_: list[int]) -> web.StreamResponse:
-            (held,) = await router.reader.hold(spec, (partition,))
-            found, answer = answers.one_value(coding, held.of(coding.store.name), key, is_raw=is_raw)
-            if found.value is None:
-                raise _absent(coding.store.name, answer)
-            return reply(answer)
+            held = await reader.hold_one(spec, coding.store.name, partition)
+            return _value(coding, held, key, is_raw=is_raw)
 
         return await self._at_the_owner(router, request, spec, partition, here, None)
 
@@ -315,6 +331,7 @@ class QueryRoutes:
         if router.reader.has(spec, partition):
             with contextlib.suppress(*router.elsewhere):
                 return await here([partition])
+        await in_task()
 
         async def there(address: str, _: list[int]) -> web.StreamResponse:
             return await router.relay(request, address, body)
@@ -332,13 +349,13 @@ class QueryRoutes:
         service = self._service()
         return service.copies if read == "standby" else service.router
 
-    def _store(self, name: str) -> tuple[ActorSpec, StoreCoding]:
-        stores = self._service().stores
+    def _store(self, name: str, service: QueryService | None = None) -> tuple[ActorSpec, StoreCoding]:
+        stores = (service or self._service()).stores
         spec = stores.get(name)
         if spec is None:
             known = ", ".join(sorted(stores)) or "none"
             raise Problem(404, "unknown-store", "There is no such store", f"store {name!r} isn't one of: {known}")
-        return spec, self._coding(name)
+        return spec, self._codings.get(name) or self._coding(name)
 
     def _coding(self, name: str) -> StoreCoding:
         coding = self._codings.get(name)
@@ -374,15 +391,52 @@ def mount(app: App, web_app: web.Application) -> None:
         protect(app, web_app, PREFIX, routes.application(), watch=routes.measured)
 
 
+def answer_quickly(web_server: Any) -> None:
+    """Have Faust's web server answer questions for one key while it reads them, unless it runs otherwise than usual."""
+    if type(getattr(web_server, "_runner", None)) is web.AppRunner and web_server._runner.server is None:
+        web_app: web.Application = web_server.web_app
+        web_server._runner = QuickRunner(web_app, lambda: web_app[MOUNTED].quick(web_app), access_log=None)
+
+
 def reply(content: Mapping[str, Any]) -> web.Response:
     """Give an answer."""
-    return web.Response(body=msgspec.json.encode(content), headers=JSON_HEADERS)
+    return Reply.json(json_bytes(content))
+
+
+class _Said(NamedTuple):
+    """What a question for a key says beside it."""
+
+    parameters: Parameters
+    encoding: str | None
+    is_raw: bool
+    read: str
+    has_partition: bool
+
+
+def _said(query: str) -> _Said:
+    return _said_often(query) if len(query) <= MAX_KNOWN_QUERY else _parsed(query)
+
+
+def _parsed(query: str) -> _Said:
+    parameters = Parameters(query, KEY_PARAMETERS)
+    has_partition = parameters.raw("partition") is not None
+    return _Said(parameters, parameters.encoding(), parameters.flag("raw"), parameters.read, has_partition)
+
+
+_said_often = functools.lru_cache(maxsize=256)(_parsed)
+
+
+def _value(coding: StoreCoding, held: Held, key: bytes, *, is_raw: bool) -> web.StreamResponse:
+    found, answer = answers.one_value(coding, held, key, is_raw=is_raw)
+    if found.value is None:
+        raise _absent(coding.store.name, answer)
+    return Reply.json(json_bytes(answer))
 
 
 def _absent(store: str, answer: dict[str, Any]) -> Problem:
-    key = msgspec.json.decode(msgspec.json.encode(answer["key"]))
-    more = {name: answer[name] for name in ("key", "partition", "position", "read", "staleness_ms")}
-    return Problem(404, "no-such-key", "The key isn't there", f"store {store} has no key {key!r}", **more)
+    key = msgspec.json.decode(json_bytes(answer["key"]))
+    more = {name: answer[name] for name in ("partition", "position", "read", "staleness_ms")}
+    return Problem(404, "no-such-key", "The key isn't there", f"store {store} has no key {key!r}", key=key, **more)
 
 
 def _partition(spec: ActorSpec, store: Store[Any, Any], key: bytes, given: int | None) -> int:
