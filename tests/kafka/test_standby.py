@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
+import shlex
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,8 +19,9 @@ from actors._core.partitioner import partition_for
 from actors._kafka.connection import Connection
 from actors._kafka.control import ControlPlane
 from actors._kafka.copies import KafkaCopies
+from actors.client import StateClient
 from dev.kafka import free_port
-from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
+from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, read_all, send, unique
 
 MODULE = "tests.kafka.apps.standby_app"
 PARTITIONS = 4
@@ -125,6 +130,31 @@ async def check_copies_answer(group: Group, *, dead: bool = False) -> None:
     assert (status, len(page["items"])) == (200, 1000)
 
 
+async def check_the_pages_example(group: Group) -> None:
+    """Run the command of docs/standbys.md at the worker that has a copy of that key, and ask the same from Python."""
+    text = (ROOT / "docs" / "standbys.md").read_text()
+    [(command, shown)] = re.findall(r"^\$ (curl .*)\n(.*)$", text, re.MULTILINE)
+    expected = json.loads(shown)
+    partition = partition_for(expected["key"].encode(), PARTITIONS)
+    for port in group.ports:
+        words = shlex.split(command.replace("localhost:6066", f"127.0.0.1:{port}"))
+        run = await asyncio.to_thread(subprocess.run, [*words, "-s"], capture_output=True, check=True)
+        said = json.loads(run.stdout)
+        if said["read"] == "standby":
+            break
+    stale_ms = said.pop("staleness_ms")
+    assert 0 <= stale_ms < 15_000
+    assert {name: said.get(name) for name in expected} == expected | {"staleness_ms": None}
+    assert said["partition"] == partition
+    async with StateClient(f"http://127.0.0.1:{port}", read="standby") as client:
+        answer = await client.lookup("counts", expected["key"])
+        assert answer.value == expected["value"]
+        assert answer.staleness_ms < 15_000
+        assert await client.get_many("counts", [expected["key"]]) == {expected["key"]: expected["value"]}
+        pages = client.range("counts", prefix="key-0001", partition=partition)
+        assert expected["key"] in {key async for key, _ in pages}
+
+
 async def check_group_knows_the_copies(group: Group) -> None:
     """See that what the coordinator has of the copies is what the workers keep."""
     kept: dict[Task, list[str]] = {}
@@ -150,6 +180,7 @@ async def test_a_cold_worker_warms_up_and_takes_over_from_a_killed_one(
     await eventually(lambda: second.log().count("is a standby copy") >= PARTITIONS // 2, what=group.logs)
     await check_copies_answer(group)
     await check_group_knows_the_copies(group)
+    await check_the_pages_example(group)
     before = len(second.log())
     await group.send(KEYS // 3)
     first.kill()
