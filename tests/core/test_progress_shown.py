@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import pty
+import select
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -36,6 +37,8 @@ from tests.kafka.helpers import eventually
 from tests.terminal import Screen
 
 LOGGER = logging.getLogger("tests.progress")
+BELL = b"\a"
+DEADLINE_S = 20.0
 
 
 def restore(partition: int = 0, position: int = 120_000, *, stalled_s: float = 0.0, start: int = 0) -> Restoring:
@@ -185,18 +188,19 @@ class Terminal:
 
     def __init__(self) -> None:
         self._master, slave = pty.openpty()
-        os.set_blocking(self._master, False)
         self.stream: TextIO = os.fdopen(slave, "w", buffering=1)
 
     def read(self) -> str:
         """Give what was written since the last call."""
         self.stream.flush()
+        # The kernel carries it over in its own time, and in order.
+        os.write(self.stream.fileno(), BELL)
         found = b""
-        while True:
-            try:
-                found += os.read(self._master, 65_536)
-            except BlockingIOError:
-                return found.decode()
+        while not found.endswith(BELL):
+            readable, _, _ = select.select([self._master], [], [], DEADLINE_S)
+            assert readable, f"only {found!r} came"
+            found += os.read(self._master, 65_536)
+        return found.removesuffix(BELL).decode()
 
     def close(self) -> None:
         self.stream.close()
