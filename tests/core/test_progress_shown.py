@@ -37,6 +37,8 @@ from tests.kafka.helpers import eventually
 from tests.terminal import Screen
 
 LOGGER = logging.getLogger("tests.progress")
+OWN = logging.Filter(LOGGER.name)
+"""Other tests of this process may have left somebody behind who logs, a Spark session for one."""
 BELL = b"\a"
 DEADLINE_S = 20.0
 
@@ -221,6 +223,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 def logged(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> logging.Handler:
     """A root logger as Faust makes it, on the terminal."""
     handler = logging.StreamHandler(terminal.stream)
+    handler.addFilter(OWN)
     monkeypatch.setattr(logging.root, "handlers", [handler])
     monkeypatch.setattr(logging.root, "level", logging.DEBUG)
     return handler
@@ -264,8 +267,10 @@ def test_without_the_detour_they_would_tear(terminal: Terminal, logged: logging.
 def test_the_spinner_rests_meanwhile(terminal: Terminal, logged: logging.Handler, monkeypatch: pytest.MonkeyPatch):
     logged.setLevel(logging.WARNING)
     spinner = Spinner(terminal.stream)
+    turning = SpinnerHandler(spinner, level=logging.DEBUG)
+    turning.addFilter(OWN)
     # Without pytest's own, which log elsewhere.
-    monkeypatch.setattr(logging.root, "handlers", [logged, SpinnerHandler(spinner, level=logging.DEBUG)])
+    monkeypatch.setattr(logging.root, "handlers", [logged, turning])
     print("starting", end="", file=terminal.stream, flush=True)
     LOGGER.debug("it turns")
     bar, screen = Bar(terminal.stream), Screen(100)
