@@ -92,12 +92,15 @@ class _Placing:
             for task, position in member.on_disk.items():
                 if position > self._highest.get(task, position):
                     self._highest[task] = position
+        newest = max(member.generation for member in self._members)
         for index, member in enumerate(self._members):
             for task in member.on_disk.keys() | member.lags.keys():
                 if task in self._lags:
                     behind = self._highest[task] - member.on_disk.get(task, 0)
                     said = member.lags.get(task)
-                    is_past_owner = task in member.owned and self._last.get(task) != index
+                    is_past_owner = task in member.owned and (
+                        self._last.get(task) != index or member.generation < newest
+                    )
                     self._lags[task][index] = behind if said is None or is_past_owner else min(said, behind)
 
     def place(self) -> Placement:

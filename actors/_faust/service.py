@@ -366,10 +366,11 @@ class ActorService(Service):  # type: ignore[misc]
             REGISTRY.unregister(self._collector)
         if self._loop_watch is not None:
             self._loop_watch.stop()
+        if self._source is not None:
+            # Before the copies, which may take long to stop: until then nobody else gets this worker's partitions.
+            await self._source.close()
         if self._standbys is not None:
             await self._standbys.stop()
-        if self._source is not None:
-            await self._source.close()
         if self._dispatcher is not None:
             await asyncio.wait([self._dispatcher], timeout=0.3)
             self._dispatcher.cancel()

@@ -8,7 +8,7 @@ from actors.ports import Clock
 PATIENCE_S = 10.0
 """How long the first warm copy waits for the others."""
 FIRST_REST_S, LAST_REST_S = 5.0, 60.0
-"""The time between two rebalances that this worker asks for: each stops all tasks of the group."""
+"""The time after any rebalance, and between two that this worker asks for: each stops all tasks of the group."""
 
 
 class Asking:
@@ -30,6 +30,8 @@ class Asking:
                 self._rest_s = FIRST_REST_S
             self._asked_for = set()
         self._first_warm_s = None
+        # Whoever asked for this one: many new members that ask one after the other would stop the group all the time.
+        self._not_before_s = max(self._not_before_s, self._clock.monotonic() + FIRST_REST_S)
 
     def is_due(self, warm: set[TaskId], wanted: int) -> bool:
         """Tell whether to ask now, for these of so many; then it counts as done."""

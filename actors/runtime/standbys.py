@@ -50,7 +50,7 @@ from actors.runtime.spec import ActorSpec
 from actors.runtime.threads import finish_in_thread
 from stores._core.record import Position
 from stores._core.replay import advance
-from stores.errors import StoreError
+from stores.errors import StoreCorruptedError, StoreError
 from stores.ports import PartitionStore
 
 logger = logging.getLogger(__name__)
@@ -214,7 +214,8 @@ class Standbys:
         self._held: dict[TaskId, _TaskCopy] = {}
         self._locks: dict[TaskId, asyncio.Lock] = {}
         self._unsettled: dict[TaskId, _TaskCopy] = {}
-        self._suspect: set[tuple[str, int]] = set()
+        # Stores that failed, which may be closed since: whether their files are damaged too.
+        self._suspect: dict[tuple[str, int], bool] = {}
         self._changed = asyncio.Event()
         self._asking = Asking(clock)
         self._said_s: dict[str, float] = {}
@@ -255,7 +256,10 @@ class Standbys:
         self._held.pop(task, None)
         self._unsettled.pop(task, None)
         async with self._lock(task):
-            return
+            # The owner mends what is damaged. A store that it made anew mustn't be deleted when it is a copy again.
+            for place in self._suspect:
+                if place[1] == partition and place[0] in self._specs[actor].changelogs:
+                    self._suspect[place] = False
 
     # --- what it says ----------------------------------------------------------------------------------------------
 
@@ -377,8 +381,8 @@ class Standbys:
         one.reached()
         try:
             (one.store.load if one.is_bulk else one.store.apply)(writes, one.position)
-        except StoreError:
-            self._suspect.add((one.changelog.store, copy.task.partition))
+        except StoreError as error:
+            self._suspect_it(one.changelog.store, copy.task.partition, error)
             raise
 
     def _is_too_old(self, one: _Copy) -> bool:
@@ -447,15 +451,16 @@ class Standbys:
         partition = copy.task.partition
         place, source = (changelog.store, partition), TopicPartition(changelog.topic, partition)
         if place in self._suspect:
-            await self._stores.reopen(*place)
-            self._suspect.discard(place)
+            is_damaged = self._suspect[place]
+            await (self._stores.discard if is_damaged else self._stores.reopen)(*place)
+            del self._suspect[place]
         store = await self._stores.open(*place)
         asked_ms, bounds = self._clock.wall_ms(), await self._logs.bounds(source)
         position = store.position()
         if position is not None:
             why = self._why(position, bounds, changelog)
             if why is not None:
-                await self._wipe(store, source, why)
+                await self._wipe(store, changelog.store, source, why)
                 position = None
         if position is None:
             position = begin_position(None, plan_restore(None, bounds, changelog.topic_id), asked_ms, changelog)
@@ -477,23 +482,33 @@ class Standbys:
         copy, one = rebuild.copy, rebuild.store
         async with self._lock(copy.task):
             if self._held.get(copy.task) is copy:
-                await self._wipe(one.store, one.source, rebuild.why)
+                # A reader mustn't find an empty store, or a closed one.
+                copy.is_ready = False
+                await self._wipe(one.store, one.changelog.store, one.source, rebuild.why)
         if self._held.get(copy.task) is copy:
             del self._held[copy.task]
 
-    async def _wipe(self, store: PartitionStore, source: TopicPartition, why: str) -> None:
+    async def _wipe(self, store: PartitionStore, name: str, source: TopicPartition, why: str) -> None:
         logger.warning("%s: building the copy anew: %s", source, why)
-        await finish_in_thread(store.wipe)
+        await self._in_thread(name, source.partition, store.wipe)
+
+    async def _in_thread(self, store: str, partition: int, work: Callable[[], None]) -> None:
+        """Do what may leave the store closed if it fails."""
+        try:
+            await finish_in_thread(work)
+        except (StoreError, OSError) as error:
+            self._suspect_it(store, partition, error)
+            raise
+
+    def _suspect_it(self, store: str, partition: int, error: Exception) -> None:
+        place = store, partition
+        self._suspect[place] = self._suspect.get(place, False) or isinstance(error, StoreCorruptedError)
 
     async def _settle(self, copy: _TaskCopy, one: _Copy) -> None:
         async with self._lock(copy.task):
             if self._held.get(copy.task) is not copy:
                 return
-            try:
-                await finish_in_thread(one.store.settle)
-            except StoreError:
-                self._suspect.add((one.changelog.store, copy.task.partition))
-                raise
+            await self._in_thread(one.changelog.store, copy.task.partition, one.store.settle)
         one.is_bulk = False
 
     async def _settle_dropped(self) -> None:
@@ -505,7 +520,7 @@ class Standbys:
             async with self._lock(task):
                 for one in copy.stores:
                     if one.is_bulk and self._is_free(task):
-                        await finish_in_thread(one.store.settle)
+                        await self._in_thread(one.changelog.store, task.partition, one.store.settle)
 
     def _why_rebuild(self, one: _Copy, bounds: LogBounds) -> str | None:
         return self._why(one.position, bounds, one.changelog)

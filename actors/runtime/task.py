@@ -174,6 +174,11 @@ class Task:
             await asyncio.wait([self._run_task], timeout=timeout_s)
         return self._run_task is None or self._run_task.done()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it touches nothing any more: one whose member the group forgot ends before it is asked to."""
+        return self._run_task is not None and self._run_task.done()
+
     def abandon(self) -> None:
         """Cancel the task wherever it is. What it was committing may or may not have happened."""
         if self._run_task is not None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from actors._core.lifecycle import State
 from actors.errors import ConfigurationError
 from actors.ports import Identity, Source, TaskLog, TopicPartition
 from actors.runtime.meters import WorkerMeters
@@ -188,7 +189,9 @@ class Worker:
         tasks = list(self._tasks.values())
         self._restored = _claimed(self._tasks) if tasks else self._restored
         for task in tasks:
-            self._ending[task.source] = task
+            # One that has ended would never leave, and its stores never be free.
+            if not task.has_ended:
+                self._ending[task.source] = task
             task.request_stop()
         self._tasks.clear()
         await asyncio.gather(*(task.stopped(handlers_s) for task in tasks))
@@ -243,4 +246,6 @@ class Worker:
 
 
 def _claimed(tasks: Mapping[TopicPartition, Task]) -> frozenset[TopicPartition]:
-    return frozenset(source for source, task in tasks.items() if task.epoch)
+    """Give those whose stores are whole now: a task that takes over again may restore from nothing."""
+    whole = (State.RUNNING, State.COMMITTING, State.HALTED)
+    return frozenset(source for source, task in tasks.items() if task.state in whole)

@@ -210,6 +210,13 @@ def test_who_owned_a_task_once_isnt_believed() -> None:
     assert task in placement.owners["m1"]
 
 
+def test_who_missed_a_generation_isnt_believed_though_the_owner_after_it_is_dead() -> None:
+    task = Task("a", 0)
+    past = Member("m0", generation=5, owned=frozenset({task}), on_disk={task: 10**6}, lags={task: 0}, follows=True)
+    copy = Member("m1", generation=7, on_disk={task: 6 * 10**6}, lags={task: 0}, follows=True)
+    assert place([past, copy], [task], RULES).owners == {"m0": (), "m1": (task,)}
+
+
 def test_what_a_copy_says_of_itself_counts_though_the_owner_wrote_on() -> None:
     task, own = Task("a", 0), Task("a", 1)
     owner = Member("m0", generation=5, owned=frozenset({task, own}), on_disk={task: 10**6, own: 10**6}, follows=True)

@@ -383,15 +383,29 @@ def test_a_warm_up_asks_for_a_rebalance_once_it_is_warm(world: World) -> None:
 def test_asking_in_vain_gets_seldom(world: World) -> None:
     async def test() -> None:
         world.fill(10)
-        for _ in range(600):
+        world.copies.assign(warm_up(ZERO))
+        for asked in range(1, 12):
+            await world.until(lambda asked=asked: len(world.asked) == asked, 70)
             world.copies.assign(warm_up(ZERO))
-            await asyncio.sleep(1)
 
     world.run(test())
     pauses = [later - earlier for earlier, later in zip(world.asked, world.asked[1:], strict=False)]
     assert pauses[0] >= 5
     assert pauses[-1] >= 60
-    assert len(world.asked) < 16
+
+
+def test_a_warm_copy_asks_for_nothing_right_after_a_rebalance(world: World) -> None:
+    """Of many members that get warm one after the other each would stop the group."""
+
+    async def test() -> None:
+        world.fill(10)
+        for _ in range(20):
+            world.copies.assign(warm_up(ZERO))
+            await asyncio.sleep(4)
+        assert world.asked == []
+        await world.until(lambda: len(world.asked) == 1, 3)
+
+    world.run(test())
 
 
 def test_standbys_ask_for_nothing(world: World) -> None:

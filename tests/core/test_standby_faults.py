@@ -1,0 +1,177 @@
+"""Copies whose store fails: what is mended by itself, and what readers see meanwhile."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from actors._core.placement import Copies
+from actors.runtime import standbys as module
+from stores.errors import StoreCorruptedError, StoreUnavailableError
+from stores.memory import MemoryStore
+from tests.core.test_standbys import ONE, ZERO, World, standby
+
+
+class Disk:
+    """Stores as RocksDB's are: one that was closed is opened as a new object, with what was written."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.kind: type[MemoryStore] = MemoryStore
+        self.deleted: list[tuple[str, int]] = []
+        world.cache._open_store = self.open
+        world.cache._delete_store = self.delete
+
+    def open(self, store: str, partition: int) -> MemoryStore:
+        fresh, before = self.kind(), self.world.disk.get((store, partition))
+        if before is not None:
+            fresh._data, fresh._position = before._data, before._position
+        self.world.disk[store, partition] = fresh
+        return fresh
+
+    def delete(self, store: str, partition: int) -> None:
+        self.deleted.append((store, partition))
+        self.world.disk.pop((store, partition), None)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.loop.close()
+
+
+def failing(name: str, failures: list[int]) -> type[MemoryStore]:
+    """Give a kind of store of which a method closes it and fails, as long as there are failures left."""
+
+    class Failing(MemoryStore):
+        pass
+
+    def method(self: MemoryStore) -> None:
+        if failures:
+            failures.pop()
+            self.close()
+            raise StoreUnavailableError("no space left")
+        getattr(MemoryStore, name)(self)
+
+    setattr(Failing, name, method)
+    return Failing
+
+
+def build_anew(world: World) -> None:
+    """Make a copy one that was behind for too long."""
+    held = world.copies._held[ZERO].stores[0]
+    held.position = replace(held.position, wall_time_ms=0)
+    world.fill(10)
+
+
+def all_followed(world: World) -> Callable[[], bool]:
+    return lambda: (
+        len(world.copies.copies) == 2 and all(world.position(number) == world.end(number) for number in (0, 1))
+    )
+
+
+def test_a_wipe_that_fails_is_tried_again_with_another_store(world: World) -> None:
+    failures = [1, 2]
+    Disk(world).kind = failing("wipe", failures)
+
+    async def test() -> None:
+        world.fill(120)
+        world.fill(120, 1)
+        world.copies.assign(standby(ZERO, ONE))
+        await world.until(lambda: all(one.current_ms for one in world.copies.copies) and all_followed(world)())
+        while failures:
+            build_anew(world)
+            left = len(failures)
+            await world.until(lambda left=left: len(failures) < left)
+            await world.until(all_followed(world))
+        world.fill(10, 1)
+        await world.until(all_followed(world))
+
+    world.run(test())
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_load_that_cant_be_kept_is_followed_on(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_dropped: bool
+) -> None:
+    monkeypatch.setattr(module, "LONG_READ", 100)
+    failures = [1]
+    Disk(world).kind = failing("settle", failures)
+
+    async def test() -> None:
+        world.fill(2_000)
+        world.fill(10, 1)
+        world.copies.assign(standby(ZERO, ONE))
+        await world.until(lambda: world.position() > 100)
+        if is_dropped:
+            world.copies.assign(Copies())
+            await world.until(lambda: not failures)
+            world.copies.assign(standby(ZERO, ONE))
+        await world.until(lambda: not failures and all_followed(world)())
+
+    world.run(test())
+
+
+def test_a_damaged_store_is_deleted_and_built_anew(world: World) -> None:
+    disk = Disk(world)
+
+    class Damaged(MemoryStore):
+        def apply(self, writes: object, position: object) -> None:
+            raise StoreCorruptedError(Path("counts-0"), "bad block")
+
+    disk.kind = Damaged
+
+    async def test() -> None:
+        world.fill(120)
+        world.copies.assign(standby(ZERO))
+        await world.until(lambda: ("counts", 0) in world.disk)
+        disk.kind = MemoryStore
+        held = world.disk["counts", 0]
+        await world.until(lambda: disk.deleted)
+        world.fill(120, 1)
+        world.copies.assign(standby(ZERO, ONE))
+        await world.until(all_followed(world))
+        assert world.disk["counts", 0] is not held
+        assert disk.deleted == [("counts", 0)]
+
+    world.run(test())
+
+
+def test_what_an_owner_made_anew_isnt_deleted(world: World) -> None:
+    disk = Disk(world)
+
+    async def test() -> None:
+        world.fill(120)
+        world.copies._suspect["counts", 0] = True
+        await world.copies.let_go("count", 0)
+        world.copies.assign(standby(ZERO))
+        await world.until(lambda: world.position() == world.end())
+        assert disk.deleted == []
+
+    world.run(test())
+
+
+def test_readers_dont_get_a_copy_that_is_wiped(world: World) -> None:
+    given: list[bool] = []
+
+    class Watched(MemoryStore):
+        def wipe(self) -> None:
+            given.append(world.copies.stores_of("count", 0) is not None)
+            super().wipe()
+            given.append(world.copies.stores_of("count", 0) is not None)
+
+    Disk(world).kind = Watched
+
+    async def test() -> None:
+        world.fill(120)
+        world.copies.assign(standby(ZERO))
+        await world.until(lambda: world.copies.stores_of("count", 0) is not None)
+        build_anew(world)
+        await world.until(lambda: len(given) == 2)
+        assert given == [False, False]
+        await world.until(lambda: world.copies.stores_of("count", 0) is not None)
+        assert world.position() == world.end()
+
+    world.run(test())
