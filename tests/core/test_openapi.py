@@ -22,6 +22,10 @@ def said() -> Any:
     def has(ctx: Context, word: str) -> bool:
         return ctx.key == word
 
+    @app.query(talk)
+    def like(ctx: Context, read: bool, word: str) -> bool:
+        return read or ctx.key == word
+
     return description(app)
 
 
@@ -35,7 +39,15 @@ def test_who_answers_can_be_chosen_where_a_copy_may(said: Any) -> None:
         for method, operation in of_path.items()
         if "read" in [parameter["name"] for parameter in operation["parameters"]]
     }
-    assert choosing == {("/actors/{store}", "get"), ("/actors/{store}/{key}", "get"), (ASK, "get"), (ASK, "post")}
+    asks = {(path, method) for path in (ASK, ASK.replace("has", "like")) for method in ("get", "post")}
+    assert choosing == {("/actors/{store}", "get"), ("/actors/{store}/{key}", "get")} | asks
+
+
+def test_no_parameter_is_there_twice(said: Any) -> None:
+    for of_path in said["paths"].values():
+        for operation in of_path.values():
+            names = [parameter["name"] for parameter in operation["parameters"]]
+            assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,8 @@ def _queries(app: App) -> Schema:
             given = [
                 {"name": field.name, "in": "query", "required": field.required, "schema": {}}
                 for field in msgspec.structs.fields(query.arguments)
+                # In a URL these are the question's own.
+                if field.name not in ("encoding", "read")
             ]
             what = (query.function.__doc__ or f"Query {query.name} of actor {name}").strip().splitlines()[0]
             arguments = {"application/json": {"schema": {"type": "object"}}}
