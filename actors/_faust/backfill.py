@@ -10,9 +10,8 @@ with a right value, and is run again.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from actors._kafka.topics import Topics
 from actors.errors import ActorsError, ConfigurationError, OutcomeUnknownError
 from actors.ports import NO_OFFSET, CommitBatch, Output, TopicPartition
 from actors.runtime.clock import SystemClock
+from actors.runtime.outputs import RECORD_OVERHEAD_BYTES
 from actors.runtime.publishing import Publication
 from actors.runtime.restore import Restorer
 from actors.runtime.spec import ActorSpec
@@ -36,10 +36,25 @@ if TYPE_CHECKING:
     from actors._faust.setup import Setup
 
 CHUNK_RECORDS = 5_000
-"""So many keys go into a transaction."""
+"""So many keys go into a transaction, fewer where they have more bytes than a commit may."""
 
 Report = Callable[[int, int], None]
 """Called with a partition and the keys of it so far."""
+
+
+def chunks(records: Iterable[Output], max_bytes: int) -> Iterator[list[Output]]:
+    """Give what goes into each transaction; a record that has more than `max_bytes` goes alone."""
+    chunk: list[Output] = []
+    size = 0
+    for record in records:
+        record_bytes = len(record.key or b"") + len(record.value or b"") + RECORD_OVERHEAD_BYTES
+        if chunk and (len(chunk) >= CHUNK_RECORDS or size + record_bytes > max_bytes):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(record)
+        size += record_bytes
+    if chunk:
+        yield chunk
 
 
 class Backfill:
@@ -117,8 +132,8 @@ class Backfill:
             try:
                 await log.fence()
                 await self._restorer.restore(store, self._changelog, partition)
-                records, count = self._records(store), 0
-                while chunk := list(islice(records, CHUNK_RECORDS)):
+                max_bytes, count = self._setup.app.actor_options.commit_max_bytes, 0
+                for chunk in chunks(self._records(store), max_bytes):
                     await log.commit(
                         CommitBatch(TopicPartition(self._spec.topic, partition), NO_OFFSET, "", outputs=chunk)
                     )

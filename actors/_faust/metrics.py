@@ -7,7 +7,6 @@ has set that up.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from importlib.metadata import version
@@ -22,6 +21,7 @@ from prometheus_client.registry import Collector
 from actors._core.lifecycle import State
 from actors._faust.status import status
 from actors.runtime.status import HistogramStatus, StoreStatus, TaskStatus, WorkerStatus
+from actors.runtime.threads import in_threads
 
 if TYPE_CHECKING:
     from actors._faust.app import App
@@ -32,6 +32,8 @@ _TASK = ("actor", "partition")
 _STORE = ("actor", "store", "partition")
 
 Number = float | None
+_in_own_thread = in_threads(1, "metrics")
+"""Not in the loop's default ones, which write the stores: a user's collector may be slow."""
 _prepared: ContextVar[WorkerStatus | None] = ContextVar("actors_scraped", default=None)
 
 _COUNTERS: Iterable[tuple[str, str, Callable[[TaskStatus], Number]]] = (
@@ -94,7 +96,7 @@ def metrics_page(app: App) -> web.Application:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         # The picture is of this moment and this thread; to write it down takes longer than the loop should be held.
         _prepared.set(status(app))
-        body = await asyncio.to_thread(encode, REGISTRY)
+        body = await _in_own_thread(encode)(REGISTRY)
         return web.Response(body=body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
 
     part = web.Application()

@@ -48,6 +48,11 @@ class LeaseSettings:
     is_exclusive: bool = True
 
 
+def _take_error(renewal: asyncio.Task[None]) -> None:
+    if not renewal.cancelled():
+        renewal.exception()
+
+
 class Lease:
     """The worker's membership. Asks the coordinator only when somebody wants to know.
 
@@ -90,6 +95,8 @@ class Lease:
         is_held = self._asked_s >= (now_s if since_s is None else since_s) or now_s - self._asked_s < self._lasts_s
         if is_held and now_s - self._asked_s > self._renew_s and self._lasts_s and self._renewal is None:
             self._renewal = asyncio.create_task(self._ask(member), name="actors lease")
+            # Nobody waits for it; who finds the lease over asks again, and hears why.
+            self._renewal.add_done_callback(_take_error)
         return is_held
 
     async def renew(self, member: Identity) -> None:

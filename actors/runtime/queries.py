@@ -35,6 +35,8 @@ WAIT_S = 2.0
 """How long a question waits for a commit's end."""
 MAX_LOOKED_AT = 5_000
 """How many keys one page looks at, expired ones too: it holds the event loop as long."""
+MAX_COUNTS = 4
+"""How many exact counts run or wait at a time: they go on when those who asked have hung up."""
 COUNT_SLICE = 1_000
 COUNT_SHARE = 0.25
 """Which part of the event loop's time an exact count takes."""
@@ -124,6 +126,7 @@ class StateReader:
         self._clock = clock
         self._latest_ms = 0
         self._counting = asyncio.Semaphore(1)
+        self._counts = 0
 
     def has(self, spec: ActorSpec, partition: int) -> bool:
         """Tell whether the partition is assigned to this worker, whatever its state."""
@@ -203,17 +206,26 @@ class StateReader:
 
         Raises:
             NotOwnerError: a partition isn't assigned to this worker.
-            NotReadyError: a partition can't be read, or left this worker meanwhile.
+            NotReadyError: a partition can't be read, or left this worker meanwhile, or too many counts wait.
         """
-        async with self._counting:
-            held = [one.of(store) for one in await self.hold(spec, partitions)]
-            scans = [(one.now_ms, one.store.scan(bounds.start, bounds.end)) for one in held]
-            count = 0
-            try:
-                for now_ms, rows in scans:
-                    count += await self._count(now_ms, rows)
-            except StoreError as error:
-                raise NotReadyError(f"store {store} moved while it was counted: {error}") from error
+        if self._counts >= MAX_COUNTS:
+            raise NotReadyError(f"{MAX_COUNTS} exact counts run or wait here already: ask again later")
+        self._counts += 1
+        try:
+            async with self._counting:
+                return await self._counted(spec, store, partitions, bounds)
+        finally:
+            self._counts -= 1
+
+    async def _counted(self, spec: ActorSpec, store: str, partitions: Collection[int], bounds: Bounds) -> int:
+        held = [one.of(store) for one in await self.hold(spec, partitions)]
+        scans = [(one.now_ms, one.store.scan(bounds.start, bounds.end)) for one in held]
+        count = 0
+        try:
+            for now_ms, rows in scans:
+                count += await self._count(now_ms, rows)
+        except StoreError as error:
+            raise NotReadyError(f"store {store} moved while it was counted: {error}") from error
         return count
 
     async def _count(self, now_ms: int, rows: Iterator[tuple[bytes, bytes]]) -> int:
@@ -286,7 +298,9 @@ def _unreadable(held: Held, error: StoreError) -> NotReadyError:
 
 
 def _not_ready(task: Task) -> NotReadyError:
-    return NotReadyError(f"partition {task.partition} of actor {task.spec.name}: {_REASONS[task.state]}")
+    # A commit may end in the same turn of the loop as the wait for it: the task runs by now.
+    reason = _REASONS.get(task.state, _REASONS[State.COMMITTING])
+    return NotReadyError(f"partition {task.partition} of actor {task.spec.name}: {reason}")
 
 
 def estimate(held: Collection[Held]) -> int:

@@ -19,7 +19,7 @@ from actors.runtime.task import Task
 from stores.errors import StoreError
 from stores.ports import PartitionStore
 
-PARKED_LIMIT = 10_000
+PARKED_LIMIT = 1_000
 """More parked messages of a partition aren't counted: "at least so many"."""
 _PARKED = (b"p", b"q")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 
 import aiohttp
 import pytest
@@ -12,7 +13,14 @@ from aiohttp.test_utils import TestServer
 from actors import App
 from actors._faust.access import guard
 from actors._faust.access.callers import HOP
-from actors._faust.access.limits import MAX_BODY_BYTES, MAX_HEADER_BYTES, MAX_PATH_BYTES, Rates
+from actors._faust.access.limits import (
+    MAX_BODY_BYTES,
+    MAX_HEADER_BYTES,
+    MAX_PATH_BYTES,
+    UNREADABLE,
+    Rates,
+    RefusalLog,
+)
 from actors._faust.access.settings import tokens_of
 from actors._faust.access.tls import Hops
 from tests.core.web_part import ADMIN, OLD_READ, READ, TOKENS, bearer, raw, served
@@ -121,6 +129,26 @@ async def test_what_is_too_large_is_refused_before_anything_else(
 ) -> None:
     assert MAX_HEADER_BYTES < 5 * 4000
     assert (await raw(guarded, request_))[0] == status
+
+
+async def test_what_aiohttp_cant_read_is_a_line_and_no_traceback(
+    guarded: TestServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Others may have used up the lines of this second.
+    monkeypatch.setattr(UNREADABLE, "_log", RefusalLog())
+    assert (await raw(guarded, head("GET", "/state?" + "secret" * 1500)))[0] == 400
+    lines = [record.getMessage() for record in caplog.records]
+    assert "refused an unreadable request, asked by 127.0.0.1: 400 LineTooLong" in lines
+    assert [record.name for record in caplog.records if record.name == "aiohttp.server"] == []
+    assert "secret" not in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_aiohttps_other_errors_are_written_as_they_are() -> None:
+    for error in (RuntimeError("a defect"), None):
+        info = None if error is None else (type(error), error, None)
+        record = logging.LogRecord("aiohttp.server", logging.ERROR, "", 0, "failed", (), info)
+        assert UNREADABLE.filter(record)
 
 
 async def test_a_body_without_a_length_has_an_end(guarded: TestServer) -> None:

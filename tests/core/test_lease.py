@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -116,3 +117,19 @@ async def test_no_answer_is_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     await lease.close()
     with pytest.raises(NotReadyError):
         await asking
+
+
+async def test_a_renewal_beside_that_fails_isnt_noise() -> None:
+    group = Coordinator()
+    lease = group.lease()
+    await lease.renew(ME)
+    group.members.clear()
+    group.now_s += 2.0
+    said: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context["message"]))
+    assert lease.holds(ME, group.now_s)
+    await turns()
+    gc.collect()
+    assert lease._renewal is None
+    assert said == []
+    await lease.close()

@@ -115,6 +115,15 @@ def test_parked_messages_are_counted_where_they_come_and_go(driver: tuple[World,
     assert task_of(run).records == 4
 
 
+def test_a_look_at_what_is_parked_has_an_end():
+    world = World(on_error=OnError(then="park"))
+    with ActorTestDriver(world.app) as run:
+        for _ in range(1_100):
+            run.post(world.topic, key="a", value="bad")
+        run.settle()
+        assert seen(run).parked == {"work": 1_000}
+
+
 def test_what_is_in_hand_is_shown():
     world = World()
     with ActorTestDriver(world.app) as driver:

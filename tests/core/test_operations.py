@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from actors import App, Context
 from actors._faust.health import what_is_dead, what_is_missing
@@ -116,6 +119,28 @@ async def test_metrics_are_there_before_the_worker_has_started():
     assert samples["faust_actors_worker_info"].labels["app"] == "shop"
     assert "faust_actors_worker_start_time_seconds" not in samples
     assert "python_info" in samples
+
+
+class OfTheUser(Collector):
+    """Notes in which thread it is asked."""
+
+    def __init__(self) -> None:
+        self.threads: list[str] = []
+
+    def collect(self) -> Iterator[Metric]:
+        self.threads.append(threading.current_thread().name)
+        return iter(())
+
+
+async def test_a_slow_collector_of_the_users_takes_no_thread_that_stores_need():
+    collector = OfTheUser()
+    REGISTRY.register(collector)
+    try:
+        collector.threads.clear()
+        await asked(World().app, "/metrics", "/metrics")
+    finally:
+        REGISTRY.unregister(collector)
+    assert collector.threads == ["metrics_0"] * 2
 
 
 async def test_metrics_are_for_those_who_may_read_and_health_is_open():

@@ -23,9 +23,10 @@ from actors import (
     receive,
 )
 from actors._core.partitioner import partition_for
+from actors._faust import backfill
 from actors._faust.publishing import publication
 from actors._faust.setup import Setup
-from actors.ports import TopicPartition
+from actors.ports import Output, TopicPartition
 from actors.runtime.outputs import OutputTopic
 from actors.runtime.query_methods import Asked, Query
 from actors.testing import ActorTestDriver
@@ -399,3 +400,12 @@ def test_apps_without_published_stores_pay_nothing():
     assert type(store).__name__ == "Store"
     assert MessageScope.__slots__ == ("epoch", "now_ms", "source_offset", "undo")
     assert Setup(app).plain() == {}
+
+
+def test_a_backfills_transactions_are_bounded_by_keys_and_by_bytes(monkeypatch: pytest.MonkeyPatch):
+    small = [Output("readers", 0, b"k%d" % number, b"v", [], None) for number in range(7)]
+    large = [Output("readers", 0, b"k", b"x" * size, [], None) for size in (400_000, 400_000, 2_000_000, 10, 400_000)]
+    monkeypatch.setattr(backfill, "CHUNK_RECORDS", 3)
+    assert [len(chunk) for chunk in backfill.chunks(small, 1_000_000)] == [3, 3, 1]
+    assert list(backfill.chunks(large, 1_000_000)) == [large[:2], large[2:3], large[3:]]
+    assert list(backfill.chunks([], 1_000_000)) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -21,11 +22,12 @@ from actors._faust.queries import quick
 from actors._faust.queries.copies import CopyDirectory, CopyRouter
 from actors._faust.queries.routing import Directory, Router
 from actors._faust.queries.server import answer_quickly
+from actors.errors import NotReadyError
 from actors.ports import Identity, TopicPartition
 from actors.runtime.copy_queries import CopyReader
 from actors.runtime.lease import Lease, LeaseSettings
 from actors.runtime.meters import WorkerMeters
-from actors.runtime.queries import StateReader
+from actors.runtime.queries import MAX_COUNTS, Bounds, StateReader
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state import Restored
 from actors.runtime.task import Task
@@ -362,6 +364,40 @@ async def test_a_commit_that_takes_too_long_is_a_503(there: Served, monkeypatch:
     assert b"a commit takes longer" in body
     there.commits(State.RUNNING)
     connection.send(QUICK[0])
+    assert (await connection.answer())[0] == 200
+    await connection.close()
+
+
+async def test_a_commit_may_end_in_the_turn_in_which_the_wait_is_over(
+    there: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.runtime.queries.WAIT_S", 0.02)
+    there.commits(State.COMMITTING)
+    reader = there.queries.router.reader
+    asked = asyncio.create_task(reader.hold(there.spec, (0,)))
+    await _until(lambda: there.waiting)
+    asyncio.get_running_loop().call_later(0.03, there.commits, State.RUNNING)
+    # A handler holds the loop until both are due.
+    time.sleep(0.05)  # noqa: ASYNC251
+    with pytest.raises(NotReadyError, match="a commit takes longer"):
+        await asked
+
+
+async def test_exact_counts_dont_pile_up(there: Served) -> None:
+    there.commits(State.COMMITTING)
+    reader = there.queries.router.reader
+    counts = [asyncio.create_task(reader.count(there.spec, "words", (0,), Bounds())) for _ in range(MAX_COUNTS)]
+    await _until(lambda: there.waiting)
+    connection = await there.connect()
+    count = get("/actors/words/_count?exact=true&partition=0")
+    connection.send(count)
+    status, headers, body = await connection.answer()
+    assert status == 503
+    assert "Retry-After: 1" in headers
+    assert b"exact counts" in body
+    there.commits(State.RUNNING)
+    assert await asyncio.gather(*counts) == [len(KEYS) + 8] * MAX_COUNTS
+    connection.send(count)
     assert (await connection.answer())[0] == 200
     await connection.close()
 

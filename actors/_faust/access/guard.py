@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from aiohttp import web
+from aiohttp.log import server_logger
 
 from actors._faust.access.callers import Callers
 from actors._faust.access.levels import SAFE_METHODS, Caller, Level, level_of
@@ -17,6 +18,7 @@ from actors._faust.access.limits import (
     MAX_HEADER_BYTES,
     MAX_IN_FLIGHT,
     MAX_PATH_BYTES,
+    UNREADABLE,
     Rates,
     RefusalLog,
 )
@@ -178,6 +180,7 @@ def guard_of(app: Any, web_app: web.Application) -> Guard:
     """Give the guard of a web server, the same for all of its parts."""
     if GUARD not in web_app:
         web_app[GUARD] = Guard(app)
+        server_logger.addFilter(UNREADABLE)
         web_app[PARTS] = set()
     return web_app[GUARD]
 

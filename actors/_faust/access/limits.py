@@ -7,6 +7,8 @@ import logging
 import time
 from collections import OrderedDict
 
+from aiohttp.http_exceptions import HttpProcessingError
+
 logger = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT = 256
@@ -81,3 +83,25 @@ class RefusalLog:
         unwritten, self._unwritten = self._unwritten, 0
         if unwritten:
             logger.warning("refused %d more requests within a second; no line was written for each", unwritten)
+
+
+class UnreadableRequests(logging.Filter):
+    """Writes one line for a request that aiohttp can't read and refuses before the guard, in place of a traceback."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._log = RefusalLog()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether a record of aiohttp's is to be written as it is."""
+        error = record.exc_info[1] if record.exc_info else None
+        if record.levelno < logging.ERROR or not isinstance(error, HttpProcessingError):
+            return True
+        who = str(record.args[0] or "") if isinstance(record.args, tuple) and record.args else ""
+        # Never the error's text: it has what was sent.
+        self._log.write(who or "a socket of this machine", "an unreadable request", f"400 {type(error).__name__}")
+        return False
+
+
+UNREADABLE = UnreadableRequests()
+"""One for all web servers of the process: they share aiohttp's logger."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import binascii
 from base64 import b64decode
 from dataclasses import replace
@@ -34,6 +35,8 @@ PREFIX = "/dashboard"
 LIVE = "Actors-Live"
 """A request with this header is the page's own, for what is new on it."""
 MAX_TEXT_CHARS = 1_000
+MAX_READERS = 2
+"""How many pages of one key are made at a time: each reads the whole changelog of what is parked in a partition."""
 HEADERS = {
     **NO_STORE,
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
@@ -58,6 +61,7 @@ class Dashboard:
         self._looker = Looker(app)
         self._group = Group(str(app.conf.id), self._own_report)
         self._actions = Actions()
+        self._reading = asyncio.Semaphore(MAX_READERS)
 
     def application(self) -> web.Application:
         """Give the part of the web server that is mounted under `/dashboard`."""
@@ -104,8 +108,16 @@ class Dashboard:
     async def parked(self, request: web.Request) -> web.StreamResponse:
         """Show what waits of one key, with what can be done about it."""
         place = self._place(request.query)
+        if self._reading.locked():
+            raise Problem(
+                503,
+                "busy",
+                "Too many look at what is parked",
+                f"{MAX_READERS} pages of it are being made: ask again later",
+                retry_after_ms=1000,
+            )
         try:
-            async with ParkedReader.connect(self._setup()) as reader:
+            async with self._reading, ParkedReader.connect(self._setup()) as reader:
                 line = await place.line(reader)
         except ParkedError as error:
             raise Problem(404, "not-parked", "Nothing is parked there", str(error)) from error

@@ -43,7 +43,8 @@ def description(app: App) -> Schema:
 def _paths(stores: list[str]) -> Schema:
     store = _in_path("store", {"type": "string", "enum": stores} if stores else {"type": "string"})
     key = _in_path("key", {"type": "string"}, "The key, percent-encoded.")
-    common = [_parameter("read"), _parameter("encoding"), _parameter("partition")]
+    of_keys = [_parameter("encoding"), _parameter("partition")]
+    common = [_parameter("read"), *of_keys]
     bounds = [_parameter("prefix"), _parameter("from"), _parameter("to")]
     return {
         "/actors": {"get": _operation("overview", "Stores, actors, and who owns which partition", [], "Overview")},
@@ -53,16 +54,17 @@ def _paths(stores: list[str]) -> Schema:
                 "Keys and values in byte order of the stored keys",
                 [store, *bounds, _parameter("limit"), _parameter("cursor"), _parameter("raw"), *common],
                 "Page",
+                "421",
             )
         },
         "/actors/{store}/_count": {
             "get": _operation(
-                "count", "How many keys there are", [store, *bounds, _parameter("exact"), *common], "Count"
+                "count", "How many keys there are", [store, *bounds, _parameter("exact"), *of_keys], "Count", "421"
             )
         },
         "/actors/{store}/_many": {
             "post": {
-                **_operation("many", "The values of many keys", [store], "Values"),
+                **_operation("many", "The values of many keys", [store], "Values", "413", "421"),
                 "requestBody": {
                     "required": True,
                     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Many"}}},
@@ -70,7 +72,7 @@ def _paths(stores: list[str]) -> Schema:
             }
         },
         "/actors/{store}/{key}": {
-            "get": _operation("one", "The value of a key", [store, key, _parameter("raw"), *common], "Value", "404")
+            "get": _operation("one", "The value of a key", [store, key, _parameter("raw"), *common], "Value", "421")
         },
     }
 
@@ -83,14 +85,17 @@ def _queries(app: App) -> Schema:
             given = [
                 {"name": field.name, "in": "query", "required": field.required, "schema": {}}
                 for field in msgspec.structs.fields(query.arguments)
+                # In a URL these are the question's own.
+                if field.name not in ("encoding", "read")
             ]
             what = (query.function.__doc__ or f"Query {query.name} of actor {name}").strip().splitlines()[0]
             arguments = {"application/json": {"schema": {"type": "object"}}}
             identity = f"{name}.{query.name}"
+            common = [_parameter("encoding"), _parameter("read")]
             found[f"/actors/{name}/_ask/{query.name}/{{key}}"] = {
-                "get": _operation(f"{identity}.get", what, [key, *given, _parameter("encoding")], "Answer"),
+                "get": _operation(f"{identity}.get", what, [key, *given, *common], "Answer", "421", "422"),
                 "post": {
-                    **_operation(f"{identity}.post", what, [key, _parameter("encoding")], "Answer"),
+                    **_operation(f"{identity}.post", what, [key, *common], "Answer", "413", "421", "422"),
                     "requestBody": {"content": arguments},
                 },
             }
@@ -217,6 +222,9 @@ def _problems() -> Schema:
         "401": "Who asks isn't known: a token or a certificate is needed.",
         "403": "The request isn't allowed.",
         "404": "There is no such store, actor, query or key.",
+        "413": "The body is too large; ask for fewer keys at once.",
+        "421": "Another worker passed the request on, and this one doesn't own the partition.",
+        "422": "The query was rejected, for the reason given.",
         "429": "The client asks too often; ask again after Retry-After.",
         "503": "The state can't be read now, for the reason given; ask again after Retry-After.",
     }
