@@ -98,7 +98,7 @@ class Job:
 
 
 @click.command()
-@click.option("--records", default=6_000_000, show_default=True, help="They have to last.")
+@click.option("--records", default=8_000_000, show_default=True, help="They have to last.")
 @click.option("--pairs", default=6, show_default=True)
 @click.option("--seconds", default=3.0, show_default=True, help="How long a turn is.")
 @click.option("--rate", default=500, show_default=True, help="Questions per second.")
