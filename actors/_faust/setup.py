@@ -345,7 +345,7 @@ class Setup:
         if not self.exactly_once:
             return OrderedLog(
                 self.connection,
-                name=f"{self.app.conf.id}:{spec.name}:{partition}",
+                name=self._task_name(spec.name, partition),
                 group=self.group,
                 identity=identity,
                 control=control,
@@ -360,14 +360,17 @@ class Setup:
         deadline_s = self.app.actor_options.commit_deadline.total_seconds()
         return TransactionLog(
             self.connection,
-            # Names can't contain colons, so that no two apps' tasks share an id and fence each other.
-            transactional_id=f"{self.app.conf.id}:{actor}:{partition}",
+            transactional_id=self._task_name(actor, partition),
             group=self.group,
             batch_bytes=self.batch_bytes,
             compression=self.app.conf.producer_compression_type,
             transaction_timeout_ms=int(deadline_s * 1000) + 10_000,
             commit_deadline_s=deadline_s,
         )
+
+    def _task_name(self, actor: str, partition: int) -> str:
+        # Names can't contain colons, so that no two apps' tasks share an id and fence each other.
+        return f"{self.app.conf.id}:{actor}:{partition}"
 
 
 class _Found(dict[Any, OutputTopic]):

@@ -14,7 +14,6 @@ from aiohttp import web
 from yarl import URL
 
 from actors._faust.access import Level, caller_of, protect
-from actors._faust.access.guard import PARTS
 from actors._faust.dashboard.actions import Actions, Place, Verb
 from actors._faust.dashboard.group import Group, Report
 from actors._faust.dashboard.rendering import Pages
@@ -23,7 +22,7 @@ from actors._faust.dashboard.waiting import Looker
 from actors._faust.parking.lines import ParkedError, ParkedReader, What, actor_of, kinds_of
 from actors._faust.parking.showing import entry_json
 from actors._faust.queries.problems import JSON_HEADERS, NO_STORE, Handler, Problem, bad_request, not_ready
-from actors._faust.queries.service import QueryService
+from actors._faust.queries.service import service_of
 from actors._faust.status import status
 from actors.errors import BrokerUnavailableError
 
@@ -92,16 +91,14 @@ class Dashboard:
 
     async def overview(self, request: web.Request) -> web.StreamResponse:
         """Show the whole app."""
-        view = build(await self._group.look(self._service()))
+        view = build(await self._group.look(service_of(self._app)))
         return self._page(request, "overview.html", view=view, recent=self._actions.recent)
 
     async def actor(self, request: web.Request) -> web.StreamResponse:
         """Show one actor."""
-        service, name = self._service(), request.query.get("name", "")
-        if name not in service.actors:
-            known = ", ".join(sorted(service.actors)) or "none"
-            raise Problem(404, "unknown-actor", "There is no such actor", f"actor {name!r} isn't one of: {known}")
-        start = min(_number(request.query.get("from", "0")), service.actors[name].partition_count)
+        service, name = service_of(self._app), request.query.get("name", "")
+        count = service.actor(name).partition_count
+        start = min(_number(request.query.get("from", "0")), count)
         view = build(await self._group.look(service), name, start - start % MAX_ROWS)
         return self._page(request, "actor.html", view=view, recent=self._actions.recent)
 
@@ -141,7 +138,7 @@ class Dashboard:
 
     async def status(self, _: web.Request) -> web.StreamResponse:
         """Say what the other workers' pages show of this one."""
-        self._service()
+        service_of(self._app)
         return web.Response(body=msgspec.json.encode(await self._own_report()), headers=JSON_HEADERS)
 
     async def file(self, request: web.Request) -> web.StreamResponse:
@@ -184,7 +181,7 @@ class Dashboard:
         if not kinds:
             raise bad_request("bad-parameter", f"what is one of: {', '.join(kinds_of(definition))}")
         partition = _number(given.get("partition", ""))
-        count = self._service().actors[definition.name].partition_count
+        count = service_of(self._app).actors[definition.name].partition_count
         if partition >= count:
             raise bad_request("bad-parameter", f"partition {partition} of {count}")
         try:
@@ -192,12 +189,6 @@ class Dashboard:
         except (binascii.Error, ValueError):
             raise bad_request("bad-parameter", "key is a key's bytes in base64, with - and _") from None
         return Place(definition, kinds[0], partition, key)
-
-    def _service(self) -> QueryService:
-        service = self._app.actor_service.queries
-        if service is None:
-            raise not_ready("this worker is starting or stopping")
-        return service
 
     def _setup(self) -> Setup:
         setup = self._app.actor_service.setup
@@ -208,8 +199,7 @@ class Dashboard:
 
 def mount(app: App, web_app: web.Application) -> None:
     """Add the routes to a web server, once."""
-    if PARTS not in web_app or PREFIX not in web_app[PARTS]:
-        protect(app, web_app, PREFIX, Dashboard(app).application(), level=Level.READ, login=True)
+    protect(app, web_app, PREFIX, Dashboard(app).application(), level=Level.READ, login=True)
 
 
 def _form(body: str) -> dict[str, str]:

@@ -33,10 +33,10 @@ from actors._faust.queries.parameters import (
     key_in_path,
     many_body,
 )
-from actors._faust.queries.problems import Handler, Problem, Reply, bad_request, not_ready
+from actors._faust.queries.problems import Handler, Problem, Reply, bad_request
 from actors._faust.queries.quick import KeyMatch, QuickRoute, QuickRunner, in_task
 from actors._faust.queries.routing import ANSWER_S, Router, wanted
-from actors._faust.queries.service import QueryService
+from actors._faust.queries.service import QueryService, service_of
 from actors.errors import ReadOnlyQueryError, Rejected
 from actors.ports import TopicPartition
 from actors.runtime.actor import Actor
@@ -112,7 +112,7 @@ class QueryRoutes:
             given, said = bytes_of(match.raw_key), _said(match.raw_query)
         else:
             given, said = key_in_path(request, 3), _said(request.rel_url.raw_query_string)
-        service = self._service()
+        service = service_of(self._app)
         spec, coding = self._store(match["store"], service)
         key = coding.key_of_url(given, said.encoding)
         if said.has_partition or coding.store.placement == "task":
@@ -269,7 +269,7 @@ class QueryRoutes:
     async def overview(self, request: web.Request) -> web.StreamResponse:
         """Tell what can be asked for, and who owns it."""
         Parameters(request, frozenset())
-        service, router = self._service(), self._router()
+        service, router = service_of(self._app), self._router()
         owners = await router.directory.owners(since_s=time.monotonic())
         return reply(
             {
@@ -339,18 +339,12 @@ class QueryRoutes:
         (answer,) = await router.scatter(request, spec, (partition,), here=here, there=there)
         return answer
 
-    def _service(self) -> QueryService:
-        service = self._app.actor_service.queries
-        if service is None:
-            raise not_ready("this worker is starting or stopping")
-        return service
-
     def _router(self, read: str = "committed") -> Router:
-        service = self._service()
+        service = service_of(self._app)
         return service.copies if read == "standby" else service.router
 
     def _store(self, name: str, service: QueryService | None = None) -> tuple[ActorSpec, StoreCoding]:
-        stores = (service or self._service()).stores
+        stores = (service or service_of(self._app)).stores
         spec = stores.get(name)
         if spec is None:
             known = ", ".join(sorted(stores)) or "none"
@@ -364,16 +358,13 @@ class QueryRoutes:
         return coding
 
     def _query(self, actor: str, name: str) -> tuple[ActorSpec, Query]:
-        actors = self._service().actors
-        if actor not in actors:
-            known = ", ".join(sorted(actors)) or "none"
-            raise Problem(404, "unknown-actor", "There is no such actor", f"actor {actor!r} isn't one of: {known}")
+        spec = service_of(self._app).actor(actor)
         queries = self._app.actors[actor].queries
         if name not in queries:
             known = ", ".join(sorted(queries)) or "none"
             detail = f"actor {actor} has no query {name!r}; it has: {known}"
             raise Problem(404, "unknown-query", "There is no such query", detail)
-        return actors[actor], queries[name]
+        return spec, queries[name]
 
     def _keys_of(self, spec: ActorSpec) -> KeyCoding:
         keys = self._keys.get(spec.name)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from actors._faust.queries.copies import CopyDirectory, CopyRouter
+from actors._faust.queries.problems import Problem, not_ready
 from actors._faust.queries.routing import Directory, Router
 from actors._faust.setup import Setup
 from actors._kafka.control import ControlPlane
@@ -17,6 +19,9 @@ from actors.runtime.queries import StateReader
 from actors.runtime.spec import ActorSpec
 from actors.runtime.standbys import Standbys
 from actors.runtime.worker import Worker
+
+if TYPE_CHECKING:
+    from actors._faust.app import App
 
 
 class QueryService:
@@ -61,8 +66,32 @@ class QueryService:
             hops,
         )
 
+    def actor(self, name: str) -> ActorSpec:
+        """Give the actor of a name.
+
+        Raises:
+            Problem: the app has none.
+        """
+        spec = self.actors.get(name)
+        if spec is None:
+            known = ", ".join(sorted(self.actors)) or "none"
+            raise Problem(404, "unknown-actor", "There is no such actor", f"actor {name!r} isn't one of: {known}")
+        return spec
+
     async def close(self) -> None:
         """Stop answering. May be called twice."""
         await self.router.close()
         await self.copies.close()
         await self._lease.close()
+
+
+def service_of(app: App) -> QueryService:
+    """Give what this process's worker answers with.
+
+    Raises:
+        Problem: it doesn't, yet or any more.
+    """
+    service = app.actor_service.queries
+    if service is None:
+        raise not_ready("this worker is starting or stopping")
+    return service
