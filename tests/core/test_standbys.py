@@ -303,16 +303,21 @@ def test_restores_go_first(world: World) -> None:
     world.run(test())
 
 
+async def miss_a_delete(world: World) -> None:
+    """Follow up to the end, lose the brokers, and have k3 deleted and k4 written meanwhile."""
+    world.fill(10)
+    world.copies.assign(standby(ZERO))
+    await world.until(lambda: world.copies.stores_of("count", 0) is not None)
+    world.network.cut_off.add("")
+    await asyncio.sleep(5)
+    world.put("k3", None)
+    world.put("k4", "2")
+
+
 @pytest.mark.parametrize("how", ["long away", "log begins later"])
 def test_what_may_lack_deletes_is_built_anew(world: World, how: str, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
-        world.fill(10)
-        world.copies.assign(standby(ZERO))
-        await world.until(lambda: world.copies.stores_of("count", 0) is not None)
-        world.network.cut_off.add("")
-        await asyncio.sleep(5)
-        world.put("k3", None)
-        world.put("k4", "2")
+        await miss_a_delete(world)
         world.put("k5", "2")
         world.compact()
         if how == "long away":
@@ -436,13 +441,7 @@ def test_the_tests_see_a_copy_that_doesnt_look_at_its_age(world: World, monkeypa
     monkeypatch.setattr(Standbys, "_is_too_old", lambda self, one: False)
 
     async def test() -> None:
-        world.fill(10)
-        world.copies.assign(standby(ZERO))
-        await world.until(lambda: world.copies.stores_of("count", 0) is not None)
-        world.network.cut_off.add("")
-        await asyncio.sleep(5)
-        world.put("k3", None)
-        world.put("k4", "2")
+        await miss_a_delete(world)
         world.compact()
         await asyncio.sleep(3700)
         world.compact()
