@@ -31,7 +31,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from aiohttp import HttpVersion11, hdrs, web
+from aiohttp import hdrs, web
 from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 
@@ -232,9 +232,7 @@ def _known(head: bytes, request: BaseRequest) -> bytes | None:
     """Give the headers of a request that mean the same behind another line, None if they may mean something else."""
     end = head.find(b"\r\n")
     known = head[end:]
-    if not head.startswith(_METHOD) or not head.endswith(_VERSION, 0, end) or request.version != HttpVersion11:
-        return None
-    if not request.keep_alive or hdrs.EXPECT in request.headers or hdrs.UPGRADE in request.headers:
+    if not head.startswith(_METHOD) or not head.endswith(_VERSION, 0, end) or hdrs.EXPECT in request.headers:
         return None
     # One line for each header: aiohttp read the same lines.
     lines = known.count(b"\n")
