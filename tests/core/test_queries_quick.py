@@ -342,7 +342,7 @@ async def test_who_hangs_up_or_waits_too_much_leaves_nothing_behind(there: Serve
         await connection.close()
     await until(lambda: not there.server._runner.server.connections)
     # Handlers that aiohttp runs wait on.
-    await until(lambda: not is_known or there.server.web_app[GUARD]._in_flight == 0)
+    assert not is_known or not there.waiting
     there.commits(State.RUNNING)
     again = [await there.connect(is_known=is_known) for _ in range(256)]
     there.commits(State.COMMITTING)
