@@ -153,20 +153,37 @@ async def test_what_was_answered_is_over(there: Served, pieces: list[bytes]) -> 
     await connection.close()
 
 
-@pytest.mark.parametrize("start", [b"\r\n", b"\r\n\r\n"])
-async def test_what_stands_before_a_request_is_no_part_of_it(there: Served, start: bytes) -> None:
-    """The body's length is chosen so that its first part and the empty lines seem to be all of the request."""
-    hidden = get("/actors/words/k1")
-    for size in (len(start), len(get("/nowhere", "Content-Length: 100")) + len(start) + 5):
-        connection = await there.connect()
-        connection.send(start, get("/nowhere", f"Content-Length: {size:03}"))
+LATE = get("/nowhere", "Content-Length: 099")
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        [get("/nowhere", "Transfer-Encoding: chunked")],
+        [b"\r\n\r\n", LATE, b"x" * (99 - len(LATE))],
+        [get("/nowhere", "Content-Length: 0"), LATE, b"x" * (99 - len(LATE))],
+    ],
+)
+async def test_what_is_answered_before_its_body_came_isnt_over(there: Served, begun: list[bytes]) -> None:
+    """The lengths are chosen so that what came seems to be the whole request."""
+    connection = await there.connect()
+    connection.send(*begun)
+    for _ in range(sum(piece.startswith(b"GET") for piece in begun)):
         assert (await connection.answer())[0] == 404
-        connection.send(b"x" * size, hidden, QUESTION)
-        assert [(await connection.answer())[0] for _ in range(2)] == [200, 200]
-        (protocol,) = there.server._runner.server.connections
-        assert protocol._known is None
-        await connection.close()
-        await until(lambda: not there.server._runner.server.connections)
+    (protocol,) = there.server._runner.server.connections
+    assert protocol._taken == sum(map(len, begun))
+    rest = b"0\r\n\r\n" if len(begun) == 1 else b"x" * len(LATE)
+    connection.send(rest, QUESTION, get("/actors/words/nobody"))
+    assert [(await connection.answer())[0] for _ in range(2)] == [200, 404]
+    await connection.close()
+
+
+async def test_an_empty_line_before_a_request_is_no_line_of_it(there: Served) -> None:
+    connection = await there.connect()
+    assert await answered(connection, b"\r\n" + QUESTION) == [200]
+    # As a header the line of a request means nothing.
+    assert await answered(connection, get("/actors/words/k1").splitlines(keepends=True)[0] + QUESTION) == [400]
+    await connection.close()
 
 
 async def test_what_a_connection_holds_has_a_limit(there: Served) -> None:

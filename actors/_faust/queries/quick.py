@@ -239,14 +239,14 @@ class QuickProtocol(RequestHandler):
 
 
 def _head(data: bytes, request: BaseRequest) -> bytes | None:
-    """Give the request's line and headers if `data` begins with them and aiohttp has read just these bytes as them."""
+    """Give the line and headers with which `data` begins if aiohttp has read just these headers for the request.
+
+    Another request before it had the same headers then, and a body of the same length: what follows isn't this one's.
+    """
     end = data.find(_END)
-    line, *headers = data[: max(end, 0)].split(b"\r\n")
-    wanted = f"{request.method} {request.raw_path} HTTP/{request.version.major}.{request.version.minor}"
-    if line != wanted.encode("utf-8", "surrogateescape"):
-        return None
-    read = tuple((name, value.strip(b" \t")) for name, _, value in (header.partition(b":") for header in headers))
-    return data[: end + len(_END)] if read == request.raw_headers else None
+    headers = [line.partition(b":") for line in data[: max(end, 0)].split(b"\r\n")[1:]]
+    is_same = tuple((name, value.strip(b" \t")) for name, _, value in headers) == request.raw_headers
+    return data[: end + len(_END)] if is_same and end >= 0 else None
 
 
 def _known(head: bytes, request: BaseRequest) -> bytes | None:
