@@ -177,6 +177,8 @@ async def test_nobody_else_is_answered(site: Site) -> None:
 async def test_the_examples_of_the_documentation(site: Site) -> None:
     folder = site.authority.folder
     (folder / "token.txt").write_text(f"Authorization: Bearer {QUERY_TOKEN}\n")
+    async with StateClient(site.urls, ssl=trusting(site), token=QUERY_TOKEN) as client:
+        await eventually(lambda: _has_all(client), what=lambda: site.workers[0].log()[-2000:])
     for command in documents.commands_of("docs/security.md"):
         found = await documents.run(command, site.ports[0], folder=folder, environment={"QUERY_TOKEN": QUERY_TOKEN})
         assert documents.shows(found, command.answer), (command, found)
