@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def status(app: App) -> WorkerStatus:
     """Give a picture of this process's worker at this moment, at any time of its life; call it on its event loop.
 
-    It waits for nothing, and takes some 40 µs a partition and as much a store, less for a copy. `msgspec.json.encode` takes what it
+    It waits for nothing, and takes some 40 µs a partition and as much a store. `msgspec.json.encode` takes what it
     gives.
     """
     service = app.actor_service
