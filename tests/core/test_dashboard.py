@@ -22,7 +22,7 @@ from actors.coordination import coordination
 from actors.coordination.messages import Acquire
 from actors.errors import BrokerUnavailableError
 from actors.ports import OwnerRecord
-from actors.runtime.status import HistogramStatus
+from actors.runtime.status import HistogramStatus, RestoreStatus
 from actors.testing import ActorTestDriver
 from stores._core.record import Position, encode_stamp
 from stores.memory import MemoryStore
@@ -110,6 +110,11 @@ def test_who_keeps_which_copies_and_what_they_lack() -> None:
     assert view.tone == "warn"
     assert "1 copy stands still on worker till-2: its log says why" in [notice.text for notice in view.notices]
     assert [row.has_copies for row in (view, build(statuses.quiet()))] == [True, False]
+    restoring = statuses.copied()
+    restoring.workers[1].tasks[0].restoring.append(
+        RestoreStatus(store="s", started_at_ms=NOW_MS, start=0, position=0, end=9, records=0)
+    )
+    assert not any("still" in notice.text for notice in build(restoring).notices), "copies wait for restores"
     # Of an actor's page too; and what a worker said before it fell silent isn't believed.
     assert len(build(statuses.copied(), "take_order").partitions[3].copies) == 2
     silent = statuses.copied()

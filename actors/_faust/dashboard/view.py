@@ -405,14 +405,19 @@ def _worker(picture: Picture, seen: Seen) -> WorkerRow:
         in_flight=None if status is None else status.queries.in_flight,
         rebalances=None if status is None else status.rebalances,
         copies=None if status is None else status.followed_copies().total(),
-        assigned_copies=None
-        if status is None
-        else sum(sum(roles.values()) for roles in status.assigned_copies.values()),
+        assigned_copies=None if status is None else _assigned(status),
         still_copies=0 if status is None else _still(status),
     )
 
 
+def _assigned(status: WorkerStatus) -> int:
+    return sum(count for roles in status.assigned_copies.values() for count in roles.values())
+
+
 def _still(status: WorkerStatus) -> int:
+    """Count the copies that stand still for no reason that the page shows: they wait while partitions are restored."""
+    if any(task.restoring for task in status.tasks):
+        return 0
     return len({(copy.actor, copy.partition) for copy in status.copies if status.stands_still(copy)})
 
 
@@ -459,16 +464,13 @@ def _partition_notices(rows: Sequence[PartitionRow]) -> list[Notice]:
 
 
 def _copy_notices(rows: Sequence[WorkerRow]) -> list[Notice]:
-    return [
-        Notice(
-            "warn",
-            f"{row.still_copies} {'copy stands' if row.still_copies == 1 else 'copies stand'} still on worker {row.name}: "
-            "its log says why",
-            "workers",
-        )
-        for row in rows
-        if row.still_copies
-    ]
+    notices = []
+    for row in rows:
+        if row.still_copies:
+            what = "copy stands" if row.still_copies == 1 else "copies stand"
+            text = f"{row.still_copies} {what} still on worker {row.name}: its log says why"
+            notices.append(Notice("warn", text, "workers"))
+    return notices
 
 
 def _parked_notices(actors: Sequence[ActorRow]) -> list[Notice]:
