@@ -239,6 +239,8 @@ def test_of_more_that_are_parked_than_are_held_the_others_are_found_when_there_i
         assert settled(at, at.runner.drop, [b"%05d" % number for number in range(400, 1_299)]) == 899
         await at.pass_time(2)
         assert at.meters.parked_effects == 1
+        assert settled(at, at.runner.drop, [b"01299"]) == 1
+        assert at.meters.parked_effects == 0
         assert at.runner.wait_s() > 1_000, "nothing is looked for any more"
 
     play(main)

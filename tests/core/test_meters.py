@@ -243,6 +243,12 @@ def test_a_restore_tells_how_far_it_is():
     assert (meters.restored_records, meters.restoring, meters.restores.total) == (len(RECORDS), [], 2.0)
 
 
+def test_what_a_takeover_makes_doubtful_isnt_known_any_more():
+    meters = TaskMeters(parked=3, parked_effects=2)
+    meters.looked(5, 9)
+    assert (meters.parked, meters.parked_effects, meters.committed_offset, meters.end_offset) == (None, None, 5, 9)
+
+
 def test_histogram_counts_each_time_in_the_bucket_below_its_bound():
     found = Histogram((0.1, 1.0))
     for seconds in (0.05, 0.1, 0.5, 1.0, 7.0):
