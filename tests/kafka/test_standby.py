@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import re
-import shlex
-import subprocess
 import time
 from collections import Counter
 from pathlib import Path
@@ -23,7 +19,8 @@ from actors._kafka.control import ControlPlane
 from actors._kafka.copies import KafkaCopies
 from actors.client import StateClient
 from dev.kafka import free_port
-from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, read_all, send, unique
+from tests import documents
+from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
 MODULE = "tests.kafka.apps.standby_app"
 PARTITIONS = 4
@@ -134,14 +131,11 @@ async def check_copies_answer(group: Group, *, dead: bool = False) -> None:
 
 async def check_the_pages_example(group: Group) -> None:
     """Run the command of docs/standbys.md at the worker that has a copy of that key, and ask the same from Python."""
-    text = (ROOT / "docs" / "standbys.md").read_text()
-    [(command, shown)] = re.findall(r"^\$ (curl .*)\n(.*)$", text, re.MULTILINE)
-    expected = json.loads(shown)
+    (command,) = documents.commands_of("docs/standbys.md")
+    expected = dict(command.answer)
     partition = partition_for(expected["key"].encode(), PARTITIONS)
     for port in group.ports:
-        words = shlex.split(command.replace("localhost:6066", f"127.0.0.1:{port}"))
-        run = await asyncio.to_thread(subprocess.run, [*words, "-s"], capture_output=True, check=True)
-        said = json.loads(run.stdout)
+        said = await documents.run(command, port)
         if said["read"] == "standby":
             break
     stale_ms = said.pop("staleness_ms")
