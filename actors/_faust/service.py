@@ -33,11 +33,12 @@ from actors.errors import ActorsError
 from actors.ports import Identity, TopicPartition
 from actors.runtime.blocking import LoopWatch
 from actors.runtime.clock import SystemClock
+from actors.runtime.copy_states import CopyState
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.outputs import OutputTopic
 from actors.runtime.restore import Restorer
 from actors.runtime.spec import ActorSpec, TaskServices
-from actors.runtime.standbys import CopyState, Standbys
+from actors.runtime.standbys import Standbys
 from actors.runtime.stores import StoreCache
 from actors.runtime.task import Task
 from actors.runtime.worker import LateSource, Worker, WorkerSettings

@@ -1,5 +1,6 @@
 """Copies whose store fails: what is mended by itself, and what readers see meanwhile."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -175,3 +176,36 @@ def test_readers_dont_get_a_copy_that_is_wiped(world: World) -> None:
         assert world.position() == world.end()
 
     world.run(test())
+
+
+def test_a_store_that_fails_for_ever_stops_nothing_but_its_own_copy(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = Disk(world)
+    tried: list[float] = []
+
+    class Full(MemoryStore):
+        def apply(self, writes: object, position: object) -> None:
+            tried.append(world.clock.monotonic())
+            raise StoreUnavailableError("no space left")
+
+    def open_one(store: str, partition: int) -> MemoryStore:
+        disk.kind = Full if partition == 0 and not mended else MemoryStore
+        return Disk.open(disk, store, partition)
+
+    mended: list[bool] = []
+    world.cache._open_store = open_one
+
+    async def test() -> None:
+        world.fill(10)
+        world.copies.assign(standby(ZERO, ONE))
+        for number in range(300):
+            world.put(f"k{number}", "1", 1)
+            await world.until(lambda: world.position(1) == world.end(1), 2)
+            await asyncio.sleep(1)
+        assert len(tried) < 20
+        mended.append(True)
+        await world.until(all_followed(world), 40)
+
+    world.run(test())
+    assert "count[0]: the copy can't be kept: no space left; it is tried again in 1 s" in caplog.text

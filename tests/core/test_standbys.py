@@ -11,10 +11,12 @@ import pytest
 from actors._core.assign import Task
 from actors._core.placement import Copies
 from actors._core.takeover import LogBounds
+from actors.errors import BrokerUnavailableError
 from actors.ports import TopicPartition
 from actors.runtime import standbys as module
+from actors.runtime.copy_states import Role
 from actors.runtime.restore import Changelog, Restorer
-from actors.runtime.standbys import Role, Standbys, Surroundings
+from actors.runtime.standbys import Standbys, Surroundings
 from actors.runtime.stores import StoreCache
 from actors.testing import Conditions, FakeClock, FakeTopicLogs, Network, SimKafka, VirtualLoop
 from stores._core.record import STAMP_HEADER, encode_stamp
@@ -41,12 +43,12 @@ class Spec:
 class World:
     """A cluster with a changelog, and the copies of one worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, partitions: int = 2) -> None:
         self.loop = VirtualLoop()
         self.network = Network(Random(0))
         self.network.conditions = Conditions(latency_s=(0.0, 0.001))
         self.cluster = SimKafka("group", marker_s=lambda: 0.0)
-        self.cluster.make_topic(LOG, 2, is_compacted=True, delete_retention_ms=HOUR_MS)
+        self.cluster.make_topic(LOG, partitions, is_compacted=True, delete_retention_ms=HOUR_MS)
         self.clock = FakeClock()
         self.disk: dict[tuple[str, int], MemoryStore] = {}
         self.cache = StoreCache(self.open, lambda store, partition: None)
@@ -77,7 +79,7 @@ class World:
                 world.follows += 1
                 return await super().follow(positions)
 
-        changelog = Changelog("counts", LOG, topic.topic_id, HOUR_MS, 1_000_000, 2)
+        changelog = Changelog("counts", LOG, topic.topic_id, HOUR_MS, 1_000_000, len(topic.partitions))
         return Standbys(
             [Spec(changelog)],  # type: ignore[list-item]
             logs=Logs(self.cluster, self.network, chunk_records=50),
@@ -518,3 +520,86 @@ def test_a_bulk_load_that_nobody_wants_any_more_is_kept(world: World, monkeypatc
         assert world.position() < 2_000
 
     world.run(test())
+
+
+class Ends:
+    """What the partitions' leaders say of the logs' ends: nothing for those without one."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.leaderless: set[int] = set()
+        self.asked = 0
+        bounds = FakeTopicLogs.bounds
+
+        async def asked(logs: Any, partition: TopicPartition) -> LogBounds:
+            self.asked += 1
+            if partition.partition in self.leaderless:
+                await asyncio.sleep(30)
+                raise BrokerUnavailableError(f"offsets of {partition}: it has no leader")
+            return await bounds(logs, partition)
+
+        patch.setattr(FakeTopicLogs, "bounds", asked)
+
+
+def test_a_partition_without_a_leader_from_the_start_holds_up_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        ends = Ends(monkeypatch)
+        ends.leaderless = {0}
+        world.fill(10)
+        world.fill(10, partition=1)
+        world.copies.assign(standby(ZERO, ONE))
+        await world.until(lambda: world.position(1) == 10, 5)
+        for number in range(100):
+            world.put(f"new{number}", "1", partition=1)
+            await world.until(lambda: world.position(1) == world.end(1), 1)
+            await asyncio.sleep(1)
+        assert ends.asked < 250, "once a second for partition 1, less often for the other"
+        await asyncio.wait_for(world.copies.let_go("count", 0), 1)
+        world.copies.assign(standby(ONE))
+        world.copies.assign(standby(ZERO, ONE))
+        await asyncio.sleep(60)
+        ends.leaderless.clear()
+        await world.until(lambda: world.position() == 10, 20)
+
+    with caplog.at_level(logging.INFO):
+        world.run(test())
+    assert f"{TopicPartition(LOG, 0)}: where the changelog ends isn't known" in caplog.text
+    assert f"{TopicPartition(LOG, 0)} answers again" in caplog.text
+
+
+def test_a_partition_that_loses_its_leader_holds_up_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        ends = Ends(monkeypatch)
+        world.copies.assign(standby(ZERO, ONE))
+        await world.until(lambda: len(world.copies.lags()) == 2)
+        ends.leaderless = {0}
+        await asyncio.sleep(5)
+        for number in range(30):
+            world.put(f"new{number}", "1", partition=1)
+            await world.until(lambda: world.position(1) == world.end(1), 1)
+            await asyncio.sleep(1)
+            assert world.copies.lags().get(ONE) == 0
+        assert ZERO not in world.copies.lags(), "nobody knows what it lacks"
+        assert len(world.copies.copies) == 2, "what it has can be read"
+        ends.leaderless.clear()
+        await world.until(lambda: world.copies.lags().get(ZERO) == 0, 20)
+
+    world.run(test())
+
+
+def test_many_partitions_without_a_leader_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(partitions=100)
+
+    async def test() -> None:
+        ends = Ends(monkeypatch)
+        ends.leaderless = set(range(99))
+        world.put("new", "1", partition=99)
+        world.copies.assign(standby(*(Task("count", number) for number in range(100))))
+        await world.until(lambda: world.position(99) == 1, 15)
+        await asyncio.sleep(100)
+        ends.leaderless = {7}
+        await world.until(lambda: len(world.copies.lags()) == 99, 25)
+
+    world.run(test())
+    world.loop.close()
