@@ -35,7 +35,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from actors._core.assign import Task as TaskId
@@ -67,6 +67,7 @@ FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0
 FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 30.0
 """How long a copy whose store failed is left alone."""
 REMIND_S = 10.0
+MANY_IN_VAIN = 3
 KEEP_AGE_MS = 60_000
 """How often the disk is told how old a copy is to which nothing is written."""
 
@@ -80,12 +81,14 @@ class Surroundings:
         is_working: whether tasks run, which need the event loop.
         is_restoring: whether a task has much to restore.
         ask_for_rebalance: makes this member join the group anew.
+        begin_from_seed: puts a seed into an empty store; see `actors.runtime.restore.Restorer`.
     """
 
     is_free: Callable[[TopicPartition], bool]
     is_working: Callable[[], bool]
     is_restoring: Callable[[], bool]
     ask_for_rebalance: Callable[[], None]
+    begin_from_seed: Callable[[PartitionStore, Changelog, int, LogBounds], Awaitable[Position | None]] | None = None
 
 
 class _RebuildError(Exception):
@@ -105,7 +108,7 @@ class Standbys:
         stores: the worker's stores.
         clock: the time.
         clock_skew_margin_ms: how far the clocks of brokers and this machine may differ.
-        acceptable_lag: how many offsets a warm copy may lack.
+        acceptable_lag: how many offsets a warm copy may lack, if the group's leader doesn't say it.
         surroundings: the rest of the worker.
     """
 
@@ -125,7 +128,7 @@ class Standbys:
         self._stores = stores
         self._clock = clock
         self._margin_ms = clock_skew_margin_ms
-        self._acceptable_lag = acceptable_lag
+        self._own_limit = self._limit = acceptable_lag
         self._around = surroundings
         self._wanted: dict[TaskId, Role] = {}
         self._held: dict[TaskId, TaskCopy] = {}
@@ -159,7 +162,10 @@ class Standbys:
         """Take what the leader says; what isn't wanted any more is left alone from here on. Does no I/O."""
         wanted = dict.fromkeys(copies.standbys, Role.STANDBY) | dict.fromkeys(copies.warm_ups, Role.WARM_UP)
         wanted = {task: role for task, role in wanted.items() if task.actor in self._specs}
-        self._asking.assigned({task for task, role in wanted.items() if role is Role.WARM_UP})
+        warm_ups = {task for task, role in wanted.items() if role is Role.WARM_UP}
+        self._asking.assigned(warm_ups, is_limit_known=copies.acceptable_lag is not None)
+        if warm_ups:
+            self._go_by(copies.acceptable_lag)
         if wanted == self._wanted:
             return
         gone = [task for task in self._held if task not in wanted]
@@ -171,6 +177,26 @@ class Standbys:
             self._drop(task)
         if is_another_set:
             self._changed.set()
+
+    def _go_by(self, leaders: int | None) -> None:
+        """Warm is what the group's leader takes for it: asking for more than that stops the group for nothing."""
+        limit = self._own_limit if leaders is None else leaders
+        if limit not in (self._limit, self._own_limit):
+            logger.warning(
+                "the group's leader has acceptable_recovery_lag=%d, this worker %d: its copies count as warm when the "
+                "leader's is kept to. Give all workers the same",
+                limit,
+                self._own_limit,
+            )
+        self._limit = limit
+        if leaders is None and self._asking.in_vain == MANY_IN_VAIN:
+            logger.warning(
+                "asked for a rebalance %d times in vain: the group's leader doesn't take copies of this worker for "
+                "warm that are within its acceptable_recovery_lag=%d. If the leader's is less, give all workers the "
+                "same",
+                MANY_IN_VAIN,
+                self._own_limit,
+            )
 
     async def let_go(self, actor: str, partition: int) -> None:
         """Wait until nothing touches a task's stores any more: from here on they are the caller's."""
@@ -351,7 +377,7 @@ class Standbys:
         warm = {
             task
             for task in warm_ups
-            if lags.get(task, self._acceptable_lag + 1) <= self._acceptable_lag
+            if lags.get(task, self._limit + 1) <= self._limit
             and not any(one.is_bulk for one in self._held[task].stores)
         }
         if self._asking.is_due(warm, len(warm_ups)):
@@ -405,6 +431,8 @@ class Standbys:
                 await self._wipe(store, changelog.store, source, why)
                 position = None
         if position is None:
+            position = await self._begin_from_seed(store, changelog, partition, bounds)
+        if position is None:
             position = begin_position(None, plan_restore(None, bounds, changelog.topic_id), asked_ms, changelog)
         elif bounds.end - position.changelog_offset <= 1:
             # Only a marker can be behind it: nothing has escaped, however old it is.
@@ -419,6 +447,17 @@ class Standbys:
             is_bulk=bounds.end - position.changelog_offset > LONG_READ,
         )
         copy.stores.append(one)
+
+    async def _begin_from_seed(
+        self, store: PartitionStore, changelog: Changelog, partition: int, bounds: LogBounds
+    ) -> Position | None:
+        if self._around.begin_from_seed is None:
+            return None
+        try:
+            return await self._around.begin_from_seed(store, changelog, partition, bounds)
+        except (StoreError, OSError) as error:
+            self._suspect_it(changelog.store, partition, error)
+            raise
 
     async def _rebuild(self, rebuild: _RebuildError) -> None:
         copy, one = rebuild.copy, rebuild.store

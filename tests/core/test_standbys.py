@@ -3,6 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -12,14 +14,14 @@ from actors._core.assign import Task
 from actors._core.placement import Copies
 from actors._core.takeover import LogBounds
 from actors.errors import BrokerUnavailableError
-from actors.ports import TopicPartition
+from actors.ports import Seeds, TopicPartition
 from actors.runtime import standbys as module
 from actors.runtime.copy_states import Role
 from actors.runtime.restore import Changelog, Restorer
 from actors.runtime.standbys import Standbys, Surroundings
 from actors.runtime.stores import StoreCache
 from actors.testing import Conditions, FakeClock, FakeTopicLogs, Network, SimKafka, VirtualLoop
-from stores._core.record import STAMP_HEADER, encode_stamp
+from stores._core.record import STAMP_HEADER, Position, encode_stamp
 from stores.memory import MemoryStore
 
 HOUR_MS = 3600 * 1000
@@ -71,7 +73,7 @@ class World:
     def open(self, store: str, partition: int) -> MemoryStore:
         return self.disk.setdefault((store, partition), MemoryStore())
 
-    def start(self) -> Standbys:
+    def start(self, seeds: Seeds | None = None) -> Standbys:
         world, topic = self, self.cluster.topic(LOG)
 
         class Logs(FakeTopicLogs):
@@ -79,10 +81,12 @@ class World:
                 world.follows += 1
                 return await super().follow(positions)
 
+        logs = Logs(self.cluster, self.network, chunk_records=50)
+        restorer = Restorer(logs, self.clock, clock_skew_margin_ms=1000, seeds=seeds)
         changelog = Changelog("counts", LOG, topic.topic_id, HOUR_MS, 1_000_000, len(topic.partitions))
         return Standbys(
             [Spec(changelog)],  # type: ignore[list-item]
-            logs=Logs(self.cluster, self.network, chunk_records=50),
+            logs=logs,
             stores=self.cache,
             clock=self.clock,
             clock_skew_margin_ms=1000,
@@ -92,6 +96,7 @@ class World:
                 is_working=lambda: False,
                 is_restoring=lambda: self.restoring,
                 ask_for_rebalance=lambda: self.asked.append(self.clock.monotonic()),
+                begin_from_seed=restorer.begin_from_seed,
             ),
         )
 
@@ -255,8 +260,6 @@ def test_let_go_waits_for_what_happens_in_a_thread(world: World, monkeypatch: py
 
 
 def _at(world: World, offset: int) -> Any:
-    from dataclasses import replace
-
     position = world.disk["counts", 0].position()
     assert position is not None
     return replace(position, changelog_offset=offset)
@@ -387,18 +390,44 @@ def test_a_warm_up_asks_for_a_rebalance_once_it_is_warm(world: World) -> None:
     world.run(test())
 
 
-def test_asking_in_vain_gets_seldom(world: World) -> None:
+@pytest.mark.parametrize(("leaders", "longest_s"), [(100, 60), (None, 600)])
+def test_asking_in_vain_gets_seldom(
+    world: World, leaders: int | None, longest_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    warming = replace(warm_up(ZERO), acceptable_lag=leaders)
+
     async def test() -> None:
         world.fill(10)
-        world.copies.assign(warm_up(ZERO))
-        for asked in range(1, 12):
-            await world.until(lambda asked=asked: len(world.asked) == asked, 70)
-            world.copies.assign(warm_up(ZERO))
+        world.copies.assign(warming)
+        for asked in range(1, 10):
+            await world.until(lambda asked=asked: len(world.asked) == asked, longest_s + 10)
+            world.copies.assign(warming)
 
     world.run(test())
     pauses = [later - earlier for earlier, later in zip(world.asked, world.asked[1:], strict=False)]
     assert pauses[0] >= 5
-    assert pauses[-1] >= 60
+    assert pauses[-1] >= longest_s
+    assert caplog.text.count("acceptable_recovery_lag") == (leaders is None)
+
+
+def test_a_leader_with_a_smaller_limit_isnt_asked_in_vain(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A log of which the copy lacks some all the time: within its own limit, not within the leader's."""
+
+    async def test() -> None:
+        transactions, home = world.cluster.transactions, TopicPartition(LOG, 0)
+        epoch = transactions.init_producer_id("p", 1e9)
+        world.cluster.add_partitions("p", epoch, [home])
+        world.cluster.produce_in_transaction("p", epoch, home, [(b"open", b"1", [])] * 50)
+        for _ in range(10):
+            world.copies.assign(replace(warm_up(ZERO), acceptable_lag=10))
+            await asyncio.sleep(30)
+        assert world.copies.lags() == {ZERO: 50}
+        assert world.asked == []
+        transactions.end("p", epoch, commit=True)
+        await world.until(lambda: len(world.asked) == 1)
+
+    world.run(test())
+    assert caplog.text.count("the group's leader has acceptable_recovery_lag=10, this worker 100") == 1
 
 
 def test_a_warm_copy_asks_for_nothing_right_after_a_rebalance(world: World) -> None:
@@ -603,3 +632,92 @@ def test_many_partitions_without_a_leader_hold_up_no_other(monkeypatch: pytest.M
 
     world.run(test())
     world.loop.close()
+
+
+@dataclass
+class Seed:
+    """The content of partition 0 up to an offset, and itself the place where it lies."""
+
+    content: dict[bytes, bytes]
+    position: Position
+    changelog: str = LOG
+    partition_count: int = 2
+
+    @property
+    def keys(self) -> int:
+        return len(self.content)
+
+    def place(self, folder: object) -> list[Path]:
+        raise NotImplementedError
+
+    def rows(self) -> Iterator[tuple[bytes, bytes]]:
+        yield from sorted(self.content.items())
+
+    def find(self, store: str, partition: int) -> Any:
+        return self if partition == 0 else None
+
+
+@pytest.mark.parametrize("is_fit", [True, False])
+def test_an_empty_copy_begins_from_a_seed(world: World, is_fit: bool, caplog: pytest.LogCaptureFixture) -> None:
+    read: list[int] = []
+
+    async def test() -> None:
+        world.fill(200)
+        world.copies.assign(standby(ZERO))
+        await world.until(lambda: world.position() == 200)
+        await world.copies.let_go("count", 0)
+        whole = dict(world.disk["counts", 0].scan())
+        position = world.disk["counts", 0].position()
+        assert position is not None
+        seed = Seed(whole, replace(position, changelog_id=position.changelog_id if is_fit else "another"))
+        world.fill(10, partition=1)
+        world.put("k3", None)
+        world.put("new", "1")
+        await world.copies.stop()
+        world.cache.close()
+        world.disk.clear()
+        world.copies = world.start(seed)
+        world.copies.start()
+        apply = world.copies._apply
+        world.copies._apply = lambda copy, one, records, end: (  # type: ignore[method-assign]
+            read.append(len(records)) if one.source.partition == 0 else None,
+            apply(copy, one, records, end),
+        )[1]
+        world.copies.assign(standby(ZERO, ONE))
+        await world.until(lambda: world.position() == 202 and world.position(1) == 10)
+        assert world.content() == {f"k{number}": "1" for number in range(200) if number != 3} | {"new": "1"}
+
+    with caplog.at_level(logging.INFO):
+        world.run(test())
+    assert sum(read) == (2 if is_fit else 202)
+    assert ("begun with 200 keys of" if is_fit else "the seed isn't used, the changelog has everything") in caplog.text
+
+
+def test_a_seed_that_got_too_old_under_a_copy_isnt_taken_again(world: World) -> None:
+    """The copy is built anew when deletes may have escaped it, and the seed would bring them back again."""
+
+    async def test() -> None:
+        world.fill(10)
+        changelog = world.copies._specs["count"].changelogs["counts"]
+        logs = FakeTopicLogs(world.cluster, world.network, chunk_records=50)
+        restored = await Restorer(logs, world.clock, clock_skew_margin_ms=1000).restore(MemoryStore(), changelog, 0)
+        seed = Seed(dict(restored.store.scan()), restored.position)
+        world.put("k3", None)
+        world.put("k4", "2")
+        await world.copies.stop()
+        world.copies = world.start(seed)
+        world.copies.start()
+        world.restoring = True
+        world.copies.assign(standby(ZERO))
+        await world.until(lambda: ("counts", 0) in world.disk)
+        await asyncio.sleep(3700)
+        world.compact()
+        world.put("k5", "1")
+        await asyncio.sleep(3700)
+        world.compact()
+        world.put("k6", "1")
+        world.restoring = False
+        await world.until(lambda: world.position() == world.end())
+        assert "k3" not in world.content()
+
+    world.run(test())
