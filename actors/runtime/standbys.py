@@ -62,7 +62,7 @@ LOOK_S = 1.0
 LOOK_SHARE_S = 0.04
 """How often the logs' ends are looked at: each second, and less often where there are more copies than 25."""
 KNOWN_S = 10.0
-"""For so long what a look found counts as known."""
+"""For so long what a look found counts as known, or until the look after the next one should have been."""
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0
 FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 30.0
 """How long a copy whose store failed is left alone."""
@@ -139,6 +139,7 @@ class Standbys:
         # Until when a copy that failed is left alone, and for how long it was.
         self._pauses: dict[TaskId, tuple[float, float]] = {}
         self._ends = Ends(logs, clock)
+        self._look_pause_s = LOOK_S
         self._changed = asyncio.Event()
         self._asking = Asking(clock)
         self._said_s: dict[str, float] = {}
@@ -255,7 +256,8 @@ class Standbys:
         return {one.changelog.store: one.store for one in copy.stores}, min(known)
 
     def _known_lag(self, one: StoreCopy) -> int | None:
-        return one.lag if self._clock.monotonic() - one.looked_s <= KNOWN_S else None
+        known_s = max(KNOWN_S, 2 * self._look_pause_s)
+        return one.lag if self._clock.monotonic() - one.looked_s <= known_s else None
 
     # --- the loop --------------------------------------------------------------------------------------------------
 
@@ -303,9 +305,10 @@ class Standbys:
             await following.close()
 
     async def _apply_all(self, following: Following, is_complete: bool) -> None:
+        by_source = {one.source: (copy, one) for copy in self._held.values() for one in copy.stores}
+        self._look_pause_s = max(LOOK_S, LOOK_SHARE_S * len(by_source))
         await self._look()
         looked_s = self._clock.monotonic()
-        by_source = {one.source: (copy, one) for copy in self._held.values() for one in copy.stores}
         while not self._changed.is_set():
             is_complete = is_complete and self._wanted.keys() <= self._held.keys()
             if not is_complete and any(task not in self._held and self._can_open(task) for task in self._wanted):
@@ -320,7 +323,7 @@ class Standbys:
                     self._apply(copy, one, records, next_offset)
             if fetched and self._around.is_working():
                 await self._clock.sleep(self._clock.monotonic() - began_s)
-            if self._clock.monotonic() - looked_s >= max(LOOK_S, LOOK_SHARE_S * len(by_source)):
+            if self._clock.monotonic() - looked_s >= self._look_pause_s:
                 await self._look()
                 looked_s = self._clock.monotonic()
 
@@ -332,11 +335,8 @@ class Standbys:
         writes, newest = stored_writes(records)
         one.position = advance(one.position, newest, next_offset)
         one.reached()
-        try:
+        with self._suspecting(one.changelog.store, copy.task.partition):
             (one.store.load if one.is_bulk else one.store.apply)(writes, one.position)
-        except StoreError as error:
-            self._suspect_it(one.changelog.store, copy.task.partition, error)
-            raise
 
     def _is_too_old(self, one: StoreCopy) -> bool:
         age_ms = self._clock.wall_ms() - one.position.wall_time_ms
@@ -361,7 +361,8 @@ class Standbys:
         if one.is_bulk and one.lag <= LONG_READ:
             await self._settle(copy, one)
         elif asked_ms - one.kept_ms >= KEEP_AGE_MS and one.mark is None and not one.is_bulk:
-            one.store.apply((), one.position)
+            with self._suspecting(one.changelog.store, copy.task.partition):
+                one.store.apply((), one.position)
             one.kept_ms = asked_ms
 
     def _note_current(self, copy: TaskCopy, one: StoreCopy) -> None:
@@ -424,7 +425,8 @@ class Standbys:
             await (self._stores.discard if is_damaged else self._stores.reopen)(*place)
             del self._suspect[place]
         store = await self._stores.open(*place)
-        position = store.position()
+        with self._suspecting(*place):
+            position = store.position()
         if position is not None:
             why = self._why(position, bounds, changelog)
             if why is not None:
@@ -453,11 +455,8 @@ class Standbys:
     ) -> Position | None:
         if self._around.begin_from_seed is None:
             return None
-        try:
+        with self._suspecting(changelog.store, partition):
             return await self._around.begin_from_seed(store, changelog, partition, bounds)
-        except (StoreError, OSError) as error:
-            self._suspect_it(changelog.store, partition, error)
-            raise
 
     async def _rebuild(self, rebuild: _RebuildError) -> None:
         copy, one = rebuild.copy, rebuild.store
@@ -475,16 +474,18 @@ class Standbys:
         await self._in_thread(name, source.partition, store.wipe)
 
     async def _in_thread(self, store: str, partition: int, work: Callable[[], None]) -> None:
-        """Do what may leave the store closed if it fails."""
-        try:
+        with self._suspecting(store, partition):
             await finish_in_thread(work)
-        except (StoreError, OSError) as error:
-            self._suspect_it(store, partition, error)
-            raise
 
-    def _suspect_it(self, store: str, partition: int, error: Exception) -> None:
-        place = store, partition
-        self._suspect[place] = self._suspect.get(place, False) or isinstance(error, StoreCorruptedError)
+    @contextlib.contextmanager
+    def _suspecting(self, store: str, partition: int) -> Iterator[None]:
+        """Note a store that fails: it may be closed, or take nothing more until it is opened anew."""
+        try:
+            yield
+        except (StoreError, OSError) as error:
+            place = store, partition
+            self._suspect[place] = self._suspect.get(place, False) or isinstance(error, StoreCorruptedError)
+            raise
 
     async def _settle(self, copy: TaskCopy, one: StoreCopy) -> None:
         async with self._lock(copy.task):

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from actors._core.placement import Copies
+from actors._core.takeover import LogBounds
+from actors.ports import TopicPartition
 from actors.runtime import standbys as module
+from actors.testing import FakeTopicLogs
 from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.memory import MemoryStore
 from tests.core.test_standbys import ONE, ZERO, World, standby
@@ -209,3 +212,40 @@ def test_a_store_that_fails_for_ever_stops_nothing_but_its_own_copy(
 
     world.run(test())
     assert "count[0]: the copy can't be kept: no space left; it is tried again in 1 s" in caplog.text
+    assert "copies can't be" not in caplog.text, "that would stop all"
+
+
+def test_an_idle_copy_whose_store_fails_is_opened_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its disk is told how old it is: RocksDB takes nothing more after the first write that fails."""
+    disk, opened, asked = Disk(world), [], []
+    bounds = FakeTopicLogs.bounds
+
+    async def then_a_record_comes(logs: FakeTopicLogs, partition: TopicPartition) -> LogBounds:
+        found = await bounds(logs, partition)
+        asked.append(partition)
+        if len(asked) == 2:
+            world.fill(1)
+        return found
+
+    monkeypatch.setattr(FakeTopicLogs, "bounds", then_a_record_comes)
+
+    class Broken(MemoryStore):
+        def apply(self, writes: object, position: object) -> None:
+            raise StoreUnavailableError("the database is read-only since its first error")
+
+    def open_one(store: str, partition: int) -> MemoryStore:
+        opened.append(partition)
+        disk.kind = Broken if len(opened) == 1 else MemoryStore
+        return Disk.open(disk, store, partition)
+
+    world.cache._open_store = open_one
+
+    async def test() -> None:
+        world.copies.assign(standby(ZERO))
+        await world.until(lambda: world.copies.stores_of("count", 0) is not None and opened == [0, 0])
+        assert world.position() == 1
+
+    world.run(test())
+    assert "copies can't be" not in caplog.text, "that would stop all"

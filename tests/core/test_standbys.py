@@ -721,3 +721,18 @@ def test_a_seed_that_got_too_old_under_a_copy_isnt_taken_again(world: World) -> 
         assert "k3" not in world.content()
 
     world.run(test())
+
+
+def test_what_many_copies_lack_is_known_between_looks() -> None:
+    world = World(partitions=400)
+    tasks = [Task("count", number) for number in range(400)]
+
+    async def test() -> None:
+        world.copies.assign(standby(*tasks))
+        await world.until(lambda: len(world.copies.lags()) == 400)
+        for _ in range(40):
+            await asyncio.sleep(1)
+            assert len(world.copies.lags()) == 400
+
+    world.run(test())
+    world.loop.close()
