@@ -3,8 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from actors._core.assign import Task
 from actors._core.placement import Copies
 from actors._core.takeover import LogBounds
-from actors.errors import BrokerUnavailableError
 from actors.ports import Seeds, TopicPartition
 from actors.runtime import standbys as module
 from actors.runtime.copy_states import Role
@@ -21,7 +19,7 @@ from actors.runtime.restore import Changelog, Restorer
 from actors.runtime.standbys import Standbys, Surroundings
 from actors.runtime.stores import StoreCache
 from actors.testing import Conditions, FakeClock, FakeTopicLogs, Network, SimKafka, VirtualLoop
-from stores._core.record import STAMP_HEADER, Position, encode_stamp
+from stores._core.record import STAMP_HEADER, encode_stamp
 from stores.memory import MemoryStore
 
 HOUR_MS = 3600 * 1000
@@ -549,190 +547,3 @@ def test_a_bulk_load_that_nobody_wants_any_more_is_kept(world: World, monkeypatc
         assert world.position() < 2_000
 
     world.run(test())
-
-
-class Ends:
-    """What the partitions' leaders say of the logs' ends: nothing for those without one."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.leaderless: set[int] = set()
-        self.asked = 0
-        bounds = FakeTopicLogs.bounds
-
-        async def asked(logs: Any, partition: TopicPartition) -> LogBounds:
-            self.asked += 1
-            if partition.partition in self.leaderless:
-                await asyncio.sleep(30)
-                raise BrokerUnavailableError(f"offsets of {partition}: it has no leader")
-            return await bounds(logs, partition)
-
-        patch.setattr(FakeTopicLogs, "bounds", asked)
-
-
-def test_a_partition_without_a_leader_from_the_start_holds_up_no_other(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def test() -> None:
-        ends = Ends(monkeypatch)
-        ends.leaderless = {0}
-        world.fill(10)
-        world.fill(10, partition=1)
-        world.copies.assign(standby(ZERO, ONE))
-        await world.until(lambda: world.position(1) == 10, 5)
-        for number in range(100):
-            world.put(f"new{number}", "1", partition=1)
-            await world.until(lambda: world.position(1) == world.end(1), 1)
-            await asyncio.sleep(1)
-        assert ends.asked < 250, "once a second for partition 1, less often for the other"
-        await asyncio.wait_for(world.copies.let_go("count", 0), 1)
-        world.copies.assign(standby(ONE))
-        world.copies.assign(standby(ZERO, ONE))
-        await asyncio.sleep(60)
-        ends.leaderless.clear()
-        await world.until(lambda: world.position() == 10, 20)
-
-    with caplog.at_level(logging.INFO):
-        world.run(test())
-    assert f"{TopicPartition(LOG, 0)}: where the changelog ends isn't known" in caplog.text
-    assert f"{TopicPartition(LOG, 0)} answers again" in caplog.text
-
-
-def test_a_partition_that_loses_its_leader_holds_up_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        ends = Ends(monkeypatch)
-        world.copies.assign(standby(ZERO, ONE))
-        await world.until(lambda: len(world.copies.lags()) == 2)
-        ends.leaderless = {0}
-        await asyncio.sleep(5)
-        for number in range(30):
-            world.put(f"new{number}", "1", partition=1)
-            await world.until(lambda: world.position(1) == world.end(1), 1)
-            await asyncio.sleep(1)
-            assert world.copies.lags().get(ONE) == 0
-        assert ZERO not in world.copies.lags(), "nobody knows what it lacks"
-        assert len(world.copies.copies) == 2, "what it has can be read"
-        ends.leaderless.clear()
-        await world.until(lambda: world.copies.lags().get(ZERO) == 0, 20)
-
-    world.run(test())
-
-
-def test_many_partitions_without_a_leader_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(partitions=100)
-
-    async def test() -> None:
-        ends = Ends(monkeypatch)
-        ends.leaderless = set(range(99))
-        world.put("new", "1", partition=99)
-        world.copies.assign(standby(*(Task("count", number) for number in range(100))))
-        await world.until(lambda: world.position(99) == 1, 15)
-        await asyncio.sleep(100)
-        ends.leaderless = {7}
-        await world.until(lambda: len(world.copies.lags()) == 99, 25)
-
-    world.run(test())
-    world.loop.close()
-
-
-@dataclass
-class Seed:
-    """The content of partition 0 up to an offset, and itself the place where it lies."""
-
-    content: dict[bytes, bytes]
-    position: Position
-    changelog: str = LOG
-    partition_count: int = 2
-
-    @property
-    def keys(self) -> int:
-        return len(self.content)
-
-    def place(self, folder: object) -> list[Path]:
-        raise NotImplementedError
-
-    def rows(self) -> Iterator[tuple[bytes, bytes]]:
-        yield from sorted(self.content.items())
-
-    def find(self, store: str, partition: int) -> Any:
-        return self if partition == 0 else None
-
-
-@pytest.mark.parametrize("is_fit", [True, False])
-def test_an_empty_copy_begins_from_a_seed(world: World, is_fit: bool, caplog: pytest.LogCaptureFixture) -> None:
-    read: list[int] = []
-
-    async def test() -> None:
-        world.fill(200)
-        world.copies.assign(standby(ZERO))
-        await world.until(lambda: world.position() == 200)
-        await world.copies.let_go("count", 0)
-        whole = dict(world.disk["counts", 0].scan())
-        position = world.disk["counts", 0].position()
-        assert position is not None
-        seed = Seed(whole, replace(position, changelog_id=position.changelog_id if is_fit else "another"))
-        world.fill(10, partition=1)
-        world.put("k3", None)
-        world.put("new", "1")
-        await world.copies.stop()
-        world.cache.close()
-        world.disk.clear()
-        world.copies = world.start(seed)
-        world.copies.start()
-        apply = world.copies._apply
-        world.copies._apply = lambda copy, one, records, end: (  # type: ignore[method-assign]
-            read.append(len(records)) if one.source.partition == 0 else None,
-            apply(copy, one, records, end),
-        )[1]
-        world.copies.assign(standby(ZERO, ONE))
-        await world.until(lambda: world.position() == 202 and world.position(1) == 10)
-        assert world.content() == {f"k{number}": "1" for number in range(200) if number != 3} | {"new": "1"}
-
-    with caplog.at_level(logging.INFO):
-        world.run(test())
-    assert sum(read) == (2 if is_fit else 202)
-    assert ("begun with 200 keys of" if is_fit else "the seed isn't used, the changelog has everything") in caplog.text
-
-
-def test_a_seed_that_got_too_old_under_a_copy_isnt_taken_again(world: World) -> None:
-    """The copy is built anew when deletes may have escaped it, and the seed would bring them back again."""
-
-    async def test() -> None:
-        world.fill(10)
-        changelog = world.copies._specs["count"].changelogs["counts"]
-        logs = FakeTopicLogs(world.cluster, world.network, chunk_records=50)
-        restored = await Restorer(logs, world.clock, clock_skew_margin_ms=1000).restore(MemoryStore(), changelog, 0)
-        seed = Seed(dict(restored.store.scan()), restored.position)
-        world.put("k3", None)
-        world.put("k4", "2")
-        await world.copies.stop()
-        world.copies = world.start(seed)
-        world.copies.start()
-        world.restoring = True
-        world.copies.assign(standby(ZERO))
-        await world.until(lambda: ("counts", 0) in world.disk)
-        await asyncio.sleep(3700)
-        world.compact()
-        world.put("k5", "1")
-        await asyncio.sleep(3700)
-        world.compact()
-        world.put("k6", "1")
-        world.restoring = False
-        await world.until(lambda: world.position() == world.end())
-        assert "k3" not in world.content()
-
-    world.run(test())
-
-
-def test_what_many_copies_lack_is_known_between_looks() -> None:
-    world = World(partitions=400)
-    tasks = [Task("count", number) for number in range(400)]
-
-    async def test() -> None:
-        world.copies.assign(standby(*tasks))
-        await world.until(lambda: len(world.copies.lags()) == 400)
-        for _ in range(40):
-            await asyncio.sleep(1)
-            assert len(world.copies.lags()) == 400
-
-    world.run(test())
-    world.loop.close()
