@@ -122,8 +122,8 @@ class Ends:
         (source, why), *others = self._away.items()
         more = f" and {len(others)} others" if others else ""
         logger.warning(
-            "%s%s: where the changelog ends isn't known: %s. Its copy waits, the others go on; it is asked again every "
-            "%g s at least",
+            "%s%s: where the changelog ends isn't known (%s): its copy waits, the others go on; it is asked again "
+            "every %g s at least",
             source,
             more,
             why,
@@ -134,7 +134,7 @@ class Ends:
 def _why(task: asyncio.Task[None]) -> str:
     """Give why there is no answer; what isn't the brokers' fault is raised."""
     if task.cancelled():
-        return f"no answer in {ANSWER_S:g} s, is the partition without a leader?"
+        return f"no answer in {ANSWER_S:g} s: has the partition a leader?"
     error = task.exception()
     if error is not None and not isinstance(error, BrokerUnavailableError | OSError):
         raise error
