@@ -26,7 +26,8 @@ class CopyState:
     """A store's partition as this worker's copy has it.
 
     `position` is the next changelog offset to apply, `lag` how many offsets it lacked at the last look, None if that
-    isn't known. `current_ms` is the time of the last look whose end it has reached, None before the first one.
+    isn't known. `current_ms` is the time of the last look whose end it has reached, None before the first one,
+    `looked_ms` that of the last look at all: an old one tells that the copy isn't followed now.
     """
 
     actor: str
@@ -36,6 +37,7 @@ class CopyState:
     position: int
     lag: int | None
     current_ms: int | None
+    looked_ms: int
 
 
 @dataclass(slots=True)

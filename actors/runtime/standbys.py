@@ -226,11 +226,20 @@ class Standbys:
                 position=one.position.changelog_offset,
                 lag=self._known_lag(one),
                 current_ms=one.current_ms,
+                looked_ms=self._clock.wall_ms() - int(1000 * (self._clock.monotonic() - one.looked_s)),
             )
             for task, copy in sorted(self._held.items())
             if task in self._wanted
             for one in copy.stores
         ]
+
+    def assigned(self) -> dict[str, dict[str, int]]:
+        """Give how many partitions it shall keep copies of, by actor with stores, and by role."""
+        found = {name: {role.value: 0 for role in Role} for name, spec in self._specs.items() if spec.stores}
+        for task, role in self._wanted.items():
+            if task.actor in found:
+                found[task.actor][role.value] += 1
+        return found
 
     def lags(self) -> dict[TaskId, int]:
         """Give how many offsets the copies lack, all stores of a task together, where it is known."""
