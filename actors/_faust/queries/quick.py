@@ -13,10 +13,13 @@ the same bytes, and does all of it itself.
 When it holds:
 
 - Between two requests only: aiohttp's parser has nothing of an unfinished one, because all that it was given since it
-  last had nothing is one request, head and body, and that was handled.
+  last had nothing is one request, head and body, and that was handled. Where an answer came before its request's body,
+  aiohttp's waiter tells when the rest is there.
+- Only for headers that announce no body: behind the others more comes, which isn't the next request.
 - Answers keep the order of their requests: while aiohttp is at one, nothing is answered here, and while a question
   waits here, what comes behind it waits too.
-- Who is let in is counted each time, and what the guard knows of a sender counts until its tokens change.
+- Who is let in is counted once for each question, also where aiohttp has to look at it after all. What the guard knows
+  of a sender counts as long as the connection: tokens and certificates are what they were when it began.
 
 aiohttp's keep-alive and shutdown are what they were. What is used of its inside is checked when the server is made; an
 aiohttp that has another one answers all requests in its own way.
