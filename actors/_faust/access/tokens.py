@@ -83,6 +83,10 @@ class Tokens:
     def __len__(self) -> int:
         return len(self._held)
 
+    def become(self, others: Tokens) -> None:
+        """Take others from now on, and no longer those before; logins end with their token."""
+        self._held = others._held
+
     @property
     def has_admin(self) -> bool:
         """Whether some token allows to administer."""

@@ -31,6 +31,7 @@ from aiohttp.web_protocol import RequestHandler, _ErrInfo
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_urldispatcher import AbstractRoute, UrlMappingMatchInfo
 
+from actors._faust.access.rest import is_own
 from actors._faust.queries.problems import Reply
 
 Answering = Coroutine[Any, Any, web.StreamResponse]
@@ -295,4 +296,5 @@ def _suits(app: web.Application) -> bool:
     """Tell whether nothing of the user's own is in the way of every request, and aiohttp's inside is the known one."""
     hooks = [hook for hook in app.on_response_prepare if getattr(hook, "__module__", "") != "aiohttp_cors.cors_config"]
     known = {name for base in RequestHandler.__mro__ for name in getattr(base, "__slots__", ())}
-    return not app.middlewares and not hooks and known >= _USED and hasattr(HttpRequestParser, "message_consumed")
+    is_known = known >= _USED and hasattr(HttpRequestParser, "message_consumed")
+    return all(map(is_own, app.middlewares)) and not hooks and is_known
