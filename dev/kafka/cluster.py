@@ -252,6 +252,7 @@ def _format(folder: Path, state: State, brokers: Iterable[Broker]) -> None:
         if (_home(folder, broker.id) / "data" / "meta.properties").exists():
             continue
         args = ("format", "--cluster-id", state.cluster_id, "--config", str(properties), "--ignore-formatted")
+        args += () if state.secure is None else tuple(state.secure.format_arguments())
         command = jars.tool_command(jars.STORAGE_TOOL, *args)
         tool = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
