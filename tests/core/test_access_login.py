@@ -167,6 +167,8 @@ async def test_wrong_tokens_are_told_so_and_soon_have_to_wait(
         "/state",
         "/pages",
         "/page/../state",
+        "/page/%2e%2E/state",
+        "/page/.%2e//evil.example",
         "/page\\evil",
         "/page\r\nSet-Cookie: x=1",
         "javascript:alert(1)",

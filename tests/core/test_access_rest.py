@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from dev.kafka import free_port
 from tests.certificates import Authority
 from tests.core.web_part import ADMIN, READ, TOKENS, bearer
 
+SECRET = "for readers only"
 OPEN = {
     ("GET", "/health/live"),
     ("GET", "/health/ready"),
@@ -54,7 +56,7 @@ class Served:
 
         @app.page("/mine/")
         async def mine(self: Any, request: Any) -> Any:
-            return self.text("mine")
+            return self.text(SECRET)
 
         @app.page("/open/{name}/")
         class Open(faust.web.View):
@@ -70,7 +72,7 @@ class Served:
                 return self.text(str(len(await request.content.read())))
 
         (folder / "static").mkdir()
-        (folder / "static" / "file.txt").write_text("static")
+        (folder / "static" / "file.txt").write_text(SECRET)
         app.web.add_static("/files", folder / "static")
         stranger = web.Application()
         stranger.router.add_get("/x", _said)
@@ -93,6 +95,15 @@ class Served:
             session.request(method, self.url + path, headers=headers, allow_redirects=False, **more) as reply,
         ):
             return reply.status, await reply.text()
+
+    async def raw(self, content: str) -> str:
+        """Send bytes as they are, and give all that comes until the connection is closed."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.app.conf.web_port)
+        writer.write(content.encode())
+        async with asyncio.timeout(20):
+            found = await reader.read()
+        writer.close()
+        return found.decode()
 
 
 async def _said(_: web.Request) -> web.Response:
@@ -131,6 +142,53 @@ async def test_every_route_of_the_server_asks_who_it_is(tmp_path: Path) -> None:
         assert unasked - {("HEAD", path) for _, path in OPEN} == OPEN
 
 
+TRICKS = [
+    "/mine/",
+    "/mine",
+    "//mine/",
+    "/./mine/",
+    "/open/../mine/",
+    "/open/x/../../mine/",
+    "/open/%2e%2e/mine/",
+    "/open/x/%2e%2e/%2e%2e/mine/",
+    "/open/..%2fmine/",
+    "/open/%252e%252e/mine/",
+    "/health/live/../../mine/",
+    "/%6dine/",
+    "/MINE/",
+    "/mine/?/open/x/",
+    "/mine/#/open/x/",
+    "/mine/;/open/x/",
+    "http://127.0.0.1/mine/",
+    "http://127.0.0.1/open/../mine/",
+    "/files/file.txt",
+    "/files/../mine/",
+    "/files/%2e%2e/mine/",
+    "*",
+]
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+async def test_no_spelling_leads_around_the_guard(tmp_path: Path, version: str) -> None:
+    async with serving(tmp_path, **TOKENS) as served:
+        for method in ("GET", "HEAD", "OPTIONS", "POST", "PUT", "TRACE", "SEARCH"):
+            for path in TRICKS:
+                for body in (
+                    "\r\n",
+                    "Content-Length: 3\r\n\r\nabc",
+                    "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+                ):
+                    said = await served.raw(
+                        f"{method} {path} HTTP/{version}\r\nHost: 127.0.0.1\r\nConnection: close\r\n{body}"
+                    )
+                    assert " 200 " not in said.partition("\r\n")[0] or "open to" in said, (method, path, said)
+                    assert SECRET not in said, (method, path, said)
+        # Behind another one on the same connection.
+        first = "GET /open/ada/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        said = await served.raw(first + "GET /mine/ HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        assert [part.split()[0] for part in said.split("HTTP/1.1 ")[1:]] == ["200", "401"]
+
+
 async def test_who_may_read_gets_fausts_pages_and_the_apps(tmp_path: Path) -> None:
     async with serving(tmp_path, **TOKENS) as served:
         for path in ("/", "/table/", "/mine/", "/files/file.txt", "/stranger/x"):
@@ -149,7 +207,7 @@ async def test_who_may_read_gets_fausts_pages_and_the_apps(tmp_path: Path) -> No
 async def test_where_nobody_is_asked_they_are_as_faust_has_them(tmp_path: Path, options: dict[str, Any]) -> None:
     async with serving(tmp_path, **options) as served:
         assert len(served.web.web_app.middlewares) == 0
-        assert await served.ask("GET", "/mine/") == (200, "mine")
+        assert await served.ask("GET", "/mine/") == (200, SECRET)
         assert (await served.ask("POST", "/upload/", data=b"12"))[0] == 200
 
 

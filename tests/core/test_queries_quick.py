@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from aiohttp import web
 from actors import App, Context
 from actors._core.lifecycle import State
 from actors._core.partitioner import partition_for
+from actors._faust.access.settings import check_access
 from actors._faust.access.tls import Hops
 from actors._faust.queries import quick
 from actors._faust.queries.copies import CopyDirectory, CopyRouter
@@ -46,8 +48,9 @@ KEYS = ["ada", "a/b", "_x", "_count", "key 1", "ключ", "%", ".", "-", "x" * 
 class Served:
     """An app's web server, and what stands where its tasks and its service would."""
 
-    def __init__(self) -> None:
-        self.app = App("quick", broker="kafka://127.0.0.1:1", web_port=free_port())
+    def __init__(self, **options: Any) -> None:
+        self.app = App("quick", broker="kafka://127.0.0.1:1", web_port=free_port(), **options)
+        check_access(self.app)
         words = self.app.store("words", key_type=str, value_type=str)
 
         @self.app.actor(self.app.topic("in", key_type=str, value_type=str), stores=[words])
@@ -102,9 +105,9 @@ class Served:
         """How many questions wait for a commit's end."""
         return sum(not wait.done() for task in self.tasks.values() for wait in task._ownership._commit_waits)
 
-    async def connect(self) -> Connection:
+    async def connect(self, tls: ssl.SSLContext | None = None) -> Connection:
         """Open a connection."""
-        return Connection(*await asyncio.open_connection("127.0.0.1", self.app.conf.web_port))
+        return Connection(*await asyncio.open_connection("127.0.0.1", self.app.conf.web_port, ssl=tls))
 
 
 async def _nobody() -> list[Any]:
@@ -141,9 +144,11 @@ class Connection:
 
 
 @asynccontextmanager
-async def served(*, is_quick: bool = True, prepare: Callable[[web.Application], None] | None = None) -> Any:
+async def served(
+    *, is_quick: bool = True, prepare: Callable[[web.Application], None] | None = None, **options: Any
+) -> Any:
     """Give a running server."""
-    found = Served()
+    found = Served(**options)
     with pytest.MonkeyPatch.context() as patch:
         if not is_quick:
             patch.setattr("actors._faust.faust_app.answer_quickly", lambda _: None)
@@ -232,6 +237,8 @@ ORDINARY = [
     get("/actors/words/.."),
     get("/actors/words/%2E%2E"),
     get("/actors//ada"),
+    get("/actors/{/ada"),
+    get("/actors/wo}rds/ada"),
     get("/actors/words//ada"),
     get("/actors/words/ada/"),
     get("/actors/w%6Frds/ada"),

@@ -92,9 +92,10 @@ class QuickRoute:
     def __init__(self, root: web.Application, part: web.Application, route: AbstractRoute, prefix: str) -> None:
         self._apps = [root, part]
         self._route = route
-        # Other routes, and what could be one of them when it is decoded, are left to aiohttp's router.
+        # Other routes, what could be one of them when it is decoded, and what its router takes for no store's name are
+        # left to aiohttp.
         self._target = re.compile(
-            rf"{prefix}/([^%/?#]+)/"
+            rf"{prefix}/([^%/?#{{}}]+)/"
             r"(?!_count(?:$|\?)|_many(?:$|\?)|_[^?]*%|%5[Ff]|%2[Ee]|\.{1,2}(?:$|\?))([^/?#]+)(?:\?([^#]*))?"
         )
         handler: Callable[..., Any] = route.handler
