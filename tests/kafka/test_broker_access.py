@@ -33,6 +33,7 @@ MODULE = "tests.kafka.apps.secure_app"
 USER, PASSWORD = "alice", "alice-secret-0123"
 QUERY_TOKEN, ADMIN_TOKEN = "reader-0123456789-abcdef", "admin-0123456789-abcdefg"
 KEYS = [f"key-{number}" for number in range(20)]
+NEW_TOKEN = "reader-after-0123456789"
 EVERY_S = 60.0
 PLAIN, SCRAM = MECHANISMS = ("PLAIN", "SCRAM-SHA-512")
 
@@ -48,6 +49,11 @@ class Site:
     stranger: Authority
     ports: tuple[int, ...] = ()
     workers: list[WorkerProcess] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> Path:
+        """The file with the tokens that allow to read."""
+        return self.folder / "query-tokens"
 
     @property
     def urls(self) -> list[str]:
@@ -68,7 +74,8 @@ class Site:
 
     def worker(self, name: str, *, port: int | None = None, **wrong: Any) -> WorkerProcess:
         """Start a worker, with a web server if it has a port."""
-        web = {"WEB_PORT": str(port), "WEB_FILES": str(self.authority.folder), **TOKENS} if port is not None else {}
+        files = {"WEB_FILES": str(self.authority.folder), "QUERY_TOKENS_FILE": str(self.tokens)}
+        web = {"WEB_PORT": str(port), **files, "ADMIN_TOKENS": ADMIN_TOKEN} if port is not None else {}
         worker = WorkerProcess(MODULE, self.brokers, self.folder / name, **self.environment(**wrong), **web)
         self.workers.append(worker.start(web=port is not None))
         return worker
@@ -111,9 +118,6 @@ class Site:
         )
 
 
-TOKENS = {"QUERY_TOKENS": QUERY_TOKEN, "ADMIN_TOKENS": ADMIN_TOKEN}
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Authority]]:
     authority = Authority(tmp_path_factory.mktemp("authority"))
@@ -131,6 +135,7 @@ async def site(cluster: tuple[Cluster, Authority], tmp_path_factory: pytest.Temp
     for name in ("worker", "reader", "ops"):
         authority.certificate(name)
     await make_topics(running.bootstrap, f"{site.name}-in", f"{site.name}-out")
+    site.tokens.write_text(QUERY_TOKEN)
     try:
         for number, port in enumerate(ports):
             site.worker(f"worker-{number}", port=port, mechanism=MECHANISMS[number])
@@ -271,3 +276,24 @@ async def test_the_ready_made_lock_service_gets_in_by_its_environment(site: Site
     ):
         assert lease.token >= 0
     assert PASSWORD not in worker.log()
+
+
+async def test_a_new_token_is_taken_while_the_workers_run(site: Site) -> None:
+    # In front of the one before: workers show each other what they derive from it.
+    site.tokens.write_text(f"{NEW_TOKEN}\n{QUERY_TOKEN}\n")
+    for url in site.urls:
+        async with StateClient(url, ssl=trusting(site), token=NEW_TOKEN, follow_owners=False) as client:
+            await eventually(lambda client=client: _is_taken(client), what=site.workers[0].log)
+            assert [await client.get("counts", key) for key in KEYS] == [3] * len(KEYS)
+    for worker in site.workers[: len(site.urls)]:
+        assert "was read again" in worker.log()
+        assert NEW_TOKEN not in worker.log()
+
+
+async def _is_taken(client: StateClient) -> bool:
+    try:
+        return await _has_all(client)
+    except StateRequestError as refused:
+        if refused.status != 401:
+            raise
+        return False
