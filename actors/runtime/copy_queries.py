@@ -46,12 +46,28 @@ class CopyReader(StateReader):
         now_ms = self._clock.wall_ms()
         for partition in partitions:
             if partition not in owned:
-                found = self._stores_of(spec.name, partition)
-                if found is None:
+                copy = self._copy(spec, partition, now_ms)
+                if copy is None:
                     raise NotReadyError(f"partition {partition} of actor {spec.name}: the copy here isn't ready")
-                stores, current_ms = found
-                held.append(HeldTask(partition, stores, now_ms, staleness_ms=max(0, now_ms - current_ms)))
+                held.append(copy)
         return held
+
+    def at_once(self, spec: ActorSpec, store: str, partition: int, since_s: float | None = None) -> Held | None:
+        """See `StateReader.at_once`; a copy never has to be waited for."""
+        if super().has(spec, partition):
+            return super().at_once(spec, store, partition, since_s)
+        copy = self._copy(spec, partition, self._clock.wall_ms())
+        return None if copy is None else copy.of(store)
+
+    def commit_end(self, spec: ActorSpec, partition: int, since_s: float) -> None:
+        """Give nothing to wait for: while the owner commits, a copy may answer."""
+
+    def _copy(self, spec: ActorSpec, partition: int, now_ms: int) -> HeldTask | None:
+        found = self._stores_of(spec.name, partition)
+        if found is None:
+            return None
+        stores, current_ms = found
+        return HeldTask(partition, stores, now_ms, staleness_ms=max(0, now_ms - current_ms))
 
     async def hold_one(self, spec: ActorSpec, store: str, partition: int) -> Held:
         """Give a partition of one store, as `hold` does."""

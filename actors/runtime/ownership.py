@@ -68,22 +68,20 @@ class Ownership:
         if self._commit_waits:
             self._wake()
 
-    async def commit_ended(self, timeout_s: float) -> None:
-        """Wait for the end of the commit that is under way, if one is, however it ends.
+    def commit_end(self, timeout_s: float) -> asyncio.Future[None] | None:
+        """Give what is done when the commit that is under way ends, however it ends; None if none is.
 
-        Raises:
-            TimeoutError: it takes longer.
+        It raises TimeoutError where the commit takes longer.
         """
-        if self.state is State.COMMITTING:
-            # Without asyncio.timeout, which needs a task: who waits may have none.
-            loop = asyncio.get_running_loop()
-            ended: asyncio.Future[None] = loop.create_future()
-            self._commit_waits.append(ended)
-            timer = loop.call_later(timeout_s, _expire, ended)
-            try:
-                await ended
-            finally:
-                timer.cancel()
+        if self.state is not State.COMMITTING:
+            return None
+        # A future and no coroutine: who waits may have no asyncio task.
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+        self._commit_waits.append(ended)
+        timer = loop.call_later(timeout_s, _expire, ended)
+        ended.add_done_callback(lambda _: timer.cancel())
+        return ended
 
     def _wake(self) -> None:
         waits, self._commit_waits = self._commit_waits, []

@@ -137,13 +137,36 @@ class StateReader:
         task = self._task_of(TopicPartition(spec.topic, partition))
         return None if task is None else task.state.value
 
-    def at_once(self, spec: ActorSpec, store: str, partition: int) -> Held | None:
-        """Give a partition of a store to be read before the next await; None if it has to be waited for: see `hold`."""
+    def at_once(self, spec: ActorSpec, store: str, partition: int, since_s: float | None = None) -> Held | None:
+        """Give a partition of a store to be read before the next await; None if it has to be waited for: see `hold`.
+
+        With `since_s` it was asked for at that time of the lease's, and the commit that was under way then has ended;
+        without, it is asked for now.
+        """
         task = self._task_of(_new_tuple(TopicPartition, (spec.topic, partition)))
-        held = None if task is None else task.store_at_rest(store)
-        if task is None or held is None or not self._lease.holds(task.identity):
+        if task is None:
+            return None
+        held = task.store_at_rest(store) if since_s is None else task.committed_store(store)
+        if held is None or not self._lease.holds(task.identity, since_s):
             return None
         return _held(partition, store, held, self._now_ms(task))
+
+    def now_s(self) -> float:
+        """Give the lease's time."""
+        return self._lease.now_s()
+
+    def commit_end(self, spec: ActorSpec, partition: int, since_s: float) -> asyncio.Future[None] | None:
+        """Give what is done when the commit of a partition that is under way ends; None if there is none.
+
+        It raises TimeoutError when it didn't within `WAIT_S` after `since_s` of the lease's time.
+        """
+        task = self._task_of(TopicPartition(spec.topic, partition))
+        return None if task is None else task.commit_end(max(0.0, since_s + WAIT_S - self._lease.now_s()))
+
+    def too_late(self, spec: ActorSpec, partition: int) -> NotReadyError:
+        """Give what a question is told that has waited too long for a commit's end."""
+        task = self._task_of(TopicPartition(spec.topic, partition))
+        return NotReadyError(f"partition {partition} is going elsewhere") if task is None else _not_ready(task)
 
     async def hold(self, spec: ActorSpec, partitions: Collection[int]) -> list[HeldTask]:
         """Give partitions to be read before the next await.
@@ -161,7 +184,7 @@ class StateReader:
         """Give a partition of one store, as `hold` does."""
         since_s = self._lease.now_s()
         await self._commit_ended(self._owned(spec, partition), since_s)
-        held = self.at_once(spec, store, partition)
+        held = self.at_once(spec, store, partition, since_s)
         if held is not None:
             return held
         (task,) = await self._ready(spec, (partition,), since_s)
@@ -189,10 +212,11 @@ class StateReader:
         return task
 
     async def _commit_ended(self, task: Task, since_s: float) -> None:
-        if not task.is_committing:
+        ended = task.commit_end(max(0.0, since_s + WAIT_S - self._lease.now_s()))
+        if ended is None:
             return
         try:
-            await task.commit_ended(max(0.0, since_s + WAIT_S - self._lease.now_s()))
+            await ended
         except TimeoutError:
             raise _not_ready(task) from None
 

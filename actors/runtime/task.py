@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,6 +54,7 @@ from stores.ports import PartitionStore
 
 logger = logging.getLogger(__name__)
 
+_READABLE = (State.RUNNING, State.COMMITTING, State.HALTED)
 HALT_REMINDER_S = 60.0
 PREDECESSOR_REMINDER_S = 10.0
 
@@ -229,15 +230,18 @@ class Task:
 
         They do while the task runs, or stands still in front of a record.
         """
-        is_working = self.state in (State.RUNNING, State.COMMITTING, State.HALTED)
-        if not is_working or self._ownership.is_storing:
+        if self.state not in _READABLE or self._ownership.is_storing:
             return None
         return {store.name: held.store for store, held in zip(self.spec.stores, self._stores, strict=True)}
 
     def store_at_rest(self, name: str) -> PartitionStore | None:
         """Give one of `committed` while no commit is under way; else None."""
-        state = self._ownership.state
-        if (state is State.RUNNING or state is State.HALTED) and not self._ownership.is_storing:
+        return None if self._ownership.state is State.COMMITTING else self.committed_store(name)
+
+    def committed_store(self, name: str) -> PartitionStore | None:
+        """Give one of `committed`."""
+        ownership = self._ownership
+        if ownership.state in _READABLE and not ownership.is_storing:
             for place, store in enumerate(self.spec.stores):
                 if store.name == name:
                     return self._stores[place].store
@@ -272,13 +276,9 @@ class Task:
             return tenure.now_ms
         return max((held.position.wall_time_ms for held in self._stores), default=0)
 
-    def commit_ended(self, timeout_s: float) -> Awaitable[None]:
-        """Wait for the end of the commit that is under way, if one is.
-
-        Raises:
-            TimeoutError: it takes longer.
-        """
-        return self._ownership.commit_ended(timeout_s)
+    def commit_end(self, timeout_s: float) -> asyncio.Future[None] | None:
+        """See `Ownership.commit_end`."""
+        return self._ownership.commit_end(timeout_s)
 
     async def _wait_for_predecessor(self) -> None:
         """Wait until the partition's last task touches nothing any more: its last commit may still be on its way."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 import pytest
@@ -10,6 +11,7 @@ from aiohttp.test_utils import TestServer
 from yarl import URL
 
 from actors._faust.access.callers import COOKIE
+from actors._faust.access.guard import Guard, Pass, pass_of
 from tests.core.web_part import ADMIN, OLD_READ, READ, TOKENS, bearer, served
 
 HTML = {"Accept": "text/html,application/xhtml+xml"}
@@ -75,6 +77,26 @@ async def test_the_cookie_is_out_of_reach_of_pages_and_other_sites(server: TestS
         for part in ("HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=43200"):
             assert part in cookie
         assert READ not in cookie
+
+
+async def test_a_token_counts_for_a_connection_and_a_cookie_for_one_request(
+    server: TestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admit, passes = Guard.admit, []
+
+    def seen(guard: Guard, request: Any, level: Any) -> Any:
+        found = admit(guard, request, level)
+        passes.append(pass_of(request))
+        return found
+
+    monkeypatch.setattr(Guard, "admit", seen)
+    async with browser() as session:
+        await log_in(session, server, READ)
+        passes.clear()
+        for headers in ({}, bearer(READ)):
+            async with session.get(server.make_url("/page"), headers=headers) as reply:
+                assert reply.status == 200
+    assert passes == [None, Pass("query token 1", 0)]
 
 
 POSTS = [

@@ -3,176 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import ssl
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from types import SimpleNamespace
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import pytest
 from aiohttp import web
 
-from actors import App, Context
 from actors._core.lifecycle import State
 from actors._core.partitioner import partition_for
-from actors._faust.access.settings import check_access
-from actors._faust.access.tls import Hops
+from actors._faust.access.guard import GUARD
 from actors._faust.queries import quick
-from actors._faust.queries.copies import CopyDirectory, CopyRouter
-from actors._faust.queries.routing import Directory, Router
 from actors._faust.queries.server import answer_quickly
 from actors.errors import NotReadyError
-from actors.ports import Identity, TopicPartition
-from actors.runtime.copy_queries import CopyReader
-from actors.runtime.lease import Lease, LeaseSettings
-from actors.runtime.meters import WorkerMeters
-from actors.runtime.queries import MAX_COUNTS, Bounds, StateReader
-from actors.runtime.spec import ActorSpec
-from actors.runtime.state import Restored
-from actors.runtime.task import Task
-from actors.testing.ports import FakeClock
-from dev.kafka import free_port
-from stores._core.record import Position, encode_stamp
-from stores.memory import MemoryStore
-
-PARTITIONS = 4
-ELSEWHERE = 3
-"""The partition that isn't this worker's."""
-POSITION = Position(10, 20, 0, 1, "id")
-KEYS = ["ada", "a/b", "_x", "_count", "key 1", "ключ", "%", ".", "-", "x" * 40_000, *(f"k{n}" for n in range(20))]
-
-
-class Served:
-    """An app's web server, and what stands where its tasks and its service would."""
-
-    def __init__(self, **options: Any) -> None:
-        self.app = App("quick", broker="kafka://127.0.0.1:1", web_port=free_port(), **options)
-        check_access(self.app)
-        words = self.app.store("words", key_type=str, value_type=str)
-
-        @self.app.actor(self.app.topic("in", key_type=str, value_type=str), stores=[words])
-        async def talk(ctx: Context, word: str) -> None: ...
-
-        self.spec = ActorSpec("talk", "in", PARTITIONS, talk, bytes.decode, bytes.decode, (words,), {})
-        self.store = MemoryStore()
-        self.store.apply([(key.encode(), encode_stamp(1, 1) + key[:9].encode()) for key in KEYS], POSITION)
-        self.store.apply([(f"big{n}".encode(), encode_stamp(1, 1) + b"x" * 50_000) for n in range(8)], POSITION)
-        self.tasks = {TopicPartition("in", number): self._task(number) for number in range(PARTITIONS - 1)}
-        self.is_member = True
-        self.lease = Lease(self._confirms, LeaseSettings(lasts_s=10.0, renew_s=1.0))
-        clock, directory = FakeClock(), Directory(_nobody, "w")
-        self.queries = SimpleNamespace(
-            actors={"talk": self.spec},
-            stores={"words": self.spec},
-            router=Router(StateReader(self.tasks.get, self.lease, clock), directory, Hops()),
-            copies=CopyRouter(
-                CopyReader(self.tasks.get, self.lease, clock, lambda *_: None),
-                directory,
-                CopyDirectory(_no_copies),
-                "",
-                Hops(),
-            ),
-            worker="w",
-            address="",
-        )
-        service: Any = SimpleNamespace(queries=self.queries, meters=WorkerMeters())
-        self.app._actor_service = service
-        self.server = self.app.web
-        self.begun = 0
-
-    def _task(self, number: int) -> Task:
-        settings: Any = SimpleNamespace(queue_records=1)
-        nothing: Any = None
-        task = Task(self.spec, number, identity=Identity("w", 1), log=nothing, services=nothing, settings=settings)
-        task._stores = [Restored(self.store, POSITION, is_empty=False)]
-        task._ownership.state = State.RUNNING
-        return task
-
-    async def _confirms(self, _: Identity) -> bool:
-        return self.is_member
-
-    def commits(self, state: State) -> None:
-        """Put all tasks into a state, and wake who waits for the end of a commit."""
-        for task in self.tasks.values():
-            task._ownership.state = state
-            task._ownership._wake()
-
-    @property
-    def waiting(self) -> int:
-        """How many questions wait for a commit's end."""
-        return sum(not wait.done() for task in self.tasks.values() for wait in task._ownership._commit_waits)
-
-    async def connect(self, tls: ssl.SSLContext | None = None) -> Connection:
-        """Open a connection."""
-        return Connection(*await asyncio.open_connection("127.0.0.1", self.app.conf.web_port, ssl=tls))
-
-
-async def _nobody() -> list[Any]:
-    return []
-
-
-async def _no_copies() -> dict[Any, list[str]]:
-    return {}
-
-
-class Connection:
-    """A client's connection."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    def send(self, *requests: bytes) -> None:
-        """Send requests at once."""
-        self.writer.write(b"".join(requests))
-
-    async def answer(self) -> tuple[int, list[str], bytes]:
-        """Give the next answer: status, headers without the date, body."""
-        async with asyncio.timeout(10):
-            head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            length = re.search(r"(?i)content-length: (\d+)", head)
-            body = await self.reader.readexactly(int(length[1]) if length else 0)
-        status, *headers = head.split("\r\n")[:-2]
-        return int(status.split()[1]), sorted(line for line in headers if not line.startswith("Date:")), body
-
-    async def close(self) -> None:
-        """Hang up."""
-        self.writer.close()
-        await self.writer.wait_closed()
-
-
-@asynccontextmanager
-async def served(
-    *, is_quick: bool = True, prepare: Callable[[web.Application], None] | None = None, **options: Any
-) -> Any:
-    """Give a running server."""
-    found = Served(**options)
-    with pytest.MonkeyPatch.context() as patch:
-        if not is_quick:
-            patch.setattr("actors._faust.faust_app.answer_quickly", lambda _: None)
-        if prepare is not None:
-            prepare(found.server.web_app)
-        # As it is when Faust starts the server: with its hook of every answer.
-        assert found.server.cors
-        found.server.init_server()
-    await found.server.start_server()
-    if isinstance(server := found.server._runner.server, quick._QuickServer):
-        begin = server.quick.handler
-
-        def counted(request: web.Request) -> Any:
-            found.begun += 1
-            return begin(request)
-
-        server.quick.handler = counted
-    try:
-        yield found
-    finally:
-        await found.server.stop_server()
-        await found.queries.router.close()
-        await found.queries.copies.close()
-        await found.lease.close()
+from actors.runtime.queries import MAX_COUNTS, Bounds
+from stores._core.record import encode_stamp
+from tests.core.query_server import (
+    KEY,
+    KEYS,
+    PARTITIONS,
+    POSITION,
+    Served,
+    get,
+    is_here,
+    served,
+    until,
+)
 
 
 @pytest.fixture
@@ -181,18 +38,11 @@ async def there() -> AsyncIterator[Served]:
         yield found
 
 
-def get(target: str, *headers: str, method: str = "GET", version: str = "1.1") -> bytes:
-    lines = [f"{method} {target} HTTP/{version}", "Host: localhost", *headers, "", ""]
-    return "\r\n".join(lines).encode("latin-1")
-
-
-KEY = "/actors/words/ada"
 QUICK = [
     get(KEY),
     get("/actors/words/k1"),
     get("/actors/words/nobody"),
     get("/actors/words/a%2Fb"),
-    get("/actors/words/_x"),
     get("/actors/words/key%201"),
     get("/actors/words/%D0%BA%D0%BB%D1%8E%D1%87"),
     get("/actors/words/%25"),
@@ -204,24 +54,28 @@ QUICK = [
     get("/actors/words/ada?raw=true"),
     get("/actors/words/%22ada%22?encoding=json"),
     get("/actors/words/YWRh?encoding=base64"),
-    get("/actors/words/!?encoding=base64"),
-    get("/actors/words/ada?encoding=rot13"),
     get(f"/actors/words/ada?partition={partition_for(b'ada', PARTITIONS)}"),
-    get("/actors/words/ada?partition=9"),
-    get("/actors/words/ada?raw=true&raw=true"),
-    get("/actors/words/ada?x=1"),
     get("/actors/words/ada?read=standby"),
-    get("/actors/nowhere/ada"),
-    get("/actors/_many/ada"),
     get(KEY, "Actors-Hop: 1"),
     get(KEY, "Content-Length: 0"),
-    get(KEY, "Authorization: Bearer wrong"),
-    get(KEY, "X-Forwarded-For: 10.0.0.1"),
     get(KEY, "Cookie: actors-session=wrong"),
     get(f"/actors/words/{'y' * 5000}"),
     get(KEY, "Accept-Encoding: gzip", "Cookie: a=b", "If-None-Match: *"),
+]
+REFUSED = [
+    get("/actors/words/_x"),
+    get("/actors/words/!?encoding=base64"),
+    get("/actors/words/ada?encoding=rot13"),
+    get("/actors/words/ada?partition=9"),
+    get("/actors/words/ada?raw=true&raw=true"),
+    get("/actors/words/ada?x=1"),
+    get("/actors/nowhere/ada"),
+    get("/actors/_many/ada"),
+    get(KEY, "Authorization: Bearer wrong"),
+    get(KEY, "X-Forwarded-For: 10.0.0.1"),
     b"GET /actors/words/ada HTTP/1.1\r\nHost: example.org\r\n\r\n",
 ]
+"""What aiohttp says, each time."""
 ORDINARY = [
     get("/actors/words/_count"),
     get("/actors/words/_count?exact=true"),
@@ -266,29 +120,100 @@ ORDINARY = [
 async def test_an_answer_is_the_one_that_aiohttp_would_give(there: Served) -> None:
     async with served(is_quick=False) as plain:
         assert type(plain.server._runner.server) is web.Server
-        for is_quick, requests in ((True, QUICK), (False, ORDINARY)):
+        for is_quick, requests in ((True, QUICK), (False, REFUSED), (False, ORDINARY)):
             for request in requests:
-                before, answers = there.begun, []
-                for one in (there, plain):
-                    connection = await one.connect()
-                    connection.send(request)
-                    answers.append(await connection.answer())
-                    await connection.close()
+                before = there.quick
+                answers = [await _asked_often(one, request) for one in (there, plain)]
                 assert answers[0] == answers[1], request[:200]
-                assert (there.begun > before) == is_quick, request[:200]
+                # The first of a connection is aiohttp's.
+                assert there.quick - before == (2 if is_quick else 0), request[:200]
+
+
+async def _asked_often(one: Served, request: bytes) -> list[Any]:
+    """Give what comes of a request that is sent three times over one connection."""
+    answers: list[Any] = []
+    connection = await one.connect()
+    try:
+        for _ in range(3):
+            connection.send(request)
+            answers.append(await connection.answer())
+    except (asyncio.IncompleteReadError, ConnectionError):
+        answers.append("closed")
+    await connection.close()
+    return answers
 
 
 async def test_all_keys_over_one_connection(there: Served) -> None:
     connection = await there.connect()
     for key in KEYS:
         # A key that is too long for a line ends the connection.
-        if len(key) > 1_000 or not _is_here(key):
+        if len(key) > 1_000 or not is_here(key):
             continue
         connection.send(get("/actors/words/" + "".join(f"%{octet:02X}" for octet in key.encode())))
         status, _, body = await connection.answer()
         assert status == 200
         assert key == "_count" or msgspec.json.decode(body)["value"] == key[:9]
     await connection.close()
+
+
+async def test_what_was_learned_of_one_request_holds_for_no_other_headers(there: Served) -> None:
+    """On one connection, in turn: each is answered as on a connection of its own."""
+    several = [
+        get(KEY, "X-Forwarded-For: 10.0.0.1"),
+        get(KEY, "Accept: */*"),
+        b"POST /actors/words/_many HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b'Content-Length: 16\r\n\r\n{"keys":["ada"]}',
+        get("/actors/words?prefix=k1"),
+        get(KEY, "Authorization: Bearer wrong"),
+    ]
+    connection = await there.connect()
+    for request in several:
+        alone = await there.connect()
+        alone.send(request)
+        expected = await alone.answer()
+        await alone.close()
+        for asked, wanted in ((QUICK[0], None), (QUICK[0], None), (request, expected), (request, expected)):
+            connection.send(asked)
+            got = await connection.answer()
+            assert got[0] == 200 if wanted is None else got == wanted
+    # The same headers were known already where another route had been asked with them.
+    assert there.quick == len(several) + 2
+    await connection.close()
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"POST /actors/words/_many HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 90",
+        b"GET /actors/words/ada HTTP/1.1\r\nX-Header: ",
+        b"GET /nowhere",
+        QUICK[1] + b"GET /nowhere",
+    ],
+)
+async def test_a_piece_of_a_request_may_look_like_a_question(there: Served, first: bytes) -> None:
+    """What stands behind the beginning of another request belongs to that one."""
+    answers = []
+    for is_known in (False, True):
+        connection = await there.connect()
+        if is_known:
+            for _ in range(2):
+                connection.send(QUICK[0])
+                assert (await connection.answer())[0] == 200
+        quick = there.quick
+        connection.send(first)
+        await until(lambda: any(one._taken for one in there.server._runner.server.connections))
+        connection.send(QUICK[0])
+        got = []
+        try:
+            async with asyncio.timeout(0.3):
+                got.append(await connection.answer())
+        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
+            got.append(None)
+        answers.append(got)
+        assert there.quick == quick
+        await connection.close()
+        await until(lambda: not there.server._runner.server.connections)
+    assert answers[0] == answers[1]
 
 
 async def test_requests_that_come_together_are_answered_in_order(there: Served) -> None:
@@ -306,18 +231,22 @@ async def test_requests_that_come_together_are_answered_in_order(there: Served) 
 
 async def test_a_client_that_doesnt_read_is_waited_for(there: Served) -> None:
     connection = await there.connect()
+    connection.send(QUICK[0])
+    await connection.answer()
     connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
-    (protocol,) = await _until(lambda: there.server._runner.server.connections)
-    big = get("/actors/words/" + next(f"big{n}" for n in range(8) if _is_here(f"big{n}")))
+    (protocol,) = await until(lambda: there.server._runner.server.connections)
+    big = get("/actors/words/" + next(f"big{n}" for n in range(8) if is_here(f"big{n}")))
     sent = 0
     while not protocol.writing_paused:
         connection.send(big)
         sent += 1
-        await _until(lambda expected=sent: there.begun == expected or protocol.writing_paused)
-    begun = there.begun
-    connection.send(big, QUICK[0])
-    await _until(lambda: protocol._request_in_progress)
-    assert there.begun == begun
+        await until(lambda expected=sent: there.quick == expected or protocol.writing_paused)
+    quickly = there.quick
+    assert quickly > 1
+    connection.send(big)
+    await until(lambda: protocol._request_in_progress)
+    assert there.quick == quickly
+    connection.send(QUICK[0])
     connection.writer.transport.resume_reading()  # type: ignore[attr-defined]
     for _ in range(sent + 1):
         status, _, body = await connection.answer()
@@ -327,32 +256,22 @@ async def test_a_client_that_doesnt_read_is_waited_for(there: Served) -> None:
     await connection.close()
 
 
-def _is_here(key: str) -> bool:
-    return partition_for(key.encode(), PARTITIONS) != ELSEWHERE
-
-
-async def _until(found: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(10):
-        while not (what := found()):  # noqa: ASYNC110  the server knows nothing of who looks
-            await asyncio.sleep(0.001)
-    return what
-
-
-async def test_it_waits_for_the_commit_that_is_under_way(there: Served) -> None:
-    connection, other = await there.connect(), await there.connect()
-    connection.send(QUICK[0])
-    await connection.answer()
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_it_waits_for_the_commit_that_is_under_way(there: Served, is_known: bool) -> None:
+    connection, other = await there.connect(is_known=is_known), await there.connect(is_known=is_known)
     there.commits(State.COMMITTING)
     connection.send(QUICK[0])
-    await _until(lambda: there.waiting)
+    await until(lambda: there.waiting)
     # What comes behind it waits too, also when it needs no commit's end.
     connection.send(get("/nowhere"), QUICK[0], ORDINARY[0])
     other.send(get("/nowhere"))
     await other.answer()
-    assert there.begun == 2
+    assert there.quick == 0
+    assert there.server._runner.server.quick.meters().in_flight == 1
     there.store.apply([(b"ada", encode_stamp(1, 1) + b"new")], POSITION)
     there.commits(State.RUNNING)
     answers = [await connection.answer() for _ in range(4)]
+    assert there.quick == is_known
     assert [status for status, _, _ in answers] == [200, 404, 200, 503]
     assert b'"value":"new"' in answers[0][2]
     assert answers[0] == answers[2]
@@ -360,9 +279,12 @@ async def test_it_waits_for_the_commit_that_is_under_way(there: Served) -> None:
     await other.close()
 
 
-async def test_a_commit_that_takes_too_long_is_a_503(there: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_a_commit_that_takes_too_long_is_a_503(
+    there: Served, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
     monkeypatch.setattr("actors.runtime.queries.WAIT_S", 0.05)
-    connection = await there.connect()
+    connection = await there.connect(is_known=is_known)
     there.commits(State.COMMITTING)
     connection.send(QUICK[0])
     status, headers, body = await connection.answer()
@@ -382,7 +304,7 @@ async def test_a_commit_may_end_in_the_turn_in_which_the_wait_is_over(
     there.commits(State.COMMITTING)
     reader = there.queries.router.reader
     asked = asyncio.create_task(reader.hold(there.spec, (0,)))
-    await _until(lambda: there.waiting)
+    await until(lambda: there.waiting)
     asyncio.get_running_loop().call_later(0.03, there.commits, State.RUNNING)
     # A handler holds the loop until both are due.
     time.sleep(0.05)  # noqa: ASYNC251
@@ -394,7 +316,7 @@ async def test_exact_counts_dont_pile_up(there: Served) -> None:
     there.commits(State.COMMITTING)
     reader = there.queries.router.reader
     counts = [asyncio.create_task(reader.count(there.spec, "words", (0,), Bounds())) for _ in range(MAX_COUNTS)]
-    await _until(lambda: there.waiting)
+    await until(lambda: there.waiting)
     connection = await there.connect()
     count = get("/actors/words/_count?exact=true&partition=0")
     connection.send(count)
@@ -409,9 +331,10 @@ async def test_exact_counts_dont_pile_up(there: Served) -> None:
     await connection.close()
 
 
-async def test_who_hangs_up_or_waits_too_much_leaves_nothing_behind(there: Served) -> None:
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_who_hangs_up_or_waits_too_much_leaves_nothing_behind(there: Served, is_known: bool) -> None:
+    connections = [await there.connect(is_known=is_known) for _ in range(257)]
     there.commits(State.COMMITTING)
-    connections = [await there.connect() for _ in range(257)]
     for connection in connections:
         connection.send(QUICK[0])
     (refused,) = [done.result() for done in (await _first([one.answer() for one in connections]))]
@@ -419,17 +342,21 @@ async def test_who_hangs_up_or_waits_too_much_leaves_nothing_behind(there: Serve
     assert b"busy" in refused[2]
     for connection in connections:
         await connection.close()
-    await _until(lambda: not there.server._runner.server.connections)
+    await until(lambda: not there.server._runner.server.connections)
+    # Handlers that aiohttp runs wait on.
+    assert not is_known or not there.waiting
     there.commits(State.RUNNING)
-    again = [await there.connect() for _ in range(256)]
+    again = [await there.connect(is_known=is_known) for _ in range(256)]
     there.commits(State.COMMITTING)
     for connection in again:
         connection.send(QUICK[0])
-    await _until(lambda: there.waiting == 256)
+    await until(lambda: there.waiting == 256)
     there.commits(State.RUNNING)
     assert [(await one.answer())[0] for one in again] == [200] * 256
     for connection in again:
         await connection.close()
+    assert there.server._runner.server.quick.meters().in_flight == 0
+    assert there.server.web_app[GUARD]._in_flight == 0
 
 
 async def _first(answers: list[Any]) -> set[asyncio.Task[Any]]:
@@ -441,14 +368,15 @@ async def _first(answers: list[Any]) -> set[asyncio.Task[Any]]:
     return done
 
 
-async def test_a_server_that_stops_answers_who_waits() -> None:
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_a_server_that_stops_answers_who_waits(is_known: bool) -> None:
     async with served() as there:
-        connection, idle = await there.connect(), await there.connect()
+        connection, idle = await there.connect(is_known=is_known), await there.connect(is_known=is_known)
         idle.send(QUICK[0])
         await idle.answer()
         there.commits(State.COMMITTING)
         connection.send(QUICK[0])
-        await _until(lambda: there.waiting)
+        await until(lambda: there.waiting)
         stopping = asyncio.create_task(there.server.stop_server())
         await asyncio.sleep(0.01)
         there.commits(State.RUNNING)
@@ -461,9 +389,10 @@ async def test_a_server_that_stops_answers_who_waits() -> None:
             await one.close()
 
 
-async def test_another_workers_partition_is_asked_for_in_a_task(there: Served) -> None:
-    key = next(key for key in KEYS if not _is_here(key) and key.isalnum())
-    connection = await there.connect()
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_another_workers_partition_is_asked_for_in_a_task(there: Served, is_known: bool) -> None:
+    key = next(key for key in KEYS if not is_here(key) and key.isalnum())
+    connection = await there.connect(is_known=is_known)
     for headers, status, word in (((), 503, b"no worker has taken it over yet"), (("Actors-Hop: 1",), 421, b"aren't")):
         connection.send(get(f"/actors/words/{key}", *headers), QUICK[0])
         answer = await connection.answer()
@@ -473,9 +402,10 @@ async def test_another_workers_partition_is_asked_for_in_a_task(there: Served) -
     await connection.close()
 
 
-async def test_without_a_lease_there_is_no_answer(there: Served) -> None:
-    connection = await there.connect()
-    there.is_member = False
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_without_a_lease_there_is_no_answer(there: Served, is_known: bool) -> None:
+    connection = await there.connect(is_known=is_known)
+    there.is_member, there.lease._asked_s = False, 0.0
     connection.send(QUICK[0])
     status, _, body = await connection.answer()
     assert status == 503
@@ -486,8 +416,9 @@ async def test_without_a_lease_there_is_no_answer(there: Served) -> None:
     await connection.close()
 
 
-async def test_a_defect_is_a_500(there: Served, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    connection = await there.connect()
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_a_defect_is_a_500(there: Served, monkeypatch: pytest.MonkeyPatch, caplog: Any, is_known: bool) -> None:
+    connection = await there.connect(is_known=is_known)
     connection.send(QUICK[0])
     await connection.answer()
 

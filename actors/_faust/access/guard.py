@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import web
 from aiohttp.log import server_logger
@@ -28,6 +28,21 @@ from actors._faust.access.settings import is_guarded, is_local
 from actors._faust.queries.problems import Handler, Problem, problems
 
 CALLER: web.RequestKey[Caller] = web.RequestKey("actors_caller", Caller)
+
+
+class Pass(NamedTuple):
+    """That a sender was let in to read, with what a request says beside its line.
+
+    Attributes:
+        client: whose requests are counted, None if nobody's are.
+        version: of the tokens by which it was decided.
+    """
+
+    client: str | None
+    version: int
+
+
+PASS: web.RequestKey[Pass] = web.RequestKey("actors_pass", Pass)
 
 
 class Guard:
@@ -106,13 +121,32 @@ class Guard:
             self._count(f"address {address_of(request)}")
             raise
         request[CALLER] = caller
+        client = None
         if not caller.is_worker and (caller.is_known or caller.level < Level.ADMIN):
-            self._count(caller.name if caller.is_known else f"address {address_of(request)}")
+            client = caller.name if caller.is_known else f"address {address_of(request)}"
+            self._count(client)
         if caller.level < needed:
             raise self.callers.refusal(request, caller, needed)
+        if not caller.has_cookie:
+            # A login ends with time.
+            request[PASS] = Pass(client, self.tokens.version)
         if caller.sends_itself and request.method not in SAFE_METHODS:
             check_origin(request, caller)
         return needed
+
+    def again(self, allowed: Pass) -> bool:
+        """Let a sender in again, on the same connection and with the same headers; False where `admit` has to look."""
+        if self._in_flight >= MAX_IN_FLIGHT or allowed.version != self.tokens.version:
+            return False
+        return allowed.client is None or not self._rates.take(allowed.client)
+
+    def enter(self) -> None:
+        """Count a question that waits, until `leave`."""
+        self._in_flight += 1
+
+    def leave(self) -> None:
+        """End what `enter` began."""
+        self._in_flight -= 1
 
     def _count(self, client: str) -> None:
         wait_s = self._rates.take(client)
@@ -228,6 +262,11 @@ def protect(
     if page is not None:
         page.add_routes(part)
     web_app.add_subapp(prefix, part)
+
+
+def pass_of(request: web.BaseRequest) -> Pass | None:
+    """Give what counts for further requests with the same headers on the same connection; None where each is new."""
+    return request.get(PASS)
 
 
 def caller_of(request: web.Request) -> Caller:

@@ -12,7 +12,6 @@ import msgspec
 from aiohttp import web
 from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http import SERVER_SOFTWARE
-from multidict import getversion
 
 from actors.errors import NotOwnerError, NotReadyError
 
@@ -29,44 +28,28 @@ JSON_HEADERS = {**NO_STORE, "Content-Type": "application/json"}
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Reply(web.Response):
-    """A response with a body of bytes and headers of ours, which can be written in one go."""
-
-    _untouched: object = None
-
-    @classmethod
-    def json(cls, body: bytes) -> Reply:
-        """Give an answer: a copy of one that aiohttp made, which looks at much that is always the same."""
-        made = cls.__new__(cls)
-        made.__dict__.update(_ANSWER.__dict__)
-        made._state = {}
-        made._headers = headers = _ANSWER._headers.copy()
-        made._untouched = _version(headers)
-        made._body = body
-        return made
-
-    def wire(self) -> bytes:
-        """Give the whole response to a GET by HTTP/1.1 on a connection that stays open."""
-        body = self._body
-        if not isinstance(body, bytes):
-            raise TypeError(f"a body of {type(body).__name__}")
-        if self._untouched == _version(self._headers) and self._status == HTTPStatus.OK:
-            head = _ANSWERS_HEAD
-        else:
-            head = _head(self._status, self._reason, self._headers)
-        return b"%b%d\r\nDate: %b\r\n\r\n%b" % (head, len(body), rfc822_formatted_time().encode(), body)
+def answered(body: bytes) -> web.Response:
+    """Give an answer in JSON."""
+    return web.Response(body=body, headers=JSON_HEADERS)
 
 
-def _head(status: int, reason: str, headers: Mapping[str, str]) -> bytes:
-    lines = [f"HTTP/1.1 {status} {reason}", *(f"{name}: {value}" for name, value in headers.items())]
+def wire(body: bytes) -> bytes:
+    """Give all bytes of an answer in JSON, on a connection that stays open: what aiohttp makes of `answered`."""
+    return _wire(_ANSWERS_HEAD, body)
+
+
+def _wire(head: bytes, body: bytes) -> bytes:
+    return b"%b%d\r\nDate: %b\r\n\r\n%b" % (head, len(body), rfc822_formatted_time().encode(), body)
+
+
+def _head(status: int, headers: Mapping[str, str]) -> bytes:
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{name}: {value}" for name, value in headers.items())]
     if any("\r" in line or "\n" in line for line in lines):
         raise ValueError("a line's end in a header")
     return "\r\n".join([*lines, f"Server: {SERVER_SOFTWARE}", "Content-Length: "]).encode()
 
 
-_version: Callable[[Any], object] = getversion
-_ANSWER = Reply(body=b"", headers=JSON_HEADERS)
-_ANSWERS_HEAD = _head(_ANSWER.status, _ANSWER.reason, _ANSWER.headers)
+_ANSWERS_HEAD = _head(200, JSON_HEADERS)
 
 
 class Problem(Exception):  # noqa: N818  RFC 9457's word
@@ -101,7 +84,16 @@ class Problem(Exception):  # noqa: N818  RFC 9457's word
 
     def response(self) -> web.Response:
         """Give the reply."""
-        headers = {**NO_STORE, **self.headers}
+        headers, body = self._content()
+        return web.Response(body=body, status=self.status, headers=headers)
+
+    def wire(self) -> bytes:
+        """Give all bytes of the reply, on a connection that stays open."""
+        headers, body = self._content()
+        return _wire(_head(self.status, headers), body)
+
+    def _content(self) -> tuple[dict[str, str], bytes]:
+        headers = {**NO_STORE, **self.headers, "Content-Type": CONTENT_TYPE}
         if self.status in (429, 503):
             headers["Retry-After"] = str(math.ceil(self.more.get("retry_after_ms", 1000) / 1000))
         content = {
@@ -111,8 +103,7 @@ class Problem(Exception):  # noqa: N818  RFC 9457's word
             "detail": self.detail,
             **self.more,
         }
-        body = msgspec.json.encode(content)
-        return Reply(body=body, status=self.status, content_type=CONTENT_TYPE, headers=headers)
+        return headers, msgspec.json.encode(content)
 
 
 def bad_request(kind: str, detail: str) -> Problem:

@@ -1,256 +1,261 @@
-"""Answers a question for a key while its bytes are read, where nothing has to be waited for.
+"""Answers a question for a key without an asyncio task, and without reading its headers again.
 
-aiohttp runs each request in an asyncio task of its own over three turns of the event loop, finds the handler in its
-router by way of the path's parts, and writes the reply's head from a dictionary. That costs more than the answer does.
-Here the same handler runs behind the same middlewares, as a coroutine that is driven by hand:
+A client that keeps its connection open sends the same headers with every request. aiohttp parses the first request,
+finds its handler and has the guard look at who sends it. From then on, what comes in one piece and is a request line
+in front of the very bytes of headers that aiohttp has read and the guard has let in on this connection says nothing
+new but its line. The line is read here, and the question is answered while it is read, or when the commit that is
+under way ends.
 
-- it ends at once, which is the rule: the reply is written, in the order of the requests;
-- it waits for a future (the end of a commit, the group's coordinator): it goes on in that future's callback;
-- it wants a task (`in_task`), because it asks another worker: aiohttp runs the rest, as it runs all other requests.
+Everything else is aiohttp's: the first request of a connection, other headers, other routes, requests that come in
+pieces or several at once, bodies, what another worker has to be asked for, what goes wrong in an unknown way. It gets
+the same bytes, and does all of it itself.
 
-A coroutine that is driven by hand has no current task: what needs one, as `asyncio.timeout`, comes after `in_task`.
+When it holds:
 
-aiohttp's parser, limits, keep-alive and shutdown are what they were. What is used of its inside is checked when the
-server is made; an aiohttp that has another one answers all requests in its own way.
+- Between two requests only: aiohttp's parser has nothing of an unfinished one, because all that it was given since it
+  last had nothing is one request, head and body, and that was handled.
+- Answers keep the order of their requests: while aiohttp is at one, nothing is answered here, and while a question
+  waits here, what comes behind it waits too.
+- Who is let in is counted each time, and what the guard knows of a sender counts until its tokens change.
+
+aiohttp's keep-alive and shutdown are what they were. What is used of its inside is checked when the server is made; an
+aiohttp that has another one answers all requests in its own way.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import functools
 import re
-import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import unquote_to_bytes
 
-from aiohttp import HttpVersion11, hdrs, web
-from aiohttp.http_parser import HttpRequestParser, RawRequestMessage
-from aiohttp.streams import EMPTY_PAYLOAD
-from aiohttp.web_protocol import RequestHandler, _ErrInfo
+from aiohttp import hdrs, web
+from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
-from aiohttp.web_urldispatcher import AbstractRoute, UrlMappingMatchInfo
 
+from actors._faust.access.guard import Guard, Pass, pass_of
+from actors._faust.access.limits import MAX_PATH_BYTES
 from actors._faust.access.rest import is_own
-from actors._faust.queries.problems import Reply
-
-Answering = Coroutine[Any, Any, web.StreamResponse]
+from actors._faust.queries.problems import Problem, not_ready, wire
+from actors._faust.queries.question import Question
+from actors.runtime.meters import QueryMeters
 
 _USED = {
-    *("_messages", "_waiter", "_close", "_force_close", "_upgraded", "_paused", "_buffer_paused", "_parser"),
-    *("_keepalive_handle", "_keepalive_timeout", "_next_keepalive_close_time", "_request_in_progress"),
-    *("_handler_waiter", "_request_factory", "_request_handler", "_task_handler", "_manager", "_loop"),
+    *("_messages", "_waiter", "_upgraded", "_paused", "_loop", "_manager", "_request_handler"),
+    *("_keepalive_timeout", "_next_keepalive_close_time", "_request_in_progress", "_handler_waiter"),
 }
-_NO_WRITER: Any = None
+_END = b"\r\n\r\n"
+_METHOD = b"GET "
+_VERSION = b" HTTP/1.1"
 
-
-@types.coroutine
-def in_task() -> Generator[None, None, None]:
-    """Wait until the coroutine runs in an asyncio task, which it does at once where it isn't driven by hand."""
-    if asyncio.current_task() is None:
-        yield
-
-
-@types.coroutine
-def _rest(answering: Answering) -> Generator[Any, Any, web.StreamResponse]:
-    """Go on with a coroutine that has begun, which `await` refuses to."""
-    try:
-        waited = answering.send(None)
-        while True:
-            try:
-                got = yield waited
-            except BaseException as error:
-                waited = answering.throw(error)
-            else:
-                waited = answering.send(got)
-    except StopIteration as end:
-        response: web.StreamResponse = end.value
-        return response
-
-
-class KeyMatch(UrlMappingMatchInfo):
-    """What the router finds of a question for a key, and the parts of its target as they came."""
-
-    __slots__ = ("raw_key", "raw_query")
-    raw_key: str
-    raw_query: str
+Ask = Callable[[str, bytes, str], Question]
 
 
 class QuickRoute:
-    """The route of questions for one key, beside aiohttp's router.
+    """Questions for one key, as they are in a request's line.
 
     Args:
-        root: the web server's application.
-        part: the one that is mounted in it, with its middlewares.
-        route: in `part`, `/{store}/{key}`.
-        prefix: where it is mounted.
-
-    Attributes:
-        handler: makes the coroutine that answers a request.
+        prefix: where they are mounted.
+        ask: gives the question for a key of a store, from its name, the key's bytes and what the URL's query says.
+        guard: lets senders in.
+        meters: gives what counts questions.
     """
 
-    def __init__(self, root: web.Application, part: web.Application, route: AbstractRoute, prefix: str) -> None:
-        self._apps = [root, part]
-        self._route = route
+    def __init__(self, prefix: str, ask: Ask, guard: Guard, meters: Callable[[], QueryMeters]) -> None:
+        self.guard = guard
+        self.meters = meters
+        self._ask = ask
         # Other routes, what could be one of them when it is decoded, and what its router takes for no store's name are
         # left to aiohttp.
-        self._target = re.compile(
-            rf"{prefix}/([^%/?#{{}}]+)/"
-            r"(?!_count(?:$|\?)|_many(?:$|\?)|_[^?]*%|%5[Ff]|%2[Ee]|\.{1,2}(?:$|\?))([^/?#]+)(?:\?([^#]*))?"
+        self._line = re.compile(
+            rb"GET %b/([^%%/?#{}\x00-\x20\x7f-\xff]+)/"
+            rb"(?!_count[ ?]|_many[ ?]|_[^? ]*%%|%%5[Ff]|%%2[Ee]|\.{1,2}[ ?])([^/?#\x00-\x20\x7f-\xff]+)"
+            rb"(?:\?([^#\x00-\x20\x7f-\xff]*))? HTTP/1\.1" % prefix.encode()
         )
-        handler: Callable[..., Any] = route.handler
-        for middleware in reversed(part.middlewares):
-            handler = functools.partial(middleware, handler=handler)
-        self.handler = handler
 
-    def match(self, message: RawRequestMessage) -> KeyMatch | None:
-        """Give what aiohttp's router would find, None if this isn't a question that is answered here."""
-        if message.method != hdrs.METH_GET or message.version != HttpVersion11 or message.should_close:
+    def question(self, data: bytes, end: int) -> Question | None:
+        """Give what the request line `data[:end]` asks for, None if aiohttp has to look at it."""
+        found = self._line.fullmatch(data, 0, end)
+        if found is None or end > MAX_PATH_BYTES:
             return None
-        target = message.path
-        found = self._target.fullmatch(target) if target.isascii() else None
-        if found is None or message.upgrade or message.chunked or hdrs.EXPECT in message.headers:
+        store, key, query = found.groups(b"")
+        if b"%" in key:
+            key = unquote_to_bytes(key)
+        try:
+            return self._ask(store.decode(), key, query.decode())
+        except Exception:
             return None
-        store, key, query = found.groups("")
-        match = KeyMatch({"store": store, "key": key}, self._route)
-        match.raw_key = key
-        match.raw_query = query
-        match._apps = self._apps
-        match._current_app = self._apps[1]
-        match._frozen = True
-        return match
+
+
+class _Asked(NamedTuple):
+    """A question, its request's bytes, and when it came by the loop's time."""
+
+    question: Question
+    data: bytes
+    began_s: float
 
 
 class QuickProtocol(RequestHandler):
     """A client's connection."""
 
-    __slots__ = ("_begun", "_is_parked", "_quick")
+    __slots__ = ("_behind", "_first", "_known", "_pass", "_quick", "_taken", "_waits")
 
     def __init__(self, manager: web.Server, *, quick: QuickRoute, **options: Any) -> None:
         super().__init__(manager, **options)
         self._quick = quick
-        # The first of `_messages` waits for a future, and nothing of its connection is answered before.
-        self._is_parked = False
-        # The first of `_messages` has begun, and aiohttp is to run the rest.
-        self._begun: tuple[BaseRequest, Answering] | None = None
-        self._request_factory = functools.partial(self._request, manager.request_factory)
-        self._request_handler = functools.partial(self._answer, manager.request_handler)
+        # What aiohttp was given since its parser had nothing unfinished: the first piece, and how many bytes.
+        self._first = b""
+        self._taken = 0
+        # The headers that mean what they meant, with the ends of lines around them, and who was let in with them.
+        self._known: bytes | None = None
+        self._pass: Pass | None = None
+        # A question waits for a commit's end, and behind it what came meanwhile.
+        self._waits: asyncio.Future[None] | None = None
+        self._behind = b""
+        self._request_handler = partial(self._handled, manager.request_handler)
 
     # --- what aiohttp calls ----------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes as aiohttp does, and answer what can be answered at once."""
-        waiter = self._waiter
-        if waiter is None or waiter.done():
-            super().data_received(data)
+        """Answer what is known but for its line; give aiohttp everything else."""
+        if self._waits is not None:
+            self._keep_back(data)
             return
-        # Unseen, it isn't woken by what is parsed now.
-        self._waiter = None
-        try:
-            super().data_received(data)
-        finally:
-            self._waiter = waiter
-        if not self._is_parked:
-            self._go_on()
+        known = self._known
+        if known is None or self._taken or not data.endswith(known) or not self._answer(data, len(data) - len(known)):
+            self._pass_on(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """End what nobody waits for any more."""
         super().connection_lost(exc)
-        self._drop()
+        if self._waits is not None:
+            self._waits.cancel()
 
-    def _request(self, factory: Callable[..., BaseRequest], *args: Any) -> BaseRequest:
-        """Give the request that has begun, with the writer that it lacks; else make one as aiohttp does."""
-        if self._begun is None:
-            return factory(*args)
-        request = self._begun[0]
-        request._payload_writer = args[3]
-        return request
+    async def _handled(self, handler: Callable[..., Awaitable[web.StreamResponse]], request: BaseRequest) -> Any:
+        response = await handler(request)
+        self._learn(request)
+        return response
 
-    async def _answer(self, handler: Callable[..., Awaitable[web.StreamResponse]], request: BaseRequest) -> Any:
-        if self._begun is None or self._begun[0] is not request:
-            return await handler(request)
-        (_, answering), self._begun = self._begun, None
-        return await _rest(answering)
+    def _pass_on(self, data: bytes) -> None:
+        if not self._taken:
+            self._first = data
+        self._taken += len(data)
+        super().data_received(data)
 
-    # --- by hand ---------------------------------------------------------------------------------------------------
-
-    def _go_on(self, is_answered: bool = True) -> None:
-        """Answer requests in their order, and leave the rest to aiohttp from one on that can't be answered here."""
-        while is_answered and self._messages:
-            is_answered = self._answer_first()
-        if is_answered or self._is_parked:
+    def _learn(self, request: BaseRequest) -> None:
+        """Take note of a request that was handled, if nothing came behind it."""
+        first, end = self._first, self._first.find(_END) + len(_END)
+        is_whole = end >= len(_END) and end + (request.content_length or 0) == self._taken
+        if not is_whole or self._messages or self._upgraded or hdrs.TRANSFER_ENCODING in request.headers:
             return
-        if self._waiter is None or self._waiter.done():
-            self._drop()
-        else:
-            self._waiter.set_result(None)
+        self._first, self._taken = b"", 0
+        self._pass = pass_of(request)
+        self._known = None if self._pass is None else _known(first[:end], request)
 
-    def _answer_first(self) -> bool:
-        """Tell whether the first request could be answered."""
-        if self._close or self._force_close or self._upgraded or self._paused or self._buffer_paused:
-            return False
-        message, payload = self._messages[0]
-        manager, task = self._manager, self._task_handler
-        if payload is not EMPTY_PAYLOAD or manager is None or task is None or self._keepalive_handle is None:
-            return False
-        if isinstance(message, _ErrInfo) or (match := self._quick.match(message)) is None:
-            return False
-        # It gets a writer when aiohttp goes on with it.
-        request: Any = manager.request_factory(message, payload, self, _NO_WRITER, task)
-        request._match_info = match
-        return self._drive(request, self._quick.handler(request), contextvars.copy_context())
+    # --- answers ---------------------------------------------------------------------------------------------------
 
-    def _drive(self, request: web.Request, answering: Answering, context: contextvars.Context) -> bool:
-        """Go on with an answer; tell whether it was given."""
-        try:
-            waited = context.run(answering.send, None)
-        except StopIteration as end:
-            return self._write(request, end.value)
-        except BaseException as error:
-            self._begun = request, _raised(error)
+    def _answer(self, data: bytes, end: int) -> bool:
+        """Tell whether a request is answered here, now or soon."""
+        waiter, allowed, quick = self._waiter, self._pass, self._quick
+        # aiohttp is at a request, or closes, or the client doesn't read.
+        if waiter is None or waiter.done() or self._paused or allowed is None:
             return False
-        if waited is None:
-            self._begun = request, answering
+        question = quick.question(data, end)
+        if question is None:
             return False
-        # As an asyncio task tells a future that it took notice.
-        waited._asyncio_future_blocking = False
-        self._is_parked = self._request_in_progress = True
-        waited.add_done_callback(lambda _: self._resume(request, answering, context))
-        return False
-
-    def _resume(self, request: web.Request, answering: Answering, context: contextvars.Context) -> None:
-        self._is_parked = self._request_in_progress = False
-        self._go_on(self._drive(request, answering, context))
-        if not self._is_parked and self._handler_waiter is not None and not self._handler_waiter.done():
-            self._handler_waiter.set_result(None)
-
-    def _write(self, request: web.Request, response: web.StreamResponse) -> bool:
-        transport, manager, parser = self.transport, self._manager, self._parser
-        if not isinstance(response, Reply) or response.keep_alive is False:
-            self._begun = request, _given(response)
+        asked = _Asked(question, data, self._loop.time())
+        content = _content(question, None)
+        if not quick.guard.again(allowed):
             return False
-        if transport is None or transport.is_closing() or manager is None or parser is None:
-            return False
-        transport.write(response.wire())
-        self._messages.popleft()
-        parser.message_consumed()
-        manager.requests_count += 1
-        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+        if content is None:
+            return self._wait(asked, question.now_s())
+        self._write(asked, *content)
         return True
 
-    def _drop(self) -> None:
-        """End what has begun and won't be run."""
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            begun[1].close()
+    def _wait(self, asked: _Asked, since_s: float) -> bool:
+        """Wait for the end of the commit that is under way; tell whether there is one."""
+        ended = asked.question.commit_end(since_s)
+        if ended is None:
+            return False
+        quick = self._quick
+        quick.guard.enter()
+        quick.meters().in_flight += 1
+        self._waits, self._request_in_progress = ended, True
+        self._next_keepalive_close_time = asked.began_s + self._keepalive_timeout
+        ended.add_done_callback(partial(self._resume, asked, since_s))
+        return True
+
+    def _resume(self, asked: _Asked, since_s: float, ended: asyncio.Future[None]) -> None:
+        """Answer a question that has waited."""
+        quick = self._quick
+        self._waits, self._request_in_progress = None, False
+        quick.guard.leave()
+        quick.meters().in_flight -= 1
+        if ended.cancelled() or self.transport is None:
+            return
+        if ended.exception() is not None:
+            self._write(asked, 503, not_ready(str(asked.question.too_late())).wire())
+        else:
+            content = _content(asked.question, since_s)
+            if content is not None:
+                self._write(asked, *content)
+            elif self._wait(asked, since_s):
+                return
+            else:
+                self._pass_on(asked.data)
+        if self._handler_waiter is not None and not self._handler_waiter.done():
+            self._handler_waiter.set_result(None)
+        self._let_go()
+
+    def _write(self, asked: _Asked, status: int, content: bytes) -> None:
+        transport, manager, now_s = self.transport, self._manager, self._loop.time()
+        if transport is None or manager is None:
+            return
+        transport.write(content)
+        manager.requests_count += 1
+        self._next_keepalive_close_time = now_s + self._keepalive_timeout
+        self._quick.meters().answered(status, now_s - asked.began_s)
+
+    def _keep_back(self, data: bytes) -> None:
+        if not self._behind and self.transport is not None:
+            self.transport.pause_reading()
+        self._behind += data
+
+    def _let_go(self) -> None:
+        behind, self._behind = self._behind, b""
+        if behind and self.transport is not None:
+            self.transport.resume_reading()
+            self.data_received(behind)
 
 
-async def _given(response: web.StreamResponse) -> web.StreamResponse:
-    return response
+def _known(head: bytes, request: BaseRequest) -> bytes | None:
+    """Give the headers of a request that mean the same behind another line, None if they may mean something else."""
+    end = head.find(b"\r\n")
+    known = head[end:]
+    if not head.startswith(_METHOD) or not head.endswith(_VERSION, 0, end) or hdrs.EXPECT in request.headers:
+        return None
+    if request.content_length:
+        # The body may come behind the headers the next time, and would be taken for a request.
+        return None
+    # One line for each header: aiohttp read the same lines.
+    lines = known.count(b"\n")
+    return known if lines == known.count(b"\r\n") == len(request.raw_headers) + 2 else None
 
 
-async def _raised(error: BaseException) -> web.StreamResponse:
-    raise error
+def _content(question: Question, since_s: float | None) -> tuple[int, bytes] | None:
+    """Give the status and all bytes of an answer, None if it can't be given now or here.
+
+    What goes wrong goes wrong in aiohttp's way too, which says what it is.
+    """
+    try:
+        held = question.held(since_s)
+        return None if held is None else (200, wire(question.content(held)))
+    except Problem as problem:
+        return problem.status, problem.wire()
+    except Exception:
+        return None
 
 
 class _QuickServer(web.Server):
@@ -297,5 +302,4 @@ def _suits(app: web.Application) -> bool:
     """Tell whether nothing of the user's own is in the way of every request, and aiohttp's inside is the known one."""
     hooks = [hook for hook in app.on_response_prepare if getattr(hook, "__module__", "") != "aiohttp_cors.cors_config"]
     known = {name for base in RequestHandler.__mro__ for name in getattr(base, "__slots__", ())}
-    is_known = known >= _USED and hasattr(HttpRequestParser, "message_consumed")
-    return all(map(is_own, app.middlewares)) and not hooks and is_known
+    return all(map(is_own, app.middlewares)) and not hooks and known >= _USED

@@ -16,6 +16,7 @@ from actors._core.pages import Part, decode_place
 from actors._core.partitioner import partition_for
 from actors._faust.access import Level, needs, protect
 from actors._faust.access.callers import HOP
+from actors._faust.access.guard import GUARD, Guard
 from actors._faust.codecs import key_codec
 from actors._faust.queries import answers
 from actors._faust.queries.answers import Asked, Page, Values
@@ -28,19 +29,19 @@ from actors._faust.queries.parameters import (
     ManyBody,
     Parameters,
     arguments,
-    bytes_of,
     json_body,
     key_in_path,
     many_body,
 )
-from actors._faust.queries.problems import Handler, Problem, Reply, bad_request
-from actors._faust.queries.quick import KeyMatch, QuickRoute, QuickRunner, in_task
+from actors._faust.queries.problems import Handler, Problem, answered, bad_request
+from actors._faust.queries.question import Question
+from actors._faust.queries.quick import QuickRoute, QuickRunner
 from actors._faust.queries.routing import ANSWER_S, Router, wanted
 from actors._faust.queries.service import QueryService, service_of
 from actors.errors import ReadOnlyQueryError, Rejected
 from actors.ports import TopicPartition
 from actors.runtime.actor import Actor
-from actors.runtime.queries import Bounds, Held
+from actors.runtime.queries import Bounds
 from actors.runtime.query_methods import Asked as AskedActor
 from actors.runtime.query_methods import Query
 from actors.runtime.spec import ActorSpec
@@ -78,8 +79,7 @@ class QueryRoutes:
         """Give the part of the web server that is mounted under `/actors`."""
         routes = web.Application()
         # The router tries one after the other: the most frequent first.
-        of_key = routes.router.add_get(r"/{store}/{key:(?!_count$|_many$|_ask/)[\s\S]*}", self.one)
-        self.quick = functools.partial(QuickRoute, part=routes, route=of_key, prefix=PREFIX)
+        routes.router.add_get(r"/{store}/{key:(?!_count$|_many$|_ask/)[\s\S]*}", self.one)
         routes.router.add_get("", self.overview)
         routes.router.add_get("/", self.overview)
         routes.router.add_get("/openapi.json", self.openapi)
@@ -89,6 +89,10 @@ class QueryRoutes:
         routes.router.add_get(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
         routes.router.add_post(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
         return routes
+
+    def quick(self, guard: Guard) -> QuickRoute:
+        """Give the way past aiohttp of questions for a key."""
+        return QuickRoute(PREFIX, self.question, guard, lambda: self._app.actor_service.meters.queries)
 
     @web.middleware
     async def measured(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -108,29 +112,35 @@ class QueryRoutes:
     async def one(self, request: web.Request) -> web.StreamResponse:
         """Give the value of a key."""
         match = request.match_info
-        if isinstance(match, KeyMatch):
-            given, said = bytes_of(match.raw_key), _said(match.raw_query)
-        else:
-            given, said = key_in_path(request, 3), _said(request.rel_url.raw_query_string)
-        service = service_of(self._app)
-        spec, coding = self._store(match["store"], service)
+        question = self.question(match["store"], key_in_path(request, 3), request.rel_url.raw_query_string)
+
+        async def here(_: list[int]) -> web.StreamResponse:
+            return answered(question.content(question.held() or await question.waited()))
+
+        return await self._at_the_owner(question.router, request, question.spec, question.partition, here, None)
+
+    def question(self, store: str, given: bytes, query: str) -> Question:
+        """Give the question for a key.
+
+        Args:
+            store: the store's name.
+            given: the key as the URL has it, percent-decoded.
+            query: what the URL says beside its path, as it came.
+
+        Raises:
+            Problem: it can't be asked like this.
+        """
+        said, service = _said(query), service_of(self._app)
+        spec, coding = self._store(store, service)
         key = coding.key_of_url(given, said.encoding)
         if said.has_partition or coding.store.placement == "task":
             named = said.parameters.number("partition", 0, spec.partition_count - 1)
             partition = _partition(spec, coding.store, key, named)
         else:
             partition = partition_for(key, spec.partition_count)
-        is_raw, router = said.is_raw, service.router if said.read == "committed" else service.copies
-        reader = router.reader
-        at_once = reader.at_once(spec, coding.store.name, partition)
-        if at_once is not None:
-            return _value(coding, at_once, key, is_raw=is_raw)
-
-        async def here(_: list[int]) -> web.StreamResponse:
-            held = await reader.hold_one(spec, coding.store.name, partition)
-            return _value(coding, held, key, is_raw=is_raw)
-
-        return await self._at_the_owner(router, request, spec, partition, here, None)
+        return Question(
+            service.router if said.read == "committed" else service.copies, spec, coding, partition, key, said.is_raw
+        )
 
     @needs(Level.READ)
     async def many(self, request: web.Request) -> web.StreamResponse:
@@ -331,7 +341,6 @@ class QueryRoutes:
         if router.reader.has(spec, partition):
             with contextlib.suppress(*router.elsewhere):
                 return await here([partition])
-        await in_task()
 
         async def there(address: str, _: list[int]) -> web.StreamResponse:
             return await router.relay(request, address, body)
@@ -386,12 +395,12 @@ def answer_quickly(web_server: Any) -> None:
     """Have Faust's web server answer questions for one key while it reads them, unless it runs otherwise than usual."""
     if type(getattr(web_server, "_runner", None)) is web.AppRunner and web_server._runner.server is None:
         web_app: web.Application = web_server.web_app
-        web_server._runner = QuickRunner(web_app, lambda: web_app[MOUNTED].quick(web_app), access_log=None)
+        web_server._runner = QuickRunner(web_app, lambda: web_app[MOUNTED].quick(web_app[GUARD]), access_log=None)
 
 
 def reply(content: Mapping[str, Any]) -> web.Response:
     """Give an answer."""
-    return Reply.json(json_bytes(content))
+    return answered(json_bytes(content))
 
 
 class _Said(NamedTuple):
@@ -415,19 +424,6 @@ def _parsed(query: str) -> _Said:
 
 
 _said_often = functools.lru_cache(maxsize=256)(_parsed)
-
-
-def _value(coding: StoreCoding, held: Held, key: bytes, *, is_raw: bool) -> web.StreamResponse:
-    found, answer = answers.one_value(coding, held, key, is_raw=is_raw)
-    if found.value is None:
-        raise _absent(coding.store.name, answer)
-    return Reply.json(json_bytes(answer))
-
-
-def _absent(store: str, answer: dict[str, Any]) -> Problem:
-    key = msgspec.json.decode(json_bytes(answer["key"]))
-    more = {name: answer[name] for name in ("partition", "position", "read", "staleness_ms")}
-    return Problem(404, "no-such-key", "The key isn't there", f"store {store} has no key {key!r}", key=key, **more)
 
 
 def _partition(spec: ActorSpec, store: Store[Any, Any], key: bytes, given: int | None) -> int:
