@@ -197,6 +197,19 @@ def test_a_minute_of_refusals_is_a_few_lines_a_second(
     assert len(lines) <= 12 * 62
 
 
+async def test_headers_that_are_too_large_for_a_question_arent_learned_from_another_page() -> None:
+    large = [f"Authorization: Bearer {READ}", *(f"X-{number}: {'x' * 6_000}" for number in range(3))]
+    async with asked(**TOKENS) as server:
+        connection = await server.connect()
+        statuses = []
+        # The first question is aiohttp's, whatever comes before: the worker asks the group whether it is in it.
+        for target, headers in ((KEY, large[:1]), ("/", large), ("/", large), (KEY, large)):
+            connection.send(get(target, *headers))
+            statuses.append((await connection.answer())[0])
+        await connection.close()
+    assert statuses == [200, 200, 200, 431]
+
+
 async def test_a_body_that_comes_behind_its_headers_is_no_request() -> None:
     """Somebody's proxy that is sent a GET with a body would give its answers to others."""
     body = get("/actors/words/k1")
