@@ -3,7 +3,7 @@
 Every account is an actor with its balance as state. A transfer asks one account for the money and tells the other to
 take it: it is never lost, and never there twice, whichever worker is killed when. Asked again after a crash, an account
 gives the answer that it gave before. What an account has is told to whoever asks over HTTP, without a message:
-`curl localhost:6066/actors/Account/_ask/can_pay/ada?cents=300`.
+`curl 'localhost:6066/actors/Account/_ask/can_pay/ada?cents=300'`.
 """
 
 import os

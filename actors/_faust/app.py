@@ -316,6 +316,8 @@ class App(FaustApp):
     async def tell(self, actor: Any, key: Any, message: Any) -> None:
         """Send `message` to the actor of `key` from outside of handlers; returns when the broker has it.
 
+        A script has to `await app.producer.stop()` at its end; a worker does so by itself.
+
         Args:
             actor: an actor's class, its function, or its name.
             key: which one of them.

@@ -30,6 +30,7 @@ PAGE = "/metrics"
 PREFIX = "faust_actors_"
 _TASK = ("actor", "partition")
 _STORE = ("actor", "store", "partition")
+_COPY = ("actor", "store", "partition", "role")
 
 Number = float | None
 _in_own_thread = in_threads(1, "metrics")
@@ -50,6 +51,7 @@ _GAUGES: Iterable[tuple[str, str, Callable[[TaskStatus], Number]]] = (
     ("queued_records", "Records that wait in memory for the handler.", lambda task: task.queued),
     ("overlay_bytes", "About what is held in memory until the next commit.", lambda task: task.overlay_bytes),
     ("parked_messages", "Messages that were put aside.", lambda task: task.parked),
+    ("parked_effects", "Effects that were given up, one a key.", lambda task: task.parked_effects),
     ("pending_timers", "About how many timers are set.", lambda task: task.pending_timers),
     ("task_epoch", "The epoch of the partition's ownership.", lambda task: task.epoch or None),
     ("last_commit_timestamp_seconds", "When the newest commit began.", lambda task: _seconds(task.last_commit_at_ms)),
@@ -119,6 +121,7 @@ def families(seen: WorkerStatus) -> Iterator[Metric]:
     yield from _states(seen)
     yield from _restoring(seen)
     yield from _stores(seen)
+    yield from _copies(seen)
     yield from _queries(seen)
 
 
@@ -188,6 +191,30 @@ def _stores(seen: WorkerStatus) -> Iterator[Metric]:
         if found:
             family.add_metric((), max(found))
         yield family
+
+
+def _copies(seen: WorkerStatus) -> Iterator[Metric]:
+    shall = GaugeMetricFamily(
+        PREFIX + "assigned_copies", "Partitions that the worker shall keep copies of.", labels=("actor", "role")
+    )
+    does = GaugeMetricFamily(PREFIX + "copies", "Partitions whose copies it follows.", labels=("actor", "role"))
+    followed = seen.followed_copies()
+    for actor, roles in seen.assigned_copies.items():
+        for role, count in roles.items():
+            shall.add_metric((actor, role), count)
+            does.add_metric((actor, role), followed[actor, role])
+    yield from (shall, does)
+    lag = GaugeMetricFamily(PREFIX + "copy_lag_records", "Changelog offsets that the copy lacks.", labels=_COPY)
+    since = GaugeMetricFamily(
+        PREFIX + "copy_current_timestamp_seconds", "All that was committed before is in the copy.", labels=_COPY
+    )
+    for copy in seen.copies:
+        labels = copy.actor, copy.store, str(copy.partition), copy.role.value
+        if copy.lag is not None:
+            lag.add_metric(labels, copy.lag)
+        if copy.current_ms is not None:
+            since.add_metric(labels, copy.current_ms / 1000)
+    yield from (lag, since)
 
 
 def _queries(seen: WorkerStatus) -> Iterator[Metric]:

@@ -112,6 +112,11 @@ class ActorService(Service):  # type: ignore[misc]
         return [] if self._standbys is None else self._standbys.copies
 
     @property
+    def assigned_copies(self) -> dict[str, dict[str, int]]:
+        """By actor and role, of how many partitions this worker shall keep copies."""
+        return {} if self._standbys is None else self._standbys.assigned()
+
+    @property
     def setup(self) -> Setup | None:
         """The app's settings as this worker has read them, None before it has."""
         return self._setup

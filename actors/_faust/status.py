@@ -30,5 +30,7 @@ def status(app: App) -> WorkerStatus:
             partitions={} if service.worker is None else service.worker.partitions,
             end_offset=service.end_offset,
             position=service.position,
+            copies=service.copies,
+            assigned_copies=service.assigned_copies,
         ),
     )

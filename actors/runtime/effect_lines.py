@@ -3,6 +3,7 @@
     ready      the head may run
     waiting    the head's next attempt is due later
     held       the head is under way, or its outcome isn't committed: whoever has taken it says so
+    parked     the head is given up, or can't be read: nothing of the line runs until somebody acts
 
 Only what is committed is looked at. Lines are found by a walk through the store, and after each commit that changed
 them. The walk stops when enough is known, and goes on when that is done; lines for which there was no room then are
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from actors.ports import Clock
-from actors.runtime.effect_calls import END, PREFIX, Head, Mark, decoded, line_bounds, line_of
+from actors.runtime.effect_calls import END, PREFIX, EffectRecord, Head, Mark, decoded, line_bounds, line_of
 from stores._core.record import STAMP_BYTES
 from stores.ports import PartitionStore
 
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HELD_LINES = 1_000
-"""How many lines are known to be ready, and how many to wait."""
+"""How many lines are known to be ready, how many to wait, and how many to be parked."""
 WALK_KEYS = 1_000
 """How many keys of the store are looked at in one go."""
 LOOK_AGAIN_S = 1.0
 _AT_ONCE_S = 0.001
+_UNREADABLE = EffectRecord(id="", name="", args=[], kwargs={}, parked=True)
+"""In the place of a record that can't be read: it holds its line up as a parked one does."""
 
 
 class Lines:
@@ -69,6 +72,8 @@ class Lines:
         self._waiting: dict[bytes, tuple[float, Mark]] = {}
         self._alarms: list[tuple[float, bytes]] = []
         self._damaged: set[bytes] = set()
+        self._parked: set[bytes] = set()
+        self._more_are_parked = False
 
     @property
     def is_busy(self) -> bool:
@@ -79,6 +84,11 @@ class Lines:
     def is_ready(self) -> bool:
         """Whether `take` gives something."""
         return bool(self._ready)
+
+    @property
+    def parked(self) -> int:
+        """How many lines are known to be parked; there may be more while a walk goes on, or from `HELD_LINES` on."""
+        return len(self._parked)
 
     def wait_s(self) -> float:
         """Give in how many seconds `look` finds something, infinity when nobody knows."""
@@ -100,7 +110,7 @@ class Lines:
             raw_key = next(iter(self._ready))
             del self._ready[raw_key]
             head = self.head(raw_key)
-            if head is not None:
+            if head is not None and not head.record.parked:
                 return raw_key, head
         return None
 
@@ -123,6 +133,8 @@ class Lines:
 
     def _walk(self) -> None:
         """Look at the next keys of the store."""
+        if self._cursor == PREFIX:
+            self._more_are_parked = False
         for count, (store_key, raw) in enumerate(self._committed.scan(self._cursor, END)):
             if count >= WALK_KEYS or len(self._ready) >= HELD_LINES:
                 self._cursor = store_key
@@ -147,7 +159,12 @@ class Lines:
         if head is None or head.record.parked:
             self._ready.pop(raw_key, None)
             self._waiting.pop(raw_key, None)
+            if head is None:
+                self._isnt_parked(raw_key)
+            else:
+                self._is_parked(raw_key)
             return
+        self._isnt_parked(raw_key)
         waited = self._waiting.get(raw_key)
         if self._ready.get(raw_key) == head.mark or (waited is not None and waited[1] == head.mark):
             return
@@ -160,6 +177,19 @@ class Lines:
         else:
             # The monotonic clock measures the wait: the wall's may have been set, here or where this was written.
             self._wait(raw_key, head.mark, min(ahead_s, effect.longest_wait.total_seconds()))
+
+    def _is_parked(self, raw_key: bytes) -> None:
+        if len(self._parked) < HELD_LINES or raw_key in self._parked:
+            self._parked.add(raw_key)
+        else:
+            self._more_are_parked = True
+
+    def _isnt_parked(self, raw_key: bytes) -> None:
+        if raw_key in self._parked:
+            self._parked.remove(raw_key)
+            if self._more_are_parked:
+                # There is room now for one of those that weren't kept.
+                self._look_again_s = min(self._look_again_s, self._clock.monotonic() + LOOK_AGAIN_S)
 
     def _make_ready(self, raw_key: bytes, mark: Mark) -> None:
         if len(self._ready) >= HELD_LINES:
@@ -177,15 +207,15 @@ class Lines:
         heapq.heappush(self._alarms, (due_s, raw_key))
 
     def head(self, raw_key: bytes) -> Head | None:
-        """Give the committed head of a line; None also for one that can't be read, which holds its line up."""
+        """Give the committed head of a line; None for an empty line. One that can't be read counts as parked."""
         found = next(self._committed.scan(*line_bounds(raw_key)), None)
         return None if found is None else self._head_of(*found)
 
-    def _head_of(self, store_key: bytes, raw: bytes) -> Head | None:
+    def _head_of(self, store_key: bytes, raw: bytes) -> Head:
         record = decoded(raw[STAMP_BYTES:])
         if record is None:
             self._say_damaged(store_key)
-            return None
+            return Head(store_key, _UNREADABLE)
         return Head(store_key, record)
 
     def _say_damaged(self, store_key: bytes) -> None:

@@ -47,6 +47,7 @@ from actors.runtime.effect_calls import (
     make_key,
 )
 from actors.runtime.effect_lines import Lines
+from actors.runtime.meters import TaskMeters
 from actors.runtime.turns import Moment, Turn
 from stores.ports import PartitionStore
 
@@ -101,6 +102,7 @@ class Effects:
         clock: time.
         epoch: the owner's.
         wake: ends the task's wait.
+        meters: is told how many effects are parked.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class Effects:
         *,
         epoch: int,
         wake: Callable[[], None],
+        meters: TaskMeters,
     ) -> None:
         if spec.effects is None:
             raise AssertionError(f"actor {spec.name} has no store for effects")
@@ -131,6 +134,10 @@ class Effects:
         self._running: set[asyncio.Task[None]] = set()
         self._ended: deque[Run] = deque()
         self._lines = Lines(spec, state, committed, clock, is_held=self._runs.__contains__)
+        self._meters = meters
+        if state.scope.source_offset < 0:
+            # Nothing is looked for before the first input, and nothing can be there.
+            meters.parked_effects = 0
 
     # --- handlers --------------------------------------------------------------------------------------------------
 
@@ -296,6 +303,7 @@ class Effects:
         if not self._may_run:
             return
         self._lines.look()
+        self._meters.parked_effects = self._lines.parked
         while self._has_room and (found := self._lines.take()) is not None:
             self._start(*found)
 

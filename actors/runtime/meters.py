@@ -95,6 +95,7 @@ class TaskMeters:
         committed_offset: the group's offset as far as known, None before the first takeover.
         end_offset: the input's end as the last takeover saw it, or a look while the partition stands still.
         parked: how many messages are put aside, None when that isn't known: it is counted anew then.
+        parked_effects: how many effects are known to be parked; None before a takeover's first look at the outbox.
     """
 
     records: int = 0
@@ -111,10 +112,11 @@ class TaskMeters:
     committed_offset: int | None = None
     end_offset: int | None = None
     parked: int | None = None
+    parked_effects: int | None = None
 
     def looked(self, committed: int | None, end: int) -> None:
         """Note what a takeover found."""
-        self.committed_offset, self.end_offset, self.parked = committed, end, None
+        self.committed_offset, self.end_offset, self.parked, self.parked_effects = committed, end, None, None
 
     def committed(
         self, *, offset: int, records: int, outputs: int, writes: int, seconds: float, at_ms: int, is_parking: bool

@@ -79,7 +79,8 @@ class CopyState:
     """A store's partition as this worker's copy has it.
 
     `position` is the next changelog offset to apply, `lag` how many offsets it lacked at the last look, None if that
-    isn't known. `current_ms` is the time of the last look whose end it has reached, None before the first one.
+    isn't known. `current_ms` is the time of the last look whose end it has reached, None before the first one,
+    `looked_ms` that of the last look at all: an old one tells that the copy isn't followed now.
     """
 
     actor: str
@@ -89,6 +90,7 @@ class CopyState:
     position: int
     lag: int | None
     current_ms: int | None
+    looked_ms: int
 
 
 class StandbyLogs(Protocol):
@@ -275,11 +277,20 @@ class Standbys:
                 position=one.position.changelog_offset,
                 lag=self._known_lag(one),
                 current_ms=one.current_ms,
+                looked_ms=self._clock.wall_ms() - int(1000 * (self._clock.monotonic() - one.looked_s)),
             )
             for task, copy in sorted(self._held.items())
             if task in self._wanted
             for one in copy.stores
         ]
+
+    def assigned(self) -> dict[str, dict[str, int]]:
+        """Give how many partitions it shall keep copies of, by actor with stores, and by role."""
+        found = {name: {role.value: 0 for role in Role} for name, spec in self._specs.items() if spec.stores}
+        for task, role in self._wanted.items():
+            if task.actor in found:
+                found[task.actor][role.value] += 1
+        return found
 
     def lags(self) -> dict[TaskId, int]:
         """Give how many offsets the copies lack, all stores of a task together, where it is known."""

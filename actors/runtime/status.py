@@ -7,7 +7,8 @@ Rates are the reader's: the difference of two pictures' counters by that of thei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol, runtime_checkable
@@ -15,6 +16,7 @@ from typing import Protocol, runtime_checkable
 from actors._core.lifecycle import State
 from actors.ports import TopicPartition
 from actors.runtime.meters import Histogram, QueryMeters, TaskMeters, WorkerMeters
+from actors.runtime.standbys import CopyState
 from actors.runtime.task import Task
 from stores.errors import StoreError
 from stores.ports import PartitionStore
@@ -22,6 +24,8 @@ from stores.ports import PartitionStore
 PARKED_LIMIT = 1_000
 """More parked messages of a partition aren't counted: "at least so many"."""
 _PARKED = (b"p", b"q")
+STILL_MS = 60_000
+"""A copy whose log wasn't looked at for so long stands still: one is looked at each second, of thousands less often."""
 
 
 @runtime_checkable
@@ -89,6 +93,7 @@ class TaskStatus:
         overlay_bytes: about what is held in memory until the next commit.
         pending_timers: about how many, None if the actor has no timers.
         parked: how many messages are put aside, None if the actor parks none or it isn't known now.
+        parked_effects: how many effects are parked, one a key; None if the actor has none or it isn't known yet.
         fences: by reason, how often the task dropped its work: "fenced", "outcome_unknown", "migrated", …
     """
 
@@ -117,6 +122,8 @@ class TaskStatus:
     restored_records: int
     restoring: list[RestoreStatus]
     stores: list[StoreStatus]
+    # Workers of older releases don't say it.
+    parked_effects: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +144,9 @@ class WorkerStatus:
         rebalances: how often it was assigned partitions.
         partitions: by actor, how many partitions it has, whoever owns them.
         tasks: those that it owns now, by actor and partition.
-        parked: by actor, what this worker's partitions have put aside.
+        parked: by actor, which messages this worker's partitions have put aside.
+        copies: what it keeps of partitions that others own, a store each.
+        assigned_copies: by actor and role ("standby", "warm-up"), of how many partitions it shall keep copies.
     """
 
     app: str
@@ -150,6 +159,18 @@ class WorkerStatus:
     tasks: list[TaskStatus] = field(default_factory=list)
     parked: dict[str, int] = field(default_factory=dict)
     queries: QueryStatus
+    copies: list[CopyState] = field(default_factory=list)
+    assigned_copies: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def stands_still(self, copy: CopyState) -> bool:
+        """Tell whether one of its copies isn't followed: for an error, or while a restore goes first."""
+        return self.at_ms - copy.looked_ms > STILL_MS
+
+    def followed_copies(self) -> Counter[tuple[str, str]]:
+        """Count by actor and role the partitions whose copies it follows, with all of their stores."""
+        roles = {(copy.actor, copy.partition): copy.role for copy in self.copies}
+        still = {(copy.actor, copy.partition) for copy in self.copies if self.stands_still(copy)}
+        return Counter((place[0], role.value) for place, role in roles.items() if place not in still)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +184,8 @@ class Sight:
     partitions: Mapping[str, int]
     end_offset: Callable[[TopicPartition], int | None]
     position: Callable[[TopicPartition], int | None]
+    copies: Sequence[CopyState] = ()
+    assigned_copies: Mapping[str, dict[str, int]] = field(default_factory=dict)
 
 
 def picture(meters: WorkerMeters, tasks: list[Task], sight: Sight) -> WorkerStatus:
@@ -183,6 +206,8 @@ def picture(meters: WorkerMeters, tasks: list[Task], sight: Sight) -> WorkerStat
         tasks=seen,
         parked=parked,
         queries=_queries(meters.queries),
+        copies=list(sight.copies),
+        assigned_copies=dict(sight.assigned_copies),
     )
 
 
@@ -211,6 +236,7 @@ def _task(task: Task, sight: Sight) -> TaskStatus:
         # Each is there by its name and by its time.
         pending_timers=None if timers is None else timers // 2,
         parked=_parked(task, meters, stores),
+        parked_effects=None if task.spec.effects is None else meters.parked_effects,
         takeovers=meters.takeovers,
         fences=dict(meters.fences),
         restores=_histogram(meters.restores),

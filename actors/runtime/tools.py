@@ -34,7 +34,13 @@ def make_tools(ownership: Ownership, state: TaskState, stores: Sequence[Partitio
         made.duties.append(timers)
     if spec.effects is not None:
         made.tools.effects = effects = Effects(
-            spec, state, committed[spec.effects], clock, epoch=ownership.epoch, wake=ownership.inbox.wake
+            spec,
+            state,
+            committed[spec.effects],
+            clock,
+            epoch=ownership.epoch,
+            wake=ownership.inbox.wake,
+            meters=ownership.meters,
         )
         made.duties.append(effects)
     if ownership.services.asks is not None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from actors._faust.dashboard.group import Pace, Picture, Report, Seen
 from actors._faust.dashboard.waiting import HeldLock, ParkedLine, TaskWaiting, Waiting
 from actors.ports import OwnerRecord
+from actors.runtime.standbys import CopyState, Role
 from actors.runtime.status import HistogramStatus, QueryStatus, RestoreStatus, StoreStatus, TaskStatus, WorkerStatus
 
 NOW_MS = 1_760_000_000_000
@@ -56,7 +59,29 @@ def store(name: str, keys: int | None) -> StoreStatus:
     )
 
 
-def seen(worker: str, tasks: list[TaskStatus], waiting: Waiting | None = None, **more) -> Seen:
+def copy(actor: str, partition: int, **more) -> CopyState:
+    """A standby that is followed."""
+    found = {
+        "actor": actor,
+        "store": f"{actor}-state",
+        "partition": partition,
+        "role": Role.STANDBY,
+        "position": 81_215,
+        "lag": partition * 5 % 7,
+        "current_ms": NOW_MS - 400,
+        "looked_ms": NOW_MS - 400,
+    }
+    return CopyState(**{**found, **more})
+
+
+def seen(
+    worker: str,
+    tasks: list[TaskStatus],
+    waiting: Waiting | None = None,
+    copies: Sequence[CopyState] = (),
+    assigned_copies: dict[str, dict[str, int]] | None = None,
+    **more,
+) -> Seen:
     """A worker that answers."""
     address = f"http://10.0.0.{sum(map(ord, worker)) % 200}:6066"
     status = WorkerStatus(
@@ -68,6 +93,8 @@ def seen(worker: str, tasks: list[TaskStatus], waiting: Waiting | None = None, *
         rebalances=3,
         tasks=tasks,
         queries=QueryStatus(in_flight=2, codes={200: 31_233}, durations=NO_TIMES),
+        copies=list(copies),
+        assigned_copies=assigned_copies or {},
     )
     if waiting is None:
         waiting = Waiting(tasks=[TaskWaiting(actor=one.actor, partition=one.partition) for one in tasks])
@@ -209,6 +236,22 @@ def busy() -> Picture:
     return picture(workers, {"account": 12, "ship": 12, "take_order": 12}, {("account", 11): lost})
 
 
+def copied() -> Picture:
+    """Three workers that keep copies of each other's partitions; one of the copies stands still, one warms up."""
+    names = ["till-1", "till-2", "till-3-with-a-name-as-long-as-a-pod-has-7d9f8b6c5-x2x4z"]
+    workers = []
+    for here, name in enumerate(names):
+        tasks = [task("take_order", number) for number in range(here, 6, 3)]
+        copies = [copy("take_order", number) for number in range((here + 1) % 3, 6, 3)]
+        if here == 1:
+            copies[0] = copy("take_order", 2, lag=None, looked_ms=NOW_MS - 95_000)
+            copies.append(copy("take_order", 3, role=Role.WARM_UP, lag=812_431, current_ms=None))
+        shall = {"take_order": {"standby": 2 + (here == 2), "warm-up": int(here == 1)}}
+        workers.append(seen(name, tasks, copies=copies, assigned_copies=shall))
+    lost = OwnerRecord(actor="take_order", partition=6, epoch=6, worker="till-9", address="", at_ms=0)
+    return picture(workers, {"take_order": 7}, {("take_order", 6): lost})
+
+
 def waiting_of(tasks: list[TaskStatus], **more) -> Waiting:
     """What waits where something does."""
     lines = more.get("lines", ())
@@ -289,6 +332,7 @@ def nasty() -> Picture:
         Waiting(
             tasks=[TaskWaiting(actor="take_order", partition=0, parked=4)], lines=lines, locks=[lock], locks_held=1
         ),
+        [copy("take_order", 1, looked_ms=0), copy("account", 0), copy("take_order", 99)],
     )
     gone = Seen(LONG, "javascript:alert(1)", silent_since_ms=NOW_MS, trouble=NASTY)
     return picture([who, gone], {"take_order": 2}, trouble=NASTY)

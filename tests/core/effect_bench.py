@@ -10,6 +10,7 @@ from actors.runtime.context import Context, Store, TaskState, enter_message
 from actors.runtime.effect_calls import EffectRecord, line_of
 from actors.runtime.effects import Effect, Effects
 from actors.runtime.handling import Handling
+from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec
 from actors.runtime.turns import Moment
 from actors.testing.loop import VirtualLoop
@@ -79,8 +80,15 @@ class Bench:
             resolve_output=same,
             outputs=[],
         )
+        self.meters = TaskMeters()
         self.runner = Effects(
-            self.spec, self.state, self.committed, self.clock, epoch=self.epoch, wake=lambda: self.woken.set()
+            self.spec,
+            self.state,
+            self.committed,
+            self.clock,
+            epoch=self.epoch,
+            wake=lambda: self.woken.set(),
+            meters=self.meters,
         )
         self.handling = Handling(self.spec, SOURCE, None, {}, lambda: False, self.clock.sleep)
 

@@ -5,26 +5,32 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 import pytest
 
 from actors import App, Context
 from actors._core.keys import make_place
+from actors._faust.dashboard import group as group_module
 from actors._faust.dashboard import waiting
-from actors._faust.dashboard.group import Report, Seen
+from actors._faust.dashboard.group import Group, Picture, Report, Seen, TaskKey
 from actors._faust.dashboard.rendering import Pages, ago, count, rate, size, took, until
 from actors._faust.dashboard.view import GONE, MAX_ROWS, SILENT, UP, build
 from actors._faust.dashboard.waiting import Waiting
 from actors.coordination import coordination
 from actors.coordination.messages import Acquire
-from actors.runtime.status import HistogramStatus
+from actors.errors import BrokerUnavailableError
+from actors.ports import OwnerRecord
+from actors.runtime.status import HistogramStatus, RestoreStatus
 from actors.testing import ActorTestDriver
 from stores._core.record import Position, encode_stamp
 from stores.memory import MemoryStore
 from tests.browser import statuses
-from tests.browser.statuses import NOW_MS, picture, seen, task
+from tests.browser.statuses import NOW_MS, copy, picture, seen, task
+
+if TYPE_CHECKING:
+    from actors._faust.queries.service import QueryService
 
 
 def test_all_is_well() -> None:
@@ -78,6 +84,161 @@ def test_a_worker_that_owns_nothing_and_says_nothing_is_gone() -> None:
     stale = replace_silent(seen("stale", [task("a", 0)]))
     (row,) = build(picture([stale], {"a": 1})).partitions
     assert row.task is None
+
+
+def test_who_keeps_which_copies_and_what_they_lack() -> None:
+    view = build(statuses.copied())
+    long = "till-3-with-a-name-as-long-as-a-pod-has-7d9f8b6c5-x2x4z"
+    shown = {
+        row.partition: [(copy.worker, copy.role, copy.lag, copy.stands_still) for copy in row.copies]
+        for row in view.partitions
+    }
+    assert shown == {
+        0: [(long, "standby", 0, False)],
+        1: [("till-1", "standby", 5, False)],
+        2: [("till-2", "standby", None, True)],
+        3: [("till-2", "warm-up", 812_431, False), (long, "standby", 1, False)],
+        4: [("till-1", "standby", 6, False)],
+        5: [("till-2", "standby", 4, False)],
+        6: [],
+    }
+    assert [(row.copies, row.assigned_copies, row.still_copies) for row in view.workers] == [
+        (2, 2, 0),
+        (2, 3, 1),
+        (2, 3, 0),
+    ]
+    assert view.tone == "warn"
+    assert "1 copy stands still on worker till-2: its log says why" in [notice.text for notice in view.notices]
+    assert [row.has_copies for row in (view, build(statuses.quiet()))] == [True, False]
+    restoring = statuses.copied()
+    restoring.workers[1].tasks[0].restoring.append(
+        RestoreStatus(store="s", started_at_ms=NOW_MS, start=0, position=0, end=9, records=0)
+    )
+    assert not any("still" in notice.text for notice in build(restoring).notices), "copies wait for restores"
+    # Of an actor's page too; and what a worker said before it fell silent isn't believed.
+    assert len(build(statuses.copied(), "take_order").partitions[3].copies) == 2
+    silent = statuses.copied()
+    replace_silent(silent.workers[1])
+    view = build(silent)
+    assert [copy.worker for copy in view.partitions[3].copies] == [long]
+    assert (view.workers[1].copies, view.workers[1].assigned_copies, view.workers[1].still_copies) == (None, None, 0)
+
+
+def test_a_copy_of_several_stores_is_one_as_slow_as_all_of_them() -> None:
+    both = [copy("a", 0, lag=3), copy("a", 0, store="more", lag=4)]
+    for kept, expected in (
+        (both, (7, False)),
+        ([both[0], copy("a", 0, store="more", lag=None)], (None, False)),
+        ([both[0], copy("a", 0, store="more", lag=1, looked_ms=NOW_MS - 61_000)], (4, True)),
+    ):
+        workers = [seen("w1", [task("a", 0)]), seen("w2", [], copies=kept)]
+        (row,) = build(picture(workers, {"a": 1})).partitions
+        (cell,) = row.copies
+        assert (cell.worker, cell.lag, cell.stands_still) == ("w2", *expected)
+
+
+def test_copies_have_a_column_where_there_are_any() -> None:
+    def page(of: Picture, actor: str | None = None) -> str:
+        return Pages().render(
+            "actor.html" if actor else "overview.html",
+            view=build(of, actor),
+            recent=[],
+            app="shop",
+            is_live=True,
+            is_polled=True,
+            may_act=False,
+            is_logged_in=False,
+        )
+
+    for actor in (None, "take_order"):
+        text = page(statuses.copied(), actor)
+        assert text.count('data-name="Copies"') == (10 if actor is None else 7)
+        assert '<bdi>till-2</bdi> <span class="soft">warm-up, lag 812,431</span>' in text
+        assert '<bdi>till-2</bdi> <span class="hot">standby, stands still</span>' in text
+        assert "Copies" not in page(statuses.quiet(), actor)
+    assert '<td role="cell" data-name="Copies" class="n hot">2 of 3</td>' in page(statuses.copied())
+
+
+class Cluster:
+    """Workers that answer at addresses, a registry, and what the coordinator has; in the place of a query service."""
+
+    actors: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self) -> None:
+        self.worker, self.address = "here", "http://here"
+        self.router = self.directory = self
+        self.answers: dict[str, Seen] = {}
+        self.in_group: list[str] = []
+        self.is_away = False
+        self.asked: list[str] = []
+
+    async def owners(self, since_s: float) -> dict[TaskKey, OwnerRecord]:
+        return {}
+
+    async def members(self) -> list[str]:
+        if self.is_away:
+            raise BrokerUnavailableError("the coordinator is away")
+        return self.in_group
+
+    async def fetch(self, method: str, address: str, path: str, *, partitions: Any, answer_s: float) -> bytes:
+        self.asked.append(address)
+        if address not in self.answers:
+            raise OSError("nobody there")
+        return msgspec.json.encode(self.answers[address].report)
+
+    def at(self, address: str, worker: str) -> None:
+        found = seen(worker, []).report
+        assert found is not None
+        self.answers[address] = Seen(worker, address, Report(replace(found.status, address=address), found.waiting))
+
+
+async def test_a_worker_that_owns_nothing_is_found_as_a_member_of_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_module, "MEMBERS_S", 0.0)
+    cluster = Cluster()
+    own = seen("here", []).report
+    assert own is not None
+    own = replace_address(own, "http://here")
+
+    async def report() -> Report:
+        return own
+
+    group = Group("shop", report)
+
+    async def workers() -> dict[str, bool]:
+        found = await group._look(cast("QueryService", cluster))
+        return {who.worker: who.silent_since_ms is None for who in found.workers}
+
+    assert await workers() == {"here": True}
+    cluster.in_group = ["http://here", "http://idle", "http://deaf"]
+    cluster.at("http://idle", "idle")
+    assert await workers() == {"here": True, "idle": True}
+    assert "http://here" not in cluster.asked
+    # The rebalance hides the members; the coordinator is away: who is known stays.
+    cluster.in_group = []
+    assert await workers() == {"here": True, "idle": True}
+    cluster.is_away = True
+    cluster.asked.clear()
+    assert await workers() == {"here": True, "idle": True}
+    assert sorted(cluster.asked) == ["http://deaf", "http://idle"]
+    cluster.is_away = False
+    # It ends, and another begins where it was.
+    del cluster.answers["http://idle"]
+    cluster.in_group = ["http://here"]
+    assert await workers() == {"here": True, "idle": False}
+    cluster.in_group = ["http://here", "http://idle"]
+    cluster.at("http://idle", "next")
+    assert (await workers())["next"]
+    assert await workers() == {"here": True, "next": True}
+    # One that comes back with its name at another address.
+    cluster.answers.clear()
+    cluster.in_group = ["http://here", "http://moved"]
+    assert await workers() == {"here": True, "next": False}
+    cluster.at("http://moved", "next")
+    assert await workers() == {"here": True, "next": True}
+
+
+def replace_address(report: Report, address: str) -> Report:
+    return Report(replace(report.status, address=address), report.waiting)
 
 
 def replace_silent(who: Seen) -> Seen:

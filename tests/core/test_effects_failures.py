@@ -181,6 +181,71 @@ def test_a_parked_call_can_be_dropped_and_any_other_by_its_id():
     play(main)
 
 
+def settled(at, count, keys):
+    """Give how many of the parked lines were retried or dropped, and commit that."""
+    found = sum(count(at.state, key) for key in keys)
+    at.state.scope.release()
+    at.commit()
+    return found
+
+
+def test_what_is_parked_is_counted_also_by_the_next_owner():
+    async def main():
+        log = Log(fails=4, attempts=1)
+        at = bench(log.effect)
+        assert at.meters.parked_effects == 0, "nothing can be there before the first input"
+        for key in (b"a", b"b", b"c"):
+            at.message(key, log.effect, 1)
+            at.message(key, log.effect, 2)
+        at.commit()
+        assert at.meters.parked_effects == 0
+        await at.settle()
+        assert at.meters.parked_effects == 3
+        at.take_over()
+        assert at.meters.parked_effects is None
+        await at.settle()
+        assert at.meters.parked_effects == 3
+        assert settled(at, at.runner.retry, [b"a"]) == 1
+        assert at.meters.parked_effects == 2
+        await at.settle()
+        assert at.meters.parked_effects == 3, "it failed again"
+        assert settled(at, at.runner.drop, [b"a"]) == 1
+        await at.settle()
+        assert at.meters.parked_effects == 2
+        assert settled(at, at.runner.retry, [b"b", b"c"]) == 2
+        await at.settle()
+        assert at.meters.parked_effects == 0
+        assert at.records() == []
+
+    play(main)
+
+
+def test_of_more_that_are_parked_than_are_held_the_others_are_found_when_there_is_room():
+    async def main():
+        log = Log(fails=1_300, attempts=1)
+        at = bench(log.effect)
+        for number in range(1_300):
+            at.message(b"%05d" % number, log.effect, number)
+        at.commit()
+        await at.settle()
+        for _ in range(2):
+            assert at.meters.parked_effects == len(at.runner._lines._parked) == 1_000
+            at.take_over()
+            await at.settle()
+        assert settled(at, at.runner.drop, [b"%05d" % number for number in range(400)]) == 400
+        assert at.meters.parked_effects == 600
+        await at.pass_time(2)
+        assert at.meters.parked_effects == 900
+        assert settled(at, at.runner.drop, [b"%05d" % number for number in range(400, 1_299)]) == 899
+        await at.pass_time(2)
+        assert at.meters.parked_effects == 1
+        assert settled(at, at.runner.drop, [b"01299"]) == 1
+        assert at.meters.parked_effects == 0
+        assert at.runner.wait_s() > 1_000, "nothing is looked for any more"
+
+    play(main)
+
+
 def test_a_call_that_is_dropped_while_it_runs_has_no_outcome():
     async def main():
         log = Log(takes_s=5, gives="late")
@@ -330,6 +395,7 @@ def test_a_damaged_record_is_left_and_holds_up_its_key_only(caplog):
         at.commit()
         await at.settle()
         assert log.values == ["b"]
+        assert at.meters.parked_effects == 1
         assert at.committed.get(backup) == stamp + b"\xff{"
         assert caplog.text.count("isn't an effect's call") == 2
         assert backup.hex() in caplog.text

@@ -72,7 +72,11 @@ def driver(request: pytest.FixtureRequest) -> Iterator[tuple[World, ActorTestDri
 
 
 def task_of(driver: ActorTestDriver) -> TaskStatus:
-    (task,) = seen(driver).tasks
+    async def look() -> WorkerStatus:
+        # Effects look at the loop's clock.
+        return seen(driver)
+
+    (task,) = driver._run(look()).tasks
     return task
 
 
@@ -122,6 +126,37 @@ def test_a_look_at_what_is_parked_has_an_end():
             run.post(world.topic, key="a", value="bad")
         run.settle()
         assert seen(run).parked == {"work": 1_000}
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_parked_effects_are_counted_also_after_a_crash(concurrency: int):
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    topic = app.topic("in", key_type=str, value_type=str)
+
+    @app.effect(attempts=1)
+    async def ship(call: Any, what: str) -> None:
+        if what == "bad":
+            raise ValueError(what)
+
+    @app.actor(topic, effects=[ship], concurrency=concurrency)
+    async def work(ctx: Context, value: str) -> None:
+        ctx.effect(ship, value)
+
+    with ActorTestDriver(app) as run:
+        assert task_of(run).parked_effects == 0
+        for key, value in (("a", "bad"), ("b", "good"), ("c", "bad"), ("a", "behind")):
+            run.send(topic, key=key, value=value)
+        assert task_of(run).parked_effects == 2
+        run.crash(keep_disk=False)
+        run.advance(1)
+        assert (task_of(run).takeovers, task_of(run).parked_effects, task_of(run).parked) == (1, 2, None)
+        told = msgspec.json.encode({"actor": "work", "what": "effect", "command": "drop"})
+        run.send(topic, key="a", value="control", headers={"fa-control": told})
+        assert task_of(run).parked_effects == 1
+    plain = World()
+    with ActorTestDriver(plain.app) as run:
+        run.send(plain.topic, key="a", value="1")
+        assert task_of(run).parked_effects is None
 
 
 def test_what_is_in_hand_is_shown():
@@ -206,6 +241,12 @@ def test_a_restore_tells_how_far_it_is():
     assert looks[-1].records == meter.records == len(RECORDS)
     meters.restore_ended(meter, 2.0)
     assert (meters.restored_records, meters.restoring, meters.restores.total) == (len(RECORDS), [], 2.0)
+
+
+def test_what_a_takeover_makes_doubtful_isnt_known_any_more():
+    meters = TaskMeters(parked=3, parked_effects=2)
+    meters.looked(5, 9)
+    assert (meters.parked, meters.parked_effects, meters.committed_offset, meters.end_offset) == (None, None, 5, 9)
 
 
 def test_histogram_counts_each_time_in_the_bucket_below_its_bound():

@@ -176,6 +176,8 @@ def test_it_says_what_it_lacks_and_since_when(world: World) -> None:
         assert (state.actor, state.store, state.partition, state.role) == ("count", "counts", 0, Role.STANDBY)
         assert (state.position, state.lag) == (10, 0)
         assert state.current_ms is not None
+        assert 0 <= world.clock.wall_ms() - state.looked_ms < 2500
+        assert world.copies.assigned() == {"count": {"standby": 1, "warm-up": 0}}
         await asyncio.sleep(5)
         found = world.copies.stores_of("count", 0)
         assert found is not None
@@ -186,6 +188,9 @@ def test_it_says_what_it_lacks_and_since_when(world: World) -> None:
         assert found is not None, "it still has what it had"
         assert world.clock.wall_ms() - found[1] >= 29_000
         assert world.copies.lags() == {}, "nobody knows what it lacks"
+        (state,) = world.copies.copies
+        assert state.lag is None
+        assert 25_000 < world.clock.wall_ms() - state.looked_ms < 33_000
         world.network.cut_off.clear()
         world.put("new", "1")
         await world.until(lambda: world.content().get("new") == "1")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -72,9 +72,9 @@ class Judge:
 
 @contextlib.asynccontextmanager
 async def counting_up(
-    brokers: str, name: str, judge: Judge, keys: list[str], *, partitions: int, pause_s: float = 0.02
+    brokers: str, name: str, judge: Judge, keys: Iterable[str], *, partitions: int, pause_s: float = 0.02
 ) -> AsyncIterator[None]:
-    """Send messages to all keys in turn for the time of the block, and follow what is committed."""
+    """Send messages to all keys in turn, again and again, for the time of the block, and follow what is committed."""
 
     async def write() -> None:
         async with producing(brokers) as producer:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
-import shlex
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -26,6 +24,7 @@ from actors.client import StateClient, StateRequestError, SyncStateClient
 from actors.coordination import Coordination, CoordinationError, FencedTopic
 from actors.errors import BrokerRefusedError
 from dev.kafka import Cluster, Secure, free_ports
+from tests import documents
 from tests.certificates import Authority
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, producing, unique
 
@@ -189,25 +188,13 @@ async def test_nobody_else_is_answered(site: Site) -> None:
 
 
 async def test_the_examples_of_the_documentation(site: Site) -> None:
-    text = (ROOT / "docs" / "security.md").read_text()
-    examples = re.findall(r"^\$ (curl .*)\n(.*)$", text, re.MULTILINE)
-    assert len(examples) >= 5
     folder = site.authority.folder
     (folder / "token.txt").write_text(f"Authorization: Bearer {QUERY_TOKEN}\n")
-    for command, expected in examples:
-        given = command.replace("localhost:6066", f"localhost:{site.ports[0]}").replace("curl", "curl -s", 1)
-        done = await asyncio.to_thread(
-            subprocess.run,
-            ["bash", "-c", given],
-            cwd=folder,
-            env={**os.environ, "QUERY_TOKEN": QUERY_TOKEN, "ADMIN_TOKEN": ADMIN_TOKEN},
-            capture_output=True,
-            text=True,
-            timeout=EVERY_S,
-            check=False,
-        )
-        found, wanted = json.loads(done.stdout), json.loads(expected)
-        assert {name: found.get(name) for name in wanted} == wanted, (shlex.quote(command), done)
+    async with StateClient(site.urls, ssl=trusting(site), token=QUERY_TOKEN) as client:
+        await eventually(lambda: _has_all(client), what=lambda: site.workers[0].log()[-2000:])
+    for command in documents.commands_of("docs/security.md"):
+        found = await documents.run(command, site.ports[0], folder=folder, environment={"QUERY_TOKEN": QUERY_TOKEN})
+        assert documents.shows(found, command.answer), (command, found)
 
 
 async def test_a_view_and_commands_get_in(site: Site) -> None:

@@ -157,9 +157,13 @@ async def test_questions_are_counted_by_their_answers(watched: Watched):
 
 
 async def test_what_is_put_aside_is_shown(watched: Watched):
-    await send(watched.brokers, f"{watched.name}-in", [(b"1", b"bad"), (b"1", b"behind it"), (b"2", b"fine")])
-    await watched.has("records_total", RECORDS + 3)
+    assert await watched.total("parked_effects") == 0
+    records = [(b"1", b"bad"), (b"1", b"behind it"), (b"2", b"fine"), (b"3", b"ship"), (b"3", b"ship"), (b"4", b"ship")]
+    await send(watched.brokers, f"{watched.name}-in", records)
+    await watched.has("records_total", RECORDS + len(records))
     await watched.has("parked_messages", 2)
+    # One a key.
+    await watched.has("parked_effects", 2)
 
 
 async def test_a_transactions_marker_is_nothing_that_waits(watched: Watched):
@@ -185,11 +189,12 @@ async def test_a_worker_that_was_killed_shows_its_restore(watched: Watched):
     watched.worker.start(web=True)
     await eventually(watched.is_ready, what=lambda: watched.worker.log()[-3000:])
     assert await watched.total("restored_records_total") >= KEYS
-    assert await watched.total("restore_duration_seconds_count") == 4
+    assert await watched.total("restore_duration_seconds_count") == 6
     assert 0 < await watched.total("restore_duration_seconds_sum") < 60
     assert await watched.total("restore_remaining_records") == 0
     assert await watched.total("records_total") == 0
     assert await watched.total("parked_messages") == 2
+    await watched.has("parked_effects", 2)
     assert await watched.total("task_epoch") == before + 2
     await watched.has("consumer_lag_records", 0)
     assert watched.worker.terminate() == 0

@@ -7,9 +7,6 @@ import base64
 import io
 import json
 import random
-import re
-import shlex
-import subprocess
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -24,7 +21,8 @@ from yarl import URL
 
 from actors.client import StateClient, StateRequestError, StateUnavailableError, SyncStateClient
 from dev.kafka import free_port
-from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, send, unique
+from tests import documents
+from tests.kafka.helpers import WorkerProcess, eventually, make_topics, send, unique
 
 PARTITIONS = 3
 KEYS = sorted({f"key {number}" for number in range(40)} | {"a/b", "..", "é ü", "100%", "_count", 'q"'})
@@ -369,10 +367,7 @@ async def test_an_open_port_without_a_word_is_refused(brokers: str, tmp_path: Pa
 
 
 async def test_the_examples_of_the_page(brokers: str, tmp_path: Path) -> None:
-    """Each command of docs/queries.md is run as it stands there, at another port."""
-    text = (ROOT / "docs" / "queries.md").read_text()
-    examples = re.findall(r"^\$ (curl .*)\n(.*)$", text, re.MULTILINE)
-    assert len(examples) >= 6
+    """Each command of docs/queries.md, and that of the example, is run as it stands there, at another port."""
     port = free_port()
     await make_topics(brokers, "bank-accounts", "bank-transfers", "bank-outcomes")
     worker = WorkerProcess("examples.bank_accounts", brokers, tmp_path / "bank", WEB_PORT=str(port)).start(web=True)
@@ -382,27 +377,16 @@ async def test_the_examples_of_the_page(brokers: str, tmp_path: Path) -> None:
         deposits = [(key.encode(), b'{"type":"deposit","amount":%d}' % cents) for key, cents in money.items()]
         await send(brokers, "bank-accounts", deposits)
 
-        async def answer(command: str) -> Any:
-            words = shlex.split(command.replace("localhost:6066", f"127.0.0.1:{port}"))
-            run = await asyncio.to_thread(subprocess.run, [*words, "-s"], capture_output=True, check=True)
-            return json.loads(run.stdout)
-
         async def is_there() -> bool:
-            return (await answer("curl localhost:6066/actors/Account/_count?exact=true")).get("count") == 4
+            count = documents.Command("curl 'localhost:6066/actors/Account/_count?exact=true'")
+            return documents.shows(await documents.run(count, port), {"count": 4})
 
         await eventually(is_there, what=worker.log)
-        for command, shown in examples:
-            said = await answer(command)
-            assert shows(said, json.loads(shown)), (command, said)
-        assert not shows(said, {"status": 200})
+        for command in documents.commands_of("docs/queries.md"):
+            said = await documents.run(command, port)
+            assert documents.shows(said, command.answer), (command, said)
+        assert not documents.shows(said, {"status": 200})
+        (command,) = documents.commands_of("examples/bank_accounts.py")
+        assert documents.shows(await documents.run(command, port), {"key": "ada", "value": True})
     finally:
         assert worker.terminate() == 0, worker.log()[-3000:]
-
-
-def shows(said: Any, shown: Any) -> bool:
-    """Whether all that is shown was said, and more perhaps."""
-    if isinstance(shown, dict):
-        return isinstance(said, dict) and all(name in said and shows(said[name], part) for name, part in shown.items())
-    if isinstance(shown, list):
-        return len(said) == len(shown) and all(map(shows, said, shown))
-    return bool(said == shown)

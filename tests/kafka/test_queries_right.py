@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -13,11 +15,13 @@ import pytest
 from actors._core.partitioner import partition_for
 from actors.client import StateClient
 from dev.kafka import free_port
-from tests.kafka.helpers import WorkerProcess, eventually, make_topics, send, unique
+from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 from tests.kafka.query_judge import Judge, counting_up, following
+from tests.kafka.query_witness import Question, Witness, changelog_of
 
 PARTITIONS = 6
-QUESTIONS = 10_000
+KEYS = 10_000
+KINDS = ("key", "many", "page", "ask")
 
 
 class Farm:
@@ -84,40 +88,157 @@ async def farm(brokers: str, tmp_path: Path, workers: list[WorkerProcess]) -> Fa
     return made
 
 
-async def test_any_worker_answers_right_while_one_is_killed_and_another_started(farm: Farm) -> None:
-    keys = [f"key {number}" for number in range(300)]
-    judge, names = Judge(), random.Random(1)
-    fleet = [farm.start() for _ in range(3)]
-    urls = [url for _, url in fleet]
-    async with aiohttp.ClientSession() as session:
-        await farm.all_run(session, urls)
-        async with counting_up(farm.brokers, farm.name, judge, keys, partitions=PARTITIONS, pause_s=0.005):
-            left = [names.choice(keys) for _ in range(QUESTIONS)]
+class Examination:
+    """10,000 different keys in random order, and what is asked of them by and by.
 
-            async def ask_on() -> None:
-                while left:
-                    await judge.ask_until_answered(session, urls, left.pop())
+    All but every 50th is counted once before it begins. From then on messages go to those that are asked for next, and
+    to those that were asked for last, so that answers and commits meet.
+    """
+
+    def __init__(self, farm: Farm, witness: Witness) -> None:
+        self.farm = farm
+        self.witness = witness
+        self.chance = random.Random(1)
+        self.keys = [f"key {number:04d}" for number in range(KEYS)]
+        self.known = [key for number, key in enumerate(self.keys) if number % 50]
+        self.order = self.chance.sample(self.keys, KEYS)
+        self.asked = 0
+        self.urls: list[str] = []
+        self.session: aiohttp.ClientSession
+
+    @property
+    def is_over(self) -> bool:
+        """Whether each key was asked for."""
+        return self.asked >= KEYS
+
+    async def seed(self) -> None:
+        """Have keys counted once."""
+        self.witness.sent = dict.fromkeys(self.known, 1)
+        pairs = [(key.encode(), b"count") for key in self.known]
+        await send(self.farm.brokers, f"{self.farm.name}-in", pairs, partitions=PARTITIONS)
+        await eventually(lambda: self.witness.least == self.witness.sent, what=self.farm.log)
+
+    def nearby(self) -> str:
+        """One of those that are asked for about now."""
+        return self.order[min(KEYS - 1, max(0, self.asked + self.chance.randrange(-20, 40)))]
+
+    def messages(self) -> Iterator[str]:
+        """Whom to send the next message, without an end."""
+        while True:
+            yield self.nearby()
+
+    async def put(self, question: Question) -> None:
+        """Ask until there is an answer; a range to its end."""
+        while True:
+            answer = await self.witness.put_until_answered(self.session, self.urls, question)
+            if answer.next is None:
+                return
+            last = answer.told[-1].key if answer.told else question.start
+            question = replace(question, start=last, after=True, cursor=answer.next)
+
+    async def ask_each_key(self) -> None:
+        """Ask for the keys that nobody else has asked for, and now and then something about several."""
+        while not self.is_over:
+            number, self.asked = self.asked, self.asked + 1
+            key = self.order[number]
+            await self.put(Question("key", f"/actors/counts/{key}", (key,)))
+            if number % 25 == 0:
+                await self.put(self.other("committed", number // 25))
+            if number % (KEYS // 4) == 0:
+                await self.put(Question("page", "/actors/counts", limit=1000))
+                await self.put(Question("count", "/actors/counts/_count?exact=true"))
+
+    async def ask_copies(self) -> None:
+        """Ask copies, also while the owner is dead."""
+        turn = 0
+        while not self.is_over:
+            turn += 1
+            key = self.nearby()
+            await self.put(Question("key", f"/actors/counts/{key}", (key,), read="standby"))
+            if turn % 4 == 0:
+                await self.put(self.other("standby", turn // 4))
+            await asyncio.sleep(0.01)
+
+    def other(self, read: str, turn: int) -> Question:
+        """A question that isn't for the value of one key."""
+        if turn % 3 == 0:
+            key = self.nearby()
+            return Question("ask", f"/actors/count/_ask/status/{key}", (key,), read)
+        if turn % 3 == 1:
+            some = dict.fromkeys([*(self.nearby() for _ in range(20)), *self.chance.sample(self.keys, 20)])
+            return Question("many", "/actors/counts/_many", tuple(some), read)
+        first = self.chance.randrange(100)
+        prefix = f"key {first:02d}"
+        return Question("page", f"/actors/counts?prefix={prefix}", read=read, start=prefix, end=f"{prefix}~", limit=40)
+
+
+async def test_any_worker_answers_right_while_one_is_killed_and_another_started(farm: Farm) -> None:
+    """10,000 different keys are asked for through three workers in turn; one is killed, another one is started.
+
+    Each key is asked for alone; among these questions are many keys at once, ranges, the whole store a page at a time,
+    exact counts and an actor's query, of owners and, at the same time, with `read=standby`. Right means:
+
+    - **Exact**: what an answer says of a key is what the changelog, read committed, has for it before the answer's
+      position. So it is nothing that isn't committed, and no mixture of two states.
+    - **Of the moment**: a committed answer has all that anybody had seen before it was asked for, in the output topic
+      or in another answer; so no key, and no partition's position, goes back. Nor has it more than was sent.
+    - **As old as it says**: a copy's answer has all that anybody had seen by its `staleness_ms` before the question.
+    - **Complete**: a page has each key of its range as of its positions, once and in order, and each of many keys is
+      answered for in its place.
+    - Else it is **503** with a reason and `Retry-After`. Only the killed worker, and the new one until it is there,
+      may be unreachable.
+    """
+    witness = Witness()
+    test = Examination(farm, witness)
+    fleet = [farm.start(TABLE_STANDBY_REPLICAS="1") for _ in range(3)]
+    test.urls = [url for _, url in fleet]
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(30)) as test.session:
+        await farm.all_run(test.session, test.urls)
+        async with following(farm.brokers, farm.name, witness):
+            await test.seed()
+        async with counting_up(farm.brokers, farm.name, witness, test.messages(), partitions=PARTITIONS, pause_s=0.005):
 
             async def disturb() -> None:
-                await eventually(lambda: len(left) < QUESTIONS * 0.7, what=farm.log)
-                fleet[0][0].kill()
-                await eventually(lambda: judge.unreached > 0, what=farm.log)
-                urls.append(farm.start()[1])
-                await eventually(lambda: len(left) < QUESTIONS * 0.5 or not left, what=farm.log)
+                await eventually(lambda: test.asked > KEYS * 0.3, what=farm.log)
+                killed, url = fleet[0]
+                lost = await farm.partitions_of(test.session, url)
+                witness.silent.add(url)
+                killed.kill()
+                answers = len(witness.answers)
+
+                def copies_answer() -> bool:
+                    return any(lost & answer.ages_s.keys() for answer in witness.answers[answers:])
+
+                # Nobody takes over within the session of 6 s.
+                await eventually(lambda: witness.unreached > 0 and copies_answer(), deadline_s=5, what=farm.log)
+                new = farm.start(TABLE_STANDBY_REPLICAS="1")[1]
+                witness.silent.add(new)
+                test.urls[0] = new
 
             async with asyncio.TaskGroup() as group:
                 for _ in range(12):
-                    group.create_task(ask_on())
+                    group.create_task(test.ask_each_key())
+                for _ in range(2):
+                    group.create_task(test.ask_copies())
                 group.create_task(disturb())
             # The new worker has its share in the end, and answers for all.
-            await farm.all_run(session, urls[1:])
-            for key in keys[:30]:
-                await judge.ask_until_answered(session, urls[-1:], key)
-    print(f"right {judge.right}, refused {judge.refused}, unreached {judge.unreached}", sorted(judge.reasons))
-    assert not judge.wrong, judge.wrong[:5]
-    assert judge.right == QUESTIONS + 30
-    assert judge.refused > 0, "the kill came to nothing"
-    assert max(judge.least.values()) > 1
+            await farm.all_run(test.session, test.urls)
+            for key in test.order[:30]:
+                await witness.put_until_answered(
+                    test.session, test.urls[:1], Question("key", f"/actors/counts/{key}", (key,))
+                )
+    changelog = changelog_of(await read_all(farm.brokers, f"{farm.name}-counts-changelog"))
+    wrong = witness.wrong + [text for answer in witness.answers for text in changelog.contradictions(answer)]
+    print(f"right {witness.right}, refused {witness.refused}, unreached {witness.unreached}", sorted(witness.reasons))
+    print(dict(witness.kinds), f"sent {sum(witness.sent.values())}")
+    assert not wrong, (len(wrong), wrong[:5])
+    alone = [
+        answer for answer in witness.answers if answer.question.kind == "key" and answer.question.read == "committed"
+    ]
+    assert {one.key for answer in alone for one in answer.told} == set(test.keys)
+    assert all(witness.kinds[kind, read] for kind in KINDS for read in ("committed", "standby"))
+    assert witness.refused > 0, "the kill came to nothing"
+    assert max(witness.least.values()) > 1
 
 
 @pytest.mark.parametrize("plant", ["", "no-lease"])

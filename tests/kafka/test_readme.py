@@ -10,6 +10,8 @@ from pathlib import Path
 
 from aiokafka.admin import AIOKafkaAdminClient
 
+from dev.kafka import free_port
+from tests import documents
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, producing, read_all, unique
 
 MODULE = "examples.run_commands"
@@ -83,10 +85,11 @@ async def runs_of(brokers: str, mine: str) -> dict[str, list[tuple[str, list[str
 async def test_the_example_runs_each_command_once_also_after_a_restart(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:
+    """Also the README's question for the state is asked while it runs."""
     await make_missing_topics(brokers)
-    mine = unique("command")
+    port, mine = free_port(), unique("command")
     first, later = ([f"{mine}-{word}-{number}" for number in range(100)] for word in ("first", "later"))
-    worker = WorkerProcess(MODULE, brokers, tmp_path / "worker").start()
+    worker = WorkerProcess(MODULE, brokers, tmp_path / "worker", WEB_PORT=str(port)).start(web=True)
     workers.append(worker)
 
     async def have_run(keys: list[str]) -> bool:
@@ -96,10 +99,17 @@ async def test_the_example_runs_each_command_once_also_after_a_restart(
     await request(brokers, first + first[::-1])
     await eventually(lambda: have_run(first), what="the first commands are run")
     assert worker.terminate() == 0, worker.log()[-3000:]
-    worker.start()
+    worker.start(web=True)
     # The later ones come behind the repeats in every partition: once they ran, the repeats were handled.
-    await request(brokers, first + later)
+    await request(brokers, ["command-17", *first, *later])
     await eventually(lambda: have_run(later), what="the later commands are run")
+    (question,) = documents.commands_of("README.md")
+    run = {"key": "command-17", "value": {"command": "resize", "args": ["command-17"]}}
+
+    async def says_what_was_run() -> bool:
+        return documents.shows(await documents.run(question, port), run)
+
+    await eventually(says_what_was_run, what=worker.log)
     assert worker.terminate() == 0, worker.log()[-3000:]
 
     found = await runs_of(brokers, mine)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import re
-import shlex
-import subprocess
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from actors._core.assign import Task
 from actors._core.partitioner import partition_for
@@ -21,7 +19,8 @@ from actors._kafka.control import ControlPlane
 from actors._kafka.copies import KafkaCopies
 from actors.client import StateClient
 from dev.kafka import free_port
-from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, read_all, send, unique
+from tests import documents
+from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
 MODULE = "tests.kafka.apps.standby_app"
 PARTITIONS = 4
@@ -132,14 +131,11 @@ async def check_copies_answer(group: Group, *, dead: bool = False) -> None:
 
 async def check_the_pages_example(group: Group) -> None:
     """Run the command of docs/standbys.md at the worker that has a copy of that key, and ask the same from Python."""
-    text = (ROOT / "docs" / "standbys.md").read_text()
-    [(command, shown)] = re.findall(r"^\$ (curl .*)\n(.*)$", text, re.MULTILINE)
-    expected = json.loads(shown)
+    (command,) = documents.commands_of("docs/standbys.md")
+    expected = dict(command.answer)
     partition = partition_for(expected["key"].encode(), PARTITIONS)
     for port in group.ports:
-        words = shlex.split(command.replace("localhost:6066", f"127.0.0.1:{port}"))
-        run = await asyncio.to_thread(subprocess.run, [*words, "-s"], capture_output=True, check=True)
-        said = json.loads(run.stdout)
+        said = await documents.run(command, port)
         if said["read"] == "standby":
             break
     stale_ms = said.pop("staleness_ms")
@@ -164,8 +160,33 @@ async def check_group_knows_the_copies(group: Group) -> None:
             kept.setdefault(Task("count", copy["partition"]), []).append(f"http://127.0.0.1:{port}")
     name = f"{group.name}-actors"
     async with ControlPlane.connect(Connection.to(group.brokers, client_id="test"), name) as control:
-        assert await KafkaCopies(control, name).addresses() == kept
+        copies = KafkaCopies(control, name)
+        assert await copies.addresses() == kept
+        assert sorted(await copies.members()) == sorted(f"http://127.0.0.1:{port}" for port in group.ports)
     assert len(kept) == PARTITIONS
+
+
+async def check_copies_are_shown(group: Group) -> None:
+    """See that the metrics of a worker tell of its copies, and the dashboard of the other one as well."""
+    half = PARTITIONS // 2
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"http://127.0.0.1:{group.ports[1]}/metrics") as reply:
+            found = [sample for family in parse_text(await reply.text()) for sample in family.samples]
+        async with session.get(f"http://127.0.0.1:{group.ports[0]}/dashboard") as reply:
+            page = await reply.text()
+
+    def total(name: str, role: str) -> float:
+        return sum(one.value for one in found if one.name == f"faust_actors_{name}" and one.labels["role"] == role)
+
+    for name in ("assigned_copies", "copies"):
+        assert (total(name, "standby"), total(name, "warm-up")) == (half, 0), name
+    assert 0 <= total("copy_lag_records", "standby") < 100
+    since = [one.value for one in found if one.name == "faust_actors_copy_current_timestamp_seconds"]
+    assert len(since) == half
+    assert all(abs(time.time() - one) < 60 for one in since)
+    cells = re.findall(r'data-name="Copies"><div><bdi>(\S+)</bdi> <span class="soft">standby, lag \S+</span>', page)
+    assert len(cells) == PARTITIONS, page
+    assert [cells.count(worker) for worker in set(cells)] == [half, half]
 
 
 async def test_a_cold_worker_warms_up_and_takes_over_from_a_killed_one(
@@ -180,6 +201,7 @@ async def test_a_cold_worker_warms_up_and_takes_over_from_a_killed_one(
     await eventually(lambda: second.log().count("is a standby copy") >= PARTITIONS // 2, what=group.logs)
     await check_copies_answer(group)
     await check_group_knows_the_copies(group)
+    await check_copies_are_shown(group)
     await check_the_pages_example(group)
     before = len(second.log())
     await group.send(KEYS // 3)

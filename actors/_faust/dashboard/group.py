@@ -1,7 +1,8 @@
-"""What all workers of the group say about themselves: each is asked at its address in the leader registry.
+"""What all workers of the group say about themselves: each is asked at its address.
 
-A worker is known from when it owned something until `FORGET_MS` after its last answer. Workers are asked when somebody
-looks, once a second at most, however many look.
+Addresses are in the leader registry, and of workers that never owned anything in what members told the group. A worker
+is known until `FORGET_MS` after its last answer, one that never owned anything from its first answer on. Workers are
+asked when somebody looks, once a second at most, however many look.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 STATUS_PATH = "/dashboard/status.json"
 REST_S = 1.0
+MEMBERS_S = 5.0
+"""The coordinator is asked no more often for the group's members."""
 REGISTRY_S = 2.0
 """The registry is read no more often: a task that moved shows in its new owner's answer anyway."""
 ANSWER_S = 3.0
@@ -86,9 +89,14 @@ class Seen:
     _past: deque[tuple[int, dict[TaskKey, _Counts]]] = field(default_factory=deque)
 
     @property
+    def status(self) -> WorkerStatus | None:
+        """Its last answer; None while it doesn't answer."""
+        return None if self.report is None or self.silent_since_ms is not None else self.report.status
+
+    @property
     def tasks(self) -> list[TaskStatus]:
         """Its partitions as of its last answer; none while it doesn't answer."""
-        return [] if self.report is None or self.silent_since_ms is not None else self.report.status.tasks
+        return [] if self.status is None else self.status.tasks
 
     def answered(self, report: Report, now_ms: int) -> None:
         """Take in an answer."""
@@ -158,6 +166,10 @@ class Group:
         self._app = app
         self._own_report = own_report
         self._known: dict[str, Seen] = {}
+        self._members: list[str] = []
+        self._members_s = float("-inf")
+        # Members at addresses where nobody known is, and whose names only they can tell.
+        self._strangers: dict[str, Seen] = {}
         self._picture: Picture | None = None
         self._looked_s = 0.0
         self._lock = asyncio.Lock()
@@ -171,14 +183,16 @@ class Group:
         return self._picture
 
     async def _look(self, service: QueryService) -> Picture:
-        owners, trouble = await _owners(service)
+        (owners, trouble), _ = await asyncio.gather(_owners(service), self._find_members(service))
         for record in owners.values():
             found = self._known.setdefault(record.worker, Seen(record.worker, record.address))
             found.address = record.address
         here = self._known.setdefault(service.worker, Seen(service.worker, service.address))
         here.answered(await self._own_report(), _now_ms())
         others = [seen for seen in self._known.values() if seen is not here]
-        await asyncio.gather(*(_ask(service.router, seen) for seen in others))
+        self._meet()
+        await asyncio.gather(*(_ask(service.router, seen) for seen in (*others, *self._strangers.values())))
+        self._know()
         self._forget({record.worker for record in owners.values()} | {here.worker})
         return Picture(
             app=self._app,
@@ -189,6 +203,33 @@ class Group:
             workers=sorted(self._known.values(), key=lambda seen: seen.worker),
             trouble=trouble,
         )
+
+    async def _find_members(self, service: QueryService) -> None:
+        """Ask the group's coordinator now and then; without an answer what it said before stands."""
+        if time.monotonic() - self._members_s < MEMBERS_S:
+            return
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                # None are known while the group rebalances.
+                self._members = await service.members() or self._members
+        except (ActorsError, TimeoutError):
+            pass
+        self._members_s = time.monotonic()
+
+    def _meet(self) -> None:
+        """Find out at which members' addresses nobody known is, or nobody who answers: another may have come there."""
+        known = {seen.address for seen in self._known.values() if seen.silent_since_ms is None}
+        addresses = [address for address in self._members if address not in known][:MAX_WORKERS]
+        self._strangers = {address: self._strangers.get(address) or Seen("", address) for address in addresses}
+
+    def _know(self) -> None:
+        """Take those in who said their names; one of a name that answers already at another address stays out."""
+        for seen in self._strangers.values():
+            if seen.status is None:
+                continue
+            before = self._known.get(seen.worker)
+            if before is None or before.silent_since_ms is not None:
+                self._known[seen.worker] = seen
 
     def _forget(self, owning: set[str]) -> None:
         """Forget workers that are long gone or that another has replaced, the longest gone first if there are many."""
@@ -235,7 +276,8 @@ async def _ask(router: Router, seen: Seen) -> None:
     except (aiohttp.ClientError, ActorsError, OSError) as error:
         seen.failed(str(error) or type(error).__name__, _now_ms())
     else:
-        if report.status.worker == seen.worker:
+        if seen.worker in ("", report.status.worker):
+            seen.worker = report.status.worker
             seen.answered(report, _now_ms())
         else:
             seen.failed(f"worker {report.status.worker} answers at its address", _now_ms())

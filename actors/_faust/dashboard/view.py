@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from actors._core.lifecycle import State
 from actors._faust.dashboard.group import Pace, Picture, Seen, TaskKey
 from actors._faust.dashboard.waiting import HeldLock, ParkedLine
-from actors.runtime.status import RestoreStatus, TaskStatus
+from actors.runtime.standbys import CopyState
+from actors.runtime.status import RestoreStatus, TaskStatus, WorkerStatus
 
 MAX_ROWS = 100
 TELL_GONE_MS = 600_000
@@ -77,6 +79,19 @@ class WorkerRow:
     lag: int | None
     in_flight: int | None
     rebalances: int | None
+    copies: int | None
+    assigned_copies: int | None
+    still_copies: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyCell:
+    """A copy of a partition, all of its stores together; `lag` is in changelog offsets, None where unknown."""
+
+    worker: str
+    role: str
+    lag: int | None
+    stands_still: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +110,7 @@ class PartitionRow:
     keys: int | None
     size_bytes: int | None
     restoring: Sequence[RestoreStatus]
+    copies: Sequence[CopyCell]
     task: TaskStatus | None
 
 
@@ -157,6 +173,7 @@ class View:
     locks_count: int | None
     is_cut: bool
     unheard: int
+    has_copies: bool
     lag: int | None
     records_per_s: float | None
     commit_ms: float | None
@@ -168,7 +185,12 @@ def build(picture: Picture, actor: str | None = None, start: int = 0) -> View:
     rows = _partitions(picture)
     actors = [_actor(picture, name, [row for row in rows if row.actor == name]) for name in picture.partitions]
     workers = [_worker(picture, seen) for seen in picture.workers]
-    notices = [*_worker_notices(picture, workers), *_partition_notices(rows), *_parked_notices(actors)]
+    notices = [
+        *_worker_notices(picture, workers),
+        *_partition_notices(rows),
+        *_copy_notices(workers),
+        *_parked_notices(actors),
+    ]
     tone, verdict = _verdict(notices)
     own = next((row for row in actors if row.name == actor), None)
     shown = [row for row in rows if actor in (None, row.actor)]
@@ -202,6 +224,7 @@ def build(picture: Picture, actor: str | None = None, start: int = 0) -> View:
         locks_count=sum(held) if held else None,
         is_cut=any(waiting.is_cut for waiting in answers),
         unheard=sum(row.task is None for row in shown),
+        has_copies=any(row.assigned_copies for row in workers) or any(row.copies for row in shown),
         lag=_total(row.lag for row in of_page),
         records_per_s=_total(row.records_per_s for row in of_page),
         commit_ms=max((row.commit_ms for row in of_page if row.commit_ms is not None), default=None),
@@ -231,25 +254,51 @@ def _partitions(picture: Picture) -> list[PartitionRow]:
             if key not in found or found[key][1].epoch <= task.epoch:
                 found[key] = seen, task
     silent = {seen.worker for seen in picture.workers if seen.silent_since_ms is not None}
+    copies = _copies(picture)
     rows = []
     for actor, count in picture.partitions.items():
         for partition in range(count):
-            held = found.get((actor, partition))
+            held, kept = found.get((actor, partition)), copies.get((actor, partition), ())
             if held is None:
-                rows.append(_unheard(picture, actor, partition, silent))
+                rows.append(_unheard(picture, (actor, partition), silent, kept))
             else:
                 seen, task = held
-                rows.append(_partition(seen.worker, task, seen.pace.get((actor, partition), Pace())))
+                rows.append(_partition(seen.worker, task, seen.pace.get((actor, partition), Pace()), kept))
     return rows
 
 
-def _unheard(picture: Picture, actor: str, partition: int, silent: set[str]) -> PartitionRow:
+def _copies(picture: Picture) -> Mapping[TaskKey, list[CopyCell]]:
+    """Give the copies of each partition, by their workers' names."""
+    found: dict[TaskKey, list[CopyCell]] = defaultdict(list)
+    for seen in sorted(picture.workers, key=lambda seen: seen.worker):
+        status = seen.status
+        if status is None:
+            continue
+        stores: dict[TaskKey, list[CopyState]] = defaultdict(list)
+        for copy in status.copies:
+            stores[copy.actor, copy.partition].append(copy)
+        for key, parts in stores.items():
+            found[key].append(_copy(seen.worker, status, parts))
+    return found
+
+
+def _copy(worker: str, status: WorkerStatus, parts: Sequence[CopyState]) -> CopyCell:
+    is_known = all(part.lag is not None for part in parts)
+    return CopyCell(
+        worker=worker,
+        role=parts[0].role.value,
+        lag=_total(part.lag for part in parts) if is_known else None,
+        stands_still=any(status.stands_still(part) for part in parts),
+    )
+
+
+def _unheard(picture: Picture, key: TaskKey, silent: set[str], copies: Sequence[CopyCell]) -> PartitionRow:
     """Give the row of a partition that no worker tells of: what the registry says."""
-    record = picture.owners.get((actor, partition))
+    record = picture.owners.get(key)
     is_silent = record is not None and record.worker in silent
     return PartitionRow(
-        actor=actor,
-        partition=partition,
+        actor=key[0],
+        partition=key[1],
         owner=record.worker if record is not None else None,
         epoch=record.epoch if record is not None else None,
         condition=_SILENT if is_silent else _OWNERLESS,
@@ -260,11 +309,12 @@ def _unheard(picture: Picture, actor: str, partition: int, silent: set[str]) -> 
         keys=None,
         size_bytes=None,
         restoring=(),
+        copies=copies,
         task=None,
     )
 
 
-def _partition(owner: str, task: TaskStatus, pace: Pace) -> PartitionRow:
+def _partition(owner: str, task: TaskStatus, pace: Pace, copies: Sequence[CopyCell]) -> PartitionRow:
     try:
         condition = _CONDITIONS[State(task.state)]
     except ValueError:
@@ -282,6 +332,7 @@ def _partition(owner: str, task: TaskStatus, pace: Pace) -> PartitionRow:
         keys=_total(store.keys for store in task.stores),
         size_bytes=_total(store.size_bytes for store in task.stores),
         restoring=task.restoring,
+        copies=copies,
         task=task,
     )
 
@@ -338,7 +389,7 @@ def _stores(rows: Sequence[PartitionRow]) -> list[StoreRow]:
 
 def _worker(picture: Picture, seen: Seen) -> WorkerRow:
     owned = sum(record.worker == seen.worker for record in picture.owners.values())
-    status = None if seen.report is None or seen.silent_since_ms is not None else seen.report.status
+    status = seen.status
     return WorkerRow(
         name=seen.worker,
         address=seen.address,
@@ -353,7 +404,21 @@ def _worker(picture: Picture, seen: Seen) -> WorkerRow:
         lag=None if status is None else _total(task.lag for task in status.tasks),
         in_flight=None if status is None else status.queries.in_flight,
         rebalances=None if status is None else status.rebalances,
+        copies=None if status is None else status.followed_copies().total(),
+        assigned_copies=None if status is None else _assigned(status),
+        still_copies=0 if status is None else _still(status),
     )
+
+
+def _assigned(status: WorkerStatus) -> int:
+    return sum(count for roles in status.assigned_copies.values() for count in roles.values())
+
+
+def _still(status: WorkerStatus) -> int:
+    """Count the copies that stand still for no reason that the page shows: they wait while partitions are restored."""
+    if any(task.restoring for task in status.tasks):
+        return 0
+    return len({(copy.actor, copy.partition) for copy in status.copies if status.stands_still(copy)})
 
 
 def _total(values: Iterable[Number | None]) -> Number | None:
@@ -395,6 +460,16 @@ def _partition_notices(rows: Sequence[PartitionRow]) -> list[Notice]:
     if busy:
         what = "partition is being taken over" if busy == 1 else "partitions are being taken over"
         notices.append(Notice("busy", f"{busy} {what}", "partitions"))
+    return notices
+
+
+def _copy_notices(rows: Sequence[WorkerRow]) -> list[Notice]:
+    notices = []
+    for row in rows:
+        if row.still_copies:
+            what = "copy stands" if row.still_copies == 1 else "copies stand"
+            text = f"{row.still_copies} {what} still on worker {row.name}: its log says why"
+            notices.append(Notice("warn", text, "workers"))
     return notices
 
 

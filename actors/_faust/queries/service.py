@@ -30,6 +30,7 @@ class QueryService:
     Attributes:
         actors, stores: the actors by name, and by the names of their stores.
         worker, address: this worker's name, and where its web server is.
+        members: gives the addresses of the group's workers, as the coordinator has them: see `KafkaCopies.members`.
     """
 
     def __init__(
@@ -58,10 +59,12 @@ class QueryService:
         hops = setup.hops()
         directory = Directory(owners.all, self.worker)
         self.router = Router(StateReader(worker.task_of, self._lease, clock), directory, hops)
+        kept = KafkaCopies(control, setup.group)
+        self.members = kept.members
         self.copies = CopyRouter(
             CopyReader(worker.task_of, self._lease, clock, standbys.stores_of),
             directory,
-            CopyDirectory(KafkaCopies(control, setup.group).addresses),
+            CopyDirectory(kept.addresses),
             self.address,
             hops,
         )

@@ -1,10 +1,10 @@
-"""Counts what it gets and sends it on; a message "bad" is put aside."""
+"""Counts what it gets and sends it on; a message "bad" is put aside, and what "ship" has done outside is given up."""
 
 from __future__ import annotations
 
 import os
 
-from actors import App, Context
+from actors import App, Context, EffectCall
 
 NAME = os.environ["APP_NAME"]
 app = App(
@@ -21,10 +21,18 @@ outputs = app.topic(f"{NAME}-out", key_type=str, value_type=str)
 counts = app.store("counts", key_type=str, value_type=int)
 
 
-@app.actor(inputs, stores=[counts], on_error="park")
+@app.effect(attempts=1)
+async def ship(call: EffectCall) -> None:
+    """Fail."""
+    raise ValueError("nobody ships")
+
+
+@app.actor(inputs, stores=[counts], on_error="park", effects=[ship])
 async def count(ctx: Context, value: str) -> None:
     """Count."""
     if value == "bad":
         raise ValueError(value)
+    if value == "ship":
+        ctx.effect(ship)
     counts.set(ctx.key, counts.get(ctx.key, 0) + 1)
     ctx.send(outputs, key=ctx.key, value=value)

@@ -135,7 +135,8 @@ def _plant(damage: str) -> None:
     if damage == "no-lease":
         Lease.holds = lambda *_: True
     elif damage == "no-wait":
-        Task.is_committing = property(lambda _: False)
+        Task.commit_end = lambda *_: None
+        Task.store_at_rest = Task.committed_store
 
 
 if "SLOW_COMMIT" in os.environ:
