@@ -52,6 +52,7 @@ class Member:
     `member_id` is the group's name for this process, `instance_id` the worker's own that outlives a restart
     (may be empty), `address` where the worker answers queries. `owned` are its tasks in `generation`, the
     last one that it took part in. `on_disk` has the sum of the changelog positions of its stores, by task.
+    `process` tells the processes of a static member apart, 0 for a dynamic one.
     """
 
     member_id: str
@@ -62,6 +63,7 @@ class Member:
     on_disk: Mapping[Task, int] = field(default_factory=dict)
     lags: Mapping[Task, int] = field(default_factory=dict)
     follows: bool = False
+    process: int = 0
 
 
 def assign(members: Sequence[Member], tasks: Collection[Task]) -> dict[str, tuple[Task, ...]]:
@@ -343,6 +345,7 @@ class _MemberData(msgspec.Struct, array_like=True, frozen=True):
     generation: int
     actors: list[_ActorData]
     follows: bool = False
+    process: int = 0
 
 
 class _ActorData(msgspec.Struct, array_like=True, frozen=True):
@@ -379,7 +382,15 @@ def encode_member_data(member: Member) -> bytes:
         for actor in sorted(owned.keys() | on_disk.keys())
     ]
     return msgspec.msgpack.encode(
-        _MemberData(MEMBER_DATA_VERSION, member.instance_id, member.address, member.generation, actors, member.follows)
+        _MemberData(
+            MEMBER_DATA_VERSION,
+            member.instance_id,
+            member.address,
+            member.generation,
+            actors,
+            member.follows,
+            member.process,
+        )
     )
 
 
@@ -413,6 +424,7 @@ def decode_member_data(member_id: str, raw: bytes | None) -> Member:
             if lag != UNKNOWN
         },
         follows=data.follows,
+        process=data.process,
     )
 
 

@@ -46,10 +46,16 @@ class PlacementRules:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """The copies of one member."""
+    """The copies of one member, and what else the leader tells it.
+
+    `acceptable_lag` is what the leader goes by, None if it is of a release that doesn't say so; `seen` which process of
+    a static member the leader assigned for, 0 if that isn't known.
+    """
 
     standbys: frozenset[Task] = frozenset()
     warm_ups: frozenset[Task] = frozenset()
+    acceptable_lag: int | None = None
+    seen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +210,8 @@ class _Placing:
 class _CopiesData(msgspec.Struct, array_like=True, frozen=True):
     version: int
     actors: list[tuple[str, list[int], list[int]]]
+    acceptable_lag: int | None = None
+    seen: int = 0
 
 
 _DECODER = msgspec.msgpack.Decoder(_CopiesData)
@@ -214,13 +222,15 @@ def encode_copies(copies: Copies) -> bytes:
 
     Its own only: the group's record, one message with all members' data, grows with tasks times copies.
     """
-    if not copies.standbys and not copies.warm_ups:
+    if not copies.standbys and not copies.warm_ups and not copies.seen:
         return b""
     actors = sorted({task.actor for task in copies.standbys | copies.warm_ups})
     return msgspec.msgpack.encode(
         _CopiesData(
             COPIES_VERSION,
             [(actor, _partitions(copies.standbys, actor), _partitions(copies.warm_ups, actor)) for actor in actors],
+            copies.acceptable_lag,
+            copies.seen,
         )
     )
 
@@ -236,6 +246,8 @@ def decode_copies(raw: bytes | None) -> Copies:
     return Copies(
         frozenset(Task(actor, partition) for actor, standbys, _ in data.actors for partition in standbys),
         frozenset(Task(actor, partition) for actor, _, warm_ups in data.actors for partition in warm_ups),
+        data.acceptable_lag,
+        data.seen,
     )
 
 

@@ -21,7 +21,7 @@ from actors._faust.progress import Announcer, reminding
 from actors._faust.publishing import ensure_published
 from actors._faust.queries.service import QueryService
 from actors._faust.setup import Setup
-from actors._faust.standbys import lags, make_standbys, on_disk
+from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
 from actors._faust.views import View
 from actors._kafka.assignor import ActorAssignor
 from actors._kafka.consumer import KafkaSource
@@ -33,11 +33,12 @@ from actors.errors import ActorsError
 from actors.ports import Identity, TopicPartition
 from actors.runtime.blocking import LoopWatch
 from actors.runtime.clock import SystemClock
+from actors.runtime.copy_states import CopyState
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.outputs import OutputTopic
 from actors.runtime.restore import Restorer
 from actors.runtime.spec import ActorSpec, TaskServices
-from actors.runtime.standbys import CopyState, Standbys
+from actors.runtime.standbys import Standbys
 from actors.runtime.stores import StoreCache
 from actors.runtime.task import Task
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
@@ -321,6 +322,7 @@ class ActorService(Service):  # type: ignore[misc]
             lost=worker.lost,
             failed=self._fail,
         )
+        ask_if_unheard(specs, assignor, self._ask_for_rebalance)
 
     async def _let_go(self, actor: str, partition: int) -> None:
         if self._standbys is not None:

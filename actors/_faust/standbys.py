@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from actors._core.assign import Task as TaskId
 from actors._faust.options import milliseconds
 from actors._faust.setup import Setup
+from actors._kafka.assignor import ActorAssignor
 from actors._kafka.control import ControlPlane
 from actors._kafka.views import KafkaTopicLogs
 from actors.ports import Clock
@@ -18,6 +20,8 @@ from actors.runtime.stores import StoreCache
 from actors.runtime.worker import Worker
 from stores._core.record import Position
 from stores.errors import StoreError
+
+logger = logging.getLogger(__name__)
 
 
 def make_standbys(
@@ -45,8 +49,19 @@ def make_standbys(
             is_working=lambda: bool(worker.tasks),
             is_restoring=lambda: restorer.is_busy,
             ask_for_rebalance=ask_for_rebalance,
+            begin_from_seed=restorer.begin_from_seed,
         ),
     )
+
+
+def ask_if_unheard(specs: Iterable[ActorSpec], assignor: ActorAssignor, ask_for_rebalance: Callable[[], None]) -> None:
+    """Have the leader assign anew if it doesn't know yet that this worker lost its disk: another may have a copy."""
+    stateful = {spec.name for spec in specs if spec.stores}
+    lost = sorted(task for task in assignor.unheard if task.actor in stateful)
+    if lost:
+        names = ", ".join(f"{task.actor}[{task.partition}]" for task in lost)
+        logger.info("%s: assigned anew, but nothing is left on this disk: asking for a rebalance", names)
+        ask_for_rebalance()
 
 
 def on_disk(setup: Setup, specs: Iterable[ActorSpec], cache: StoreCache) -> dict[TaskId, int]:

@@ -10,8 +10,10 @@ topic's tasks go to its subscribers only.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
@@ -35,6 +37,8 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
 
     Attributes:
         copies: what this member shall keep copies of.
+        unheard: the tasks that the process before this one had, given to it though its disk has nothing of them, by a
+            leader that doesn't know that yet.
     """
 
     name = "faust-actors"
@@ -51,11 +55,15 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
     ) -> None:
         self._instance_id = instance_id
         self._address = address
+        # A static member that comes back is given what it had without the leader, whose answer says for whom it was.
+        self._process = secrets.randbelow(2**31 - 1) + 1 if instance_id else 0
+        self._is_new = True
         self._actors = actors
         self._on_disk = on_disk
         self._lags = lags
         self._rules = rules or PlacementRules()
         self.copies = Copies()
+        self.unheard: frozenset[TaskId] = frozenset()
         self.generation: Callable[[], int] = lambda: -1
         self._owned: frozenset[TaskId] = frozenset()
         self._owned_generation = -1
@@ -71,6 +79,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
             on_disk=self._on_disk(),
             lags={} if self._lags is None else self._lags(),
             follows=self._lags is not None,
+            process=self._process,
         )
         return ConsumerProtocolMemberMetadata(PROTOCOL_VERSION, sorted(topics), encode_member_data(member))
 
@@ -91,7 +100,15 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
             for member_id, owned in placement.owners.items():
                 owners.update(dict.fromkeys(owned, decoded[member_id]))
                 copies[member_id].append(placement.copies[member_id])
-        return self._encode(members, owners, {member_id: _together(parts) for member_id, parts in copies.items()})
+        said = {
+            member_id: replace(
+                _together(copies.get(member_id, ())),
+                acceptable_lag=self._rules.acceptable_lag,
+                seen=member.process,
+            )
+            for member_id, member in decoded.items()
+        }
+        return self._encode(members, owners, said)
 
     def _encode(
         self, members: Iterable[str], owners: Mapping[TaskId, Member], copies: Mapping[str, Copies]
@@ -102,7 +119,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
             partitions[member.member_id][topics.get(task.actor, task.actor)].append(task.partition)
         return {
             member_id: ConsumerProtocolMemberAssignment(
-                PROTOCOL_VERSION, list(found.items()), encode_copies(copies.get(member_id, Copies()))
+                PROTOCOL_VERSION, list(found.items()), encode_copies(copies[member_id])
             )
             for member_id, found in partitions.items()
         }
@@ -114,6 +131,11 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         )
         self._owned_generation = self.generation()
         self.copies = decode_copies(assignment.user_data)
+        self.unheard = frozenset()
+        if self._is_new and self.copies.seen not in (0, self._process):
+            held = self._on_disk()
+            self.unheard = frozenset(task for task in self._owned if task not in held)
+        self._is_new = False
 
     def _task_name(self, topic: str) -> str:
         """Give the topic's actor; of an actor that only newer workers have, the topic's own name."""

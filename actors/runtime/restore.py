@@ -84,7 +84,7 @@ class Restorer:
             await self._wipe(store, source, plan.wipe)
             position = None
         if position is None and self._seeds is not None:
-            position = await self._begin_from_seed(self._seeds, store, source, changelog, bounds)
+            position = await self.begin_from_seed(store, changelog, partition, bounds)
             plan = plan_restore(position, bounds, changelog.topic_id)
         restored = await self._read(store, source, plan, begin_position(position, plan, asked_ms, changelog), meter)
         if position is not None and self._missed(plan, changelog, position.wall_time_ms, self._margin_ms):
@@ -108,10 +108,17 @@ class Restorer:
             margin_ms=margin_ms,
         )
 
-    async def _begin_from_seed(
-        self, seeds: Seeds, store: PartitionStore, source: TopicPartition, changelog: Changelog, bounds: LogBounds
+    async def begin_from_seed(
+        self, store: PartitionStore, changelog: Changelog, partition: int, bounds: LogBounds
     ) -> Position | None:
-        """Put a seed into an empty store, if there is one that fits; give the store's position."""
+        """Put a seed into an empty store, if there is one that fits; give the store's position.
+
+        Raises:
+            StoreError: the store failed, see `stores.ports.PartitionStore.seed`.
+        """
+        seeds, source = self._seeds, TopicPartition(changelog.topic, partition)
+        if seeds is None:
+            return None
         started_s = self._clock.monotonic()
         try:
             async with self._long_reads:

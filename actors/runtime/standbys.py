@@ -19,8 +19,8 @@ Deletes. A copy's wall time is when it was last known to be all that the log hel
     anew, and so is one that the log doesn't reach back to.
 Death. At any point there is a prefix with its position and its wall time. A bulk load that wasn't settled loses its
     newest chunks, whole ones. The worker's next life follows on, or takes over, from there.
-Brokers away, a full disk, a damaged store: all copies are dropped from memory and prepared anew after a pause. No
-    error of a copy ends the worker, whose own tasks don't need it.
+Brokers away, a full disk, a damaged store: a copy whose changelog doesn't say where it ends, or whose store fails, is
+    left alone for a while; the others go on. No error of a copy ends the worker, whose own tasks don't need it.
 
 Copies come last: while a task of this worker has much to restore they wait, and where tasks run they take
 half of the event loop's time. One consumer reads for all of them.
@@ -32,11 +32,11 @@ A warm-up copy is warm when it lacks no more than is acceptable. Then the worker
 from __future__ import annotations
 
 import asyncio
-import enum
+import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+import math
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from actors._core.assign import Task as TaskId
 from actors._core.placement import Copies
@@ -45,6 +45,8 @@ from actors._core.views import why_rebuild
 from actors.errors import BrokerUnavailableError, RestoreError
 from actors.ports import Clock, Following, LogRecord, StoreProvider, TopicPartition
 from actors.runtime.asking import Asking
+from actors.runtime.copy_ends import Answers, Ends, StandbyLogs
+from actors.runtime.copy_states import CopyState, Role, StoreCopy, TaskCopy
 from actors.runtime.restore import LONG_READ, Changelog, begin_position, stored_writes
 from actors.runtime.spec import ActorSpec
 from actors.runtime.threads import finish_in_thread
@@ -60,47 +62,14 @@ LOOK_S = 1.0
 LOOK_SHARE_S = 0.04
 """How often the logs' ends are looked at: each second, and less often where there are more copies than 25."""
 KNOWN_S = 10.0
-"""For so long what a look found counts as known."""
+"""For so long what a look found counts as known, or until the look after the next one should have been."""
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0
+FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 30.0
+"""How long a copy whose store failed is left alone."""
 REMIND_S = 10.0
+MANY_IN_VAIN = 3
 KEEP_AGE_MS = 60_000
 """How often the disk is told how old a copy is to which nothing is written."""
-
-
-class Role(enum.StrEnum):
-    """Why a copy is kept."""
-
-    STANDBY = "standby"
-    WARM_UP = "warm-up"
-
-
-@dataclass(frozen=True, slots=True)
-class CopyState:
-    """A store's partition as this worker's copy has it.
-
-    `position` is the next changelog offset to apply, `lag` how many offsets it lacked at the last look, None if that
-    isn't known. `current_ms` is the time of the last look whose end it has reached, None before the first one,
-    `looked_ms` that of the last look at all: an old one tells that the copy isn't followed now.
-    """
-
-    actor: str
-    store: str
-    partition: int
-    role: Role
-    position: int
-    lag: int | None
-    current_ms: int | None
-    looked_ms: int
-
-
-class StandbyLogs(Protocol):
-    """What copies need of the brokers; see `actors.ports.TopicLogs`."""
-
-    async def bounds(self, partition: TopicPartition) -> LogBounds:
-        """Give the partition's start and its high watermark."""
-
-    async def follow(self, positions: Mapping[TopicPartition, int]) -> Following:
-        """Begin to read at these offsets, without an end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,71 +81,20 @@ class Surroundings:
         is_working: whether tasks run, which need the event loop.
         is_restoring: whether a task has much to restore.
         ask_for_rebalance: makes this member join the group anew.
+        begin_from_seed: puts a seed into an empty store; see `actors.runtime.restore.Restorer`.
     """
 
     is_free: Callable[[TopicPartition], bool]
     is_working: Callable[[], bool]
     is_restoring: Callable[[], bool]
     ask_for_rebalance: Callable[[], None]
-
-
-@dataclass(slots=True)
-class _Copy:
-    """One store of a task.
-
-    Attributes:
-        end: the log's end at the last look, at `looked_s`.
-        mark: when a look began and the end that it found; None when there is nothing to reach.
-        is_bulk: whether it is so far behind that it is loaded past the write-ahead log.
-        current_ms: see `CopyState`.
-        kept_ms: the wall time that is on disk, at least.
-        is_noted: whether the log says that it has become current.
-    """
-
-    changelog: Changelog
-    source: TopicPartition
-    store: PartitionStore
-    position: Position
-    end: int
-    looked_s: float
-    is_bulk: bool
-    mark: tuple[int, int] | None = None
-    current_ms: int | None = None
-    kept_ms: int = 0
-    is_noted: bool = False
-
-    @property
-    def lag(self) -> int:
-        return max(0, self.end - self.position.changelog_offset)
-
-    def look(self, asked_ms: int, bounds: LogBounds, now_s: float) -> None:
-        """Note the log's end. An older mark is reached first: only then a new one is of use."""
-        self.end, self.looked_s = bounds.end, now_s
-        self.mark = self.mark or (asked_ms, bounds.end)
-        self.reached()
-
-    def reached(self) -> None:
-        """See whether the mark is reached; the next write keeps it."""
-        if self.mark is not None and self.position.changelog_offset >= self.mark[1]:
-            self.current_ms = max(self.mark[0], self.current_ms or 0)
-            self.position = replace(self.position, wall_time_ms=max(self.mark[0], self.position.wall_time_ms))
-            self.mark = None
-
-
-@dataclass(slots=True)
-class _TaskCopy:
-    """A task's stores."""
-
-    task: TaskId
-    spec: ActorSpec
-    stores: list[_Copy] = field(default_factory=list)
-    is_ready: bool = False
+    begin_from_seed: Callable[[PartitionStore, Changelog, int, LogBounds], Awaitable[Position | None]] | None = None
 
 
 class _RebuildError(Exception):
     """A copy can't be followed on."""
 
-    def __init__(self, copy: _TaskCopy, store: _Copy, why: str) -> None:
+    def __init__(self, copy: TaskCopy, store: StoreCopy, why: str) -> None:
         super().__init__(why)
         self.copy, self.store, self.why = copy, store, why
 
@@ -190,7 +108,7 @@ class Standbys:
         stores: the worker's stores.
         clock: the time.
         clock_skew_margin_ms: how far the clocks of brokers and this machine may differ.
-        acceptable_lag: how many offsets a warm copy may lack.
+        acceptable_lag: how many offsets a warm copy may lack, if the group's leader doesn't say it.
         surroundings: the rest of the worker.
     """
 
@@ -210,14 +128,18 @@ class Standbys:
         self._stores = stores
         self._clock = clock
         self._margin_ms = clock_skew_margin_ms
-        self._acceptable_lag = acceptable_lag
+        self._own_limit = self._limit = acceptable_lag
         self._around = surroundings
         self._wanted: dict[TaskId, Role] = {}
-        self._held: dict[TaskId, _TaskCopy] = {}
+        self._held: dict[TaskId, TaskCopy] = {}
         self._locks: dict[TaskId, asyncio.Lock] = {}
-        self._unsettled: dict[TaskId, _TaskCopy] = {}
+        self._unsettled: dict[TaskId, TaskCopy] = {}
         # Stores that failed, which may be closed since: whether their files are damaged too.
         self._suspect: dict[tuple[str, int], bool] = {}
+        # Until when a copy that failed is left alone, and for how long it was.
+        self._pauses: dict[TaskId, tuple[float, float]] = {}
+        self._ends = Ends(logs, clock)
+        self._look_pause_s = LOOK_S
         self._changed = asyncio.Event()
         self._asking = Asking(clock)
         self._said_s: dict[str, float] = {}
@@ -235,21 +157,47 @@ class Standbys:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+        await self._ends.stop()
 
     def assign(self, copies: Copies) -> None:
         """Take what the leader says; what isn't wanted any more is left alone from here on. Does no I/O."""
         wanted = dict.fromkeys(copies.standbys, Role.STANDBY) | dict.fromkeys(copies.warm_ups, Role.WARM_UP)
         wanted = {task: role for task, role in wanted.items() if task.actor in self._specs}
-        self._asking.assigned({task for task, role in wanted.items() if role is Role.WARM_UP})
+        warm_ups = {task for task, role in wanted.items() if role is Role.WARM_UP}
+        self._asking.assigned(warm_ups, is_limit_known=copies.acceptable_lag is not None)
+        if warm_ups:
+            self._go_by(copies.acceptable_lag)
         if wanted == self._wanted:
             return
         gone = [task for task in self._held if task not in wanted]
         is_another_set = wanted.keys() != self._wanted.keys()
         self._wanted = wanted
+        self._pauses = {task: pause for task, pause in self._pauses.items() if task in wanted}
+        self._ends.keep({source for task in wanted for source in self._sources(task)})
         for task in gone:
             self._drop(task)
         if is_another_set:
             self._changed.set()
+
+    def _go_by(self, leaders: int | None) -> None:
+        """Warm is what the group's leader takes for it: asking for more than that stops the group for nothing."""
+        limit = self._own_limit if leaders is None else leaders
+        if limit not in (self._limit, self._own_limit):
+            logger.warning(
+                "the group's leader has acceptable_recovery_lag=%d, this worker %d: its copies count as warm when the "
+                "leader's is kept to. Give all workers the same",
+                limit,
+                self._own_limit,
+            )
+        self._limit = limit
+        if leaders is None and self._asking.in_vain == MANY_IN_VAIN:
+            logger.warning(
+                "asked for a rebalance %d times in vain: the group's leader doesn't take copies of this worker for "
+                "warm that are within its acceptable_recovery_lag=%d. If the leader's is less, give all workers the "
+                "same",
+                MANY_IN_VAIN,
+                self._own_limit,
+            )
 
     async def let_go(self, actor: str, partition: int) -> None:
         """Wait until nothing touches a task's stores any more: from here on they are the caller's."""
@@ -257,6 +205,7 @@ class Standbys:
         self._wanted.pop(task, None)
         self._held.pop(task, None)
         self._unsettled.pop(task, None)
+        self._pauses.pop(task, None)
         async with self._lock(task):
             # The owner mends what is damaged. A store that it made anew mustn't be deleted when it is a copy again.
             for place in self._suspect:
@@ -315,8 +264,9 @@ class Standbys:
             return None
         return {one.changelog.store: one.store for one in copy.stores}, min(known)
 
-    def _known_lag(self, one: _Copy) -> int | None:
-        return one.lag if self._clock.monotonic() - one.looked_s <= KNOWN_S else None
+    def _known_lag(self, one: StoreCopy) -> int | None:
+        known_s = max(KNOWN_S, 2 * self._look_pause_s)
+        return one.lag if self._clock.monotonic() - one.looked_s <= known_s else None
 
     # --- the loop --------------------------------------------------------------------------------------------------
 
@@ -350,39 +300,43 @@ class Standbys:
         """Follow what is wanted until that changes."""
         self._changed.clear()
         await self._settle_dropped()
-        all_are_free = await self._prepare()
+        is_complete = await self._prepare()
         positions = {one.source: one.position.changelog_offset for one in self._ready()}
         if not positions:
-            await self._wait(None if all_are_free else POLL_S)
+            await self._wait(None if is_complete else POLL_S)
             return
         following = await self._logs.follow(positions)
         try:
-            await self._apply_all(following, all_are_free)
+            await self._apply_all(following, is_complete)
         except _RebuildError as rebuild:
             await self._rebuild(rebuild)
         finally:
             await following.close()
 
-    async def _apply_all(self, following: Following, all_are_free: bool) -> None:
+    async def _apply_all(self, following: Following, is_complete: bool) -> None:
+        by_source = {one.source: (copy, one) for copy in self._held.values() for one in copy.stores}
+        self._look_pause_s = max(LOOK_S, LOOK_SHARE_S * len(by_source))
         await self._look()
         looked_s = self._clock.monotonic()
-        by_source = {one.source: (copy, one) for copy in self._held.values() for one in copy.stores}
         while not self._changed.is_set():
-            if not all_are_free and any(task not in self._held and self._is_free(task) for task in self._wanted):
+            is_complete = is_complete and self._wanted.keys() <= self._held.keys()
+            if not is_complete and any(task not in self._held and self._can_open(task) for task in self._wanted):
                 return
             while self._around.is_restoring() and not self._changed.is_set():
                 await self._wait(POLL_S)
             fetched = await following.poll(POLL_S)
             began_s = self._clock.monotonic()
             for source, (records, next_offset) in fetched.items():
-                self._apply(*by_source[source], records, next_offset)
+                copy, one = by_source[source]
+                with self._alone(copy.task):
+                    self._apply(copy, one, records, next_offset)
             if fetched and self._around.is_working():
                 await self._clock.sleep(self._clock.monotonic() - began_s)
-            if self._clock.monotonic() - looked_s >= max(LOOK_S, LOOK_SHARE_S * len(by_source)):
+            if self._clock.monotonic() - looked_s >= self._look_pause_s:
                 await self._look()
                 looked_s = self._clock.monotonic()
 
-    def _apply(self, copy: _TaskCopy, one: _Copy, records: Sequence[LogRecord], next_offset: int) -> None:
+    def _apply(self, copy: TaskCopy, one: StoreCopy, records: Sequence[LogRecord], next_offset: int) -> None:
         if self._held.get(copy.task) is not copy:
             return
         if self._is_too_old(one):
@@ -390,38 +344,40 @@ class Standbys:
         writes, newest = stored_writes(records)
         one.position = advance(one.position, newest, next_offset)
         one.reached()
-        try:
+        with self._suspecting(one.changelog.store, copy.task.partition):
             (one.store.load if one.is_bulk else one.store.apply)(writes, one.position)
-        except StoreError as error:
-            self._suspect_it(one.changelog.store, copy.task.partition, error)
-            raise
 
-    def _is_too_old(self, one: _Copy) -> bool:
+    def _is_too_old(self, one: StoreCopy) -> bool:
         age_ms = self._clock.wall_ms() - one.position.wall_time_ms
         return age_ms >= one.changelog.delete_retention_ms - self._margin_ms
 
     async def _look(self) -> None:
         """Find out what the copies lack, and whether one can't be followed on."""
-        for copy in list(self._held.values()):
-            for one in copy.stores:
-                asked_ms, bounds = self._clock.wall_ms(), await self._logs.bounds(one.source)
-                if self._held.get(copy.task) is not copy:
-                    break
-                why = self._why_rebuild(one, bounds)
-                if why is not None:
-                    raise _RebuildError(copy, one, why)
-                one.look(asked_ms, bounds, self._clock.monotonic())
-                self._note_current(copy, one)
-                if one.is_bulk and one.lag <= LONG_READ:
-                    await self._settle(copy, one)
-                elif asked_ms - one.kept_ms >= KEEP_AGE_MS and one.mark is None and not one.is_bulk:
-                    one.store.apply((), one.position)
-                    one.kept_ms = asked_ms
+        looked_at = [(copy, one) for copy in self._held.values() for one in copy.stores]
+        answers = await self._ends.ask(one.source for _, one in looked_at)
+        for copy, one in looked_at:
+            if one.source in answers and self._held.get(copy.task) is copy:
+                with self._alone(copy.task):
+                    await self._looked(copy, one, *answers[one.source])
         self._ask()
 
-    def _note_current(self, copy: _TaskCopy, one: _Copy) -> None:
+    async def _looked(self, copy: TaskCopy, one: StoreCopy, asked_ms: int, bounds: LogBounds) -> None:
+        why = self._why(one.position, bounds, one.changelog)
+        if why is not None:
+            raise _RebuildError(copy, one, why)
+        one.look(asked_ms, bounds, self._clock.monotonic())
+        self._note_current(copy, one)
+        if one.is_bulk and one.lag <= LONG_READ:
+            await self._settle(copy, one)
+        elif asked_ms - one.kept_ms >= KEEP_AGE_MS and one.mark is None and not one.is_bulk:
+            with self._suspecting(one.changelog.store, copy.task.partition):
+                one.store.apply((), one.position)
+            one.kept_ms = asked_ms
+
+    def _note_current(self, copy: TaskCopy, one: StoreCopy) -> None:
         if one.current_ms is not None and not one.is_noted:
             one.is_noted = True
+            self._pauses.pop(copy.task, None)
             offset = one.position.changelog_offset
             logger.info("%s is a %s copy that has all up to offset %d", one.source, self._wanted[copy.task], offset)
 
@@ -431,7 +387,7 @@ class Standbys:
         warm = {
             task
             for task in warm_ups
-            if lags.get(task, self._acceptable_lag + 1) <= self._acceptable_lag
+            if lags.get(task, self._limit + 1) <= self._limit
             and not any(one.is_bulk for one in self._held[task].stores)
         }
         if self._asking.is_due(warm, len(warm_ups)):
@@ -442,22 +398,34 @@ class Standbys:
 
     async def _prepare(self) -> bool:
         """Open what is wanted and not there yet; tell whether that was all."""
-        all_are_free = True
+        fresh = []
         for task in sorted(self._wanted):
-            if task in self._held or task not in self._wanted:
-                continue
-            if not self._is_free(task):
-                all_are_free = False
-                continue
-            copy = self._held[task] = _TaskCopy(task, self._specs[task.actor])
-            async with self._lock(task):
-                for store in copy.spec.stores:
-                    if self._held.get(task) is copy:
-                        await self._open(copy, copy.spec.changelogs[store.name])
-            copy.is_ready = True
-        return all_are_free
+            if task not in self._held and self._can_open(task):
+                copy = self._held[task] = TaskCopy(task, self._specs[task.actor])
+                fresh.append(copy)
+        # Not with the lock, for which a takeover waits.
+        answers = await self._ends.ask(source for copy in fresh for source in self._sources(copy.task))
+        for copy in fresh:
+            async with self._lock(copy.task):
+                with self._alone(copy.task):
+                    await self._open_all(copy, answers)
+        return self._wanted.keys() <= self._held.keys()
 
-    async def _open(self, copy: _TaskCopy, changelog: Changelog) -> None:
+    async def _open_all(self, copy: TaskCopy, answers: Answers) -> None:
+        """Open a task's stores, or none if an end isn't known; the lock is held."""
+        if self._held.get(copy.task) is not copy:
+            return
+        if not all(source in answers for source in self._sources(copy.task)):
+            del self._held[copy.task]
+            return
+        for store in copy.spec.stores:
+            changelog = copy.spec.changelogs[store.name]
+            await self._open(copy, changelog, *answers[TopicPartition(changelog.topic, copy.task.partition)])
+            if self._held.get(copy.task) is not copy:
+                return
+        copy.is_ready = True
+
+    async def _open(self, copy: TaskCopy, changelog: Changelog, asked_ms: int, bounds: LogBounds) -> None:
         """Open one store, and wipe it if it can't be followed on; the lock is held."""
         partition = copy.task.partition
         place, source = (changelog.store, partition), TopicPartition(changelog.topic, partition)
@@ -466,19 +434,21 @@ class Standbys:
             await (self._stores.discard if is_damaged else self._stores.reopen)(*place)
             del self._suspect[place]
         store = await self._stores.open(*place)
-        asked_ms, bounds = self._clock.wall_ms(), await self._logs.bounds(source)
-        position = store.position()
+        with self._suspecting(*place):
+            position = store.position()
         if position is not None:
             why = self._why(position, bounds, changelog)
             if why is not None:
                 await self._wipe(store, changelog.store, source, why)
                 position = None
         if position is None:
+            position = await self._begin_from_seed(store, changelog, partition, bounds)
+        if position is None:
             position = begin_position(None, plan_restore(None, bounds, changelog.topic_id), asked_ms, changelog)
         elif bounds.end - position.changelog_offset <= 1:
             # Only a marker can be behind it: nothing has escaped, however old it is.
             position = replace(position, wall_time_ms=max(asked_ms, position.wall_time_ms))
-        one = _Copy(
+        one = StoreCopy(
             changelog=changelog,
             source=source,
             store=store,
@@ -489,13 +459,22 @@ class Standbys:
         )
         copy.stores.append(one)
 
+    async def _begin_from_seed(
+        self, store: PartitionStore, changelog: Changelog, partition: int, bounds: LogBounds
+    ) -> Position | None:
+        if self._around.begin_from_seed is None:
+            return None
+        with self._suspecting(changelog.store, partition):
+            return await self._around.begin_from_seed(store, changelog, partition, bounds)
+
     async def _rebuild(self, rebuild: _RebuildError) -> None:
         copy, one = rebuild.copy, rebuild.store
         async with self._lock(copy.task):
             if self._held.get(copy.task) is copy:
                 # A reader mustn't find an empty store, or a closed one.
                 copy.is_ready = False
-                await self._wipe(one.store, one.changelog.store, one.source, rebuild.why)
+                with self._alone(copy.task):
+                    await self._wipe(one.store, one.changelog.store, one.source, rebuild.why)
         if self._held.get(copy.task) is copy:
             del self._held[copy.task]
 
@@ -504,18 +483,20 @@ class Standbys:
         await self._in_thread(name, source.partition, store.wipe)
 
     async def _in_thread(self, store: str, partition: int, work: Callable[[], None]) -> None:
-        """Do what may leave the store closed if it fails."""
-        try:
+        with self._suspecting(store, partition):
             await finish_in_thread(work)
+
+    @contextlib.contextmanager
+    def _suspecting(self, store: str, partition: int) -> Iterator[None]:
+        """Note a store that fails: it may be closed, or take nothing more until it is opened anew."""
+        try:
+            yield
         except (StoreError, OSError) as error:
-            self._suspect_it(store, partition, error)
+            place = store, partition
+            self._suspect[place] = self._suspect.get(place, False) or isinstance(error, StoreCorruptedError)
             raise
 
-    def _suspect_it(self, store: str, partition: int, error: Exception) -> None:
-        place = store, partition
-        self._suspect[place] = self._suspect.get(place, False) or isinstance(error, StoreCorruptedError)
-
-    async def _settle(self, copy: _TaskCopy, one: _Copy) -> None:
+    async def _settle(self, copy: TaskCopy, one: StoreCopy) -> None:
         async with self._lock(copy.task):
             if self._held.get(copy.task) is not copy:
                 return
@@ -529,12 +510,10 @@ class Standbys:
             if task in self._held or not self._is_free(task):
                 continue
             async with self._lock(task):
-                for one in copy.stores:
-                    if one.is_bulk and self._is_free(task):
-                        await self._in_thread(one.changelog.store, task.partition, one.store.settle)
-
-    def _why_rebuild(self, one: _Copy, bounds: LogBounds) -> str | None:
-        return self._why(one.position, bounds, one.changelog)
+                with self._alone(task):
+                    for one in copy.stores:
+                        if one.is_bulk and self._is_free(task):
+                            await self._in_thread(one.changelog.store, task.partition, one.store.settle)
 
     def _why(self, position: Position, bounds: LogBounds, changelog: Changelog) -> str | None:
         return why_rebuild(
@@ -548,11 +527,38 @@ class Standbys:
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
-    def _ready(self) -> list[_Copy]:
+    def _ready(self) -> list[StoreCopy]:
         return [one for copy in self._held.values() if copy.is_ready for one in copy.stores]
 
     def _is_free(self, task: TaskId) -> bool:
         return self._around.is_free(TopicPartition(self._specs[task.actor].topic, task.partition))
+
+    def _sources(self, task: TaskId) -> list[TopicPartition]:
+        spec = self._specs[task.actor]
+        return [TopicPartition(spec.changelogs[store.name].topic, task.partition) for store in spec.stores]
+
+    def _can_open(self, task: TaskId) -> bool:
+        until_s, _ = self._pauses.get(task, (0.0, 0.0))
+        return (
+            self._clock.monotonic() >= until_s
+            and self._is_free(task)
+            and not any(self._ends.is_away(source) for source in self._sources(task))
+        )
+
+    @contextlib.contextmanager
+    def _alone(self, task: TaskId) -> Iterator[None]:
+        """Have a store that fails stop nothing but its own copy, for a while that gets longer."""
+        try:
+            yield
+        except (StoreError, OSError) as error:
+            if task in self._held:
+                self._drop(task)
+            _, before_s = self._pauses.get(task, (0.0, 0.0))
+            pause_s = min(max(2 * before_s, FIRST_PAUSE_S), LAST_PAUSE_S)
+            # Copies that fail together are opened together: each time all others begin to read anew.
+            due_s = math.ceil((self._clock.monotonic() + pause_s) / FIRST_PAUSE_S) * FIRST_PAUSE_S
+            self._pauses[task] = due_s, pause_s
+            self._say(f"{_name(task)}: the copy can't be kept: {error}; it is tried again in {pause_s:g} s")
 
     def _drop(self, task: TaskId) -> None:
         copy = self._held.pop(task)

@@ -15,8 +15,8 @@ from typing import Protocol, runtime_checkable
 
 from actors._core.lifecycle import State
 from actors.ports import TopicPartition
+from actors.runtime.copy_states import CopyState
 from actors.runtime.meters import Histogram, QueryMeters, TaskMeters, WorkerMeters
-from actors.runtime.standbys import CopyState
 from actors.runtime.task import Task
 from stores.errors import StoreError
 from stores.ports import PartitionStore

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from actors._faust.dashboard.group import Pace, Picture, Report, Seen
 from actors._faust.dashboard.waiting import HeldLock, ParkedLine, TaskWaiting, Waiting
 from actors.ports import OwnerRecord
-from actors.runtime.standbys import CopyState, Role
+from actors.runtime.copy_states import CopyState, Role
 from actors.runtime.status import HistogramStatus, QueryStatus, RestoreStatus, StoreStatus, TaskStatus, WorkerStatus
 
 NOW_MS = 1_760_000_000_000

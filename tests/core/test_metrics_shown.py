@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from actors._faust.metrics import PREFIX, families
-from actors.runtime.standbys import Role
+from actors.runtime.copy_states import Role
 from actors.runtime.status import STILL_MS, WorkerStatus
 from tests.browser.statuses import NOW_MS, copy, seen, task
 

@@ -254,14 +254,17 @@ def test_nobody_is_there() -> None:
 
 def test_the_data_survives_the_trip_and_older_releases_read_what_they_know() -> None:
     task, other = Task("a", 0), Task("b", 3)
-    member = Member("m0", "w0", "x", 3, frozenset({task}), {task: 7, other: 9}, {task: 0}, follows=True)
+    member = Member("m0", "w0", "x", 3, frozenset({task}), {task: 7, other: 9}, {task: 0}, follows=True, process=5)
     sent = encode_member_data(member)
     assert decode_member_data("m0", sent) == member
-    version, instance, address, generation, actors, _ = msgspec.msgpack.decode(sent)
+    version, instance, address, generation, actors, *_ = msgspec.msgpack.decode(sent)
     old = msgspec.msgpack.encode([version, instance, address, generation, [actor[:4] for actor in actors]])
-    assert decode_member_data("m0", old) == replace(member, lags={}, follows=False)
-    copies = Copies(frozenset({task, other}), frozenset({Task("b", 1)}))
+    assert decode_member_data("m0", old) == replace(member, lags={}, follows=False, process=0)
+    copies = Copies(frozenset({task, other}), frozenset({Task("b", 1)}), acceptable_lag=7, seen=5)
     assert decode_copies(encode_copies(copies)) == copies
+    assert decode_copies(encode_copies(Copies(seen=5))) == Copies(seen=5)
+    older = msgspec.msgpack.encode(msgspec.msgpack.decode(encode_copies(copies))[:2])
+    assert decode_copies(older) == replace(copies, acceptable_lag=None, seen=0)
     for nothing in (None, b"", b"\xff", msgspec.msgpack.encode([2, []]), encode_copies(Copies())):
         assert decode_copies(nothing) == Copies()
 
@@ -276,18 +279,52 @@ def test_an_older_member_gets_tasks_at_once_and_no_copies() -> None:
     assert placement.copies["old"] == Copies()
 
 
-def test_the_assignor_tells_each_member_its_copies() -> None:
-    def member(name: str, positions: dict[Task, int]) -> ActorAssignor:
-        return ActorAssignor(
-            instance_id=name, address="", actors={"in": "a"}, on_disk=lambda: positions, rules=RULES, lags=lambda: {}
-        )
+def member_of(positions: dict[Task, int], name: str = "", rules: PlacementRules = RULES) -> ActorAssignor:
+    return ActorAssignor(
+        instance_id=name, address="", actors={"in": "a"}, on_disk=lambda: positions, rules=rules, lags=lambda: {}
+    )
 
-    first, second = member("w0", dict.fromkeys(tasks_of(a=4), 10**6)), member("w1", {})
-    cluster = SimpleNamespace(partitions_for_topic=lambda topic: set(range(4)))
-    answers = first.assign(cluster, {"m0": first.metadata(["in"]), "m1": second.metadata(["in"])})
+
+CLUSTER = SimpleNamespace(partitions_for_topic=lambda topic: set(range(4)))
+
+
+def test_the_assignor_tells_each_member_its_copies() -> None:
+    first, second = member_of(dict.fromkeys(tasks_of(a=4), 10**6), "w0"), member_of({}, "w1")
+    answers = first.assign(CLUSTER, {"m0": first.metadata(["in"]), "m1": second.metadata(["in"])})
     second.on_assignment(answers["m1"])
     assert answers["m0"].partitions()
     assert not answers["m1"].partitions()
     assert len(second.copies.warm_ups) == 2
     assert len(second.copies.standbys) == 2
+    assert second.copies.acceptable_lag == ACCEPTABLE
     assert assign([Member("m0"), Member("m1")], tasks_of(a=4))["m1"], "without regard to warmth it had its share"
+
+
+@pytest.mark.parametrize("name", ["w0", ""])
+def test_a_static_member_that_lost_its_disk_is_cold_once_the_leader_knows(name: str) -> None:
+    everything = dict.fromkeys(tasks_of(a=4), 10**6)
+    first, leader = member_of(everything, name), member_of(everything, "w1" if name else "")
+    joined = leader.assign(CLUSTER, {"m0": first.metadata(["in"]), "m1": leader.metadata(["in"])})
+    first.on_assignment(joined["m0"])
+    leader.on_assignment(joined["m1"])
+    assert not first.unheard
+    with_disk, without = member_of(everything, name), member_of({}, name)
+    for again in (with_disk, without):
+        # The coordinator gives a static member what the one before it had.
+        again.metadata(["in"])
+        again.on_assignment(joined["m0"])
+    assert not with_disk.unheard
+    assert len(without.unheard) == (2 if name else 0)
+    heard = leader.assign(CLUSTER, {"m0": without.metadata(["in"]), "m1": leader.metadata(["in"])})
+    without.on_assignment(heard["m0"])
+    assert not without.unheard, "it asks once"
+    assert not heard["m0"].partitions(), "the other has all of it"
+    assert len(without.copies.warm_ups) == 2
+
+
+def test_a_static_group_that_begins_asks_for_nothing() -> None:
+    members = {f"m{number}": member_of({}, f"w{number}") for number in range(3)}
+    said = {name: member.metadata(["in"]) for name, member in members.items()}
+    for name, answer in members["m0"].assign(CLUSTER, said).items():
+        members[name].on_assignment(answer)
+        assert not members[name].unheard

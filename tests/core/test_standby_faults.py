@@ -1,5 +1,6 @@
 """Copies whose store fails: what is mended by itself, and what readers see meanwhile."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from actors._core.placement import Copies
+from actors._core.takeover import LogBounds
+from actors.ports import TopicPartition
 from actors.runtime import standbys as module
+from actors.testing import FakeTopicLogs
 from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.memory import MemoryStore
 from tests.core.test_standbys import ONE, ZERO, World, standby
@@ -175,3 +179,73 @@ def test_readers_dont_get_a_copy_that_is_wiped(world: World) -> None:
         assert world.position() == world.end()
 
     world.run(test())
+
+
+def test_a_store_that_fails_for_ever_stops_nothing_but_its_own_copy(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = Disk(world)
+    tried: list[float] = []
+
+    class Full(MemoryStore):
+        def apply(self, writes: object, position: object) -> None:
+            tried.append(world.clock.monotonic())
+            raise StoreUnavailableError("no space left")
+
+    def open_one(store: str, partition: int) -> MemoryStore:
+        disk.kind = Full if partition == 0 and not mended else MemoryStore
+        return Disk.open(disk, store, partition)
+
+    mended: list[bool] = []
+    world.cache._open_store = open_one
+
+    async def test() -> None:
+        world.fill(10)
+        world.copies.assign(standby(ZERO, ONE))
+        for number in range(300):
+            world.put(f"k{number}", "1", 1)
+            await world.until(lambda: world.position(1) == world.end(1), 2)
+            await asyncio.sleep(1)
+        assert len(tried) < 20
+        mended.append(True)
+        await world.until(all_followed(world), 40)
+
+    world.run(test())
+    assert "count[0]: the copy can't be kept: no space left; it is tried again in 1 s" in caplog.text
+    assert "copies can't be" not in caplog.text, "that would stop all"
+
+
+def test_an_idle_copy_whose_store_fails_is_opened_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its disk is told how old it is: RocksDB takes nothing more after the first write that fails."""
+    disk, opened, asked = Disk(world), [], []
+    bounds = FakeTopicLogs.bounds
+
+    async def then_a_record_comes(logs: FakeTopicLogs, partition: TopicPartition) -> LogBounds:
+        found = await bounds(logs, partition)
+        asked.append(partition)
+        if len(asked) == 2:
+            world.fill(1)
+        return found
+
+    monkeypatch.setattr(FakeTopicLogs, "bounds", then_a_record_comes)
+
+    class Broken(MemoryStore):
+        def apply(self, writes: object, position: object) -> None:
+            raise StoreUnavailableError("the database is read-only since its first error")
+
+    def open_one(store: str, partition: int) -> MemoryStore:
+        opened.append(partition)
+        disk.kind = Broken if len(opened) == 1 else MemoryStore
+        return Disk.open(disk, store, partition)
+
+    world.cache._open_store = open_one
+
+    async def test() -> None:
+        world.copies.assign(standby(ZERO))
+        await world.until(lambda: world.copies.stores_of("count", 0) is not None and opened == [0, 0])
+        assert world.position() == 1
+
+    world.run(test())
+    assert "copies can't be" not in caplog.text, "that would stop all"

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 from actors._core.assign import Task
 from actors._core.placement import Copies
 from actors._core.takeover import LogBounds
-from actors.ports import TopicPartition
+from actors.ports import Seeds, TopicPartition
 from actors.runtime import standbys as module
+from actors.runtime.copy_states import Role
 from actors.runtime.restore import Changelog, Restorer
-from actors.runtime.standbys import Role, Standbys, Surroundings
+from actors.runtime.standbys import Standbys, Surroundings
 from actors.runtime.stores import StoreCache
 from actors.testing import Conditions, FakeClock, FakeTopicLogs, Network, SimKafka, VirtualLoop
 from stores._core.record import STAMP_HEADER, encode_stamp
@@ -41,12 +43,12 @@ class Spec:
 class World:
     """A cluster with a changelog, and the copies of one worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, partitions: int = 2) -> None:
         self.loop = VirtualLoop()
         self.network = Network(Random(0))
         self.network.conditions = Conditions(latency_s=(0.0, 0.001))
         self.cluster = SimKafka("group", marker_s=lambda: 0.0)
-        self.cluster.make_topic(LOG, 2, is_compacted=True, delete_retention_ms=HOUR_MS)
+        self.cluster.make_topic(LOG, partitions, is_compacted=True, delete_retention_ms=HOUR_MS)
         self.clock = FakeClock()
         self.disk: dict[tuple[str, int], MemoryStore] = {}
         self.cache = StoreCache(self.open, lambda store, partition: None)
@@ -69,7 +71,7 @@ class World:
     def open(self, store: str, partition: int) -> MemoryStore:
         return self.disk.setdefault((store, partition), MemoryStore())
 
-    def start(self) -> Standbys:
+    def start(self, seeds: Seeds | None = None) -> Standbys:
         world, topic = self, self.cluster.topic(LOG)
 
         class Logs(FakeTopicLogs):
@@ -77,10 +79,12 @@ class World:
                 world.follows += 1
                 return await super().follow(positions)
 
-        changelog = Changelog("counts", LOG, topic.topic_id, HOUR_MS, 1_000_000, 2)
+        logs = Logs(self.cluster, self.network, chunk_records=50)
+        restorer = Restorer(logs, self.clock, clock_skew_margin_ms=1000, seeds=seeds)
+        changelog = Changelog("counts", LOG, topic.topic_id, HOUR_MS, 1_000_000, len(topic.partitions))
         return Standbys(
             [Spec(changelog)],  # type: ignore[list-item]
-            logs=Logs(self.cluster, self.network, chunk_records=50),
+            logs=logs,
             stores=self.cache,
             clock=self.clock,
             clock_skew_margin_ms=1000,
@@ -90,6 +94,7 @@ class World:
                 is_working=lambda: False,
                 is_restoring=lambda: self.restoring,
                 ask_for_rebalance=lambda: self.asked.append(self.clock.monotonic()),
+                begin_from_seed=restorer.begin_from_seed,
             ),
         )
 
@@ -258,8 +263,6 @@ def test_let_go_waits_for_what_happens_in_a_thread(world: World, monkeypatch: py
 
 
 def _at(world: World, offset: int) -> Any:
-    from dataclasses import replace
-
     position = world.disk["counts", 0].position()
     assert position is not None
     return replace(position, changelog_offset=offset)
@@ -390,18 +393,44 @@ def test_a_warm_up_asks_for_a_rebalance_once_it_is_warm(world: World) -> None:
     world.run(test())
 
 
-def test_asking_in_vain_gets_seldom(world: World) -> None:
+@pytest.mark.parametrize(("leaders", "longest_s"), [(100, 60), (None, 600)])
+def test_asking_in_vain_gets_seldom(
+    world: World, leaders: int | None, longest_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    warming = replace(warm_up(ZERO), acceptable_lag=leaders)
+
     async def test() -> None:
         world.fill(10)
-        world.copies.assign(warm_up(ZERO))
-        for asked in range(1, 12):
-            await world.until(lambda asked=asked: len(world.asked) == asked, 70)
-            world.copies.assign(warm_up(ZERO))
+        world.copies.assign(warming)
+        for asked in range(1, 10):
+            await world.until(lambda asked=asked: len(world.asked) == asked, longest_s + 10)
+            world.copies.assign(warming)
 
     world.run(test())
     pauses = [later - earlier for earlier, later in zip(world.asked, world.asked[1:], strict=False)]
     assert pauses[0] >= 5
-    assert pauses[-1] >= 60
+    assert pauses[-1] >= longest_s
+    assert caplog.text.count("acceptable_recovery_lag") == (leaders is None)
+
+
+def test_a_leader_with_a_smaller_limit_isnt_asked_in_vain(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A log of which the copy lacks some all the time: within its own limit, not within the leader's."""
+
+    async def test() -> None:
+        transactions, home = world.cluster.transactions, TopicPartition(LOG, 0)
+        epoch = transactions.init_producer_id("p", 1e9)
+        world.cluster.add_partitions("p", epoch, [home])
+        world.cluster.produce_in_transaction("p", epoch, home, [(b"open", b"1", [])] * 50)
+        for _ in range(10):
+            world.copies.assign(replace(warm_up(ZERO), acceptable_lag=10))
+            await asyncio.sleep(30)
+        assert world.copies.lags() == {ZERO: 50}
+        assert world.asked == []
+        transactions.end("p", epoch, commit=True)
+        await world.until(lambda: len(world.asked) == 1)
+
+    world.run(test())
+    assert caplog.text.count("the group's leader has acceptable_recovery_lag=10, this worker 100") == 1
 
 
 def test_a_warm_copy_asks_for_nothing_right_after_a_rebalance(world: World) -> None:

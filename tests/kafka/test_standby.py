@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import shutil
 import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +23,15 @@ from actors._kafka.copies import KafkaCopies
 from actors.client import StateClient
 from dev.kafka import free_port
 from tests import documents
-from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
+from tests.kafka.helpers import WorkerProcess, eventually, make_topics, producing, read_all, send, unique
 
 MODULE = "tests.kafka.apps.standby_app"
 PARTITIONS = 4
 KEYS = 12_000
 RESTORED_MOST = 2_000
 """Less than what each partition holds."""
+LONGEST_PAUSE_S = 8.0
+"""On a machine with other work; alone it is less than 2 s."""
 
 
 class Group:
@@ -35,22 +40,28 @@ class Group:
     def __init__(self, brokers: str, folder: Path, workers: list[WorkerProcess], **environment: str) -> None:
         self.brokers, self.folder, self.workers = brokers, folder, workers
         self.environment = environment
+        self.is_static = False
         self.name = unique("standby")
         self.ports: list[int] = []
         self.sent: Counter[bytes] = Counter()
 
-    async def begin(self) -> WorkerProcess:
+    async def begin(self, keys: int = KEYS) -> WorkerProcess:
         """Start the first worker, and have it count each key once."""
         await make_topics(self.brokers, f"{self.name}-in", f"{self.name}-out", partitions=PARTITIONS)
         first = self.start()
-        await self.send(KEYS)
+        await self.send(keys)
         await self.all_counted()
         return first
 
     def start(self) -> WorkerProcess:
         number = len(self.workers)
         self.ports.append(free_port())
-        environment = {**self.environment, "APP_NAME": self.name, "WEB_PORT": str(self.ports[number])}
+        environment = {
+            **self.environment,
+            "INSTANCE_ID": f"w{number}" * self.is_static,
+            "APP_NAME": self.name,
+            "WEB_PORT": str(self.ports[number]),
+        }
         worker = WorkerProcess(MODULE, self.brokers, self.folder / f"w{number}", **environment)
         self.workers.append(worker.start(web=True))
         return worker
@@ -62,6 +73,39 @@ class Group:
             session.get(f"http://127.0.0.1:{self.ports[number]}/actors{path}") as reply,
         ):
             return reply.status, await reply.json(content_type=None)
+
+    async def held(self, number: int) -> tuple[set[int], set[int]]:
+        """Give what a worker owns, and the standbys that it follows; nothing while it can't be asked."""
+        try:
+            status, overview = await self.get(number, "")
+        except aiohttp.ClientError:
+            return set(), set()
+        if status != 200:
+            return set(), set()
+        owns = {one["partition"] for one in overview["partitions"] if one["state"] == "running"}
+        follows = {
+            one["partition"] for one in overview["copies"] if one["role"] == "standby" and one["lag"] is not None
+        }
+        return owns, follows
+
+    async def trickle(self, enough: asyncio.Event) -> None:
+        """Send to each partition all the time."""
+        keys = {partition_for(key, PARTITIONS): key for key in (b"key-%05d" % number for number in range(100))}
+        async with producing(self.brokers) as producer:
+            while not enough.is_set():
+                for partition, key in keys.items():
+                    await producer.send(f"{self.name}-in", b"x", key, partition=partition)
+                    self.sent[key] += 1
+                await asyncio.sleep(0.05)
+
+    async def longest_pause_s(self, since_ms: int, until_ms: int) -> float:
+        """Give for how long a partition was without an output at most."""
+        times: dict[int, list[int]] = {number: [since_ms, until_ms] for number in range(PARTITIONS)}
+        for record in await read_all(self.brokers, f"{self.name}-out"):
+            if since_ms < record.timestamp < until_ms:
+                times[record.partition].append(record.timestamp)
+        gaps = (later - earlier for own in times.values() for earlier, later in pairwise(sorted(own)))
+        return max(gaps) / 1000
 
     async def send(self, count: int) -> None:
         keys = [b"key-%05d" % number for number in range(count)]
@@ -220,6 +264,57 @@ async def test_the_checks_see_an_assignment_that_ignores_warmth(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:
     group = Group(brokers, tmp_path, workers, PLANT="ignore warmth")
-    await group.begin()
+    await group.begin(3_000)
     with pytest.raises(AssertionError, match=r"it never warmed up|although it was cold"):
         await warm_up(group)
+
+
+async def grow_to_three(group: Group) -> None:
+    """Start two cold workers while records come, and see that no partition waits long, or goes to one of them cold.
+
+    A cold takeover takes longer than `LONGEST_PAUSE_S` here.
+    """
+    enough, since_ms = asyncio.Event(), int(time.time() * 1000)
+    trickle = asyncio.create_task(group.trickle(enough))
+    try:
+        group.start()
+        group.start()
+
+        async def is_even() -> bool:
+            held = [await group.held(number) for number in range(3)]
+            owned, followed = ([len(each) for each in kind] for kind in zip(*held, strict=True))
+            return sorted(owned) == [1, 1, 2] and sum(followed) == PARTITIONS
+
+        await eventually(is_even, what=group.logs)
+    finally:
+        enough.set()
+        await trickle
+    await group.all_counted()
+    assert await group.longest_pause_s(since_ms, int(time.time() * 1000)) < LONGEST_PAUSE_S
+    for worker in group.workers[1:]:
+        assert restored(worker.log()) < 500
+
+
+async def test_three_share_without_a_long_pause_and_a_lost_disk_is_nobodys_wait(
+    brokers: str, tmp_path: Path, workers: list[WorkerProcess]
+) -> None:
+    group = Group(brokers, tmp_path, workers, ACCEPTABLE_LAG="300", SLOW_RESTORES="500", HEARTBEAT_S="0.2")
+    group.is_static = True
+    first = await group.begin(3_000)
+    await grow_to_three(group)
+    was, _ = await group.held(0)
+    first.kill()
+    shutil.rmtree(first.folder)
+    before = len(first.log())
+    # Within its session: the group gives it what it had.
+    first.start(web=True)
+
+    async def is_with_the_others() -> bool:
+        return was <= (await group.held(1))[0] | (await group.held(2))[0]
+
+    await eventually(is_with_the_others, deadline_s=20, what=group.logs)
+    assert "nothing is left on this disk: asking for a rebalance" in first.log()[before:]
+    await group.send(100)
+    await group.all_counted()
+    for worker in workers[1:]:
+        assert restored(worker.log()) < 1_000

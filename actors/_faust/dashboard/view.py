@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 from actors._core.lifecycle import State
 from actors._faust.dashboard.group import Pace, Picture, Seen, TaskKey
 from actors._faust.dashboard.waiting import HeldLock, ParkedLine
-from actors.runtime.standbys import CopyState
+from actors.runtime.copy_states import CopyState
 from actors.runtime.status import RestoreStatus, TaskStatus, WorkerStatus
 
 MAX_ROWS = 100

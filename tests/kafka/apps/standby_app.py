@@ -1,9 +1,15 @@
-"""Counts messages per key and echoes each running value; another program's damage can be planted with `PLANT`."""
+"""Counts messages per key and echoes each running value; another program's damage can be planted with `PLANT`.
 
+With `SLOW_RESTORES` a takeover that has to read more than so many offsets takes as long as one of much state does.
+"""
+
+import asyncio
 import os
+from typing import Any
 
 from actors import App, Context
 from actors._core import placement
+from actors.runtime.restore import Restorer
 
 NAME = os.environ["APP_NAME"]
 app = App(
@@ -14,6 +20,7 @@ app = App(
     table_standby_replicas=int(os.environ.get("STANDBYS", "1")),
     acceptable_recovery_lag=int(os.environ.get("ACCEPTABLE_LAG", "1000")),
     web_port=int(os.environ.get("WEB_PORT", "6066")),
+    consumer_group_instance_id=os.environ.get("INSTANCE_ID", ""),
 )
 source = app.topic(f"{NAME}-in", key_type=str, value_type=str)
 echo = app.topic(f"{NAME}-out", key_type=str, value_type=str)
@@ -32,3 +39,14 @@ if os.environ.get("PLANT") == "ignore warmth":
     placement._Placing._is_cold = lambda self, task, index: False  # type: ignore[method-assign]
 if os.environ.get("PLANT") == "no standbys":
     placement._Placing._choose_standbys = lambda self: None  # type: ignore[method-assign]
+
+if "SLOW_RESTORES" in os.environ:
+    read_now = Restorer._read_now
+
+    async def slowly(self: Restorer, store: Any, source: Any, plan: Any, *rest: Any) -> Any:
+        """Wait first if there is much to read."""
+        if plan.end - plan.start > int(os.environ["SLOW_RESTORES"]):
+            await asyncio.sleep(30)
+        return await read_now(self, store, source, plan, *rest)
+
+    Restorer._read_now = slowly  # type: ignore[method-assign]
