@@ -91,6 +91,8 @@ ORDINARY = [
     get("/actors/words/.."),
     get("/actors/words/%2E%2E"),
     get("/actors//ada"),
+    get("/actors/{/ada"),
+    get("/actors/wo}rds/ada"),
     get("/actors/words//ada"),
     get("/actors/words/ada/"),
     get("/actors/w%6Frds/ada"),

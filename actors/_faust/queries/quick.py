@@ -37,6 +37,7 @@ from aiohttp.web_request import BaseRequest
 
 from actors._faust.access.guard import Guard, Pass, pass_of
 from actors._faust.access.limits import MAX_PATH_BYTES
+from actors._faust.access.rest import is_own
 from actors._faust.queries.problems import Problem, not_ready, wire
 from actors._faust.queries.question import Question
 from actors.runtime.meters import QueryMeters
@@ -66,9 +67,10 @@ class QuickRoute:
         self.guard = guard
         self.meters = meters
         self._ask = ask
-        # Other routes, and what could be one of them when it is decoded, are left to aiohttp's router.
+        # Other routes, what could be one of them when it is decoded, and what its router takes for no store's name are
+        # left to aiohttp.
         self._line = re.compile(
-            rb"GET %b/([^%%/?#\x00-\x20\x7f-\xff]+)/"
+            rb"GET %b/([^%%/?#{}\x00-\x20\x7f-\xff]+)/"
             rb"(?!_count[ ?]|_many[ ?]|_[^? ]*%%|%%5[Ff]|%%2[Ee]|\.{1,2}[ ?])([^/?#\x00-\x20\x7f-\xff]+)"
             rb"(?:\?([^#\x00-\x20\x7f-\xff]*))? HTTP/1\.1" % prefix.encode()
         )
@@ -234,6 +236,9 @@ def _known(head: bytes, request: BaseRequest) -> bytes | None:
     known = head[end:]
     if not head.startswith(_METHOD) or not head.endswith(_VERSION, 0, end) or hdrs.EXPECT in request.headers:
         return None
+    if request.content_length:
+        # The body may come behind the headers the next time, and would be taken for a request.
+        return None
     # One line for each header: aiohttp read the same lines.
     lines = known.count(b"\n")
     return known if lines == known.count(b"\r\n") == len(request.raw_headers) + 2 else None
@@ -297,4 +302,4 @@ def _suits(app: web.Application) -> bool:
     """Tell whether nothing of the user's own is in the way of every request, and aiohttp's inside is the known one."""
     hooks = [hook for hook in app.on_response_prepare if getattr(hook, "__module__", "") != "aiohttp_cors.cors_config"]
     known = {name for base in RequestHandler.__mro__ for name in getattr(base, "__slots__", ())}
-    return not app.middlewares and not hooks and known >= _USED
+    return all(map(is_own, app.middlewares)) and not hooks and known >= _USED
