@@ -100,7 +100,7 @@ class Served:
     @property
     def waiting(self) -> int:
         """How many questions wait for a commit's end."""
-        return sum(not wait.done() for task in self.tasks.values() for wait in task._ownership._commit_waits)
+        return sum(not wait.done() for task in self.tasks.values() for _, wait in task._ownership._commit_waits)
 
     async def connect(self, *, is_known: bool = False, tls: ssl.SSLContext | None = None) -> Connection:
         """Open a connection; on a known one a question was asked already."""
