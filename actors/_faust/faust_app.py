@@ -12,6 +12,8 @@ from click.core import ParameterSource
 from faust.app.base import BootStrategy
 from mode import Service
 
+from actors._faust.access.files import AccessFiles
+from actors._faust.access.rest import protect_rest
 from actors._faust.access.tls import with_own_tls
 from actors._faust.codecs import ActorSchema
 from actors._faust.dashboard.pages import mount as mount_dashboard
@@ -88,6 +90,11 @@ class FaustApp(faust.App):  # type: ignore[misc]
         return self._actor_service
 
     @functools.cached_property
+    def access_files(self) -> AccessFiles:
+        """The tokens and certificates that the settings name; read when they are first asked for."""
+        return AccessFiles(self)
+
+    @functools.cached_property
     def in_transaction(self) -> bool:
         """Tell whether Faust's own producer is a transactional one: only if Faust's consumer runs."""
         return bool(super().in_transaction) and self.boot_strategy._should_enable_kafka_consumer()
@@ -141,6 +148,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
                 mount_dashboard(self, web.web_app)
         if self.actors:
             mount_operations(self, web.web_app)
+        protect_rest(self, web.web_app)
 
     def worker_init(self) -> None:
         """Apply `--datadir`: Faust builds its settings before it reads the option."""

@@ -46,6 +46,7 @@ class ActorOptions:
             Nobody may administer for that reason.
         query_tokens, admin_tokens: bearer tokens that allow to read, and to administer too: texts of at least 16
             characters, or a `Path` to a file with one a line. All are taken; workers use the first among each other.
+            A file that changes is read again, as are those of `web_certificate` and the settings behind it.
             Also `QUERY_TOKENS` and `ADMIN_TOKENS` (with commas), or `QUERY_TOKENS_FILE` and `ADMIN_TOKENS_FILE`, in the
             environment.
         web_certificate, web_key: files with this worker's certificate and key, for HTTPS.
@@ -53,6 +54,8 @@ class ActorOptions:
         web_ca: likewise for the servers of other workers; `web_client_ca` when left out.
         admin_certificates: subjects of clients' certificates that may administer, as `CN=ops,O=Example`, `CN=ops`
             whatever follows, or `DNS:ops.example`.
+        open_pages: paths of the app's own pages, or of Faust's, that are for everybody, as they were declared:
+            `/hello/{name}/`. Where tokens or clients' certificates are asked for, they are for all others too.
         queries_per_second: how many requests a client, by token, certificate or address, may send; 0 for any number.
         dashboard: whether such a worker has the pages under `/dashboard` too.
         tracing: make an OpenTelemetry span of each message, and pass its context on; takes `faust-actors[otel]`, and a
@@ -86,6 +89,7 @@ class ActorOptions:
     web_client_ca: Path | str | None = None
     web_ca: Path | str | None = None
     admin_certificates: Sequence[str] = ()
+    open_pages: Sequence[str] = ()
     queries_per_second: float = 1_000.0
     dashboard: bool = True
     tracing: bool = False

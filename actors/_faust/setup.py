@@ -17,7 +17,7 @@ from faust.types import ProcessingGuarantee
 from actors._core.commit import Backoff, CommitPolicy
 from actors._core.placement import PlacementRules
 from actors._core.takeover import ResetPolicy, StartRules
-from actors._faust.access.settings import check_access, own_address, tokens_of
+from actors._faust.access.settings import check_access, own_address
 from actors._faust.access.tls import Hops
 from actors._faust.brokers import reached
 from actors._faust.codecs import Codec, key_codec, resolve, value_codec
@@ -97,7 +97,7 @@ class Setup:
 
     def hops(self) -> Hops:
         """Give how this worker asks others, which takes files that only a worker can read."""
-        return Hops.of(tokens_of(self.app), self.app.actor_options)
+        return self.app.access_files.hops()
 
     def placement_rules(self) -> PlacementRules:
         """Give what the group's leader goes by."""

@@ -1,7 +1,8 @@
 """The lock service as an app of its own: `faust -A actors.coordination.app worker`.
 
-KAFKA_URL says where the broker is, COORDINATION_APP how the app is called, and COORDINATION_PARTITIONS how many
-partitions its topic is made with; a topic that exists stays as it is.
+KAFKA_URL says where the broker is, KAFKA_USER and the settings beside it (docs/coordination.md) how to get in,
+COORDINATION_APP how the app is called, and COORDINATION_PARTITIONS how many partitions its topic is made with; a topic
+that exists stays as it is.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 
 from actors import App
+from actors.coordination.environment import broker_settings
 from actors.coordination.service import PARTITIONS, coordination
 from actors.errors import ConfigurationError
 
@@ -20,8 +22,5 @@ def _partitions() -> int:
     return int(given)
 
 
-app = App(
-    os.environ.get("COORDINATION_APP", "coordination"),
-    broker=os.environ.get("KAFKA_URL", "kafka://127.0.0.1:9092"),
-)
+app = App(os.environ.get("COORDINATION_APP", "coordination"), **broker_settings(os.environ))
 Coordinator = coordination(app, partitions=_partitions())

@@ -54,7 +54,8 @@ class Ownership:
     failures: int = 0
     is_storing: bool = False
     meters: TaskMeters = field(default_factory=TaskMeters)
-    _commit_waits: list[asyncio.Future[None]] = field(default_factory=list)
+    _commit_waits: list[tuple[float, asyncio.Future[None]]] = field(default_factory=list)
+    _commit_timer: asyncio.TimerHandle | None = None
 
     @property
     def source(self) -> TopicPartition:
@@ -75,19 +76,34 @@ class Ownership:
         """
         if self.state is not State.COMMITTING:
             return None
-        # A future and no coroutine: who waits may have no asyncio task.
+        # A future and no coroutine: who waits may have no asyncio task. One timer for all that wait: they are many.
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
-        self._commit_waits.append(ended)
-        timer = loop.call_later(timeout_s, _expire, ended)
-        ended.add_done_callback(lambda _: timer.cancel())
+        due_s = loop.time() + timeout_s
+        self._commit_waits.append((due_s, ended))
+        if self._commit_timer is None or due_s < self._commit_timer.when():
+            self._expire_at(due_s)
         return ended
 
     def _wake(self) -> None:
         waits, self._commit_waits = self._commit_waits, []
-        for wait in waits:
+        self._expire_at(None)
+        for _, wait in waits:
             if not wait.done():
                 wait.set_result(None)
+
+    def _expire_at(self, due_s: float | None) -> None:
+        if self._commit_timer is not None:
+            self._commit_timer.cancel()
+        self._commit_timer = None if due_s is None else asyncio.get_running_loop().call_at(due_s, self._expire, due_s)
+
+    def _expire(self, due_s: float) -> None:
+        late = [wait for until_s, wait in self._commit_waits if until_s <= due_s]
+        self._commit_waits = [wait for wait in self._commit_waits if wait[0] > due_s]
+        self._expire_at(min((until_s for until_s, _ in self._commit_waits), default=None))
+        for wait in late:
+            if not wait.done():
+                wait.set_exception(TimeoutError())
 
     def mark(self, progress: Progress) -> str:
         """Give the offset metadata of the next commit."""
@@ -105,8 +121,3 @@ class Ownership:
             raise MigratedError(
                 f"the group doesn't know {self.identity.member_id} in generation {self.identity.generation} any more"
             )
-
-
-def _expire(wait: asyncio.Future[None]) -> None:
-    if not wait.done():
-        wait.set_exception(TimeoutError())

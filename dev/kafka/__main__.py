@@ -61,7 +61,7 @@ def main() -> None:
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="A PEM file with a key (PKCS #8) and certificates: adds a SASL_SSL listener to a new cluster.",
 )
-@click.option("--user", "users", multiple=True, metavar="NAME:PASSWORD", help="May log in there, by SASL/PLAIN.")
+@click.option("--user", "users", multiple=True, metavar="NAME:PASSWORD", help="May log in there, by SASL.")
 @_folder_option
 def up(brokers: int | None, keystore: Path | None, users: tuple[str, ...], folder: Path) -> None:
     """Starts the cluster and waits until it is ready; the last line on stdout is its bootstrap list."""
@@ -83,7 +83,7 @@ def up(brokers: int | None, keystore: Path | None, users: tuple[str, ...], folde
             cluster = Cluster.up(folder, brokers=count, secure=_secure(keystore, users))
     _progress.print(f"Kafka {KAFKA_VERSION} is ready, data and logs in {cluster.folder}", highlight=False)
     if cluster.secure_bootstrap:
-        _progress.print(f"with TLS and SASL/PLAIN: {cluster.secure_bootstrap}", highlight=False)
+        _progress.print(f"with TLS and SASL: {cluster.secure_bootstrap}", highlight=False)
     click.echo(cluster.bootstrap)
 
 

@@ -251,7 +251,8 @@ def _format(folder: Path, state: State, brokers: Iterable[Broker]) -> None:
         properties = _write_properties(folder, state, broker)
         if (_home(folder, broker.id) / "data" / "meta.properties").exists():
             continue
-        args = ("format", "--cluster-id", state.cluster_id, "--config", str(properties), "--ignore-formatted")
+        users = () if state.secure is None else state.secure.format_arguments()
+        args = ("format", "--cluster-id", state.cluster_id, "--config", str(properties), "--ignore-formatted", *users)
         command = jars.tool_command(jars.STORAGE_TOOL, *args)
         tool = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -12,6 +12,7 @@ from dev.kafka.processes import Process
 
 HOST = "127.0.0.1"
 STATE_FILE = "state.json"
+SCRAM = "SCRAM-SHA-512"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Secure:
-    """A listener beside the plain one: TLS, and users by SASL/PLAIN.
+    """A listener beside the plain one: TLS, and users by SASL, PLAIN and SCRAM.
 
     Attributes:
         keystore: A PEM file with the brokers' key, as PKCS #8 and without a password, and their certificates.
@@ -56,9 +57,17 @@ class Secure:
         return {
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": self.keystore,
-            "sasl.enabled.mechanisms": "PLAIN",
+            "sasl.enabled.mechanisms": f"PLAIN,{SCRAM}",
             "listener.name.sasl_ssl.plain.sasl.jaas.config": login,
+            f"listener.name.sasl_ssl.{SCRAM.lower()}.sasl.jaas.config": (
+                "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+            ),
         }
+
+    def format_arguments(self) -> list[str]:
+        """Returns what the storage is formatted with: SCRAM's users are in the metadata, and there from the start."""
+        users = [f'{SCRAM}=[name="{name}",password="{password}"]' for name, password in self.users.items()]
+        return [argument for user in users for argument in ("--add-scram", user)]
 
 
 @dataclass(frozen=True, slots=True)

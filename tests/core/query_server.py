@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from aiohttp import web
 from actors import App, Context
 from actors._core.lifecycle import State
 from actors._core.partitioner import partition_for
+from actors._faust.access.settings import check_access
 from actors._faust.access.tls import Hops
 from actors._faust.queries import quick
 from actors._faust.queries.copies import CopyDirectory, CopyRouter
@@ -42,8 +44,9 @@ KEYS = ["ada", "a/b", "_x", "_count", "key 1", "ключ", "%", ".", "-", "x" * 
 class Served:
     """An app's web server, and what stands where its tasks and its service would."""
 
-    def __init__(self) -> None:
-        self.app = App("quick", broker="kafka://127.0.0.1:1", web_port=free_port())
+    def __init__(self, **options: Any) -> None:
+        self.app = App("quick", broker="kafka://127.0.0.1:1", web_port=free_port(), **options)
+        check_access(self.app)
         words = self.app.store("words", key_type=str, value_type=str)
 
         @self.app.actor(self.app.topic("in", key_type=str, value_type=str), stores=[words])
@@ -97,11 +100,11 @@ class Served:
     @property
     def waiting(self) -> int:
         """How many questions wait for a commit's end."""
-        return sum(not wait.done() for task in self.tasks.values() for wait in task._ownership._commit_waits)
+        return sum(not wait.done() for task in self.tasks.values() for _, wait in task._ownership._commit_waits)
 
-    async def connect(self, *, is_known: bool = False) -> Connection:
+    async def connect(self, *, is_known: bool = False, tls: ssl.SSLContext | None = None) -> Connection:
         """Open a connection; on a known one a question was asked already."""
-        connection = Connection(*await asyncio.open_connection("127.0.0.1", self.app.conf.web_port))
+        connection = Connection(*await asyncio.open_connection("127.0.0.1", self.app.conf.web_port, ssl=tls))
         if is_known:
             connection.send(ASKED)
             assert (await connection.answer())[0] == 200
@@ -142,9 +145,11 @@ class Connection:
 
 
 @asynccontextmanager
-async def served(*, is_quick: bool = True, prepare: Callable[[web.Application], None] | None = None) -> Any:
+async def served(
+    *, is_quick: bool = True, prepare: Callable[[web.Application], None] | None = None, **options: Any
+) -> Any:
     """Give a running server."""
-    found = Served()
+    found = Served(**options)
     with pytest.MonkeyPatch.context() as patch:
         if not is_quick:
             patch.setattr("actors._faust.faust_app.answer_quickly", lambda _: None)

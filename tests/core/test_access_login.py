@@ -82,21 +82,21 @@ async def test_the_cookie_is_out_of_reach_of_pages_and_other_sites(server: TestS
 async def test_a_token_counts_for_a_connection_and_a_cookie_for_one_request(
     server: TestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    admit, passes = Guard._admit, []
+    admit, passes = Guard.admit, []
 
     def seen(guard: Guard, request: Any, level: Any) -> Any:
         found = admit(guard, request, level)
         passes.append(pass_of(request))
         return found
 
-    monkeypatch.setattr(Guard, "_admit", seen)
+    monkeypatch.setattr(Guard, "admit", seen)
     async with browser() as session:
         await log_in(session, server, READ)
         passes.clear()
         for headers in ({}, bearer(READ)):
             async with session.get(server.make_url("/page"), headers=headers) as reply:
                 assert reply.status == 200
-    assert passes == [None, Pass("query token 1")]
+    assert passes == [None, Pass("query token 1", 0)]
 
 
 POSTS = [
@@ -189,6 +189,8 @@ async def test_wrong_tokens_are_told_so_and_soon_have_to_wait(
         "/state",
         "/pages",
         "/page/../state",
+        "/page/%2e%2E/state",
+        "/page/.%2e//evil.example",
         "/page\\evil",
         "/page\r\nSet-Cookie: x=1",
         "javascript:alert(1)",

@@ -91,6 +91,8 @@ ORDINARY = [
     get("/actors/words/.."),
     get("/actors/words/%2E%2E"),
     get("/actors//ada"),
+    get("/actors/{/ada"),
+    get("/actors/wo}rds/ada"),
     get("/actors/words//ada"),
     get("/actors/words/ada/"),
     get("/actors/w%6Frds/ada"),
@@ -293,6 +295,25 @@ async def test_a_commit_that_takes_too_long_is_a_503(
     connection.send(QUICK[0])
     assert (await connection.answer())[0] == 200
     await connection.close()
+
+
+async def test_each_waits_as_long_as_it_may(there: Served) -> None:
+    ownership = next(iter(there.tasks.values()))._ownership
+    ownership.state = State.COMMITTING
+    began_s = time.monotonic()
+    waits = [ownership.commit_end(timeout_s) for timeout_s in (0.2, 0.05, 60.0, 0.1)]
+    ends = {}
+    for number in (1, 3, 0):
+        with pytest.raises(TimeoutError):
+            await waits[number]
+        ends[number] = time.monotonic() - began_s
+    assert 0.05 <= ends[1] <= ends[3]
+    assert 0.1 <= ends[3] <= ends[0]
+    assert ends[0] >= 0.2
+    assert not waits[2].done()
+    there.commits(State.RUNNING)
+    await waits[2]
+    assert ownership._commit_timer is None
 
 
 async def test_a_commit_may_end_in_the_turn_in_which_the_wait_is_over(

@@ -73,7 +73,7 @@ async def test_a_question_is_counted_once(there: Served, monkeypatch: pytest.Mon
 
     await answered(connection, request_)
     assert counted() == 1
-    protocol._pass = quick.Pass("a")
+    protocol._pass = protocol._pass._replace(client="a")
     there.commits(State.COMMITTING)
     connection.send(request_)
     if request_ == QUESTION:

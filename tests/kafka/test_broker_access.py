@@ -1,4 +1,4 @@
-"""A broker that wants TLS and a password, and workers that want to know who asks.
+"""A broker that wants TLS and a password, by PLAIN or SCRAM, and workers that want to know who asks.
 
 Every client of ours brings what the broker wants, and says clearly what wasn't right. Workers with certificates and
 tokens answer each other's questions, and the examples of docs/security.md work.
@@ -32,7 +32,9 @@ MODULE = "tests.kafka.apps.secure_app"
 USER, PASSWORD = "alice", "alice-secret-0123"
 QUERY_TOKEN, ADMIN_TOKEN = "reader-0123456789-abcdef", "admin-0123456789-abcdefg"
 KEYS = [f"key-{number}" for number in range(20)]
+NEW_TOKEN = "reader-after-0123456789"
 EVERY_S = 60.0
+PLAIN, SCRAM = MECHANISMS = ("PLAIN", "SCRAM-SHA-512")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,43 +50,56 @@ class Site:
     workers: list[WorkerProcess] = field(default_factory=list)
 
     @property
+    def tokens(self) -> Path:
+        """The file with the tokens that allow to read."""
+        return self.folder / "query-tokens"
+
+    @property
     def urls(self) -> list[str]:
         """The workers."""
         return [f"https://127.0.0.1:{port}" for port in self.ports]
 
-    def environment(self, *, password: str = PASSWORD, authority: Authority | None = None) -> dict[str, str]:
+    def environment(
+        self, *, password: str = PASSWORD, authority: Authority | None = None, mechanism: str = PLAIN
+    ) -> dict[str, str]:
         """What the app's module wants."""
         return {
             "APP_NAME": self.name,
             "BROKER_USER": USER,
             "BROKER_PASSWORD": password,
+            "BROKER_MECHANISM": mechanism,
             "BROKER_CA": str((authority or self.authority).file),
         }
 
     def worker(self, name: str, *, port: int | None = None, **wrong: Any) -> WorkerProcess:
         """Start a worker, with a web server if it has a port."""
-        web = {"WEB_PORT": str(port), "WEB_FILES": str(self.authority.folder), **TOKENS} if port is not None else {}
+        files = {"WEB_FILES": str(self.authority.folder), "QUERY_TOKENS_FILE": str(self.tokens)}
+        web = {"WEB_PORT": str(port), **files, "ADMIN_TOKENS": ADMIN_TOKEN} if port is not None else {}
         worker = WorkerProcess(MODULE, self.brokers, self.folder / name, **self.environment(**wrong), **web)
         self.workers.append(worker.start(web=port is not None))
         return worker
 
-    def security(self, *, password: str = PASSWORD, authority: Authority | None = None) -> Mapping[str, Any]:
+    def security(
+        self, *, password: str = PASSWORD, authority: Authority | None = None, mechanism: str = PLAIN
+    ) -> Mapping[str, Any]:
         """What aiokafka's clients take."""
         return {
             "security_protocol": "SASL_SSL",
-            "sasl_mechanism": "PLAIN",
+            "sasl_mechanism": mechanism,
             "sasl_plain_username": USER,
             "sasl_plain_password": password,
             "ssl_context": (authority or self.authority).trust(),
         }
 
-    def view(self, *, password: str = PASSWORD, authority: Authority | None = None) -> View[str, int]:
+    def view(
+        self, *, password: str = PASSWORD, authority: Authority | None = None, mechanism: str = PLAIN
+    ) -> View[str, int]:
         """A view of the app's store, with credentials and context as two of Faust's settings."""
         return View(
             f"{self.name}-counts-changelog",
             broker=f"kafka://{self.brokers}",
             value_type=int,
-            broker_credentials=faust.SASLCredentials(username=USER, password=password),
+            broker_credentials=faust.SASLCredentials(username=USER, password=password, mechanism=mechanism),
             ssl_context=(authority or self.authority).trust(),
         )
 
@@ -100,9 +115,6 @@ class Site:
             timeout=EVERY_S,
             check=False,
         )
-
-
-TOKENS = {"QUERY_TOKENS": QUERY_TOKEN, "ADMIN_TOKENS": ADMIN_TOKEN}
 
 
 @pytest.fixture(scope="module")
@@ -122,9 +134,10 @@ async def site(cluster: tuple[Cluster, Authority], tmp_path_factory: pytest.Temp
     for name in ("worker", "reader", "ops"):
         authority.certificate(name)
     await make_topics(running.bootstrap, f"{site.name}-in", f"{site.name}-out")
+    site.tokens.write_text(QUERY_TOKEN)
     try:
         for number, port in enumerate(ports):
-            site.worker(f"worker-{number}", port=port)
+            site.worker(f"worker-{number}", port=port, mechanism=MECHANISMS[number])
         async with producing(site.brokers, **site.security()) as producer:
             for key in ["a", *KEYS] * 3:
                 await producer.send(f"{site.name}-in", b"word", key.encode())
@@ -185,17 +198,22 @@ async def test_the_examples_of_the_documentation(site: Site) -> None:
 
 
 async def test_a_view_and_commands_get_in(site: Site) -> None:
-    async with site.view() as view:
-        await eventually(lambda: view.get("a") == 3, what=lambda: dict(view))
-    folders = [site.folder / f"worker-{number}" for number in range(2)]
-    found = [await site.faust("--json", "-D", str(folder), "state", "get", "counts", "a") for folder in folders]
+    for mechanism in MECHANISMS:
+        async with site.view(mechanism=mechanism) as view:
+            await eventually(lambda view=view: view.get("a") == 3, what=lambda view=view: dict(view))
+    found = [
+        await site.faust(
+            "--json", "-D", str(site.folder / f"worker-{number}"), "state", "get", "counts", "a", mechanism=mechanism
+        )
+        for number, mechanism in enumerate(MECHANISMS)
+    ]
     assert any(done.returncode == 0 and json.loads(done.stdout)["value"] == 3 for done in found), found
 
 
 async def test_a_lock_is_taken_and_guards_a_topic(site: Site) -> None:
     async with (
         asyncio.timeout(EVERY_S),
-        Coordination(site.brokers, app=site.name, call_timeout=60, security=site.security()) as client,
+        Coordination(site.brokers, app=site.name, call_timeout=60, security=site.security(mechanism=SCRAM)) as client,
         client.lock("door") as lease,
         FencedTopic(site.brokers, unique("guarded"), "door", security=site.security()) as topic,
     ):
@@ -215,10 +233,54 @@ async def test_what_is_wrong_is_said_in_one_line(site: Site, wrong: str) -> None
     assert (code, len(lines), "Traceback" in worker.log()) == (1, 1, False), worker.log()
     done = await site.faust("locks", "list", **given)
     assert (done.returncode, done.stderr.count("\n"), said in done.stderr) == (1, 1, True), done
-    with pytest.raises(BrokerRefusedError, match=said):
-        async with site.view(**given):
-            pass
+    for mechanism in MECHANISMS:
+        with pytest.raises(BrokerRefusedError, match=said):
+            async with site.view(**given, mechanism=mechanism):
+                pass
     async with Coordination(site.brokers, app=site.name, call_timeout=3, security=site.security(**given)) as client:
         with pytest.raises(CoordinationError, match=said):
             async with asyncio.timeout(EVERY_S), client.lock("door"):
                 pass
+
+
+async def test_the_ready_made_lock_service_gets_in_by_its_environment(site: Site) -> None:
+    password, name = site.folder / "password", unique("locks")
+    password.write_text(f"{PASSWORD}\n")
+    given = {
+        "COORDINATION_APP": name,
+        "KAFKA_USER": USER,
+        "KAFKA_PASSWORD_FILE": str(password),
+        "KAFKA_MECHANISM": SCRAM,
+        "KAFKA_CA": str(site.authority.file),
+    }
+    worker = WorkerProcess("actors.coordination.app", site.brokers, site.folder / "locks", **given).start()
+    site.workers.append(worker)
+    security = site.security(mechanism=SCRAM)
+    async with (
+        asyncio.timeout(EVERY_S),
+        Coordination(site.brokers, app=name, call_timeout=60, security=security) as client,
+        client.lock("door") as lease,
+    ):
+        assert lease.token >= 0
+    assert PASSWORD not in worker.log()
+
+
+async def test_a_new_token_is_taken_while_the_workers_run(site: Site) -> None:
+    # In front of the one before: workers show each other what they derive from it.
+    site.tokens.write_text(f"{NEW_TOKEN}\n{QUERY_TOKEN}\n")
+    for url in site.urls:
+        async with StateClient(url, ssl=trusting(site), token=NEW_TOKEN, follow_owners=False) as client:
+            await eventually(lambda client=client: _is_taken(client), what=site.workers[0].log)
+            assert [await client.get("counts", key) for key in KEYS] == [3] * len(KEYS)
+    for worker in site.workers[: len(site.urls)]:
+        assert "was read again" in worker.log()
+        assert NEW_TOKEN not in worker.log()
+
+
+async def _is_taken(client: StateClient) -> bool:
+    try:
+        return await _has_all(client)
+    except StateRequestError as refused:
+        if refused.status != 401:
+            raise
+        return False

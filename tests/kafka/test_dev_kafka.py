@@ -135,6 +135,8 @@ def test_a_listener_with_tls_and_users_beside_the_plain_one(tmp_path):
     text = server_properties(state, state.brokers[0], log_dir=tmp_path)
     assert "listeners=PLAINTEXT://127.0.0.1:1001,SASL_SSL://127.0.0.1:1003,CONTROLLER://127.0.0.1:1002\n" in text
     assert 'user_alice=\\"a-secret\\" user_bob=\\"b-secret\\"' in text
+    assert secure.format_arguments()[::2] == ["--add-scram", "--add-scram"]
+    assert secure.format_arguments()[1] == 'SCRAM-SHA-512=[name="alice",password="a-secret"]'
     plain = State("cluster", (Broker(1, 1001, 1002),), {})
     assert plain.secure_bootstrap == ""
     assert "SASL_SSL://" not in server_properties(plain, plain.brokers[0], log_dir=tmp_path)

@@ -1,4 +1,4 @@
-"""Who may ask a worker's web server, and what for. Every part of it that shows or changes anything is mounted here.
+"""Who may ask a worker's web server, and what for. Every part of ours that shows or changes anything is mounted here.
 
     part = web.Application()
     part.router.add_get("", page)
@@ -15,9 +15,11 @@
 isn't logged in is sent there. POSTs that a browser sends by itself with the cookie must come from the same origin.
 `caller_of(request)` tells who asks, for a page that shows buttons to administrators only. Handlers may raise `Problem`.
 What decides is the handler that runs, never the path's text: there is nothing in a path to get wrong.
+`protect_rest` guards what others mounted on the same server: Faust's pages and the app's own.
 """
 
 from actors._faust.access.guard import caller_of, guard_of, protect
 from actors._faust.access.levels import Caller, Level, needs
+from actors._faust.access.rest import protect_rest
 
-__all__ = ["Caller", "Level", "caller_of", "guard_of", "needs", "protect"]
+__all__ = ["Caller", "Level", "caller_of", "guard_of", "needs", "protect", "protect_rest"]

@@ -143,7 +143,7 @@ def names_this_machine(host: str) -> bool:
     """Tell whether a Host header names the machine itself, whoever's name server said so."""
     try:
         name = URL.build(scheme="http", authority=host).host or ""
-    except ValueError:
+    except (ValueError, IndexError):
         return False
     return name == "localhost" or is_loopback(name)
 

@@ -24,7 +24,7 @@ from actors._faust.access.limits import (
 )
 from actors._faust.access.login import Login
 from actors._faust.access.origin import check_origin
-from actors._faust.access.settings import is_guarded, is_local, tokens_of
+from actors._faust.access.settings import is_guarded, is_local
 from actors._faust.queries.problems import Handler, Problem, problems
 
 CALLER: web.RequestKey[Caller] = web.RequestKey("actors_caller", Caller)
@@ -35,9 +35,11 @@ class Pass(NamedTuple):
 
     Attributes:
         client: whose requests are counted, None if nobody's are.
+        version: of the tokens by which it was decided.
     """
 
     client: str | None
+    version: int
 
 
 PASS: web.RequestKey[Pass] = web.RequestKey("actors_pass", Pass)
@@ -52,7 +54,7 @@ class Guard:
 
     def __init__(self, app: Any) -> None:
         conf, options = app.conf, app.actor_options
-        self.tokens = tokens_of(app)
+        self.tokens = app.access_files.tokens
         self.callers = Callers(
             self.tokens,
             admins=options.admin_certificates,
@@ -75,7 +77,8 @@ class Guard:
         @web.middleware
         async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
             try:
-                needed = self._admit(request, level)
+                _check_sizes(request)
+                needed = self.admit(request, level)
             except Problem as problem:
                 self.refused(request, problem)
                 if login is not None and problem.status == 401 and login.helps(request):
@@ -99,14 +102,17 @@ class Guard:
 
         return guard
 
-    # --- what is looked at, in this order --------------------------------------------------------------------------
+    # --- what is looked at behind the sizes, in this order ---------------------------------------------------------
 
-    def _admit(self, request: web.Request, level: Level) -> Level:
-        """Give the level that a request needs and has; else raise a problem."""
+    def admit(self, request: web.Request, level: Level) -> Level:
+        """Give the level that a request needs and has.
+
+        Raises:
+            Problem: it has less, or is one too many.
+        """
         match = request.match_info
         # Where nothing is found there is nothing to change either.
         needed = level if match.http_exception is not None else level_of(match.handler, request.method, level)
-        _check_sizes(request)
         if needed == Level.OPEN:
             return needed
         try:
@@ -123,19 +129,19 @@ class Guard:
             raise self.callers.refusal(request, caller, needed)
         if not caller.has_cookie:
             # A login ends with time.
-            request[PASS] = Pass(client)
+            request[PASS] = Pass(client, self.tokens.version)
         if caller.sends_itself and request.method not in SAFE_METHODS:
             check_origin(request, caller)
         return needed
 
     def again(self, allowed: Pass) -> bool:
-        """Let a sender in again, on the same connection and with the same headers; False where `_admit` has to look."""
-        if self._in_flight >= MAX_IN_FLIGHT:
+        """Let a sender in again, on the same connection and with the same headers; False where `admit` has to look."""
+        if self._in_flight >= MAX_IN_FLIGHT or allowed.version != self.tokens.version:
             return False
         return allowed.client is None or not self._rates.take(allowed.client)
 
     def take_back(self, allowed: Pass) -> None:
-        """Undo what `again` has counted: `_admit` will count it."""
+        """Undo what `again` has counted: `admit` will count it."""
         if allowed.client is not None:
             self._rates.give_back(allowed.client)
 
@@ -210,7 +216,8 @@ def address_of(request: web.Request) -> str:
 
 
 GUARD: web.AppKey[Guard] = web.AppKey("actors_guard", Guard)
-PARTS: web.AppKey[set[str]] = web.AppKey("actors_parts", set)
+PARTS: web.AppKey[dict[str, web.Application]] = web.AppKey("actors_parts", dict)
+"""What is mounted with `protect`, by its prefix."""
 
 
 def guard_of(app: Any, web_app: web.Application) -> Guard:
@@ -218,7 +225,8 @@ def guard_of(app: Any, web_app: web.Application) -> Guard:
     if GUARD not in web_app:
         web_app[GUARD] = Guard(app)
         server_logger.addFilter(UNREADABLE)
-        web_app[PARTS] = set()
+        web_app[PARTS] = {}
+        app.access_files.watch(web_app)
     return web_app[GUARD]
 
 
@@ -250,7 +258,7 @@ def protect(
     guard = guard_of(app, web_app)
     if prefix in web_app[PARTS]:
         return
-    web_app[PARTS].add(prefix)
+    web_app[PARTS][prefix] = part
     page = Login(prefix, guard.tokens, guard.refused) if login else None
     part.middlewares.insert(0, guard.middleware(level, page))
     part.middlewares.insert(0, problems)

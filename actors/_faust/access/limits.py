@@ -68,6 +68,7 @@ class RefusalLog:
         self._second = 0
         self._lines = 0
         self._unwritten = 0
+        self._timer: asyncio.TimerHandle | None = None
 
     def write(self, who: str, what: str, why: str) -> None:
         """Write a line; the texts come from outside, and are written so that they stay in it."""
@@ -79,13 +80,17 @@ class RefusalLog:
             self._lines += 1
             logger.warning("refused %s, asked by %s: %s", ascii(what)[1:-1], ascii(who)[1:-1], ascii(why)[1:-1])
             return
-        if not self._unwritten:
+        if self._timer is None:
             # Nothing may be refused for long after this.
-            asyncio.get_running_loop().call_later(1.0, self.flush)
+            self._timer = asyncio.get_running_loop().call_later(1.0, self.flush)
         self._unwritten += 1
 
     def flush(self) -> None:
         """Write how many lines weren't written."""
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            # One at a time: those of former seconds would each write a line a second for as long as it goes on.
+            timer.cancel()
         unwritten, self._unwritten = self._unwritten, 0
         if unwritten:
             logger.warning("refused %d more requests within a second; no line was written for each", unwritten)

@@ -11,7 +11,7 @@ import html
 import math
 import time
 from collections.abc import Callable
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 from aiohttp import hdrs, web
 from yarl import URL
@@ -21,7 +21,7 @@ from actors._faust.access.levels import Level, needs
 from actors._faust.access.limits import MAX_BODY_S, Rates
 from actors._faust.access.origin import check_origin
 from actors._faust.access.tokens import SESSION_S, Tokens
-from actors._faust.queries.problems import NO_STORE, Problem
+from actors._faust.queries.problems import NO_STORE, Problem, bad_request
 
 TRIES_PER_S = 1.0
 TRIES = 10
@@ -144,7 +144,10 @@ class Login:
             raise Problem(408, "slow-body", "The body took too long", f"it has {MAX_BODY_S:g} s to arrive") from None
         if len(raw) > MAX_FORM_BYTES:
             raise Problem(413, "large-body", "The body is too large", f"a login may have {MAX_FORM_BYTES} bytes")
-        return dict(parse_qsl(raw.decode(errors="replace"), max_num_fields=10))
+        try:
+            return dict(parse_qsl(raw.decode(errors="replace"), max_num_fields=10))
+        except ValueError:
+            raise bad_request("bad-body", "a login has a token, and where to go afterwards") from None
 
     def _form(self, where: str, said: str, *, status: int = 200) -> web.Response:
         text = PAGE.format(said=said, action=html.escape(f"{self._prefix}/login"), next=html.escape(where))
@@ -154,6 +157,7 @@ class Login:
         """Give where to go after the login: into the part, never to another site."""
         if where is None or not where.isprintable() or "\\" in where or not where.isascii():
             return self._prefix
-        path = where.partition("?")[0]
+        # Browsers take %2e for a dot.
+        path = unquote(where.partition("?")[0])
         inside = path == self._prefix or path.startswith(self._prefix + "/")
         return where if inside and ".." not in path else self._prefix

@@ -33,6 +33,8 @@ def _authority(origin: str) -> tuple[str, int | None] | None:
     """Give host and port; the scheme isn't looked at, since a proxy in front may have another one."""
     try:
         url = URL(origin)
-    except ValueError:
+        host, port = url.host, url.explicit_port
+    except (ValueError, IndexError):
+        # yarl raises either for what isn't a URL, some of it only when it is asked for the host.
         return None
-    return (url.host.lower(), url.explicit_port if url.explicit_port not in (80, 443) else None) if url.host else None
+    return (host.lower(), port if port not in (80, 443) else None) if host else None

@@ -14,7 +14,16 @@ from actors.errors import ConfigurationError
 
 
 def tokens_of(app: Any) -> Tokens:
-    """Give the tokens of an app's settings; as with Faust's own settings, the environment goes first."""
+    """Give the tokens of an app's settings.
+
+    Raises:
+        ConfigurationError: a token or a file can't be used.
+    """
+    return Tokens(**given_tokens(app))
+
+
+def given_tokens(app: Any) -> dict[str, Any]:
+    """Give what the settings say of tokens, or where; as with Faust's own settings, the environment goes first."""
     options = app.actor_options
     given: dict[str, Any] = {"query": options.query_tokens, "admin": options.admin_tokens}
     for kind in given:
@@ -23,7 +32,7 @@ def tokens_of(app: Any) -> Tokens:
             given[kind] = Path(file)
         elif (values := app.conf.getenv(name)) is not None:
             given[kind] = values
-    return Tokens(**given)
+    return given
 
 
 def is_local(conf: Any) -> bool:
@@ -39,6 +48,8 @@ def check_access(app: Any) -> None:
     """
     conf, options = app.conf, app.actor_options
     serve_tls(app)
+    if isinstance(options.open_pages, str):
+        raise ConfigurationError("open_pages takes a list of paths, as ['/hello/']")
     guarded = is_guarded(app)
     if conf.web_enabled and options.queries and not (options.queries_unprotected or guarded or is_local(conf)):
         raise ConfigurationError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from actors._faust.access.callers import HOP
@@ -35,13 +36,21 @@ class Hops:
     """How a worker asks another one.
 
     Attributes:
-        headers: sent with each question: that it is one passed on, and who passes it on. What it shows allows to read
-            and no more, whoever asked and whatever the worker's own tokens allow.
+        tokens: this worker's own, of which the first one says who it is.
         tls: for workers with https; None for Python's default.
     """
 
-    headers: Mapping[str, str] = field(default_factory=lambda: {HOP: "1"}, repr=False)
+    tokens: Tokens = field(default_factory=Tokens)
     tls: ssl.SSLContext | None = None
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What is sent with each question: that it is one passed on, and who passes it on.
+
+        What it shows allows to read and no more, whoever asked and whatever the worker's own tokens allow.
+        """
+        shown = self.tokens.hop
+        return {HOP: "1"} if shown is None else {HOP: "1", "Authorization": f"Bearer {shown}"}
 
     @classmethod
     def of(cls, tokens: Tokens, options: ActorOptions) -> Hops:
@@ -50,8 +59,7 @@ class Hops:
         Raises:
             ConfigurationError: a file can't be used.
         """
-        headers = {HOP: "1"} if tokens.hop is None else {HOP: "1", "Authorization": f"Bearer {tokens.hop}"}
-        return cls(headers, client_context(options))
+        return cls(tokens, client_context(options))
 
 
 def has_client_certificates(conf: Any, options: ActorOptions) -> bool:
@@ -102,12 +110,58 @@ def client_context(options: ActorOptions) -> ssl.SSLContext | None:
     if authority is None and options.web_certificate is None:
         return None
     context = ssl.create_default_context()
+    _fill_client(context, options)
+    return context
+
+
+def _fill_client(context: ssl.SSLContext, options: ActorOptions) -> None:
+    authority = options.web_ca or options.web_client_ca
     if authority is not None:
         name = "web_ca" if options.web_ca is not None else "web_client_ca"
         _load(options, name, lambda: context.load_verify_locations(authority))
     if options.web_certificate is not None:
         _load(options, "web_certificate", lambda: _load_certificate(context, options))
-    return context
+
+
+# --- files that have changed ---------------------------------------------------------------------------------------
+
+
+def tls_files(options: ActorOptions) -> list[Path]:
+    """Give the files that our settings name."""
+    named = (options.web_certificate, options.web_key, options.web_client_ca, options.web_ca)
+    return [Path(name) for name in named if name is not None]
+
+
+def renew_server(context: ssl.SSLContext, options: ActorOptions) -> Callable[[], set[bytes]]:
+    """Try the files for the web server, and give what has its context use them for connections from then on.
+
+    That gives the authorities that aren't in the files any more: OpenSSL takes none out of a context.
+
+    Raises:
+        ConfigurationError: a file can't be used; the context is as it was.
+    """
+    return _renewal(context, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), lambda one: _fill(one, options))
+
+
+def renew_client(context: ssl.SSLContext, options: ActorOptions) -> Callable[[], set[bytes]]:
+    """Do the same for what this worker asks others with.
+
+    Raises:
+        ConfigurationError: a file can't be used; the context is as it was.
+    """
+    return _renewal(context, ssl.create_default_context(), lambda one: _fill_client(one, options))
+
+
+def _renewal(
+    live: ssl.SSLContext, trial: ssl.SSLContext, fill: Callable[[ssl.SSLContext], None]
+) -> Callable[[], set[bytes]]:
+    fill(trial)
+
+    def renew() -> set[bytes]:
+        fill(live)
+        return set(live.get_ca_certs(binary_form=True)) - set(trial.get_ca_certs(binary_form=True))
+
+    return renew
 
 
 def _load_certificate(context: ssl.SSLContext, options: ActorOptions) -> None:

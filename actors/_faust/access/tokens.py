@@ -65,7 +65,13 @@ class Token:
 
 
 class Tokens:
-    """All tokens that are taken."""
+    """All tokens that are taken.
+
+    Attributes:
+        version: another number when others are taken: what was decided by these has to be decided again.
+    """
+
+    version = 0
 
     def __init__(self, query: Given = None, admin: Given = None) -> None:
         given = [
@@ -82,6 +88,11 @@ class Tokens:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    def become(self, others: Tokens) -> None:
+        """Take others from now on, and no longer those before; logins end with their token."""
+        self._held = others._held
+        self.version += 1
 
     @property
     def has_admin(self) -> bool:

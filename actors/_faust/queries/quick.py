@@ -19,7 +19,7 @@ When it holds:
 - Answers keep the order of their requests: while aiohttp is at one, nothing is answered here, and while a question
   waits here, what comes behind it waits too.
 - Who is let in is counted once for each question, also where aiohttp has to look at it after all. What the guard knows
-  of a sender counts as long as the connection: tokens and certificates are what they were when it began.
+  of a sender counts until its tokens change.
 
 aiohttp's keep-alive and shutdown are what they were. What is used of its inside is checked when the server is made; an
 aiohttp that has another one answers all requests in its own way.
@@ -40,6 +40,7 @@ from aiohttp.web_request import BaseRequest
 
 from actors._faust.access.guard import Guard, Pass, pass_of
 from actors._faust.access.limits import MAX_HEADER_BYTES, MAX_PATH_BYTES
+from actors._faust.access.rest import is_own
 from actors._faust.queries.problems import Problem, not_ready, wire
 from actors._faust.queries.question import Question
 from actors.runtime.meters import QueryMeters
@@ -70,9 +71,10 @@ class QuickRoute:
         self.guard = guard
         self.meters = meters
         self._ask = ask
-        # Other routes, and what could be one of them when it is decoded, are left to aiohttp's router.
+        # Other routes, what could be one of them when it is decoded, and what its router takes for no store's name are
+        # left to aiohttp.
         self._line = re.compile(
-            rb"GET %b/([^%%/?#\x00-\x20\x7f-\xff]+)/"
+            rb"GET %b/([^%%/?#{}\x00-\x20\x7f-\xff]+)/"
             rb"(?!_count[ ?]|_many[ ?]|_[^? ]*%%|%%5[Ff]|%%2[Ee]|\.{1,2}[ ?])([^/?#\x00-\x20\x7f-\xff]+)"
             rb"(?:\?([^#\x00-\x20\x7f-\xff]*))? HTTP/1\.1" % prefix.encode()
         )
@@ -319,4 +321,5 @@ def _suits(app: web.Application, server: web.Server) -> bool:
     """Tell whether nothing of the user's own is in the way of every request, and aiohttp's inside is the known one."""
     hooks = [hook for hook in app.on_response_prepare if getattr(hook, "__module__", "") != "aiohttp_cors.cors_config"]
     known = {name for base in RequestHandler.__mro__ for name in getattr(base, "__slots__", ())}
-    return not app.middlewares and not hooks and known >= _USED and vars(server).keys() >= _USED_OF_SERVER
+    is_known = known >= _USED and vars(server).keys() >= _USED_OF_SERVER
+    return all(map(is_own, app.middlewares)) and not hooks and is_known

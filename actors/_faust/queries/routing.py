@@ -260,7 +260,7 @@ def _words(error: BaseException | None) -> str:
 
 
 def wanted(request: web.Request, partition_count: int) -> list[int]:
-    """Give the partitions that a request is about: those that another worker asks for, or all.
+    """Give the partitions that a request is about: those that another worker asks for, each once, or all.
 
     Raises:
         NotOwnerError: they aren't the actor's.
@@ -274,7 +274,7 @@ def wanted(request: web.Request, partition_count: int) -> list[int]:
         raise NotOwnerError(f"partitions {header[:100]!r}") from None
     if any(not 0 <= partition < partition_count for partition in found):
         raise NotOwnerError(f"partitions {header[:100]!r} of {partition_count}")
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _problem_of(status: int, content: bytes, address: str) -> Exception:

@@ -27,6 +27,7 @@ app = App(
     broker_credentials=faust.SASLCredentials(
         username=os.environ["BROKER_USER"],
         password=os.environ["BROKER_PASSWORD"],
+        mechanism=os.environ["BROKER_MECHANISM"],
         ssl_context=ssl.create_default_context(cafile=os.environ["BROKER_CA"]),
     ),
     broker_commit_interval=0.05,
