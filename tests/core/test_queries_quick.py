@@ -468,8 +468,9 @@ async def test_what_runs_around_all_of_the_users_requests_runs_around_these() ->
     assert seen == [KEY]
 
 
-async def test_an_unknown_aiohttp_answers_in_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quick, "_USED", {"_something_else"})
+@pytest.mark.parametrize("used", ["_USED", "_USED_OF_SERVER"])
+async def test_an_unknown_aiohttp_answers_in_its_own_way(monkeypatch: pytest.MonkeyPatch, used: str) -> None:
+    monkeypatch.setattr(quick, used, {"_something_else"})
     async with served() as there:
         assert type(there.server._runner.server) is web.Server
         answer_quickly(there.server)

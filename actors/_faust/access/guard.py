@@ -140,6 +140,11 @@ class Guard:
             return False
         return allowed.client is None or not self._rates.take(allowed.client)
 
+    def take_back(self, allowed: Pass) -> None:
+        """Undo what `again` has counted: `admit` will count it."""
+        if allowed.client is not None:
+            self._rates.give_back(allowed.client)
+
     def enter(self) -> None:
         """Count a question that waits, until `leave`."""
         self._in_flight += 1

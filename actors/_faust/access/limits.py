@@ -54,6 +54,12 @@ class Rates:
             self._left.popitem(last=False)
         return wait_s
 
+    def give_back(self, client: str) -> None:
+        """Undo what `take` has counted."""
+        if client in self._left:
+            left, then_s = self._left[client]
+            self._left[client] = min(self._burst, left + 1), then_s
+
 
 class RefusalLog:
     """Writes one line for each refused request, so many in a second, and then how many more there were."""

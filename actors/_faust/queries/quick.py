@@ -13,10 +13,13 @@ the same bytes, and does all of it itself.
 When it holds:
 
 - Between two requests only: aiohttp's parser has nothing of an unfinished one, because all that it was given since it
-  last had nothing is one request, head and body, and that was handled.
+  last had nothing is one request, head and body, and that was handled. Where an answer came before its request's body,
+  aiohttp's waiter tells when the rest is there.
+- Only for headers that announce no body: behind the others more comes, which isn't the next request.
 - Answers keep the order of their requests: while aiohttp is at one, nothing is answered here, and while a question
   waits here, what comes behind it waits too.
-- Who is let in is counted each time, and what the guard knows of a sender counts until its tokens change.
+- Who is let in is counted once for each question, also where aiohttp has to look at it after all. What the guard knows
+  of a sender counts until its tokens change.
 
 aiohttp's keep-alive and shutdown are what they were. What is used of its inside is checked when the server is made; an
 aiohttp that has another one answers all requests in its own way.
@@ -31,24 +34,25 @@ from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from aiohttp import hdrs, web
+from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 
 from actors._faust.access.guard import Guard, Pass, pass_of
-from actors._faust.access.limits import MAX_PATH_BYTES
+from actors._faust.access.limits import MAX_HEADER_BYTES, MAX_PATH_BYTES
 from actors._faust.access.rest import is_own
 from actors._faust.queries.problems import Problem, not_ready, wire
 from actors._faust.queries.question import Question
 from actors.runtime.meters import QueryMeters
 
 _USED = {
-    *("_messages", "_waiter", "_upgraded", "_paused", "_loop", "_manager", "_request_handler"),
+    *("_messages", "_waiter", "_close", "_upgraded", "_paused", "_loop", "_manager", "_request_handler"),
     *("_keepalive_timeout", "_next_keepalive_close_time", "_request_in_progress", "_handler_waiter"),
 }
+_USED_OF_SERVER = {"request_factory", "handler_cancellation", "_loop", "_kwargs"}
 _END = b"\r\n\r\n"
-_METHOD = b"GET "
-_VERSION = b" HTTP/1.1"
+_MAX_HEAD_BYTES = MAX_PATH_BYTES + MAX_HEADER_BYTES + 1024
+"""Of a request that is let in: its line, its headers as the guard counts them, and what else may stand between them."""
 
 Ask = Callable[[str, bytes, str], Question]
 
@@ -90,11 +94,12 @@ class QuickRoute:
 
 
 class _Asked(NamedTuple):
-    """A question, its request's bytes, and when it came by the loop's time."""
+    """A question, its request's bytes, when it came by the loop's time, and who asks."""
 
     question: Question
     data: bytes
     began_s: float
+    allowed: Pass
 
 
 class QuickProtocol(RequestHandler):
@@ -105,7 +110,7 @@ class QuickProtocol(RequestHandler):
     def __init__(self, manager: web.Server, *, quick: QuickRoute, **options: Any) -> None:
         super().__init__(manager, **options)
         self._quick = quick
-        # What aiohttp was given since its parser had nothing unfinished: the first piece, and how many bytes.
+        # What aiohttp was given since its parser had nothing unfinished: how it begins, and how many bytes.
         self._first = b""
         self._taken = 0
         # The headers that mean what they meant, with the ends of lines around them, and who was let in with them.
@@ -134,25 +139,29 @@ class QuickProtocol(RequestHandler):
             self._waits.cancel()
 
     async def _handled(self, handler: Callable[..., Awaitable[web.StreamResponse]], request: BaseRequest) -> Any:
-        response = await handler(request)
+        try:
+            response = await handler(request)
+        except web.HTTPException:
+            self._learn(request)
+            raise
         self._learn(request)
         return response
 
     def _pass_on(self, data: bytes) -> None:
-        if not self._taken:
-            self._first = data
+        if len(self._first) < _MAX_HEAD_BYTES:
+            self._first = (self._first + data)[:_MAX_HEAD_BYTES]
         self._taken += len(data)
         super().data_received(data)
 
     def _learn(self, request: BaseRequest) -> None:
         """Take note of a request that was handled, if nothing came behind it."""
-        first, end = self._first, self._first.find(_END) + len(_END)
-        is_whole = end >= len(_END) and end + (request.content_length or 0) == self._taken
+        head = _head(self._first, request)
+        is_whole = head is not None and len(head) + (request.content_length or 0) == self._taken
         if not is_whole or self._messages or self._upgraded or hdrs.TRANSFER_ENCODING in request.headers:
             return
         self._first, self._taken = b"", 0
         self._pass = pass_of(request)
-        self._known = None if self._pass is None else _known(first[:end], request)
+        self._known = None if self._pass is None or head is None else _known(head, request)
 
     # --- answers ---------------------------------------------------------------------------------------------------
 
@@ -165,14 +174,18 @@ class QuickProtocol(RequestHandler):
         question = quick.question(data, end)
         if question is None:
             return False
-        asked = _Asked(question, data, self._loop.time())
-        content = _content(question, None)
         if not quick.guard.again(allowed):
             return False
-        if content is None:
-            return self._wait(asked, question.now_s())
-        self._write(asked, *content)
-        return True
+        asked = _Asked(question, data, self._loop.time(), allowed)
+        content = _content(question, None)
+        if content is not None:
+            self._write(asked, *content)
+            return True
+        if self._wait(asked, question.now_s()):
+            return True
+        # Where it is looked at again it is counted again.
+        quick.guard.take_back(allowed)
+        return False
 
     def _wait(self, asked: _Asked, since_s: float) -> bool:
         """Wait for the end of the commit that is under way; tell whether there is one."""
@@ -195,16 +208,16 @@ class QuickProtocol(RequestHandler):
         quick.meters().in_flight -= 1
         if ended.cancelled() or self.transport is None:
             return
-        if ended.exception() is not None:
+        is_late = ended.exception() is not None
+        content = None if is_late else _content(asked.question, since_s)
+        if content is not None:
+            self._write(asked, *content)
+        elif is_late or self._close:
+            # A server that stops takes no request, and has this one.
             self._write(asked, 503, not_ready(str(asked.question.too_late())).wire())
         else:
-            content = _content(asked.question, since_s)
-            if content is not None:
-                self._write(asked, *content)
-            elif self._wait(asked, since_s):
-                return
-            else:
-                self._pass_on(asked.data)
+            quick.guard.take_back(asked.allowed)
+            self._pass_on(asked.data)
         if self._handler_waiter is not None and not self._handler_waiter.done():
             self._handler_waiter.set_result(None)
         self._let_go()
@@ -230,18 +243,24 @@ class QuickProtocol(RequestHandler):
             self.data_received(behind)
 
 
+def _head(data: bytes, request: BaseRequest) -> bytes | None:
+    """Give the line and headers with which `data` begins if aiohttp has read just these headers for the request.
+
+    Another request before it had the same headers then, and a body of the same length: what follows isn't this one's.
+    """
+    end = data.find(_END)
+    headers = [line.partition(b":") for line in data[: max(end, 0)].split(b"\r\n")[1:]]
+    is_same = tuple((name, value.strip(b" \t")) for name, _, value in headers) == request.raw_headers
+    return data[: end + len(_END)] if is_same and end >= 0 else None
+
+
 def _known(head: bytes, request: BaseRequest) -> bytes | None:
     """Give the headers of a request that mean the same behind another line, None if they may mean something else."""
-    end = head.find(b"\r\n")
-    known = head[end:]
-    if not head.startswith(_METHOD) or not head.endswith(_VERSION, 0, end) or hdrs.EXPECT in request.headers:
+    is_usual = request.method == hdrs.METH_GET and request.version == HttpVersion11
+    # Behind these headers a body comes, which isn't another request.
+    if not is_usual or request.content_length or hdrs.EXPECT in request.headers:
         return None
-    if request.content_length:
-        # The body may come behind the headers the next time, and would be taken for a request.
-        return None
-    # One line for each header: aiohttp read the same lines.
-    lines = known.count(b"\n")
-    return known if lines == known.count(b"\r\n") == len(request.raw_headers) + 2 else None
+    return head[head.find(b"\r\n") :]
 
 
 def _content(question: Question, since_s: float | None) -> tuple[int, bytes] | None:
@@ -284,7 +303,7 @@ class QuickRunner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         plain = await super()._make_server()
-        route = self._route() if _suits(self.app) else None
+        route = self._route() if _suits(self.app, plain) else None
         if route is None:
             return plain
         server = _QuickServer(
@@ -298,8 +317,9 @@ class QuickRunner(web.AppRunner):
         return server
 
 
-def _suits(app: web.Application) -> bool:
+def _suits(app: web.Application, server: web.Server) -> bool:
     """Tell whether nothing of the user's own is in the way of every request, and aiohttp's inside is the known one."""
     hooks = [hook for hook in app.on_response_prepare if getattr(hook, "__module__", "") != "aiohttp_cors.cors_config"]
     known = {name for base in RequestHandler.__mro__ for name in getattr(base, "__slots__", ())}
-    return all(map(is_own, app.middlewares)) and not hooks and known >= _USED
+    is_known = known >= _USED and vars(server).keys() >= _USED_OF_SERVER
+    return all(map(is_own, app.middlewares)) and not hooks and is_known
