@@ -1,8 +1,10 @@
 """What queries cost the main job: its records/s and CPU with and without 500 questions a second.
 
 The main job of `benchmarks.run_commands` on one worker with a web server, which isn't started anew: in turns of some
-seconds `benchmarks.queries_asker`, a program of its own, asks it for keys at a fixed rate, or rests. From what the
-worker's CPU time per record is in both comes what a question costs.
+seconds `benchmarks.queries_asker`, a program of its own, asks it for keys at a fixed rate, rests, or asks
+`benchmarks.queries_stand_in` in its place. Asker, broker and worker share the machine, so a turn with questions is
+also slower for what the asker takes; a turn with the stand-in for that and what answering takes at the least. From
+what the worker's CPU time per record is comes what a question costs it.
 
     python -m benchmarks.queries
 """
@@ -33,6 +35,8 @@ from benchmarks.run_commands import DEADLINE_S, PARTITIONS, ROOT, cpu_s, start_c
 from dev.kafka import free_port
 
 BLOCK = 10_000
+KINDS = ("without", "stand_in", "with")
+ORDERS = tuple(itertools.permutations(KINDS))
 WARM_UP, MARGIN = 200_000, 100_000
 """Records before the first turn, and those that have to be left after the last."""
 
@@ -98,19 +102,19 @@ class Job:
 
 
 @click.command()
-@click.option("--records", default=8_000_000, show_default=True, help="They have to last.")
-@click.option("--pairs", default=6, show_default=True)
+@click.option("--records", default=14_000_000, show_default=True, help="They have to last.")
+@click.option("--rounds", default=8, show_default=True, help="A turn of each kind.")
 @click.option("--seconds", default=3.0, show_default=True, help="How long a turn is.")
 @click.option("--rate", default=500, show_default=True, help="Questions per second.")
 @click.option("--many", default=0, show_default=True, help="Ask for so many keys at once with each question.")
-def main(records: int, pairs: int, seconds: float, rate: int, many: int) -> None:
+def main(records: int, rounds: int, seconds: float, rate: int, many: int) -> None:
     """Measure the main job with and without questions."""
     folder = Path(tempfile.mkdtemp(prefix="bench-"))
     try:
         with start_cluster(folder) as cluster:
             asyncio.run(_load(cluster.bootstrap, records))
-            turns = asyncio.run(_run(cluster.bootstrap, folder, pairs, seconds, (rate, many)))
-            if sum(turn.records for pair in turns for turn in pair) > records - WARM_UP - MARGIN:
+            turns = asyncio.run(_run(cluster.bootstrap, folder, rounds, seconds, (rate, many)))
+            if sum(turn.records for three in turns for turn in three.values()) > records - WARM_UP - MARGIN:
                 raise click.ClickException(f"the records hardly lasted: give more than {records}, or fewer turns")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -131,55 +135,81 @@ def _steady(count: int) -> Iterator[tuple[bytes, bytes]]:
         yield from block
 
 
-def _report(turns: list[tuple[Turn, Turn]], rate: int) -> dict[str, object]:
+def _report(turns: list[dict[str, Turn]], rate: int) -> dict[str, object]:
     costs_us = [
-        (asked.cpu_s_per_million - alone.cpu_s_per_million) * asked.records / asked.questions for alone, asked in turns
+        (three["with"].cpu_s_per_million - three["without"].cpu_s_per_million)
+        * three["with"].records
+        / three["with"].questions
+        for three in turns
     ]
     cost_us = statistics.fmean(costs_us)
     found: dict[str, object] = {}
-    for place, name in enumerate(("without", "with")):
-        those = [pair[place] for pair in turns]
+    for name in KINDS:
+        those = [three[name] for three in turns]
         found[f"records_per_s_{name}"] = [round(turn.records_per_s) for turn in those]
         found[f"cpu_s_per_million_{name}"] = [round(turn.cpu_s_per_million, 2) for turn in those]
         found[f"cpu_share_{name}"] = [round(turn.cpu_share, 2) for turn in those]
-    ratios = [asked.records_per_s / alone.records_per_s for alone, asked in turns]
+    ratios = {
+        f"{name}_to_{base}": _ratio([(three[name].records_per_s, three[base].records_per_s) for three in turns])
+        for name, base in (("with", "without"), ("stand_in", "without"), ("with", "stand_in"))
+    }
     return {
         **found,
-        "median_ratio": round(statistics.median(ratios), 3),
-        "asked": [asked.asked for _, asked in turns],
+        **ratios,
+        "asked": [three["with"].asked for three in turns],
         "cpu_us_per_question": [round(one) for one in costs_us],
         "mean_cpu_us_per_question": round(cost_us),
-        "standard_error_us": round(statistics.stdev(costs_us) / len(costs_us) ** 0.5) if len(costs_us) > 1 else None,
+        "standard_error_us": _error(costs_us, 0),
         "percent_of_the_loop": round(cost_us * rate / 1e4, 1),
     }
 
 
+def _ratio(pairs: list[tuple[float, float]]) -> dict[str, float | None]:
+    ratios = [one / other for one, other in pairs]
+    return {
+        "median": round(statistics.median(ratios), 3),
+        "mean": round(statistics.fmean(ratios), 3),
+        "standard_error": _error(ratios, 3),
+    }
+
+
+def _error(found: list[float], digits: int) -> float | None:
+    return round(statistics.stdev(found) / len(found) ** 0.5, digits) if len(found) > 1 else None
+
+
 async def _run(
-    brokers: str, folder: Path, pairs: int, seconds: float, asking: tuple[int, int]
-) -> list[tuple[Turn, Turn]]:
-    port = free_port()
+    brokers: str, folder: Path, rounds: int, seconds: float, asking: tuple[int, int]
+) -> list[dict[str, Turn]]:
+    port, other_port = free_port(), free_port()
     worker = _start_worker(brokers, folder, port)
-    asker = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.queries_asker", str(port), *map(str, asking)),
-        cwd=ROOT,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert asker.stdin is not None
+    stand_in = await _started("benchmarks.queries_stand_in", other_port)
+    askers = {
+        "with": await _started("benchmarks.queries_asker", port, *asking),
+        "stand_in": await _started("benchmarks.queries_asker", other_port, *asking),
+    }
     consumer = AIOKafkaConsumer(bootstrap_servers=brokers, group_id="bench-actors", enable_auto_commit=False)
     try:
         await consumer.start()
         job = Job(worker, consumer)
         await job.begun()
-        return [await _pair(job, asker, seconds, asks_first=number % 2 == 1) for number in range(pairs)]
+        return [await _round(job, askers, seconds, number) for number in range(rounds)]
     finally:
-        asker.stdin.close()
         await consumer.stop()
         worker.send_signal(signal.SIGTERM)
         worker.wait(30)
-        if asker.returncode is None:
-            asker.terminate()
-        await asker.wait()
+        for process in (*askers.values(), stand_in):
+            if process.returncode is None:
+                process.terminate()
+            await process.wait()
+
+
+async def _started(module: str, *arguments: int) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", module, *map(str, arguments)),
+        cwd=ROOT,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
 
 
 def _start_worker(brokers: str, folder: Path, port: int) -> subprocess.Popen[bytes]:
@@ -196,12 +226,15 @@ def _start_worker(brokers: str, folder: Path, port: int) -> subprocess.Popen[byt
         return subprocess.Popen([*command, "worker", "--with-web"], cwd=ROOT, env=environment, stdout=log, stderr=log)
 
 
-async def _pair(job: Job, asker: asyncio.subprocess.Process, seconds: float, *, asks_first: bool) -> tuple[Turn, Turn]:
-    """Give a turn without questions and one with, in either order."""
-    both = [await job.turn(seconds, asker if asks else None) for asks in (asks_first, not asks_first)]
-    for turn in both:
-        click.echo(f"{'with' if turn.asked else 'without'}: {turn}", err=True)
-    return (both[1], both[0]) if asks_first else (both[0], both[1])
+async def _round(
+    job: Job, askers: dict[str, asyncio.subprocess.Process], seconds: float, number: int
+) -> dict[str, Turn]:
+    """Give a turn of each kind; the order changes from round to round."""
+    found = {}
+    for kind in ORDERS[number % len(ORDERS)]:
+        found[kind] = await job.turn(seconds, askers.get(kind))
+        click.echo(f"{kind}: {found[kind]}", err=True)
+    return found
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ Place: TypeAlias = tuple[bytes, int]
 """(key, partition): where a row is in the order of a range."""
 
 _PARTITION_BYTES = 4
-_TO_PLAIN = str.maketrans("-_", "+/")
+_TO_PLAIN = bytes.maketrans(b"-_", b"+/")
 _first = itemgetter(0)
 
 
@@ -72,15 +72,16 @@ def decode_place(cursor: str) -> Place:
 
 
 def decode_base64(text: Any) -> bytes:
-    """Read base64 of either alphabet, with or without padding.
+    """Read base64 of either alphabet, with or without padding, from text or its bytes.
 
     Raises:
         ValueError: it isn't base64.
     """
-    if not isinstance(text, str):
+    if not isinstance(text, str | bytes):
         raise ValueError(f"{type(text).__name__} instead of text")  # noqa: TRY004
     try:
-        plain = text.rstrip("=").translate(_TO_PLAIN)
-        return binascii.a2b_base64(plain + "=" * (-len(plain) % 4), strict_mode=True)
+        raw = text.encode() if isinstance(text, str) else text
+        plain = raw.rstrip(b"=").translate(_TO_PLAIN)
+        return binascii.a2b_base64(plain + b"=" * (-len(plain) % 4), strict_mode=True)
     except ValueError as error:
         raise ValueError(str(error)) from error

@@ -59,7 +59,7 @@ class CopyReader(StateReader):
         copy = self._copy(spec, partition, self._clock.wall_ms())
         return None if copy is None else copy.of(store)
 
-    def commit_end(self, spec: ActorSpec, partition: int, since_s: float) -> None:
+    def commit_under_way(self, spec: ActorSpec, partition: int) -> None:
         """Give nothing to wait for: while the owner commits, a copy may answer."""
 
     def _copy(self, spec: ActorSpec, partition: int, now_ms: int) -> HeldTask | None:

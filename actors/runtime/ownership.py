@@ -38,6 +38,7 @@ class Ownership:
     """One partition of one actor as its task holds it.
 
     `is_storing` is true while what was committed goes into the stores: they and their positions may disagree then.
+    `commit` is another object from one state to the next.
     """
 
     spec: ActorSpec
@@ -53,6 +54,7 @@ class Ownership:
     transaction: int = 0
     failures: int = 0
     is_storing: bool = False
+    commit: object = field(default_factory=object)
     meters: TaskMeters = field(default_factory=TaskMeters)
     _commit_waits: list[tuple[float, asyncio.Future[None]]] = field(default_factory=list)
     _commit_timer: asyncio.TimerHandle | None = None
@@ -66,6 +68,7 @@ class Ownership:
         """Go on to the next state."""
         self.state = advance(self.state, event)
         self.is_storing = False
+        self.commit = object()
         if self._commit_waits:
             self._wake()
 

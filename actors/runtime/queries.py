@@ -155,13 +155,14 @@ class StateReader:
         """Give the lease's time."""
         return self._lease.now_s()
 
-    def commit_end(self, spec: ActorSpec, partition: int, since_s: float) -> asyncio.Future[None] | None:
-        """Give what is done when the commit of a partition that is under way ends; None if there is none.
-
-        It raises TimeoutError when it didn't within `WAIT_S` after `since_s` of the lease's time.
-        """
+    def commit_under_way(self, spec: ActorSpec, partition: int) -> object | None:
+        """Give what stands for the commit of a partition that is under way, another for each; None if there is none."""
         task = self._task_of(TopicPartition(spec.topic, partition))
-        return None if task is None else task.commit_end(max(0.0, since_s + WAIT_S - self._lease.now_s()))
+        return None if task is None else task.commit_under_way
+
+    def is_late(self, since_s: float) -> bool:
+        """Tell whether a question of that time, the lease's, has waited as long as it may."""
+        return self._lease.now_s() - since_s >= WAIT_S
 
     def too_late(self, spec: ActorSpec, partition: int) -> NotReadyError:
         """Give what a question is told that has waited too long for a commit's end."""

@@ -276,6 +276,11 @@ class Task:
             return tenure.now_ms
         return max((held.position.wall_time_ms for held in self._stores), default=0)
 
+    @property
+    def commit_under_way(self) -> object | None:
+        """What stands for the commit that is under way, another for each; None if there is none."""
+        return self._ownership.commit if self.is_committing else None
+
     def commit_end(self, timeout_s: float) -> asyncio.Future[None] | None:
         """See `Ownership.commit_end`."""
         return self._ownership.commit_end(timeout_s)

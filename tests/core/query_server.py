@@ -94,13 +94,14 @@ class Served:
     def commits(self, state: State) -> None:
         """Put all tasks into a state, and wake who waits for the end of a commit."""
         for task in self.tasks.values():
-            task._ownership.state = state
+            task._ownership.state, task._ownership.commit = state, object()
             task._ownership._wake()
 
     @property
     def waiting(self) -> int:
         """How many questions wait for a commit's end."""
-        return sum(not wait.done() for task in self.tasks.values() for _, wait in task._ownership._commit_waits)
+        futures = [wait for task in self.tasks.values() for _, wait in task._ownership._commit_waits]
+        return sum(not wait.done() for wait in futures) + len(self.server._runner.server.quick.rounds)
 
     async def connect(self, *, is_known: bool = False, tls: ssl.SSLContext | None = None) -> Connection:
         """Open a connection; on a known one a question was asked already."""

@@ -15,8 +15,10 @@ from actors._core.lifecycle import State
 from actors._core.partitioner import partition_for
 from actors._faust.access.guard import GUARD
 from actors._faust.queries import quick
+from actors._faust.queries.rounds import BUSY_S
 from actors._faust.queries.server import answer_quickly
 from actors.errors import NotReadyError
+from actors.ports import TopicPartition
 from actors.runtime.queries import MAX_COUNTS, Bounds
 from stores._core.record import encode_stamp
 from tests.core.query_server import (
@@ -297,6 +299,61 @@ async def test_a_commit_that_takes_too_long_is_a_503(
     await connection.close()
 
 
+async def test_while_questions_wait_others_wait_for_their_round_only(there: Served) -> None:
+    first, second, other = [await there.connect(is_known=True) for _ in range(3)]
+    rounds = there.server._runner.server.quick.rounds
+    busy = there.tasks[TopicPartition("in", partition_for(b"ada", PARTITIONS))]
+    busy._ownership.state = State.COMMITTING
+    first.send(QUICK[0])
+    await until(lambda: rounds.are_on(asyncio.get_running_loop().time()))
+    free = next(key for key in KEYS if is_here(key) and key.isalnum() and key.isascii() and not _shares(key, "ada"))
+    second.send(get(f"/actors/words/{free}"))
+    other.send(get("/actors/words/ada?x=1"))
+    assert (await second.answer())[0] == 200
+    # What aiohttp has to look at is handed to it then.
+    assert (await other.answer())[0] == 400
+    assert len(rounds) == 1
+    busy._ownership.state = State.RUNNING
+    assert (await first.answer())[0] == 200
+    assert not len(rounds)
+    assert not rounds.are_on(asyncio.get_running_loop().time() + BUSY_S)
+    assert there.server.web_app[GUARD]._in_flight == 0
+    for connection in (first, second, other):
+        await connection.close()
+
+
+def _shares(key: str, other: str) -> bool:
+    return partition_for(key.encode(), PARTITIONS) == partition_for(other.encode(), PARTITIONS)
+
+
+async def test_what_cant_be_written_ends_its_connection_and_no_other(
+    there: Served, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    broken, whole = [await there.connect(is_known=True) for _ in range(2)]
+    there.commits(State.COMMITTING)
+    broken.send(QUICK[0])
+    await until(lambda: there.waiting == 1)
+    (protocol,) = [one for one in there.server._runner.server.connections if one._held is not None]
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("defect")
+
+    write = quick.QuickProtocol._write
+    monkeypatch.setattr(
+        quick.QuickProtocol, "_write", lambda one, *answer: fails() if one is protocol else write(one, *answer)
+    )
+    whole.send(QUICK[0])
+    await until(lambda: there.waiting == 2)
+    there.commits(State.RUNNING)
+    assert (await whole.answer())[0] == 200
+    assert await broken.reader.read() == b""
+    assert "defect" in caplog.text
+    assert there.server.web_app[GUARD]._in_flight == 0
+    assert not there.waiting
+    for connection in (broken, whole):
+        await connection.close()
+
+
 async def test_each_waits_as_long_as_it_may(there: Served) -> None:
     ownership = next(iter(there.tasks.values()))._ownership
     ownership.state = State.COMMITTING
@@ -363,7 +420,7 @@ async def test_who_hangs_up_or_waits_too_much_leaves_nothing_behind(there: Serve
         await connection.close()
     await until(lambda: not there.server._runner.server.connections)
     # Handlers that aiohttp runs wait on.
-    assert not is_known or not there.waiting
+    assert not is_known or there.server.web_app[GUARD]._in_flight == 0
     there.commits(State.RUNNING)
     again = [await there.connect(is_known=is_known) for _ in range(256)]
     there.commits(State.COMMITTING)

@@ -86,7 +86,7 @@ class Guard:
                 raise
             if needed == Level.OPEN:
                 return await handler(request)
-            if self._in_flight >= MAX_IN_FLIGHT:
+            if self.is_full:
                 busy = Problem(
                     503, "busy", "Too many questions at once", f"{MAX_IN_FLIGHT} are waiting", retry_after_ms=1000
                 )
@@ -134,9 +134,17 @@ class Guard:
             check_origin(request, caller)
         return needed
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so many wait that the next is refused."""
+        return self._in_flight >= MAX_IN_FLIGHT
+
     def again(self, allowed: Pass) -> bool:
-        """Let a sender in again, on the same connection and with the same headers; False where `admit` has to look."""
-        if self._in_flight >= MAX_IN_FLIGHT or allowed.version != self.tokens.version:
+        """Let a sender in again, on the same connection and with the same headers; False where `admit` has to look.
+
+        `is_full` is the caller's to look at.
+        """
+        if allowed.version != self.tokens.version:
             return False
         return allowed.client is None or not self._rates.take(allowed.client)
 

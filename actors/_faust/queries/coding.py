@@ -69,7 +69,7 @@ class KeyCoding:
         if encoding == "text":
             return self._first_key((given, _quoted(given)), given)
         if encoding == "base64":
-            return self._from_base64(given.decode("utf-8", errors="replace"))
+            return self._from_base64(given)
         try:
             value = json.loads(given)
         except (ValueError, RecursionError) as error:
@@ -112,7 +112,7 @@ class KeyCoding:
     def prefix_of_url(self, given: bytes, encoding: str | None) -> bytes:
         """Give the bytes of a prefix, which is no key itself."""
         if (encoding or self.default_encoding) == "base64":
-            return self._from_base64(given.decode("utf-8", errors="replace"))
+            return self._from_base64(given)
         return given
 
     def show_key(self, raw: bytes) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, NamedTuple
 
 import msgspec
@@ -48,9 +47,13 @@ class Question(NamedTuple):
         """Give the time of questions."""
         return self.reader.now_s()
 
-    def commit_end(self, since_s: float) -> asyncio.Future[None] | None:
-        """See `StateReader.commit_end`."""
-        return self.reader.commit_end(self.spec, self.partition, since_s)
+    def commit_under_way(self) -> object | None:
+        """See `StateReader.commit_under_way`."""
+        return self.reader.commit_under_way(self.spec, self.partition)
+
+    def is_late(self, since_s: float) -> bool:
+        """See `StateReader.is_late`."""
+        return self.reader.is_late(since_s)
 
     def too_late(self) -> NotReadyError:
         """See `StateReader.too_late`."""

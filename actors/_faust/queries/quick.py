@@ -3,8 +3,8 @@
 A client that keeps its connection open sends the same headers with every request. aiohttp parses the first request,
 finds its handler and has the guard look at who sends it. From then on, what comes in one piece and is a request line
 in front of the very bytes of headers that aiohttp has read and the guard has let in on this connection says nothing
-new but its line. The line is read here, and the question is answered while it is read, or when the commit that is
-under way ends.
+new but its line. The line is read here, and the question is answered while it is read. Where a commit is under way it
+is answered after that, together with others: see `rounds`.
 
 Everything else is aiohttp's: the first request of a connection, other headers, other routes, requests that come in
 pieces or several at once, bodies, what another worker has to be asked for, what goes wrong in an unknown way. It gets
@@ -27,11 +27,12 @@ aiohttp that has another one answers all requests in its own way.
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from aiohttp import HttpVersion11, hdrs, web
@@ -43,7 +44,10 @@ from actors._faust.access.limits import MAX_HEADER_BYTES, MAX_PATH_BYTES
 from actors._faust.access.rest import is_own
 from actors._faust.queries.problems import Problem, not_ready, wire
 from actors._faust.queries.question import Question
+from actors._faust.queries.rounds import Rounds
 from actors.runtime.meters import QueryMeters
+
+logger = logging.getLogger(__name__)
 
 _USED = {
     *("_messages", "_waiter", "_close", "_upgraded", "_paused", "_loop", "_manager", "_request_handler"),
@@ -70,6 +74,7 @@ class QuickRoute:
     def __init__(self, prefix: str, ask: Ask, guard: Guard, meters: Callable[[], QueryMeters]) -> None:
         self.guard = guard
         self.meters = meters
+        self.rounds = Rounds()
         self._ask = ask
         # Other routes, what could be one of them when it is decoded, and what its router takes for no store's name are
         # left to aiohttp.
@@ -93,19 +98,32 @@ class QuickRoute:
             return None
 
 
-class _Asked(NamedTuple):
-    """A question, its request's bytes, when it came by the loop's time, and who asks."""
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A question.
 
-    question: Question
+    Attributes:
+        data, end: its request's bytes, and where its line ends.
+        allowed: who asks.
+        began_s: when it came, by the loop's time.
+        question: what is asked, once that was looked at.
+        commit: which commit's end it waits for.
+        since_s: when it began to wait, by the time of questions.
+    """
+
     data: bytes
-    began_s: float
+    end: int
     allowed: Pass
+    began_s: float
+    question: Question | None = None
+    commit: object = None
+    since_s: float = 0.0
 
 
 class QuickProtocol(RequestHandler):
     """A client's connection."""
 
-    __slots__ = ("_behind", "_first", "_known", "_pass", "_quick", "_taken", "_waits")
+    __slots__ = ("_behind", "_first", "_held", "_known", "_pass", "_quick", "_taken")
 
     def __init__(self, manager: web.Server, *, quick: QuickRoute, **options: Any) -> None:
         super().__init__(manager, **options)
@@ -116,8 +134,8 @@ class QuickProtocol(RequestHandler):
         # The headers that mean what they meant, with the ends of lines around them, and who was let in with them.
         self._known: bytes | None = None
         self._pass: Pass | None = None
-        # A question waits for a commit's end, and behind it what came meanwhile.
-        self._waits: asyncio.Future[None] | None = None
+        # The question that waits, and behind it what came meanwhile.
+        self._held: _Asked | None = None
         self._behind = b""
         self._request_handler = partial(self._handled, manager.request_handler)
 
@@ -125,7 +143,7 @@ class QuickProtocol(RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Answer what is known but for its line; give aiohttp everything else."""
-        if self._waits is not None:
+        if self._held is not None:
             self._keep_back(data)
             return
         known = self._known
@@ -135,8 +153,8 @@ class QuickProtocol(RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         """End what nobody waits for any more."""
         super().connection_lost(exc)
-        if self._waits is not None:
-            self._waits.cancel()
+        if self._held is not None:
+            self._release()
 
     async def _handled(self, handler: Callable[..., Awaitable[web.StreamResponse]], request: BaseRequest) -> Any:
         try:
@@ -169,58 +187,87 @@ class QuickProtocol(RequestHandler):
         """Tell whether a request is answered here, now or soon."""
         waiter, allowed, quick = self._waiter, self._pass, self._quick
         # aiohttp is at a request, or closes, or the client doesn't read.
-        if waiter is None or waiter.done() or self._paused or allowed is None:
+        if waiter is None or waiter.done() or self._paused or allowed is None or quick.guard.is_full:
             return False
-        question = quick.question(data, end)
+        asked = _Asked(data, end, allowed, self._loop.time())
+        is_answered = None if quick.rounds.are_on(asked.began_s) else self._look(asked)
+        if is_answered is None:
+            self._hold(asked)
+        return is_answered is not False
+
+    def _look(self, asked: _Asked) -> bool | None:
+        """Answer a question. False if aiohttp has to look at it, None if it has to wait for the end of a commit."""
+        question = asked.question
         if question is None:
+            return self._look_first(asked)
+        if question.commit_under_way() is not asked.commit:
+            content = _content(question, asked.since_s)
+        elif question.is_late(asked.since_s):
+            content = _late(question)
+        else:
+            return None
+        if content is None:
+            # It is counted again where it is looked at again.
+            self._quick.guard.take_back(asked.allowed)
             return False
-        if not quick.guard.again(allowed):
+        self._write(asked, *content)
+        return True
+
+    def _look_first(self, asked: _Asked) -> bool | None:
+        quick = self._quick
+        question = quick.question(asked.data, asked.end)
+        if question is None or not quick.guard.again(asked.allowed):
             return False
-        asked = _Asked(question, data, self._loop.time(), allowed)
-        content = _content(question, None)
+        asked.question, content = question, _content(question, None)
         if content is not None:
             self._write(asked, *content)
             return True
-        if self._wait(asked, question.now_s()):
-            return True
-        # Where it is looked at again it is counted again.
-        quick.guard.take_back(allowed)
+        asked.commit, asked.since_s = question.commit_under_way(), question.now_s()
+        if asked.commit is not None:
+            quick.rounds.begin(asked.began_s)
+            return None
+        quick.guard.take_back(asked.allowed)
         return False
 
-    def _wait(self, asked: _Asked, since_s: float) -> bool:
-        """Wait for the end of the commit that is under way; tell whether there is one."""
-        ended = asked.question.commit_end(since_s)
-        if ended is None:
-            return False
+    # --- those that wait -------------------------------------------------------------------------------------------
+
+    def _hold(self, asked: _Asked) -> None:
         quick = self._quick
         quick.guard.enter()
         quick.meters().in_flight += 1
-        self._waits, self._request_in_progress = ended, True
+        self._held, self._request_in_progress = asked, True
         self._next_keepalive_close_time = asked.began_s + self._keepalive_timeout
-        ended.add_done_callback(partial(self._resume, asked, since_s))
-        return True
+        quick.rounds.add(partial(self._turn, asked))
 
-    def _resume(self, asked: _Asked, since_s: float, ended: asyncio.Future[None]) -> None:
-        """Answer a question that has waited."""
-        quick = self._quick
-        self._waits, self._request_in_progress = None, False
-        quick.guard.leave()
-        quick.meters().in_flight -= 1
-        if ended.cancelled() or self.transport is None:
-            return
-        is_late = ended.exception() is not None
-        content = None if is_late else _content(asked.question, since_s)
-        if content is not None:
-            self._write(asked, *content)
-        elif is_late or self._close:
+    def _turn(self, asked: _Asked) -> bool:
+        """Tell whether a question is answered, or need not be any more."""
+        if self._held is not asked:
+            return True
+        try:
+            is_answered = self._look(asked)
+        except Exception:
+            # It isn't known what the client has got.
+            logger.exception("a question's answer can't be written")
+            self._release()
+            self.force_close()
+            return True
+        if is_answered is None:
+            return False
+        self._release()
+        if not is_answered and self._close:
             # A server that stops takes no request, and has this one.
-            self._write(asked, 503, not_ready(str(asked.question.too_late())).wire())
-        else:
-            quick.guard.take_back(asked.allowed)
+            self._write(asked, *_late(asked.question))
+        elif not is_answered:
             self._pass_on(asked.data)
         if self._handler_waiter is not None and not self._handler_waiter.done():
             self._handler_waiter.set_result(None)
         self._let_go()
+        return True
+
+    def _release(self) -> None:
+        self._held, self._request_in_progress = None, False
+        self._quick.guard.leave()
+        self._quick.meters().in_flight -= 1
 
     def _write(self, asked: _Asked, status: int, content: bytes) -> None:
         transport, manager, now_s = self.transport, self._manager, self._loop.time()
@@ -275,6 +322,11 @@ def _content(question: Question, since_s: float | None) -> tuple[int, bytes] | N
         return problem.status, problem.wire()
     except Exception:
         return None
+
+
+def _late(question: Question | None) -> tuple[int, bytes]:
+    reason = "this worker is stopping" if question is None else str(question.too_late())
+    return 503, not_ready(reason).wire()
 
 
 class _QuickServer(web.Server):
