@@ -52,6 +52,8 @@ async def zombie(world: World) -> None:
 async def bounce(world: World) -> None:
     """A clean restart."""
     worker = world.a_running_one()
+    # One that the fault before has only just started doesn't listen to signals yet.
+    await eventually(lambda: f"[{worker.pid}] [INFO] (Re-)joining" in worker.log(), what="a worker's start")
     code = await asyncio.to_thread(worker.terminate)
     assert code == 0, f"SIGTERM ended a worker with {code}: {worker.log()[-2000:]}"
     worker.start()
