@@ -56,8 +56,7 @@ class Ownership:
     is_storing: bool = False
     commit: object = field(default_factory=object)
     meters: TaskMeters = field(default_factory=TaskMeters)
-    _commit_waits: list[tuple[float, asyncio.Future[None]]] = field(default_factory=list)
-    _commit_timer: asyncio.TimerHandle | None = None
+    _commit_waits: list[asyncio.Future[None]] = field(default_factory=list)
 
     @property
     def source(self) -> TopicPartition:
@@ -79,34 +78,18 @@ class Ownership:
         """
         if self.state is not State.COMMITTING:
             return None
-        # A future and no coroutine: who waits may have no asyncio task. One timer for all that wait: they are many.
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
-        due_s = loop.time() + timeout_s
-        self._commit_waits.append((due_s, ended))
-        if self._commit_timer is None or due_s < self._commit_timer.when():
-            self._expire_at(due_s)
+        self._commit_waits.append(ended)
+        timer = loop.call_later(timeout_s, _expire, ended)
+        ended.add_done_callback(lambda _: timer.cancel())
         return ended
 
     def _wake(self) -> None:
         waits, self._commit_waits = self._commit_waits, []
-        self._expire_at(None)
-        for _, wait in waits:
+        for wait in waits:
             if not wait.done():
                 wait.set_result(None)
-
-    def _expire_at(self, due_s: float | None) -> None:
-        if self._commit_timer is not None:
-            self._commit_timer.cancel()
-        self._commit_timer = None if due_s is None else asyncio.get_running_loop().call_at(due_s, self._expire, due_s)
-
-    def _expire(self, due_s: float) -> None:
-        late = [wait for until_s, wait in self._commit_waits if until_s <= due_s]
-        self._commit_waits = [wait for wait in self._commit_waits if wait[0] > due_s]
-        self._expire_at(min((until_s for until_s, _ in self._commit_waits), default=None))
-        for wait in late:
-            if not wait.done():
-                wait.set_exception(TimeoutError())
 
     def mark(self, progress: Progress) -> str:
         """Give the offset metadata of the next commit."""
@@ -124,3 +107,8 @@ class Ownership:
             raise MigratedError(
                 f"the group doesn't know {self.identity.member_id} in generation {self.identity.generation} any more"
             )
+
+
+def _expire(wait: asyncio.Future[None]) -> None:
+    if not wait.done():
+        wait.set_exception(TimeoutError())

@@ -100,7 +100,7 @@ class Served:
     @property
     def waiting(self) -> int:
         """How many questions wait for a commit's end."""
-        futures = [wait for task in self.tasks.values() for _, wait in task._ownership._commit_waits]
+        futures = [wait for task in self.tasks.values() for wait in task._ownership._commit_waits]
         return sum(not wait.done() for wait in futures) + len(self.server._runner.server.quick.rounds)
 
     async def connect(self, *, is_known: bool = False, tls: ssl.SSLContext | None = None) -> Connection:

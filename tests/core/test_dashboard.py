@@ -137,19 +137,20 @@ def test_a_copy_of_several_stores_is_one_as_slow_as_all_of_them() -> None:
         assert (cell.worker, cell.lag, cell.stands_still) == ("w2", *expected)
 
 
-def test_copies_have_a_column_where_there_are_any() -> None:
-    def page(of: Picture, actor: str | None = None) -> str:
-        return Pages().render(
-            "actor.html" if actor else "overview.html",
-            view=build(of, actor),
-            recent=[],
-            app="shop",
-            is_live=True,
-            is_polled=True,
-            may_act=False,
-            is_logged_in=False,
-        )
+def page(of: Picture, actor: str | None = None, *, may_act: bool = False) -> str:
+    return Pages().render(
+        "actor.html" if actor else "overview.html",
+        view=build(of, actor),
+        recent=[],
+        app="shop",
+        is_live=True,
+        is_polled=True,
+        may_act=may_act,
+        is_logged_in=False,
+    )
 
+
+def test_copies_have_a_column_where_there_are_any() -> None:
     for actor in (None, "take_order"):
         text = page(statuses.copied(), actor)
         assert text.count('data-name="Copies"') == (10 if actor is None else 7)
@@ -303,16 +304,7 @@ def test_text_from_outside_stays_text() -> None:
 
 def test_who_may_not_act_sees_no_buttons() -> None:
     for may_act in (True, False):
-        text = Pages().render(
-            "overview.html",
-            view=build(statuses.busy()),
-            recent=[],
-            app="shop",
-            is_live=True,
-            is_polled=True,
-            may_act=may_act,
-            is_logged_in=False,
-        )
+        text = page(statuses.busy(), may_act=may_act)
         assert ("<button" in text) == may_act
 
 

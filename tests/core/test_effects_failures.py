@@ -106,14 +106,20 @@ def test_the_next_key_begins_although_the_task_is_busy():
     play(main)
 
 
+async def many_that_fail(attempts: int):
+    """More than are held, each of which has failed once."""
+    log = Log(fails=1_300, attempts=attempts)
+    at = bench(log.effect)
+    for number in range(1_300):
+        at.message(b"%05d" % number, log.effect, number)
+    at.commit()
+    await at.settle()
+    return log, at
+
+
 def test_more_that_wait_than_are_held_are_all_tried_again():
     async def main():
-        log = Log(fails=1_300, attempts=0)
-        at = bench(log.effect)
-        for number in range(1_300):
-            at.message(b"%05d" % number, log.effect, number)
-        at.commit()
-        await at.settle()
+        log, at = await many_that_fail(attempts=0)
         assert len(at.records()) == 1_300
         assert len(at.runner._lines._waiting) == 1_000
         await at.pass_time(60)
@@ -222,12 +228,7 @@ def test_what_is_parked_is_counted_also_by_the_next_owner():
 
 def test_of_more_that_are_parked_than_are_held_the_others_are_found_when_there_is_room():
     async def main():
-        log = Log(fails=1_300, attempts=1)
-        at = bench(log.effect)
-        for number in range(1_300):
-            at.message(b"%05d" % number, log.effect, number)
-        at.commit()
-        await at.settle()
+        _, at = await many_that_fail(attempts=1)
         for _ in range(2):
             assert at.meters.parked_effects == len(at.runner._lines._parked) == 1_000
             at.take_over()

@@ -370,7 +370,7 @@ async def test_each_waits_as_long_as_it_may(there: Served) -> None:
     assert not waits[2].done()
     there.commits(State.RUNNING)
     await waits[2]
-    assert ownership._commit_timer is None
+    assert not ownership._commit_waits
 
 
 async def test_a_commit_may_end_in_the_turn_in_which_the_wait_is_over(

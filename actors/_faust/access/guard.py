@@ -92,13 +92,13 @@ class Guard:
                 )
                 self.refused(request, busy)
                 raise busy
-            self._in_flight += 1
+            self.enter()
             try:
                 if request.can_read_body:
                     await self._read_body(request)
                 return await handler(request)
             finally:
-                self._in_flight -= 1
+                self.leave()
 
         return guard
 

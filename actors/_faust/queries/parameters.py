@@ -128,12 +128,7 @@ def key_in_path(request: web.Request, place: int) -> bytes:
     parts = request.rel_url.raw_path.split("/", place)
     if "/" in parts[-1]:
         raise bad_request("bad-key", "a slash in a key has to be written as %2F")
-    return bytes_of(parts[-1])
-
-
-def bytes_of(part: str) -> bytes:
-    """Give a part of a URL, percent-decoded."""
-    return unquote_to_bytes(part) if "%" in part else part.encode()
+    return unquote_to_bytes(parts[-1])
 
 
 async def json_body(request: web.Request) -> bytes:

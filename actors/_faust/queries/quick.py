@@ -90,10 +90,8 @@ class QuickRoute:
         if found is None or end > MAX_PATH_BYTES:
             return None
         store, key, query = found.groups(b"")
-        if b"%" in key:
-            key = unquote_to_bytes(key)
         try:
-            return self._ask(store.decode(), key, query.decode())
+            return self._ask(store.decode(), unquote_to_bytes(key), query.decode())
         except Exception:
             return None
 
