@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from actors._core.partitioner import partition_for
@@ -168,10 +169,23 @@ class Context:
         return state.scope.now_ms if clock is None else max(state.scope.now_ms, clock.wall_ms())
 
     def next_id(self, series: str = "") -> str:
-        """Give an id for what the message begets: the same for the n-th of a series whenever it is handled again."""
+        """Return an id that is the same for the n-th call of a series whenever the message is handled again.
+
+        Branches that run side by side (`asyncio.gather`) may come here in another order next time: name a series for
+        each of them. Without a series, asks, effects and timers without a name are counted too.
+        """
         self._counts = counts = getattr(self, "_counts", {})
         number = counts[series] = counts.get(series, 0) + 1
         return f"{self.message_id}-{series}-{number}" if series else f"{self.message_id}-{number}"
+
+    def id_of(self, *parts: str | bytes) -> str:
+        """Return an id for what the message leads to, which depends on its content and not on the order of calls.
+
+        Equal content is numbered: equal questions, effects or timers of one message are interchangeable.
+        """
+        # Earlier releases numbered all of them together: `next_id` and `Question.older_id` go on as they did.
+        self.next_id()
+        return self.next_id(digest_of(*parts))
 
     def undecodable(self, error: Exception) -> UndecodableRecordError:
         """Give the error that says that the message isn't what its actor takes."""
@@ -389,6 +403,15 @@ class Context:
         if self._state is None:
             raise StoreOutsideHandlerError(f"ctx.{call} after the message was handled: use it before that")
         return self._state
+
+
+def digest_of(*parts: str | bytes, size: int = 16) -> str:
+    """Return a digest that tells apart what `parts` are, where each of them ends included."""
+    digest = blake2b(digest_size=size)
+    for part in parts:
+        raw = part.encode(errors="surrogatepass") if isinstance(part, str) else part
+        digest.update(b"%d:" % len(raw) + raw)
+    return digest.hexdigest()
 
 
 _current: ContextVar[Context] = ContextVar("actors_message")

@@ -165,7 +165,9 @@ class Timers:
         if spec.encode_message is None:
             raise UsageError(f"ctx.schedule(): actor {spec.name} takes no messages but records of {spec.topic}")
         value, headers = spec.encode_message(message)
-        name = ctx.next_id() if name is None else name
+        if name is None:
+            when = f"{after} {at} {every} {index.clock}"
+            name = ctx.id_of("timer", when, value, *(part for header in headers for part in header))
         address = _address(ctx._raw_key, name)
         held = self._held(state, address)
         self._put(state, address, _Entry(due_ms, every_ms, index.clock, value, headers))
