@@ -16,7 +16,7 @@ from actors.errors import ConfigurationError, Rejected, UsageError, show_bytes
 from actors.ports import InputRecord, Output
 from actors.runtime.asks import ASK, ASK_ID, DEADLINE, FAILED, OK, REJECTED, REPLY_TO, STATUS
 from actors.runtime.context import Context, Store, TaskState
-from actors.runtime.outputs import RECORD_OVERHEAD_BYTES
+from actors.runtime.outputs import ORIGIN_HEADER, RECORD_OVERHEAD_BYTES
 from actors.runtime.turns import Moment
 
 logger = logging.getLogger(__name__)
@@ -220,8 +220,18 @@ class Answers:
                 # A worker of an earlier release was asked.
                 request = replace(request, id=request.older_id)
         # It was put aside, and is handled now because an operator wants it to be, however late it is.
-        is_again = isinstance(ctx._record, Moment) and (given is None or given.startswith(_FAILED))
+        was_aside = isinstance(ctx._record, Moment) or _is_dead_letter(ctx._record)
+        is_again = was_aside and (given is None or given.startswith(_FAILED))
         if given is not None and not is_again:
+            if was_aside:
+                logger.warning(
+                    "%s offset %d key %s: question %r was put aside once, but it has been handled since: it isn't "
+                    "handled again, its answer is sent again",
+                    ctx.topic,
+                    ctx.offset,
+                    show_bytes(ctx._raw_key),
+                    request.id,
+                )
             self._again(state, request, given)
             return
         if not is_again and self._is_late(state, request):
@@ -337,6 +347,11 @@ class Answers:
         headers = [(ASK, request.id), (STATUS, _STATUS_OF[answer[:1]].encode())]
         state.outputs.append(Output(topic, int(number), asker.encode(), value, headers, None))
         state.output_bytes += len(answer) + len(request.id) + len(asker) + 64
+
+
+def _is_dead_letter(record: InputRecord) -> bool:
+    """Tell whether the record was sent to the dead letters once, and is back in the input now."""
+    return any(name == ORIGIN_HEADER for name, _ in record.headers)
 
 
 def _is_below(number: str, count: int) -> bool:

@@ -25,7 +25,15 @@ from actors.errors import (
 )
 from actors.ports import Clock, Headers, InputRecord, Output, TopicPartition
 from actors.runtime.failures import undecodable
-from actors.runtime.outputs import RECORD_OVERHEAD_BYTES, OutputTopic, check_placement, checked_headers, too_large
+from actors.runtime.outputs import (
+    RECORD_OVERHEAD_BYTES,
+    TYPE_HEADER,
+    OutputTopic,
+    OwnHeaders,
+    check_placement,
+    checked_headers,
+    too_large,
+)
 from stores._core.overlay import MessageScope, Overlay
 from stores._core.record import NEVER
 
@@ -210,7 +218,8 @@ class Context:
             value: None sends a tombstone.
             partition: overrides the key's partition.
             timestamp_ms: Unix milliseconds; the time of the commit when left out.
-            headers: (name, bytes) pairs, or a mapping.
+            headers: (name, bytes) pairs, or a mapping. Names that begin with `fa-` are reserved: those of the message
+                may be passed on, and what belongs to the message alone is left out.
 
         Raises:
             RecordTooLargeError: the record is larger than the topic's `max.message.bytes` allows.
@@ -227,7 +236,7 @@ class Context:
         size = (len(raw_key) if raw_key else 0) + (len(raw_value) if raw_value else 0)
         pairs = _NO_HEADERS
         if headers:
-            pairs = checked_headers(headers)
+            pairs = checked_headers(headers, self._record.headers)
             size += sum(len(name) + len(data) for name, data in pairs)
         if size + RECORD_OVERHEAD_BYTES > target.max_record_bytes:
             raise too_large(target.name, raw_key, size, target.max_record_bytes)
@@ -243,7 +252,7 @@ class Context:
             actor: an actor's class, its function, or its name.
             key: which one of them; encoded as the actor's input says.
             message: of a type that the actor takes.
-            headers: (name, bytes) pairs, or a mapping.
+            headers: as for `send`.
 
         Raises:
             UsageError: the app has no such actor, or it doesn't take such messages; else as `send`.
@@ -256,7 +265,10 @@ class Context:
         if key is None:
             raise UsageError(f"ctx.tell({target.name}): a message to an actor needs a key")
         if target.type_headers is not None:
-            headers = [*checked_headers(headers), *target.type_headers(message)]
+            passed_on = checked_headers(headers, self._record.headers)
+            # The type of the message that is handled isn't that of the one that is sent.
+            others = [pair for pair in passed_on if pair[0] != TYPE_HEADER]
+            headers = OwnHeaders([*others, *target.type_headers(message)])
         self.send(recipient, key=key, value=message, headers=headers)
 
     def schedule(
