@@ -529,9 +529,9 @@ class Store(Generic[K, V]):
         """Give the encoded value of the message's own key, None when it is absent or expired."""
         return self._reach(ctx)[0].get(ctx._raw_key)
 
-    def expired_own(self, ctx: Context) -> bytes | None:
-        """Give the encoded value that the message's own key had until it expired, if nothing took its place yet."""
-        return self._reach(ctx)[0].expired(ctx._raw_key)
+    def own(self, ctx: Context) -> tuple[Overlay, bytes]:
+        """Return the state that the message sees, and its own key there."""
+        return self._reach(ctx)[0], ctx._raw_key
 
     def write_own(self, ctx: Context, raw_value: bytes) -> None:
         """Write the encoded value of the message's own key."""
