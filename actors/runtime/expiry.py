@@ -17,6 +17,7 @@ from typing import Any
 from actors.errors import show_bytes
 from actors.ports import Clock
 from actors.runtime.context import Context, Store, TaskState, enter_message
+from actors.runtime.failures import newer_in, newer_program
 from actors.runtime.turns import Moment
 from stores._core.overlay import Overlay
 from stores._core.record import STAMP_BYTES, is_expired
@@ -134,6 +135,9 @@ async def remove(messages: TaskState, store: Store[Any, Any], overlay: Overlay, 
         del messages.outputs[sent:]
         if not isinstance(error, Exception) or isinstance(error, StoreError):
             raise
+        newer = newer_in(error)
+        if newer is not None:
+            raise newer_program(messages.source, moment, newer) from newer
         logger.exception(
             "store %s, partition %d: on_expire raised for the expired key %s, it is called again later",
             store.name,
