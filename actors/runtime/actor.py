@@ -156,6 +156,21 @@ class Actor(Generic[S]):
         """Show a state that isn't kept any more; it is kept anew if it is changed."""
         self._state, self._raw = state, self._stateful().encode_value(state)
 
+    def is_changed(self) -> bool:
+        """Tell whether the state is another value than the one that is kept.
+
+        For queries: where the type's bytes aren't always the same, equal values are told by `==`.
+        """
+        if self._state is _UNREAD:
+            return False
+        store = self._stateful()
+        if store.encode_value(self._state) == self._raw:
+            return False
+        kept = store.own(self.ctx, _UNREAD)
+        if kept is _UNREAD:
+            kept = self.initial_state()
+        return not self._state == kept
+
     def keep(self) -> None:
         """Write the state if it changed. Called after each handler; of use before an await that may be cut short."""
         if self._state is _UNREAD:
