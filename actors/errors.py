@@ -141,6 +141,21 @@ class RefusedRecordError(RecordError):
     """The broker refuses what the record's handler wrote or sent; its answer is this one's cause."""
 
 
+class NewerProgramError(RecordError):
+    """The record leads to data that only a newer program can read. Its partition stops whatever `on_error` says."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}[{self.partition}] offset {self.offset} key {show_bytes(self.key)}: {self.reason}. "
+            "The partition is stopped in front of this record, whatever on_error says; nothing of it was written or "
+            "sent. Run the program that wrote the data, or a newer one; see docs/upgrades.md"
+        )
+
+
+class NewerVersionError(ActorsError, ValueError):
+    """Data of a version, or a message of a type, that this program doesn't know."""
+
+
 class HandlerFailedError(RecordError):
     """The handler raised; the exception is this one's cause."""
 

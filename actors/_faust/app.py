@@ -22,7 +22,7 @@ from actors._faust.publishing import claim_target
 from actors._faust.setup import Setup, changelog_topic, inbox_of
 from actors._faust.shared import Shared, SharedView, shared_of
 from actors._faust.tracing import trace_headers
-from actors._faust.versions import Upgrades, versioned
+from actors._faust.versions import Upgrades, refusal, versioned
 from actors._faust.views import View, view_of
 from actors._kafka.asks import KafkaAsks
 from actors.errors import ConfigurationError, UsageError
@@ -111,9 +111,9 @@ class App(FaustApp):
             raise ConfigurationError(f"store {name}: on_expire without ttl or expires=True: nothing would ever expire")
         if ttl is not None and ttl <= timedelta(0):
             raise ConfigurationError(f"store {name}: ttl={ttl} isn't a time to live: it has to be more than nothing")
-        key, value = resolve(key_type, key_serializer), resolve(value_type, value_serializer)
-        if version is not None or upgrades:
-            value = versioned(value, version or 1, upgrades or {}, f"store {name}")
+        refuse = refusal(version or 1, f"store {name}")
+        key, plain = resolve(key_type, key_serializer), resolve(value_type, value_serializer, refuse=refuse)
+        value = versioned(plain, version or 1, upgrades or {}, f"store {name}")
         make: Callable[..., Store[Any, Any]] = Store
         if publish is not None:
             claim_target(name, publish, placement)
@@ -128,6 +128,7 @@ class App(FaustApp):
             expires=expires,
             on_expire=on_expire,
             placement=placement,
+            refuse_newer=refuse if version is not None and plain.is_json else None,
         )
         return self.stores[name]
 
@@ -489,10 +490,12 @@ class App(FaustApp):
             return None
         on_expire = expiry_of(actor)
         store = self.store(name, value_type=actor.state_type, ttl=actor.state_ttl, on_expire=on_expire, publish=publish)
-        value = versioned(
-            resolve(actor.state_type), actor.state_version, actor.state_upgrades, f"the state of actor {name}"
-        )
+        owner = f"the state of actor {name}"
+        refuse = refusal(actor.state_version, owner)
+        plain = resolve(actor.state_type, refuse=refuse)
+        value = versioned(plain, actor.state_version, actor.state_upgrades, owner)
         store.encode_value, store.decode_value = value.encode, value.decode
+        store.refuse_newer = refuse if plain.is_json else None
         # The app's settings may not be there yet.
         keys = functools.cache(lambda: key_codec(self, topic.schema))
         store.encode_key, store.decode_key = lambda key: keys().encode(key), lambda raw: keys().decode(raw)

@@ -55,7 +55,7 @@ class Codec:
     origin: Any = None
 
 
-def resolve(type_: Any, serializer: Any = None) -> Codec:
+def resolve(type_: Any, serializer: Any = None, *, refuse: Callable[[bytes], None] | None = None) -> Codec:
     """Give the codec of `type_`.
 
     Args:
@@ -63,6 +63,7 @@ def resolve(type_: Any, serializer: Any = None) -> Codec:
             None for whatever the JSON says; `X | None` is X, save that a JSON `null` decodes to None.
         serializer: a name or codec of Faust's registry. By default the Record's own, `raw` for `bytes` and
             `str`, and `json` for the rest.
+        refuse: called with bytes that aren't JSON of the type, to raise a better error than `CodecError`.
 
     Raises:
         ConfigurationError: the serializer is unknown, or can't carry the type.
@@ -82,7 +83,11 @@ def resolve(type_: Any, serializer: Any = None) -> Codec:
     name = serializer if isinstance(serializer, str) else repr(faust_codec)
     origin = (plain, optional, faust_codec)
     return Codec(
-        _guard_decode(decode, label), _guard_encode(encode, plain, label), f"{label} as {name}", is_json, origin
+        _guard_decode(decode, label, refuse if is_json else None),
+        _guard_encode(encode, plain, label),
+        f"{label} as {name}",
+        is_json,
+        origin,
     )
 
 
@@ -279,7 +284,7 @@ def _to_builtins(value: Any) -> Any:
     return msgspec.to_builtins(value, enc_hook=on_default)
 
 
-def _guard_decode(decode: _Decode, label: str) -> _Decode:
+def _guard_decode(decode: _Decode, label: str, refuse: Callable[[bytes], None] | None) -> _Decode:
     if decode is _identity:
         return decode
 
@@ -289,6 +294,8 @@ def _guard_decode(decode: _Decode, label: str) -> _Decode:
         except MemoryError:
             raise
         except Exception as error:
+            if refuse is not None:
+                refuse(raw)
             reason = str(error) or type(error).__name__
             raise CodecError(f"not a valid {label}: {reason}: {show_bytes(raw)}") from error
 

@@ -15,7 +15,7 @@ import msgspec
 
 from actors._core.unions import arms_of
 from actors._faust.codecs import Codec, CodecError, resolve, value_codec
-from actors.errors import ConfigurationError
+from actors.errors import ConfigurationError, NewerVersionError, show_bytes
 from actors.ports import Headers
 from actors.runtime.actor import Actor
 from actors.runtime.context import Context
@@ -48,7 +48,7 @@ class MessageCodec:
     def around(self, handler: Handler) -> Handler:
         """Give the handler for what `decode` gives.
 
-        A message whose type isn't known is an undecodable record, though only the handler sees it.
+        A message that doesn't decode is an undecodable record, though only the handler sees it.
         """
         by_headers = self.by_headers
         if by_headers is None:
@@ -57,7 +57,7 @@ class MessageCodec:
         async def handle(ctx: Context, raw: Any) -> Any:
             try:
                 message = by_headers(ctx.headers, raw)
-            except CodecError as error:
+            except (CodecError, NewerVersionError) as error:
                 raise ctx.undecodable(error) from error
             return await handler(ctx, message)
 
@@ -67,7 +67,11 @@ class MessageCodec:
 def function_codec(topic: Any) -> MessageCodec:
     """Give the codec of a function actor's messages: its topic's."""
     codec = value_codec(topic.app, topic.schema)
-    return MessageCodec(codec.decode, codec.encode)
+    types = arms_of(topic.schema.value_type)
+    if not _are_tagged(types):
+        return MessageCodec(codec.decode, codec.encode)
+    known = ", ".join(str(type_.__struct_config__.tag) for type_ in types)
+    return MessageCodec(_explaining(codec, types, f"topic {topic.get_topic_name()} carries {known}"), codec.encode)
 
 
 def message_codec(actor: type[Actor[Any]], topic: Any) -> MessageCodec:
@@ -79,14 +83,15 @@ def message_codec(actor: type[Actor[Any]], topic: Any) -> MessageCodec:
     types = tuple(actor.receivers)
     declared = topic.schema.value_type
     if declared is not None:
-        _check_declared(actor, topic, arms_of(declared))
+        types = arms_of(declared)
+        _check_declared(actor, topic, types)
         codec = value_codec(topic.app, topic.schema)
     elif len(types) == 1 or _are_tagged(types):
         codec = resolve(Union[types], topic.schema.value_serializer)  # noqa: UP007
     else:
         return _by_header(actor, topic.schema.value_serializer)
     known = ", ".join(sorted(actor.type_names.values()))
-    return MessageCodec(_explaining(codec, f"{actor.__name__} takes {known}"), codec.encode)
+    return MessageCodec(_explaining(codec, types, f"{actor.__name__} takes {known}"), codec.encode)
 
 
 def _check_declared(actor: type[Actor[Any]], topic: Any, arms: Sequence[Any]) -> None:
@@ -106,16 +111,31 @@ def _are_tagged(types: Sequence[Any]) -> bool:
     return len(structs) == len(types) == len(tags) and len(fields) == 1 and None not in fields
 
 
-def _explaining(codec: Codec, known: str) -> Callable[[bytes], Any]:
+def _explaining(codec: Codec, types: Sequence[Any], known: str) -> Callable[[bytes], Any]:
+    """Give a decoder whose errors say what is known, and tell a type that isn't from a message that is damaged."""
     decode = codec.decode
+    configs = [type_.__struct_config__ for type_ in types] if _are_tagged(types) else []
+    tags = {config.tag for config in configs}
 
     def explaining(raw: bytes) -> Any:
         try:
             return decode(raw)
         except CodecError as error:
+            tag = _tag_in(raw, configs[0].tag_field) if configs else None
+            if tag is not None and tag not in tags:
+                raise NewerVersionError(f"a message of the unknown type {tag!r}: {known}") from error
             raise CodecError(f"{error} ({known})") from error
 
     return explaining
+
+
+def _tag_in(raw: bytes, field: str) -> str | int | None:
+    """Give the tag of a message that is JSON and has one."""
+    try:
+        found = msgspec.json.decode(raw, type=dict[str, Any]).get(field)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    return found if isinstance(found, str | int) and not isinstance(found, bool) else None
 
 
 def _by_header(actor: type[Actor[Any]], serializer: Any) -> MessageCodec:
@@ -145,7 +165,10 @@ class _Types:
             raise CodecError(f"the header {TYPE_HEADER} is missing, by which {self._actor} tells {self._known} apart")
         codec = self._by_name.get(name)
         if codec is None:
-            raise CodecError(f"no handler of {self._actor} takes {name!r}: it takes {self._known}")
+            raise NewerVersionError(
+                f"a message of the unknown type {show_bytes(name)} (header {TYPE_HEADER}): {self._actor} takes "
+                f"{self._known}"
+            )
         return codec.decode(raw)
 
     def encode(self, message: Any) -> bytes:

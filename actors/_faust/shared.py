@@ -105,7 +105,9 @@ class Shared(Generic[K, V]):
         self.topic = topic
         self.partitions = partitions
         self._encode, self._decode = _as_json(value_type)
-        self.actor = type(name, (SharedOwner,), {"decode": staticmethod(self._decode)})
+        self.actor = type(
+            name, (SharedOwner,), {"decode": staticmethod(self._decode), "encode": staticmethod(self._encode)}
+        )
 
     def put(self, value: V, *, version: int | None = None) -> Put:
         """Give the message that writes `value`, for `ctx.tell(shared.actor, key, …)` in handlers."""
@@ -220,9 +222,10 @@ class SharedOwner(Actor[Entry]):
     """One key of a shared map; each map has a class of its own.
 
     Attributes:
-        decode: reads a value's JSON.
+        encode, decode: of a value's JSON.
     """
 
+    encode: ClassVar[Callable[[Any], bytes]]
     decode: ClassVar[Callable[[bytes], Any]]
 
     @receive
@@ -243,12 +246,25 @@ class SharedOwner(Actor[Entry]):
     @receive
     def compare_and_set(self, message: CompareAndSet) -> Outcome:
         """Write if what is expected is there."""
-        if _canonical(message.expected) != _canonical(self.state.value):
+        if not self._holds(message.expected):
             return Outcome(False, self.state)
         if bytes(message.value) == _NULL:
             self.forget()
             return Outcome(True, Entry())
         return self._write(message.value)
+
+    def _holds(self, expected: msgspec.Raw) -> bool:
+        """Tell whether the value is the expected one, also if one of the two was written without a newer field."""
+        held = self.state.value
+        if _canonical(expected) == _canonical(held):
+            return True
+        if _NULL in (bytes(expected), bytes(held)):
+            return False
+        try:
+            same = [type(self).encode(type(self).decode(bytes(one))) for one in (expected, held)]
+        except ValueError:
+            return False
+        return _canonical(same[0]) == _canonical(same[1])
 
     def _write(self, value: msgspec.Raw) -> Outcome:
         raw, where = bytes(value), f"{type(self).__name__}, key {self.key!r}"
@@ -263,6 +279,6 @@ class SharedOwner(Actor[Entry]):
         return Outcome(True, self.state)
 
 
-def _canonical(raw: msgspec.Raw) -> bytes:
+def _canonical(raw: msgspec.Raw | bytes) -> bytes:
     """Give JSON in one form, so that the order of fields doesn't matter."""
     return msgspec.json.encode(msgspec.json.decode(raw), order="sorted")

@@ -14,7 +14,7 @@ import orjson
 from faust.utils.json import on_default
 
 from actors._faust.codecs import Codec, CodecError
-from actors.errors import ConfigurationError, show_bytes
+from actors.errors import ConfigurationError, NewerVersionError, show_bytes
 
 Upgrades = Mapping[int, Callable[[Any], Any]]
 _PREFIX = b"\x00v"
@@ -26,7 +26,7 @@ def versioned(codec: Codec, version: int, upgrades: Upgrades, owner: str) -> Cod
     """Give the codec of a type that has had earlier versions.
 
     Args:
-        codec: of the type as it is now; it has to be JSON.
+        codec: of the type as it is now; it has to be JSON. One for version 1 was made with `refusal`.
         version: of the type as it is now, from 1 on.
         upgrades: for each earlier version, the function that makes plain JSON data of the next version from plain
             JSON data of it.
@@ -39,7 +39,7 @@ def versioned(codec: Codec, version: int, upgrades: Upgrades, owner: str) -> Cod
     if not codec.is_json:
         return codec
     if version == 1:
-        return Codec(lambda raw: codec.decode(_refuse_newer(raw, owner)), codec.encode, codec.name, origin=codec.origin)
+        return codec
     head = _HEAD.pack(_PREFIX, version)
     decode, encode = codec.decode, codec.encode
 
@@ -73,17 +73,20 @@ def _split(raw: bytes) -> tuple[int, bytes]:
     return 1, raw
 
 
-def _refuse_newer(raw: bytes, owner: str) -> bytes:
-    found, _ = _split(raw)
-    if found > 1:
-        raise _too_new(raw, found, 1, owner)
-    return raw
+def refusal(version: int, owner: str) -> Callable[[bytes], None]:
+    """Give the function that raises `NewerVersionError` for the bytes of a value of a later version than `version`."""
+
+    def refuse_newer(raw: bytes) -> None:
+        found, _ = _split(raw)
+        if found > version:
+            raise _too_new(raw, found, version, owner)
+
+    return refuse_newer
 
 
-def _too_new(raw: bytes, found: int, version: int, owner: str) -> CodecError:
-    return CodecError(
-        f"{owner}: a value of version {found}, this program knows up to {version}: run the program that wrote it, or a "
-        f"newer one: {show_bytes(raw)}"
+def _too_new(raw: bytes, found: int, version: int, owner: str) -> NewerVersionError:
+    return NewerVersionError(
+        f"{owner}: a value of version {found}, this program knows up to {version}: {show_bytes(raw)}"
     )
 
 

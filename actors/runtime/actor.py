@@ -115,20 +115,17 @@ class Actor(Generic[S]):
         """The state of this key: what was kept, or `initial_state()`. Change it, or set it, and it is kept."""
         if self._state is _UNREAD:
             store = self._stateful()
-            self._raw = store.read_own(self.ctx)
-            if self._raw is None:
-                self._state = self.initial_state()
-                # So that looking alone writes nothing.
-                self._raw = store.encode_value(self._state)
-            else:
-                self._state = store.decode_value(self._raw)
+            found = store.own(self.ctx, _UNREAD)
+            self._state = self.initial_state() if found is _UNREAD else found
+            # So that looking alone writes nothing, even if an earlier version wrote other bytes.
+            self._raw = store.encode_value(self._state)
         state: S = self._state
         return state
 
     @state.setter
     def state(self, state: S) -> None:
         if self._state is _UNREAD:
-            self._raw = self._stateful().read_own(self.ctx)
+            self._raw = self._stateful().replaced_own(self.ctx)
         self._state = state
 
     def initial_state(self) -> S:
@@ -151,12 +148,29 @@ class Actor(Generic[S]):
 
     def forget(self) -> None:
         """Remove this key's state: the next message begins with `initial_state()`."""
+        if self._state is _UNREAD:
+            self._stateful().replaced_own(self.ctx)
         self._stateful().delete_own(self.ctx)
         self._state, self._raw = _UNREAD, None
 
     def show_expired(self, state: S) -> None:
         """Show a state that isn't kept any more; it is kept anew if it is changed."""
         self._state, self._raw = state, self._stateful().encode_value(state)
+
+    def is_changed(self) -> bool:
+        """Tell whether the state is another value than the one that is kept.
+
+        For queries: where the type's bytes aren't always the same, equal values are told by `==`.
+        """
+        if self._state is _UNREAD:
+            return False
+        store = self._stateful()
+        if store.encode_value(self._state) == self._raw:
+            return False
+        kept = store.own(self.ctx, _UNREAD)
+        if kept is _UNREAD:
+            kept = self.initial_state()
+        return bool(self._state != kept)
 
     def keep(self) -> None:
         """Write the state if it changed. Called after each handler; of use before an await that may be cut short."""

@@ -16,6 +16,7 @@ from actors.errors import ConfigurationError, Rejected, UsageError, show_bytes
 from actors.ports import InputRecord, Output
 from actors.runtime.asks import ASK, ASK_ID, DEADLINE, FAILED, OK, REJECTED, REPLY_TO, STATUS
 from actors.runtime.context import Context, Store, TaskState
+from actors.runtime.entries import newer_entry
 from actors.runtime.outputs import ORIGIN_HEADER, RECORD_OVERHEAD_BYTES
 from actors.runtime.turns import Moment
 
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 _STATUS_OF = {b"o": OK, b"n": OK, b"r": REJECTED, b"f": FAILED}
 _NONE, _FAILED, _PENDING = b"n", b"f", b"p"
+_KNOWN = (*_STATUS_OF, _PENDING)
 _MAX_REASON_BYTES = 4_000
 _MAX_DIGITS = 18
 
@@ -219,6 +221,8 @@ class Answers:
             if given is not None:
                 # A worker of an earlier release was asked.
                 request = replace(request, id=request.older_id)
+        if given is not None and given[:1] not in _KNOWN:
+            raise newer_entry("an answer", given)
         # It was put aside, and is handled now because an operator wants it to be, however late it is.
         was_aside = isinstance(ctx._record, Moment) or _is_dead_letter(ctx._record)
         is_again = was_aside and (given is None or given.startswith(_FAILED))

@@ -9,40 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from actors._core.partitioner import partition_for
-from actors.errors import (
-    ForeignKeyError,
-    StoreOutsideHandlerError,
-    UndecodableRecordError,
-    UnknownStoreError,
-    UsageError,
-    show_bytes,
-)
-from actors.ports import Clock, Headers, InputRecord, Output, TopicPartition
-from actors.runtime.failures import undecodable
+from actors.errors import NewerVersionError, RecordError, StoreOutsideHandlerError, UsageError
+from actors.ports import Headers, InputRecord, Output
+from actors.runtime.failures import newer_program, undecodable
+from actors.runtime.handles import checked_ttl_ms, foreign_key, no_ranges, not_its_own, unreachable
 from actors.runtime.outputs import (
     RECORD_OVERHEAD_BYTES,
     TYPE_HEADER,
-    OutputTopic,
     OwnHeaders,
+    Recipient,
     check_placement,
     checked_headers,
     too_large,
 )
-from stores._core.overlay import MessageScope, Overlay
+from actors.runtime.task_state import TaskState as TaskState
+from actors.runtime.task_state import Tools as Tools
+from stores._core.overlay import Overlay
 from stores._core.record import NEVER
 
 if TYPE_CHECKING:
     from actors.runtime.answers import AnswerLater, Answers
-    from actors.runtime.asks import Asker
-    from actors.runtime.effects import Effects
-    from actors.runtime.publishing import Publications
-    from actors.runtime.timers import Timers
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -52,47 +43,6 @@ DEFAULT_ASK_TIMEOUT = timedelta(seconds=30)
 _NO_HEADERS: list[tuple[str, bytes]] = []
 _new_tuple = tuple.__new__
 """Makes a named tuple in a third of the time that its class takes."""
-
-
-@dataclass(slots=True)
-class Tools:
-    """What an actor has beside stores, as far as it was declared to; `clock` is there in every worker."""
-
-    clock: Clock | None = None
-    timers: Timers | None = None
-    effects: Effects | None = None
-    asks: Asker | None = None
-    answers: Answers | None = None
-    published: Publications = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class TaskState:
-    """What all messages of one task share. `max_record_bytes` is by store; `outputs` grows until the commit.
-
-    `output_bytes` is about what the outputs take in a batch; it may be too high, never too low. `on_wait` is set where
-    each message has a state of its own: called with 1 when the message waits for another actor, -1 when it goes on.
-    """
-
-    actor: str
-    source: TopicPartition
-    partition: int
-    partition_count: int
-    scope: MessageScope
-    overlays: dict[Store[Any, Any], Overlay]
-    max_record_bytes: Mapping[str, int]
-    resolve_output: Callable[[Any], OutputTopic]
-    outputs: list[Output]
-    output_bytes: int = 0
-    tools: Tools = field(default_factory=Tools)
-    on_wait: Callable[[int], None] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Recipient:
-    """An actor in the place of a topic: its class, its function or its name."""
-
-    actor: Any
 
 
 class Context:
@@ -195,7 +145,7 @@ class Context:
         self.next_id()
         return self.next_id(digest_of(*parts))
 
-    def undecodable(self, error: Exception) -> UndecodableRecordError:
+    def undecodable(self, error: Exception) -> RecordError:
         """Give the error that says that the message isn't what its actor takes."""
         return undecodable(self._source, self._record, error)
 
@@ -456,12 +406,14 @@ class Store(Generic[K, V]):
         expires: bool = False,
         on_expire: Callable[[Context, Any], Any] | None = None,
         placement: Placement = "key",
+        refuse_newer: Callable[[bytes], None] | None = None,
     ) -> None:
         self.name = name
         self.ttl_ms = ttl_ms
         self.expires = expires or ttl_ms is not None
         self.on_expire = on_expire
         self.placement: Placement = placement
+        self.refuse_newer = refuse_newer
         self.encode_key = encode_key
         self.decode_key = decode_key
         self.encode_value = encode_value
@@ -472,8 +424,9 @@ class Store(Generic[K, V]):
 
     def get(self, key: K, default: V | None = None) -> V | None:
         """Give the value of `key`, or `default` when it is absent or expired."""
-        raw = self._overlay()[0].get(self._address(key))
-        return default if raw is None else self.decode_value(raw)
+        overlay, state = self._overlay()
+        raw = overlay.get(self._address(key))
+        return default if raw is None else self._decoded(raw, state)
 
     def __contains__(self, key: K) -> bool:
         return self._overlay()[0].get(self._address(key)) is not None
@@ -485,39 +438,46 @@ class Store(Generic[K, V]):
             UsageError: a `ttl` in a store that was declared with neither `ttl` nor `expires`, or one that is negative.
         """
         overlay, state = self._overlay()
-        ttl_ms = self.ttl_ms if ttl is None else self._checked_ttl(ttl)
-        self._write(overlay, state, self._address(key), self.encode_value(value), ttl_ms)
+        ttl_ms = self.ttl_ms if ttl is None else checked_ttl_ms(self, ttl)
+        raw_key = self._address(key)
+        if self.refuse_newer is not None:
+            self._check_held(overlay, state, raw_key)
+        self._write(overlay, state, raw_key, self.encode_value(value), ttl_ms)
 
     def delete(self, key: K) -> bool:
         """Remove `key`, with a tombstone in the changelog; tell whether it was there."""
-        return self._overlay()[0].delete(self._address(key))
+        overlay, state = self._overlay()
+        raw_key = self._address(key)
+        if self.refuse_newer is not None:
+            self._check_held(overlay, state, raw_key)
+        return overlay.delete(raw_key)
 
     def put_if_absent(self, key: K, value: V, *, ttl: timedelta | None = None) -> V | None:
         """Give the value that is there, or write `value`, as `set` does, and give None."""
         ctx = _current.get(None)
         state = ctx._state if ctx is not None else None
         if ctx is None or state is None:
-            raise self._unreachable(ctx)
+            raise unreachable(self.name, None if ctx is None or ctx._state is None else ctx._state.actor)
         overlay = state.overlays.get(self)
         if overlay is None:
-            raise self._unreachable(ctx)
+            raise unreachable(self.name, None if ctx is None or ctx._state is None else ctx._state.actor)
         raw_key = self.encode_key(key)
         if raw_key != ctx._raw_key:
             self._check_placement(raw_key, state)
         held = overlay.get(raw_key)
         if held is not None:
-            found: V = self.decode_value(held)
-            return found
-        ttl_ms = self.ttl_ms if ttl is None else self._checked_ttl(ttl)
+            return self._decoded(held, state)
+        ttl_ms = self.ttl_ms if ttl is None else checked_ttl_ms(self, ttl)
         self._write(overlay, state, raw_key, self.encode_value(value), ttl_ms)
         return None
 
     def compare_and_set(self, key: K, expected: V | None, value: V | None) -> bool:
-        """Write `value` (None deletes) if the encoded `expected` (None: absent) is there; tell whether it was."""
+        """Write `value` (None deletes) if `expected` (None: absent) is what `get` gives; tell whether it was."""
         overlay, state = self._overlay()
         raw_key = self._address(key)
         wanted = None if expected is None else self.encode_value(expected)
-        if overlay.get(raw_key) != wanted:
+        held = overlay.get(raw_key)
+        if held != wanted and (held is None or wanted is None or not self._holds(held, expected, wanted, state)):
             return False
         if value is None:
             overlay.delete(raw_key)
@@ -525,11 +485,22 @@ class Store(Generic[K, V]):
             self._write(overlay, state, raw_key, self.encode_value(value), self.ttl_ms)
         return True
 
-    def read_own(self, ctx: Context) -> bytes | None:
-        """Give the encoded value of the message's own key, None when it is absent or expired."""
-        return self._reach(ctx)[0].get(ctx._raw_key)
+    def _holds(self, held: bytes, expected: V | None, wanted: bytes, state: TaskState) -> bool:
+        """Tell whether `held`, written by an earlier version or in other bytes, is the same value."""
+        found = self._decoded(held, state)
+        return self.encode_value(found) == wanted or (type(found) is type(expected) and bool(found == expected))
 
-    def own(self, ctx: Context) -> tuple[Overlay, bytes]:
+    def own(self, ctx: Context, default: V) -> V:
+        """Give the value of the message's own key, or `default` when it is absent or expired."""
+        overlay, state = self._reach(ctx)
+        raw = overlay.get(ctx._raw_key)
+        return default if raw is None else self._decoded(raw, state)
+
+    def replaced_own(self, ctx: Context) -> bytes | None:
+        """Give the encoded value of the message's own key, which is about to be replaced without being decoded."""
+        return self._check_held(*self._reach(ctx), ctx._raw_key)
+
+    def own_place(self, ctx: Context) -> tuple[Overlay, bytes]:
         """Return the state that the message sees, and its own key there."""
         return self._reach(ctx)[0], ctx._raw_key
 
@@ -548,29 +519,44 @@ class Store(Generic[K, V]):
 
     def items(self) -> Iterator[tuple[K, V]]:
         """Give all (key, value) of this partition in byte order of the keys, as of the call."""
-        return self._decoded(self._whole().items())
+        return self._pairs(self._whole().items())
 
     def range(self, start: K | None = None, end: K | None = None, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
         """Give (key, value) from `start`, included, to `end`, not included, in byte order of the encoded keys."""
         first = None if start is None else self.encode_key(start)
         last = None if end is None else self.encode_key(end)
-        return self._decoded(self._whole().items(first, last, reverse=reverse))
+        return self._pairs(self._whole().items(first, last, reverse=reverse))
 
     def prefix(self, prefix: K) -> Iterator[tuple[K, V]]:
         """Give (key, value) of the keys whose bytes begin with those of `prefix`."""
-        return self._decoded(self._whole().prefix(self.encode_key(prefix)))
+        return self._pairs(self._whole().prefix(self.encode_key(prefix)))
 
-    def _decoded(self, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[K, V]]:
-        return ((self.decode_key(key), self.decode_value(value)) for key, value in pairs)
+    def _pairs(self, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[K, V]]:
+        state = self._overlay()[1]
+        return ((self.decode_key(key), self._decoded(value, state)) for key, value in pairs)
+
+    def _decoded(self, raw: bytes, state: TaskState, read: Callable[[bytes], Any] | None = None) -> V:
+        """Call `read`; the partition stops if a newer program wrote, even if the handler catches the error."""
+        try:
+            found: V = (read or self.decode_value)(raw)
+        except NewerVersionError as error:
+            ctx = _current.get()
+            state.newer = newer_program(ctx._source, ctx._record, error)
+            raise
+        return found
 
     def _whole(self) -> Overlay:
         overlay, state = self._overlay()
         if state.on_wait is not None:
-            raise ForeignKeyError(
-                f"store {self.name}: items(), range() and prefix() reach other keys than the message's own, and with "
-                "concurrency other messages may be changing them at this moment"
-            )
+            raise no_ranges(self.name)
         return overlay
+
+    def _check_held(self, overlay: Overlay, state: TaskState, raw_key: bytes) -> bytes | None:
+        """Give what a write would replace; a newer program's value isn't replaced: it may be that program's again."""
+        held = overlay.get(raw_key)
+        if held is not None and self.refuse_newer is not None:
+            self._decoded(held, state, self.refuse_newer)
+        return held
 
     def _overlay(self) -> tuple[Overlay, TaskState]:
         return self._reach(_current.get(None))
@@ -581,7 +567,7 @@ class Store(Generic[K, V]):
             overlay = state.overlays.get(self)
             if overlay is not None:
                 return overlay, state
-        raise self._unreachable(ctx)
+        raise unreachable(self.name, None if ctx is None or ctx._state is None else ctx._state.actor)
 
     def _address(self, key: K) -> bytes:
         raw_key = self.encode_key(key)
@@ -594,42 +580,13 @@ class Store(Generic[K, V]):
         if self.placement == "task":
             return
         if state.on_wait is not None:
-            raise ForeignKeyError(
-                f"store {self.name}: key {show_bytes(raw_key)} isn't the message's own, and with concurrency another "
-                "message may be changing it at this moment: send its actor a message"
-            )
+            raise not_its_own(self.name, raw_key)
         home = partition_for(raw_key, state.partition_count)
         if home != state.partition:
-            raise ForeignKeyError(
-                f"store {self.name}: key {show_bytes(raw_key)} lives in partition {home}, this is partition "
-                f"{state.partition} of actor {state.actor}: send its own actor a message, or declare the store with "
-                'placement="task" to keep any key with the partition that wrote it'
-            )
-
-    def _checked_ttl(self, ttl: timedelta) -> int:
-        if not self.expires:
-            raise UsageError(
-                f"store {self.name}: a write with a ttl in a store whose keys don't expire: declare it with ttl=… (for "
-                "all writes) or expires=True, so that what expired is removed"
-            )
-        ttl_ms = ttl // timedelta(milliseconds=1)
-        if ttl_ms <= 0:
-            raise UsageError(f"store {self.name}: ttl={ttl} isn't a time to live: delete the key instead")
-        return ttl_ms
+            raise foreign_key(self.name, raw_key, home, f"partition {state.partition} of actor {state.actor}")
 
     def _write(self, overlay: Overlay, state: TaskState, raw_key: bytes, raw_value: bytes, ttl_ms: int | None) -> None:
         limit = state.max_record_bytes[self.name]
         if len(raw_key) + len(raw_value) + RECORD_OVERHEAD_BYTES > limit:
             raise too_large(f"changelog of store {self.name}", raw_key, len(raw_key) + len(raw_value), limit)
         overlay.set(raw_key, raw_value, NEVER if ttl_ms is None else state.scope.now_ms + ttl_ms)
-
-    def _unreachable(self, ctx: Context | None) -> Exception:
-        if ctx is None or ctx._state is None:
-            return StoreOutsideHandlerError(
-                f"store {self.name} was used outside a handler: state belongs to the task that handles a message. "
-                "Read it inside an actor, or from outside with `state get`"
-            )
-        return UnknownStoreError(
-            f"store {self.name} doesn't belong to actor {ctx._state.actor}: list it in @app.actor(..., stores=[...]); "
-            "a store belongs to exactly one actor"
-        )

@@ -21,6 +21,7 @@ from actors._core import keys
 from actors._core.commit import Backoff
 from actors._core.keys import make_place, place_of
 from actors.errors import UsageError
+from actors.runtime.entries import is_newer
 
 if TYPE_CHECKING:
     from actors.runtime.context import Context
@@ -155,6 +156,8 @@ def not_json(effect: Effect, error: Exception) -> UsageError:
     )
 
 
+UNKNOWN_EFFECT = "lists no effect named"
+"""What the error says of a record that is parked because the program didn't know its function."""
 Mark = tuple[bytes, str, int, bool]
 """What tells the head of a line from the next, and from itself before an attempt failed."""
 
@@ -249,7 +252,9 @@ def line_of(key: bytes) -> bytes | None:
 
 
 def decoded(raw: bytes) -> EffectRecord | None:
-    """Read a record, without its stamp; None if it isn't one."""
+    """Read a record, without its stamp; None if it isn't one of this release's."""
+    if is_newer(raw):
+        return None
     try:
         return msgspec.json.decode(raw, type=EffectRecord)
     except ValueError:

@@ -18,8 +18,20 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from actors.ports import Clock
-from actors.runtime.effect_calls import END, PREFIX, EffectRecord, Head, Mark, decoded, line_bounds, line_of
+from actors.runtime.effect_calls import (
+    END,
+    PREFIX,
+    UNKNOWN_EFFECT,
+    EffectRecord,
+    Head,
+    Mark,
+    decoded,
+    line_bounds,
+    line_of,
+)
 from stores._core.record import STAMP_BYTES
 from stores.ports import PartitionStore
 
@@ -216,6 +228,9 @@ class Lines:
         if record is None:
             self._say_damaged(store_key)
             return Head(store_key, _UNREADABLE)
+        if record.parked and record.name in self._spec.effect_functions and UNKNOWN_EFFECT in (record.error or ""):
+            # An older program had the partition meanwhile. It didn't give up: it never tried.
+            record = msgspec.structs.replace(record, parked=False)
         return Head(store_key, record)
 
     def _say_damaged(self, store_key: bytes) -> None:

@@ -36,6 +36,7 @@ from actors._core.keys import place_of
 from actors.errors import RecordTooLargeError, UsageError, show_bytes
 from actors.ports import Clock
 from actors.runtime.effect_calls import (
+    UNKNOWN_EFFECT,
     Arguments,
     Effect,
     EffectCall,
@@ -325,7 +326,8 @@ class Effects:
         run = self._runs[raw_key] = Run(raw_key, head)
         effect = self._functions.get(head.record.name)
         if effect is None:
-            missing = f"actor {self._spec.name} lists no effect named {head.record.name!r}: was it renamed or removed?"
+            name = head.record.name
+            missing = f"actor {self._spec.name} {UNKNOWN_EFFECT} {name!r}: is it newer, renamed or removed?"
             run.outcome = Outcome(error=missing, is_final=True)
             self._ended.append(run)
             return
@@ -470,7 +472,7 @@ class Effects:
         )
         now_ms = max(self._state.scope.now_ms, self._clock.wall_ms())
         return msgspec.structs.replace(
-            record, attempts=attempts, error=error, next_ms=now_ms + math.ceil(wait_s * 1000)
+            record, attempts=attempts, error=error, next_ms=now_ms + math.ceil(wait_s * 1000), parked=False
         )
 
 

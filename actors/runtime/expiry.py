@@ -18,6 +18,7 @@ from typing import Any
 from actors.errors import show_bytes
 from actors.ports import Clock
 from actors.runtime.context import Context, Store, TaskState, enter_message
+from actors.runtime.failures import newer_in, newer_program
 from actors.runtime.turns import Moment
 from stores._core.overlay import Overlay
 from stores._core.record import STAMP_BYTES, is_expired
@@ -128,7 +129,7 @@ async def remove_own(ctx: Context, store: Store[Any, Any]) -> None:
     The hook has its own context and the id that it would have in a later round. What it writes belongs to the message's
     savepoint; if it raises, that alone is taken back, and the message is handled.
     """
-    overlay, key = store.own(ctx)
+    overlay, key = store.own_place(ctx)
     if overlay.expired(key) is None:
         return
     raw, state = overlay.read(key), ctx._working("on_expire")
@@ -160,6 +161,9 @@ async def _remove(messages: TaskState, store: Store[Any, Any], key: bytes, raw: 
         del messages.outputs[sent:]
         if not _is_hooks(error):
             raise
+        newer = newer_in(error)
+        if newer is not None:
+            raise newer_program(messages.source, moment, newer) from newer
         logger.exception(
             "store %s, partition %d: on_expire raised for the expired key %s; %s",
             store.name,

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from actors.errors import HandlerFailedError, RecordError, RefusedRecordError, UndecodableRecordError
+from actors.errors import (
+    HandlerFailedError,
+    NewerProgramError,
+    NewerVersionError,
+    RecordError,
+    RefusedRecordError,
+    UndecodableRecordError,
+)
 from actors.ports import InputRecord, TopicPartition
 from stores.errors import StoreError
 
@@ -19,6 +26,9 @@ def as_record_error(
     """
     if isinstance(error, RecordError):
         return error
+    newer = newer_in(error)
+    if newer is not None:
+        return newer_program(source, record, newer)
     is_handlers = isinstance(error, Exception) and not isinstance(error, StoreError)
     if not (is_handlers or (isinstance(error, asyncio.CancelledError) and not is_ending)):
         raise error
@@ -32,8 +42,39 @@ def as_record_error(
     return failed
 
 
-def undecodable(source: TopicPartition, record: InputRecord, error: Exception | None) -> UndecodableRecordError:
-    """Give the error for a record that isn't what its topic declares; `error` None if only a null is in the way."""
+def newer_in(error: BaseException) -> NewerVersionError | None:
+    """Give the error of data of a newer program that an error is, or was raised in place of; None if there is none."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        found = waiting.pop()
+        if found is None or id(found) in seen:
+            continue
+        if isinstance(found, NewerVersionError):
+            return found
+        seen.add(id(found))
+        waiting += [found.__cause__, found.__context__]
+        if isinstance(found, BaseExceptionGroup):
+            waiting += found.exceptions
+    return None
+
+
+def newer_program(source: TopicPartition, record: InputRecord, error: NewerVersionError) -> NewerProgramError:
+    """Give the error for a record that leads to data of a newer program."""
+    failed = NewerProgramError(
+        str(error), topic=source.topic, partition=source.partition, offset=record.offset, key=record.key
+    )
+    failed.__cause__ = error
+    return failed
+
+
+def undecodable(source: TopicPartition, record: InputRecord, error: Exception | None) -> RecordError:
+    """Give the error for a record that isn't what its topic declares; `error` None if only a null is in the way.
+
+    A message of a type that only a newer program knows isn't the record's fault: see `NewerProgramError`.
+    """
+    if isinstance(error, NewerVersionError):
+        return newer_program(source, record, error)
     if record.key is None or record.value is None:
         reason = "the key is null" if record.key is None else "the value is null"
     else:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from actors._core.policy import OnError
-from actors.errors import RecordError, RecordTooLargeError, Rejected, UndecodableRecordError
+from actors.errors import NewerProgramError, RecordError, RecordTooLargeError, Rejected, UndecodableRecordError
 from actors.ports import InputRecord, TopicPartition
 from actors.runtime.context import Context, TaskState, enter_message
 from actors.runtime.failures import as_record_error, undecodable
@@ -80,6 +80,8 @@ class Handling:
                 enter_message(ctx)
             ctx.key = key
             await spec.handler(ctx, value)
+            if state.newer is not None:
+                raise state.newer
         finally:
             if ctx is not None:
                 ctx._state = None
@@ -89,11 +91,17 @@ class Handling:
         """Take back what an attempt wrote and sent, and give why it failed, as an error that names the message.
 
         Raises:
+            NewerProgramError: the attempt met data of a newer program: that is no failure of the message's, and no
+                policy is asked.
             BaseException: `error` itself, if it is the store's, or the end of the task.
         """
         state.scope.rollback()
         del state.outputs[sent:]
-        return as_record_error(error, self.spec.name, self.source, record, is_ending=self.is_ending())
+        newer, state.newer = state.newer, None
+        failed = as_record_error(error, self.spec.name, self.source, record, is_ending=self.is_ending())
+        if newer is not None or isinstance(failed, NewerProgramError):
+            raise newer or failed
+        return failed
 
     async def recover(
         self, state: TaskState, record: InputRecord, error: BaseException, sent: int, turn: Turn | None = None

@@ -37,6 +37,13 @@ class OutputTopic:
     answer_decoder: Callable[[Any], Callable[[bytes], Any] | None] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """An actor in the place of a topic: its class, its function or its name."""
+
+    actor: Any
+
+
 class OwnHeaders(list[tuple[str, bytes]]):
     """Headers that the framework sets itself."""
 

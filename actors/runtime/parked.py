@@ -28,6 +28,7 @@ from actors._core.keys import line_bounds, make_place, place_of
 from actors.errors import RecordError, RecordTooLargeError, Rejected, show_bytes
 from actors.ports import InputRecord, Output
 from actors.runtime.context import Context, Store, TaskState
+from actors.runtime.entries import is_newer, newer_entry
 from actors.runtime.outputs import (
     ACTOR_HEADER,
     ATTEMPTS_HEADER,
@@ -321,7 +322,7 @@ class Parked:
         self, state: TaskState, store: Store[bytes, bytes], place: bytes, raw: bytes, handling: Handling
     ) -> bool:
         """Handle a parked message in a savepoint of its own; tell whether it is done with."""
-        message = msgspec.json.decode(raw, type=ParkedMessage)
+        message = _parked(raw)
         moment, sent = message.moment(), len(state.outputs)
 
         def remove(ctx: Context) -> bool:
@@ -364,7 +365,7 @@ class Parked:
     def _drop(overlay: Overlay, key: bytes, id: str | None) -> int:
         count = 0
         for place, raw in overlay.items(*line_bounds(_LETTER, key)):
-            if id in (None, ALL) or msgspec.json.decode(raw, type=ParkedMessage).message_id == id:
+            if id in (None, ALL) or _parked(raw).message_id == id:
                 overlay.delete(place)
                 count += 1
                 if id != ALL:
@@ -378,8 +379,21 @@ class Parked:
             return
         first = next(state.overlays[store].items(*line_bounds(_LETTER, key)), None)
         if first is not None:
-            message = msgspec.json.decode(first[1], type=ParkedMessage)
-            self._fail_again(state, store, first[0], message, failed)
+            self._fail_again(state, store, first[0], _parked(first[1]), failed)
+
+
+def _parked(raw: bytes) -> ParkedMessage:
+    """Read an entry.
+
+    Raises:
+        NewerVersionError: this release can't.
+    """
+    try:
+        if not is_newer(raw):
+            return msgspec.json.decode(raw, type=ParkedMessage)
+    except msgspec.MsgspecError as error:
+        raise newer_entry("a parked message", raw) from error
+    raise newer_entry("a parked message", raw)
 
 
 def send_dead_letter(spec: ActorSpec, state: TaskState, record: InputRecord, *, reason: str, attempts: int) -> None:

@@ -157,8 +157,8 @@ class Asked:
             own = next((store for store in self.stores if store.name == self.actor), None)
             actor = cls(ctx, own)
             result = asked.function(actor, **arguments)
-            # Writes if the state differs, which is refused.
-            actor.keep()
+            if actor.is_changed():
+                _refuse("it changes the state")
         except ForeignKeyError as error:
             raise ReadOnlyQueryError(
                 f"query {asked.name} of actor {self.actor}: it reached for another key than its own, or for all: use "

@@ -34,6 +34,7 @@ from actors.errors import (
     ActorsError,
     CommitRefusedError,
     MigratedError,
+    NewerVersionError,
     OutcomeUnknownError,
     RecordError,
     TakeoverRefusedError,
@@ -300,7 +301,7 @@ class Task:
             await self._work()
         except TakeoverRefusedError as error:
             await self._stand_still(Event.CONTRADICTED, error)
-        except RecordError as error:
+        except (RecordError, NewerVersionError) as error:
             await self._stand_still(Event.BAD_RECORD, error)
         except MigratedError:
             raise

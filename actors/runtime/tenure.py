@@ -434,6 +434,9 @@ class Tenure:
 
     async def _commit(self) -> None:
         ownership, messages, spec = self._ownership, self._messages, self._spec
+        if messages.newer is not None:
+            # Its handler went on as if nothing had been there.
+            raise messages.newer
         scope = self._scope
         # What goes with a commit comes from what is handled, not from a message that failed or waits for a retry.
         offset, scope.source_offset = scope.source_offset, self.reached - 1

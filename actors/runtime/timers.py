@@ -32,6 +32,7 @@ from actors._core.keys import sized, split_sized
 from actors.errors import StoreOutsideHandlerError, UsageError, show_bytes
 from actors.ports import Clock
 from actors.runtime.context import Context, TaskState, digest_of
+from actors.runtime.entries import is_newer, newer_entry
 from actors.runtime.spec import ActorSpec
 from actors.runtime.turns import Moment, Turn
 
@@ -361,6 +362,9 @@ def _reached(ctx: Context) -> TaskState:
 
 
 def _decoded(raw: bytes) -> _Entry | None:
+    """Give a timer, None for one that is damaged."""
+    if is_newer(raw):
+        raise newer_entry("a timer", raw)
     try:
         return _decode_entry(raw)
     except msgspec.MsgspecError:

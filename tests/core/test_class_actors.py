@@ -7,7 +7,16 @@ import faust
 import msgspec
 import pytest
 
-from actors import Actor, App, ConfigurationError, HandlerFailedError, UndecodableRecordError, UsageError, receive
+from actors import (
+    Actor,
+    App,
+    ConfigurationError,
+    HandlerFailedError,
+    NewerProgramError,
+    UndecodableRecordError,
+    UsageError,
+    receive,
+)
 from actors.testing import ActorTestDriver
 
 
@@ -86,7 +95,7 @@ def test_state_survives_a_kill_with_and_without_the_disk():
 
 def test_a_message_of_an_unknown_type_is_a_clear_error():
     app, commands, _, _ = bank()
-    with ActorTestDriver(app) as driver, pytest.raises(UndecodableRecordError) as caught:
+    with ActorTestDriver(app) as driver, pytest.raises(NewerProgramError) as caught:
         driver.send(commands, key="ada", value={"type": "transfer", "amount": 1})
     text = str(caught.value)
     assert "'transfer'" in text
@@ -214,7 +223,7 @@ def test_a_header_that_names_no_type_is_a_clear_error(headers):
         def opened(self, message: Opened | Closed) -> None:
             """Take both."""
 
-    with ActorTestDriver(app) as driver, pytest.raises(UndecodableRecordError, match="takes b'Slammed'"):
+    with ActorTestDriver(app) as driver, pytest.raises(NewerProgramError, match="unknown type 'Slammed'"):
         driver.send(topic, key="a", value={}, headers=headers)
 
 
@@ -386,7 +395,7 @@ def test_a_state_of_a_newer_program_stops_an_older_one_in_front_of_it():
         driver.send(topic, key="a", value="Lovelace")
         older, topic = people(Name1, 1, {})
         driver.restart(older)
-        with pytest.raises(HandlerFailedError, match="a value of version 2, this program knows up to 1"):
+        with pytest.raises(NewerProgramError, match="a value of version 2, this program knows up to 1"):
             driver.send(topic, key="a", value="x")
 
 

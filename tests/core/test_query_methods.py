@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from actors import Actor, App, ConfigurationError, Context, ReadOnlyQueryError, StoreOutsideHandlerError, query, receive
 from actors.ports import TopicPartition
 from actors.runtime.query_methods import Asked, Query
+from actors.testing import ActorTestDriver
 from stores._core.record import Position, encode_stamp
 from stores.memory import MemoryStore
 
@@ -190,3 +191,117 @@ def test_a_subclass_has_its_bases_queries() -> None:
     assert sorted(Derived.queries) == ["one", "two"]
     assert Derived.queries["two"].function is Derived.two
     assert Base.queries["two"].function is Base.two
+
+
+class Wide(msgspec.Struct):
+    """A state whose older values lack a field."""
+
+    amount: int = 0
+    currency: str = "EUR"
+    tags: set[str] = msgspec.field(default_factory=set)
+
+
+def wide(**options: Any) -> tuple[App, type[Actor[Any]]]:
+    app = App("wide", broker="kafka://127.0.0.1:1")
+
+    class Account(Actor[Wide]):
+        state_version = 2
+        state_upgrades: ClassVar[Any] = {1: lambda old: {"amount": old["cents"]}}
+
+        @receive
+        async def on(self, message: int) -> None:
+            assert self.state.currency == "EUR"
+            self.state.amount += message
+
+        @query
+        def show(self) -> list[Any]:
+            return [self.state.amount, self.state.currency, sorted(self.state.tags)]
+
+        @query
+        def same(self) -> None:
+            self.state = Wide(5, tags={"b", "a"})
+
+        @query
+        def other(self) -> None:
+            self.state.tags.add("c")
+
+    return app, app.actor(app.topic("in", key_type=str, value_type=int), name="account", **options)(Account)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"cents":5}',
+        b'\x00v\x00\x02{"amount":5}',
+        b'\x00v\x00\x02{"amount": 5, "currency": "EUR", "tags": ["b","a"]}',
+        b'\x00v\x00\x02{"tags":["a","b"],"amount":5,"later":1}',
+    ],
+)
+def test_a_query_reads_values_of_earlier_versions_and_in_other_bytes(raw: bytes) -> None:
+    app, account = wide()
+    found = [app.actors["account"].queries[name] for name in ("show", "other", "same")]
+    store, held = app.stores["account"], MemoryStore()
+    held.apply([(b"ada", encode_stamp(1, 0) + raw)], POSITION)
+    asked = Asked("account", TopicPartition("in", 0), 1, "ada", b"ada", 0, {store: held})
+    tags = ["a", "b"] if b"tags" in raw else []
+    assert asked.answer(found[0], {}, account) == [5, "EUR", tags]
+    with pytest.raises(ReadOnlyQueryError, match="it changes the state"):
+        asked.answer(found[1], {}, account)
+    if tags:
+        # The same value, whatever the order in which the set's members come.
+        asked.answer(found[2], {}, account)
+
+
+def test_a_query_of_a_state_whose_bytes_are_never_the_same_reads_it() -> None:
+    app, account = wide()
+    store, held = app.stores["account"], MemoryStore()
+    encode, spaces = store.encode_value, iter(range(1, 100))
+    store.encode_value = lambda value: encode(value) + b" " * next(spaces)
+    held.apply([(b"ada", encode_stamp(1, 0) + store.encode_value(Wide(7)))], POSITION)
+    asked = Asked("account", TopicPartition("in", 0), 1, "ada", b"ada", 0, {store: held})
+    queries = app.actors["account"].queries
+    assert asked.answer(queries["show"], {}, account) == [7, "EUR", []]
+    with pytest.raises(ReadOnlyQueryError, match="it changes the state"):
+        asked.answer(queries["other"], {}, account)
+
+
+def test_a_handler_that_only_reads_a_state_of_an_earlier_version_writes_nothing() -> None:
+    app, account = wide()
+    topic = app.actors["account"].topic
+    with ActorTestDriver(app) as driver:
+        driver.send(topic, key="ada", value=5)
+        for files in driver._disk.files():
+            if files.store == "account":
+                files.data[b"ada"] = files.data[b"ada"][:25] + b'{"cents":5}'
+        driver.restart(app)
+        driver.send(topic, key="ada", value=0)
+        assert len(driver.changelog(account)) == 1
+        driver.send(topic, key="ada", value=1)
+        assert driver.get(account, "ada") == Wide(6)
+
+
+@pytest.mark.parametrize("raw", [b'{"cents":5}', b'\x00v\x00\x02{"tags":["b","a"],"amount":5}'])
+@pytest.mark.parametrize("is_same", [True, False])
+def test_compare_and_set_compares_what_get_gives(raw: bytes, is_same: bool) -> None:
+    app = App("compared", broker="kafka://127.0.0.1:1")
+    upgrades = {1: lambda old: {"amount": old["cents"]}}
+    words = app.store("words", value_type=Wide, version=2, upgrades=upgrades)
+    topic, done = app.topic("in", key_type=str, value_type=int), []
+
+    @app.actor(topic, stores=[words])
+    async def swap(ctx: Context, amount: int) -> None:
+        found = words.get(ctx.key)
+        if found is not None:
+            expected = Wide(found.amount, tags={"a", "b"} if found.tags else set())
+            done.append(words.compare_and_set(ctx.key, expected if is_same else Wide(6), Wide(amount)))
+        else:
+            words.set(ctx.key, Wide(amount))
+
+    with ActorTestDriver(app) as driver:
+        driver.send(topic, key="ada", value=5)
+        for files in driver._disk.files():
+            files.data[b"ada"] = files.data[b"ada"][:25] + raw
+        driver.restart(app)
+        driver.send(topic, key="ada", value=8)
+        assert done == [is_same]
+        assert driver.get(words, "ada").amount == (8 if is_same else 5)

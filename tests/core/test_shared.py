@@ -176,3 +176,13 @@ def test_the_example_refuses_what_is_over_the_limit():
         driver.send(jobs, key="4", value=Job("p7", 11))
         found = {sent.key: sent.value for sent in driver.outputs(answers)}
         assert found == {"1": "no printer p7", "2": "printed", "3": "more than 10 pages", "4": "more than 10 pages"}
+
+
+@pytest.mark.parametrize("expected", [Config(1), Config(1, [])])
+def test_compare_and_set_takes_a_value_that_was_written_before_a_field_was_added(expected: Any):
+    app = an_app()
+    shared = app.shared("config", value_type=Config)
+    with ActorTestDriver(app) as driver:
+        driver.ask(shared.actor, "k", Put(msgspec.Raw(b'{"pages":1}')))
+        assert written(driver, shared, "k", shared.compare_and_set(Config(2), Config(3)))[0] is False
+        assert written(driver, shared, "k", shared.compare_and_set(expected, Config(3)))[::2] == (True, Config(3))

@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http import SERVER_SOFTWARE
 
-from actors.errors import NotOwnerError, NotReadyError
+from actors.errors import NewerVersionError, NotOwnerError, NotReadyError
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +116,11 @@ def not_ready(detail: str) -> Problem:
     return Problem(503, "not-ready", "The state can't be read now", detail, retry_after_ms=RETRY_AFTER_MS)
 
 
+def newer_version(detail: str) -> Problem:
+    """Give the problem of a value that a newer program wrote, which this worker can't read."""
+    return Problem(503, "newer-version", "A newer program wrote the value", detail)
+
+
 def misdirected(detail: str) -> Problem:
     """Give the problem of a question that another worker passed on to the wrong one."""
     return Problem(421, "not-owner", "Another worker owns the partition", detail)
@@ -132,6 +137,8 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
         return not_ready(str(error)).response()
     except NotOwnerError as error:
         return misdirected(str(error)).response()
+    except NewerVersionError as error:
+        return newer_version(str(error)).response()
     except web.HTTPException as error:
         if error.status < 400:
             raise

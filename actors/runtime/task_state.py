@@ -1,0 +1,56 @@
+"""What the messages of one task share while they are handled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from stores._core.overlay import MessageScope, Overlay
+
+if TYPE_CHECKING:
+    from actors.errors import RecordError
+    from actors.ports import Clock, Output, TopicPartition
+    from actors.runtime.answers import Answers
+    from actors.runtime.asks import Asker
+    from actors.runtime.context import Store
+    from actors.runtime.effects import Effects
+    from actors.runtime.outputs import OutputTopic
+    from actors.runtime.publishing import Publications
+    from actors.runtime.timers import Timers
+
+
+@dataclass(slots=True)
+class Tools:
+    """What an actor has beside stores, as far as it was declared to; `clock` is there in every worker."""
+
+    clock: Clock | None = None
+    timers: Timers | None = None
+    effects: Effects | None = None
+    asks: Asker | None = None
+    answers: Answers | None = None
+    published: Publications = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class TaskState:
+    """What all messages of one task share. `max_record_bytes` is by store; `outputs` grows until the commit.
+
+    `output_bytes` is about what the outputs take in a batch; it may be too high, never too low. `on_wait` is set where
+    each message has a state of its own: called with 1 when the message waits for another actor, -1 when it goes on.
+    `newer` is set when a handler met data of a newer program, whatever it then made of the error.
+    """
+
+    actor: str
+    source: TopicPartition
+    partition: int
+    partition_count: int
+    scope: MessageScope
+    overlays: dict[Store[Any, Any], Overlay]
+    max_record_bytes: Mapping[str, int]
+    resolve_output: Callable[[Any], OutputTopic]
+    outputs: list[Output]
+    output_bytes: int = 0
+    tools: Tools = field(default_factory=Tools)
+    on_wait: Callable[[int], None] | None = None
+    newer: RecordError | None = None
