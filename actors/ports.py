@@ -212,9 +212,9 @@ class TopicLogs(Logs, Protocol):
 class OwnerRecord:
     """An entry of the leader registry: which worker took a task over, in which epoch.
 
-    `topic` and `topic_id` name the input. `input_offset` is the group's committed offset at the takeover, or at the last
-    clean stop of the worker; None where the record doesn't prove that the group had one. Older releases left the three
-    out.
+    `topic` and `topic_id` name the input. `input_offset` is the group's committed offset at the takeover, or at the
+    last clean stop of the worker; None where the record doesn't prove that the group had one. Older releases left the
+    three out.
     """
 
     actor: str

@@ -19,6 +19,7 @@ from actors._faust.definition import ActorDefinition, Asking, check_disjoint, ch
 from actors._faust.faust_app import FaustApp
 from actors._faust.options import milliseconds
 from actors._faust.publishing import claim_target
+from actors._faust.registry import ValueType
 from actors._faust.setup import Setup, changelog_topic, inbox_of
 from actors._faust.shared import Shared, SharedView, shared_of
 from actors._faust.tracing import trace_headers
@@ -112,6 +113,7 @@ class App(FaustApp):
         if ttl is not None and ttl <= timedelta(0):
             raise ConfigurationError(f"store {name}: ttl={ttl} isn't a time to live: it has to be more than nothing")
         key, value = resolve(key_type, key_serializer), resolve(value_type, value_serializer)
+        self.value_types[name] = ValueType(value_type if value.is_json else bytes, version or 1)
         if version is not None or upgrades:
             value = versioned(value, version or 1, upgrades or {}, f"store {name}")
         make: Callable[..., Store[Any, Any]] = Store
@@ -489,10 +491,10 @@ class App(FaustApp):
             return None
         on_expire = expiry_of(actor)
         store = self.store(name, value_type=actor.state_type, ttl=actor.state_ttl, on_expire=on_expire, publish=publish)
-        value = versioned(
-            resolve(actor.state_type), actor.state_version, actor.state_upgrades, f"the state of actor {name}"
-        )
+        plain = resolve(actor.state_type)
+        value = versioned(plain, actor.state_version, actor.state_upgrades, f"the state of actor {name}")
         store.encode_value, store.decode_value = value.encode, value.decode
+        self.value_types[name] = ValueType(actor.state_type if plain.is_json else bytes, actor.state_version)
         # The app's settings may not be there yet.
         keys = functools.cache(lambda: key_codec(self, topic.schema))
         store.encode_key, store.decode_key = lambda key: keys().encode(key), lambda raw: keys().decode(raw)

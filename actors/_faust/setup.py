@@ -421,7 +421,7 @@ def connection(app: Any) -> Connection:
 
 def changelog_topic(app: Any, store: str) -> str:
     """Give the name of a store's changelog."""
-    return f"{app.conf.id}-{store}-changelog"
+    return str(app.actor_options.changelogs.get(store, f"{app.conf.id}-{store}-changelog"))
 
 
 def topic_codecs(topic: Any) -> tuple[Codec, Codec]:

@@ -114,3 +114,89 @@ async def test_an_input_of_which_retention_left_nothing_is_no_lost_input_after_a
     await said(second, RUNS)
     await send(brokers, f"{name}-in", [(b"a", b"1")], partitions=1)
     await eventually(lambda: _has(brokers, name, 2), what=second.log)
+
+
+async def refused(worker: WorkerProcess, *texts: str) -> None:
+    await eventually(lambda: not worker.is_running(), what=worker.log)
+    for text in texts:
+        assert text in worker.log(), worker.log()
+    assert RUNS not in worker.log()
+
+
+async def test_two_apps_whose_names_come_to_one_changelog_never_share_it(brokers: str, start: Start) -> None:
+    shop = await new_app(brokers, "shop")
+    shop_eu = f"{shop}-eu"
+    shared = f"{shop_eu}-orders-changelog"
+    await make_topics(brokers, f"{shop_eu}-in", f"{shop_eu}-out", partitions=1)
+    first = start(shop, APP_KIND="eu-orders")
+    await said(first, RUNS)
+
+    second = start(shop_eu, APP_KIND="orders")
+    await refused(
+        second,
+        f"topic {shared} is the changelog of store orders of app {shop_eu}, and of store eu-orders of app {shop}",
+        "App(..., changelogs={'orders': ",
+    )
+    # What was refused has claimed nothing: the owner of the changelog starts again.
+    assert first.terminate() == 0
+    again = start(shop, APP_KIND="eu-orders")
+    await said(again, RUNS)
+
+    third = start(shop_eu, APP_KIND="orders", APP_CHANGELOGS=f"orders={shop_eu}-own-changelog")
+    await said(third, RUNS)
+    for name in (shop, shop_eu):
+        await send(brokers, f"{name}-in", [(b"a", b"x")], partitions=1)
+        await eventually(lambda name=name: _has(brokers, name, 1), what=third.log)
+    assert len(await read_all(brokers, shared)) == len(await read_all(brokers, f"{shop_eu}-own-changelog")) == 1
+
+
+async def test_a_topic_that_an_app_of_an_earlier_release_may_own_is_not_taken(brokers: str, start: Start) -> None:
+    shop = await new_app(brokers, "shop")
+    shop_eu = f"{shop}-eu"
+    await make_topics(brokers, f"{shop_eu}-in", f"{shop_eu}-out", partitions=1)
+    compacted = {"cleanup.policy": "compact", "delete.retention.ms": "86400000"}
+    await make_topics(brokers, f"{shop}-actors-owners", f"{shop_eu}-orders-changelog", partitions=1, config=compacted)
+    owner = b'{"actor":"counter","partition":0,"epoch":1,"worker":"w","address":"","at_ms":1}'
+    await send(brokers, f"{shop}-actors-owners", [(b"counter/0", owner)], partitions=1)
+    await refused(start(shop_eu, APP_KIND="orders"), f"store eu-orders of app {shop}, which may use it", "upgrade it")
+
+
+async def test_a_renamed_field_without_a_version_is_refused(brokers: str, start: Start) -> None:
+    name = await new_app(brokers)
+    first = start(name, APP_KIND="purse")
+    await said(first, RUNS)
+    assert first.terminate() == 0
+    await refused(
+        start(name, APP_KIND="wallet"),
+        "store saver: the type of its values doesn't fit those that are kept",
+        "field coins (int) isn't there any more",
+        "Set state_version to 2",
+    )
+    grown = start(name, APP_KIND="grown")
+    await said(grown, RUNS)
+    assert grown.terminate() == 0
+    # A program that is older than the newest one, as in a rolling deploy, starts and says what it doesn't know.
+    older = start(name, APP_KIND="purse")
+    await said(older, RUNS)
+    assert "a newer program has run on this state" in older.log()
+    assert "field notes (int) isn't there any more" in older.log()
+
+
+async def test_parked_messages_of_an_actor_that_parks_no_more_are_not_left_behind(brokers: str, start: Start) -> None:
+    name = await new_app(brokers)
+    first = start(name, APP_KIND="parks")
+    await send(brokers, f"{name}-in", [(b"a", b"1"), (b"a", b"2"), (b"b", b"3")], partitions=1)
+    changelog = f"{name}-copy-parked-changelog"
+    await said(first, RUNS)
+    await eventually(lambda: _has_records(brokers, changelog, 3), what=first.log)
+    assert first.terminate() == 0
+    await refused(
+        start(name, APP_KIND="stops"),
+        f"actor copy: 3 parked messages of 2 keys wait in topic {changelog}",
+        "parked retry copy KEY",
+        "parked drop copy KEY",
+    )
+
+
+async def _has_records(brokers: str, topic: str, count: int) -> bool:
+    return len(await read_all(brokers, topic)) >= count

@@ -8,7 +8,13 @@ import msgspec
 from actors import Actor, App, Context, receive
 
 NAME = os.environ["APP_NAME"]
-app = App(NAME, broker=os.environ["KAFKA_URL"], broker_session_timeout=6.0, broker_heartbeat_interval=0.5)
+app = App(
+    NAME,
+    broker=os.environ["KAFKA_URL"],
+    broker_session_timeout=6.0,
+    broker_heartbeat_interval=0.5,
+    changelogs=dict(pair.split("=") for pair in os.environ.get("APP_CHANGELOGS", "").split(",") if pair),
+)
 source = app.topic(f"{NAME}-in", key_type=str, value_type=str)
 out = app.topic(f"{NAME}-out", key_type=str, value_type=str)
 
@@ -25,6 +31,13 @@ class Wallet(msgspec.Struct):
     money: int = 0
 
 
+class Grown(msgspec.Struct):
+    """The first with another field."""
+
+    coins: int = 0
+    notes: int = 0
+
+
 KIND = os.environ.get("APP_KIND", "copy")
 
 if KIND == "copy":
@@ -34,16 +47,16 @@ if KIND == "copy":
         """Send on what comes."""
         ctx.send(out, key=ctx.key, value=value)
 
-elif KIND in ("purse", "wallet"):
+elif KIND in ("purse", "wallet", "grown"):
+    State = {"purse": Purse, "wallet": Wallet, "grown": Grown}[KIND]
 
-    class Saver(Actor[Purse if KIND == "purse" else Wallet]):  # type: ignore[misc]
-        """Counts its messages."""
+    class Saver(Actor[State]):  # type: ignore[valid-type]
+        """Keeps a state."""
 
         @receive
         def more(self, value: str) -> None:
-            """Add one."""
-            if KIND == "purse":
-                self.state.coins += 1
+            """Look at the state."""
+            self.state  # noqa: B018
 
     app.actor(source, name="saver")(Saver)
 
@@ -55,7 +68,7 @@ elif KIND in ("parks", "stops"):
         raise ValueError(value)
 
 else:
-    count = app.store(KIND, value_type=int, changelog=os.environ.get("APP_CHANGELOG"))
+    count = app.store(KIND, value_type=int)
 
     @app.actor(source, name="counter", stores=[count])
     def add(ctx: Context, value: str) -> None:
