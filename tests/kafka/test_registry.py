@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +19,7 @@ from actors._kafka.connection import Connection
 from actors._kafka.control import ControlPlane
 from actors.ports import Committed, TopicPartition
 from tests.contract.worlds import OffsetDeleteRequest
-from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
+from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, read_all, send, unique
 
 MODULE = "tests.kafka.apps.registry_app"
 RUNS = "owns"
@@ -148,6 +152,38 @@ async def test_two_apps_whose_names_come_to_one_changelog_never_share_it(brokers
         await send(brokers, f"{name}-in", [(b"a", b"x")], partitions=1)
         await eventually(lambda name=name: _has(brokers, name, 1), what=third.log)
     assert len(await read_all(brokers, shared)) == len(await read_all(brokers, f"{shop_eu}-own-changelog")) == 1
+
+
+async def test_a_store_that_is_given_another_changelog_takes_its_state_with_it(
+    brokers: str, start: Start, tmp_path: Path
+) -> None:
+    name = await new_app(brokers)
+    first = start(name, APP_KIND="orders")
+    await send(brokers, f"{name}-in", [(b"a", b"x"), (b"b", b"x"), (b"a", b"x")], partitions=1)
+    await eventually(lambda: _has(brokers, name, 3), what=first.log)
+    assert first.terminate() == 0
+    before, after = f"{name}-orders-changelog", f"{name}-moved-changelog"
+    environment = {"APP_NAME": name, "APP_KIND": "orders", "APP_CHANGELOGS": f"orders={after}"}
+    command = [sys.executable, "-m", "faust", "-A", MODULE, "-D", str(tmp_path / "cli")]
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        "state",
+        "adopt",
+        "orders",
+        "--from",
+        before,
+        env={**os.environ, **environment, "KAFKA_URL": f"kafka://{brokers}"},
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said_last, _ = await process.communicate()
+    assert process.returncode == 0
+    assert json.loads(said_last.splitlines()[-1]) == {"store": "orders", "from": before, "topic": after, "records": 3}
+
+    second = start(name, APP_KIND="orders", APP_CHANGELOGS=f"orders={after}")
+    await send(brokers, f"{name}-in", [(b"a", b"x"), (b"b", b"x")], partitions=1)
+    await eventually(lambda: _has(brokers, name, 5), what=second.log)
+    assert await outputs(brokers, name) == [b"1", b"1", b"2", b"3", b"2"]
 
 
 async def test_a_topic_that_an_app_of_an_earlier_release_may_own_is_not_taken(brokers: str, start: Start) -> None:
