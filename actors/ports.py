@@ -210,7 +210,12 @@ class TopicLogs(Logs, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OwnerRecord:
-    """An entry of the leader registry: which worker took a task over, in which epoch."""
+    """An entry of the leader registry: which worker took a task over, in which epoch.
+
+    `topic` and `topic_id` name the input. `input_offset` is the group's committed offset at the takeover, or at the
+    last clean stop of the worker; None where the record doesn't prove that the group had one. Older releases left the
+    three out.
+    """
 
     actor: str
     partition: int
@@ -218,6 +223,9 @@ class OwnerRecord:
     worker: str
     address: str
     at_ms: int
+    topic: str = ""
+    topic_id: str = ""
+    input_offset: int | None = None
 
 
 class Owners(Protocol):

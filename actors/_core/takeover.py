@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from stores._core.record import Position
 
@@ -94,12 +95,32 @@ class InputFacts:
     the stores' positions and in the changelog's stamps, or None when there is no state. 0 is the state of no input: one
     that was published, or written by another program. `finished` is the offset behind
     the last finished input, as the commit says; None if it says nothing of inputs behind the committed offset.
+    `last_known` is the committed offset that the leader registry remembers, None if it proves no earlier commit.
     """
 
     committed: int | None
     bounds: LogBounds
     state_source_offset: int | None
     finished: int | None = None
+    last_known: LastKnown | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LastKnown:
+    """What the leader registry says of a task that has committed before.
+
+    `offset` is None where an older release wrote the record. `at_ms` is the time of the takeover, Unix milliseconds.
+    """
+
+    offset: int | None
+    worker: str
+    epoch: int
+    at_ms: int
+
+    def __str__(self) -> str:
+        when = datetime.fromtimestamp(self.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        where = "" if self.offset is None else f", last at offset {self.offset}"
+        return f"worker {self.worker} took it over in epoch {self.epoch} at {when}{where}"
 
 
 class ResetPolicy(enum.Enum):
@@ -114,12 +135,14 @@ class StartRules:
     """The settings that bear on where a task begins.
 
     `exactly_once` says whether offset and state were committed together, so that they can contradict each other.
+    `missing_offset` is where to begin when the committed offset is gone.
     """
 
     reset: ResetPolicy
     exactly_once: bool
     allow_reprocessing: bool
     allow_lost_input: bool
+    missing_offset: ResetPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +168,21 @@ _REPROCESS = (
 )
 
 
+_MISSING = (
+    "Choose where to begin: set the group's offset (kafka-consumer-groups.sh --reset-offsets --to-offset {last} is "
+    "the last known position; later inputs may have been processed); or start the workers once with "
+    'missing_offset="earliest", which handles everything from offset {start} on again, or missing_offset="latest", '
+    "which skips everything before offset {end}"
+)
+
+
 def decide_start(facts: InputFacts, rules: StartRules) -> Start | Contradiction:
     """Decide from which input offset the task goes on."""
     contradiction = _reset_by_operator(facts, rules)
     if contradiction is not None:
         return contradiction
     if facts.committed is None:
-        return Start(facts.bounds.start if rules.reset is ResetPolicy.EARLIEST else facts.bounds.end)
+        return _uncommitted_start(facts, rules)
     return _committed_start(facts.committed, facts.bounds, rules)
 
 
@@ -169,6 +200,22 @@ def _reset_by_operator(facts: InputFacts, rules: StartRules) -> Contradiction | 
     return None
 
 
+def _uncommitted_start(facts: InputFacts, rules: StartRules) -> Start | Contradiction:
+    """Begin as the settings say, unless the group had an offset once: then only the operator can know where."""
+    policy = rules.missing_offset or rules.reset
+    state, known = facts.state_source_offset, facts.last_known
+    is_chosen = rules.missing_offset is not None or (rules.allow_reprocessing and policy is ResetPolicy.EARLIEST)
+    if (known is None and not state) or is_chosen:
+        return Start(facts.bounds.start if policy is ResetPolicy.EARLIEST else facts.bounds.end)
+    evidence = f"there is state up to input offset {state}" if known is None else str(known)
+    last = max(state or 0, (known.offset or 0) if known is not None else 0)
+    return Contradiction(
+        f"the group has no committed offset any more, and it had one: {evidence}. Committed offsets are deleted "
+        "when the group had no members for the brokers' offsets.retention.minutes, or by an operator",
+        _MISSING.format(last=last, start=facts.bounds.start, end=facts.bounds.end),
+    )
+
+
 def _committed_start(committed: int, bounds: LogBounds, rules: StartRules) -> Start | Contradiction:
     if committed > bounds.end:
         return Contradiction(
@@ -181,8 +228,11 @@ def _committed_start(committed: int, bounds: LogBounds, rules: StartRules) -> St
     if rules.allow_lost_input:
         return Start(bounds.start)
     return Contradiction(
-        f"the input's records {committed} to {bounds.start - 1} were deleted before they were processed",
-        "Set allow_lost_input=True to go on at the first record that is left",
+        f"the input's records {committed} to {bounds.start - 1} were deleted before they were processed, as far as the "
+        "committed offset says",
+        "Set allow_lost_input=True to go on at the first record that is left. If the former owner was killed when it "
+        "had handled all of its input, these offsets may hold nothing but transaction markers: only a worker that "
+        "stops cleanly, or is idle for checkpoint_refresh, commits past them, so this can't be proven",
     )
 
 

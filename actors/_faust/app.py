@@ -19,6 +19,7 @@ from actors._faust.definition import ActorDefinition, Asking, check_disjoint, ch
 from actors._faust.faust_app import FaustApp
 from actors._faust.options import milliseconds
 from actors._faust.publishing import claim_target
+from actors._faust.registry import ValueType
 from actors._faust.setup import Setup, changelog_topic, inbox_of
 from actors._faust.shared import Shared, SharedView, shared_of
 from actors._faust.tracing import trace_headers
@@ -114,6 +115,7 @@ class App(FaustApp):
         refuse = refusal(version or 1, f"store {name}")
         key, plain = resolve(key_type, key_serializer), resolve(value_type, value_serializer, refuse=refuse)
         value = versioned(plain, version or 1, upgrades or {}, f"store {name}")
+        self.value_types[name] = ValueType(value_type if plain.is_json else bytes, version or 1)
         make: Callable[..., Store[Any, Any]] = Store
         if publish is not None:
             claim_target(name, publish, placement)
@@ -496,6 +498,7 @@ class App(FaustApp):
         value = versioned(plain, actor.state_version, actor.state_upgrades, owner)
         store.encode_value, store.decode_value = value.encode, value.decode
         store.refuse_newer = refuse if plain.is_json else None
+        self.value_types[name] = ValueType(actor.state_type if plain.is_json else bytes, actor.state_version)
         # The app's settings may not be there yet.
         keys = functools.cache(lambda: key_codec(self, topic.schema))
         store.encode_key, store.decode_key = lambda key: keys().encode(key), lambda raw: keys().decode(raw)

@@ -25,6 +25,7 @@ from actors.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from actors._faust.definition import ActorDefinition
+    from actors._faust.registry import ValueType
     from actors._faust.views import View
     from actors.runtime.context import Store
 
@@ -52,6 +53,8 @@ class FaustApp(faust.App):  # type: ignore[misc]
         self.actor_options, faust_options = split_options(options)
         self.actors: dict[str, ActorDefinition] = {}
         self.stores: dict[str, Store[Any, Any]] = {}
+        self.value_types: dict[str, ValueType] = {}
+        """By store."""
         self.views: list[View[Any, Any]] = []
         self.declared_topics: list[Any] = []
         self._actor_service: ActorService | None = None
@@ -75,12 +78,30 @@ class FaustApp(faust.App):  # type: ignore[misc]
 
     def Table(self, name: str, **options: Any) -> Any:  # noqa: N802  Faust's name
         """Declare a Faust table. Its changelog's name must not be a store's."""
+        self._check_table(name)
+        return super().Table(name, **options)
+
+    def GlobalTable(self, name: str, **options: Any) -> Any:  # noqa: N802  Faust's name
+        """Declare a global table; else as `Table`."""
+        self._check_table(name)
+        return super().GlobalTable(name, **options)
+
+    def SetTable(self, name: str, **options: Any) -> Any:  # noqa: N802  Faust's name
+        """Declare a table of sets; else as `Table`."""
+        self._check_table(name)
+        return super().SetTable(name, **options)
+
+    def SetGlobalTable(self, name: str, **options: Any) -> Any:  # noqa: N802  Faust's name
+        """Declare a global table of sets; else as `Table`."""
+        self._check_table(name)
+        return super().SetGlobalTable(name, **options)
+
+    def _check_table(self, name: str) -> None:
         if name in self.stores:
             raise ConfigurationError(
                 f"table {name}: the app has a store of that name, and both would use the topic "
                 f"…-{name}-changelog: rename one"
             )
-        return super().Table(name, **options)
 
     @property
     def actor_service(self) -> ActorService:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +28,12 @@ class ActorOptions:
         allow_reprocessing: go on although the committed offset is below the state's (an operator set it back):
             inputs are handled again on top of the state.
         allow_lost_input: go on at the first record that is left when retention deleted unprocessed input.
+        missing_offset: "earliest" or "latest": where partitions go on whose committed offset is gone (it expired, or
+            was deleted), although the registry says that they had one; without it such a partition is stopped. Leave
+            it in for one start. Also `MISSING_OFFSET` in the environment.
+        changelogs: by store, a changelog topic to use in place of `{app id}-{store}-changelog`, for a name that is
+            another app's too. It begins with the app's id and a dash. The actor's own stores (`{actor}-timers`, a
+            class actor's states) can be named as well.
         changelog_delete_retention: how long tombstones stay; a worker that was away longer builds its state anew.
         changelog_min_compaction_lag, changelog_max_compaction_lag, changelog_segment: the changelogs'
             `min.compaction.lag.ms`, `max.compaction.lag.ms` and `segment.ms`.
@@ -67,6 +73,8 @@ class ActorOptions:
 
     allow_reprocessing: bool = False
     allow_lost_input: bool = False
+    missing_offset: str | None = None
+    changelogs: Mapping[str, str] = field(default_factory=dict)
     changelog_delete_retention: timedelta = timedelta(days=1)
     changelog_min_compaction_lag: timedelta = timedelta(0)
     changelog_max_compaction_lag: timedelta = timedelta(days=7)

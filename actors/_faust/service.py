@@ -7,7 +7,7 @@ import contextlib
 import gc
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,12 +20,13 @@ from actors._faust.options import milliseconds
 from actors._faust.progress import Announcer, reminding
 from actors._faust.publishing import ensure_published
 from actors._faust.queries.service import QueryService
+from actors._faust.registry import StoreRegistry
 from actors._faust.setup import Setup
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
 from actors._faust.views import View
 from actors._kafka.assignor import ActorAssignor
 from actors._kafka.consumer import KafkaSource
-from actors._kafka.control import ControlPlane
+from actors._kafka.control import ControlPlane, TopicInfo
 from actors._kafka.logs import KafkaLogs
 from actors._kafka.owners import KafkaOwners, encode_owner
 from actors._kafka.topics import Topics
@@ -177,7 +178,11 @@ class ActorService(Service):  # type: ignore[misc]
         topics = Topics(setup.connection, self._control)
         await topics.ensure_plain(setup.plain(), setup.changelog_settings.replication_factor)
         found = await setup.check_topics(topics)
-        changelogs = await topics.ensure_compacted(setup.compacted(found), setup.changelog_settings)
+        logs = KafkaLogs(setup.connection, self._control)
+        owners = KafkaOwners(setup.owners_topic, logs)
+        changelogs = await self._ensure_changelogs(
+            setup, topics, found, StoreRegistry(setup, topics, logs, owners, SystemClock())
+        )
         await setup.ensure_replies(topics)
         await ensure_published(setup, topics, found)
         outputs = await setup.outputs(topics)
@@ -192,8 +197,6 @@ class ActorService(Service):  # type: ignore[misc]
         await self._open_views(setup)
         if not specs:
             return
-        logs = KafkaLogs(setup.connection, self._control)
-        owners = KafkaOwners(setup.owners_topic, logs)
         self.meters.started_at_ms = SystemClock().wall_ms()
         REGISTRY.register(self._collector)
         self._start_worker(setup, specs, logs, owners, outputs)
@@ -204,6 +207,19 @@ class ActorService(Service):  # type: ignore[misc]
         if worker is not None:
             self._dispatcher = asyncio.create_task(worker.run(), name="actors dispatcher")
             self._dispatcher.add_done_callback(self._dispatched)
+
+    @staticmethod
+    async def _ensure_changelogs(
+        setup: Setup, topics: Topics, inputs: Mapping[str, TopicInfo], registry: StoreRegistry
+    ) -> dict[str, TopicInfo]:
+        """Make the changelogs that are missing once it is certain that they are this app's, and check the others."""
+        settings = setup.changelog_settings
+        await topics.ensure_compacted({setup.owners_topic: 1}, settings)
+        async with reminding("waiting for the registry of the app's stores"):
+            await registry.claim()
+        changelogs = await topics.ensure_compacted(setup.compacted(inputs), settings)
+        await registry.confirm(changelogs)
+        return changelogs
 
     async def _open_views(self, setup: Setup) -> None:
         """Open the app's views, so that handlers find them at their topics' ends."""

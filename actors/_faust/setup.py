@@ -48,6 +48,7 @@ logger = logging.getLogger(__name__)
 
 BROKER_DEFAULT = -1
 STATE_SEED = "STATE_SEED"
+MISSING_OFFSET = "MISSING_OFFSET"
 FETCH_BYTES = 1024 * 1024
 
 
@@ -67,6 +68,7 @@ class Setup:
         self.views_folder = Path(conf.appdir) / "views"
         # As with Faust's own settings, the environment goes first.
         seed = conf.getenv(STATE_SEED) or options.state_seed
+        self.missing_offset = conf.getenv(MISSING_OFFSET) or options.missing_offset
         self.seeds = None if seed is None else SeedFolder(seed, app=conf.id)
         self.exactly_once = conf.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE
         self.instance_id: str | None = conf.consumer_group_instance_id or None
@@ -127,6 +129,8 @@ class Setup:
             raise ConfigurationError(
                 f"consumer_auto_offset_reset={self.app.conf.consumer_auto_offset_reset!r}: use 'earliest' or 'latest'"
             )
+        if self.missing_offset not in (None, "earliest", "latest"):
+            raise ConfigurationError(f"missing_offset={self.missing_offset!r}: use 'earliest' or 'latest'")
 
     async def check_topics(self, topics: Topics) -> dict[str, TopicInfo]:
         """Give the input topics.
@@ -203,6 +207,7 @@ class Setup:
             name=definition.name,
             topic=definition.topic_name,
             partition_count=inputs[definition.topic_name].partitions,
+            topic_id=str(inputs[definition.topic_name].topic_id),
             handler=messages.around(definition.handler if answers is None else answers.around(definition.handler)),
             decode_key=key.decode,
             decode_value=messages.decode,
@@ -333,6 +338,7 @@ class Setup:
                 exactly_once=self.exactly_once,
                 allow_reprocessing=options.allow_reprocessing,
                 allow_lost_input=options.allow_lost_input,
+                missing_offset=None if self.missing_offset is None else ResetPolicy(self.missing_offset),
             ),
             backoff=Backoff(),
             queue_records=options.queue_records,
@@ -414,7 +420,7 @@ def connection(app: Any) -> Connection:
 
 def changelog_topic(app: Any, store: str) -> str:
     """Give the name of a store's changelog."""
-    return f"{app.conf.id}-{store}-changelog"
+    return str(app.actor_options.changelogs.get(store, f"{app.conf.id}-{store}-changelog"))
 
 
 def topic_codecs(topic: Any) -> tuple[Codec, Codec]:

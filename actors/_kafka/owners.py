@@ -1,21 +1,46 @@
-"""The leader registry: which worker owns which task, in which epoch.
+"""The leader registry: which worker owns which task, in which epoch, and which stores the app has.
 
-A compacted topic with one partition, written by each takeover in the same transaction as the offset's mark. One reader
-serves all tasks of the worker, and reads on from where it was.
+A compacted topic with one partition. The record of a task is written by each takeover in the same transaction as the
+offset's mark, the record of a store by a worker that starts. One reader serves all tasks of the worker, and reads on
+from where it was.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 import msgspec
+from aiokafka import AIOKafkaProducer
 
+from actors._kafka.connection import Connection, broker_errors, let_go
 from actors._kafka.logs import KafkaLogs
 from actors.ports import LogRecord, Output, OwnerRecord, TopicPartition
 
 logger = logging.getLogger(__name__)
+
+
+_STORE = b"store:"
+"""Begins the key of a store's record. A task's key can't: names have no colon."""
+
+
+class StoreRecord(msgspec.Struct, kw_only=True):
+    """What the registry says of a store.
+
+    `topic_id` is the changelog's; empty from the moment when an app claims the changelog until it has checked that no
+    other app does. `shapes` are those that the values of `version` have had, the newest last; none where the type says
+    nothing of its JSON. `at_ms` is when the record was written, Unix milliseconds.
+    """
+
+    store: str
+    changelog: str
+    at_ms: int
+    topic_id: str = ""
+    version: int = 1
+    shapes: list[Any] = []
 
 
 def encode_owner(topic: str, record: OwnerRecord) -> Output:
@@ -32,6 +57,7 @@ class KafkaOwners:
         self._logs = logs
         self._source = TopicPartition(topic, 0)
         self._records: dict[bytes, OwnerRecord] = {}
+        self._stores: dict[bytes, StoreRecord] = {}
         self._next_offset = 0
         self._lock = asyncio.Lock()
         self._asked = 0
@@ -47,13 +73,24 @@ class KafkaOwners:
         await self.refresh()
         return sorted(self._records.values(), key=lambda record: (record.actor, record.partition))
 
+    async def stores(self) -> dict[str, StoreRecord]:
+        """Give the stores that the app has recorded, by name."""
+        await self.refresh()
+        return {record.store: record for record in self._stores.values()}
+
     def _take(self, record: LogRecord) -> None:
-        if record.key is None or record.value is None:
+        if record.key is None:
+            return
+        if record.value is None:
+            self._stores.pop(record.key, None)
             return
         try:
+            if record.key.startswith(_STORE):
+                self._stores[record.key] = msgspec.json.decode(record.value, type=StoreRecord)
+                return
             self._records[record.key] = msgspec.json.decode(record.value, type=OwnerRecord)
         except msgspec.DecodeError as error:
-            logger.warning("%s offset %d isn't an owner's record: %s", self._source, record.offset, error)
+            logger.warning("%s offset %d isn't a record of the registry: %s", self._source, record.offset, error)
 
     async def refresh(self) -> None:
         """Read to the end as it is now. Tasks that ask at the same time share one read."""
@@ -70,3 +107,20 @@ class KafkaOwners:
                     self._take(record)
                 self._next_offset = next_offset
             self._covered = covered
+
+
+async def write_stores(connection: Connection, topic: str, records: Mapping[str, StoreRecord | None]) -> None:
+    """Write the records of stores into the registry, by name; None removes one. Returns when the brokers have them.
+
+    Raises:
+        BrokerUnavailableError: they may not have.
+    """
+    producer = AIOKafkaProducer(**connection.arguments("registry"), acks="all")
+    try:
+        with broker_errors(f"writing stores into {topic}"):
+            await producer.start()
+            for store, record in records.items():
+                value = None if record is None else msgspec.json.encode(record)
+                await producer.send_and_wait(topic, value, _STORE + store.encode(), partition=0)
+    finally:
+        await let_go(producer)

@@ -1,8 +1,9 @@
 """Class actors: a handler for each type of message, and a state for each key.
 
 An `Actor` object lives as long as one message. What outlasts it is its state: read from the store when the handler
-first looks at it, written back after the handler if its bytes changed, in the message's commit. So an actor exists as
-soon as its key is named, costs nothing while it is idle, and what a handler that raises did to it never was.
+first looks at it, written back after the handler if its encoding changed meanwhile, in the message's commit: a state
+that was only read isn't written, however it was encoded before. So an actor exists as soon as its key is named, costs
+nothing while it is idle, and what a handler that raises did to it never was.
 """
 
 from __future__ import annotations

@@ -18,6 +18,9 @@ class Inbox:
         stopping: the task is to commit what it has handled and to end.
         hurries: what runs isn't waited for any more.
         doubt: why the task has to take over again, None if it needn't.
+        delivered: the offset behind the last record that was put in.
+        left_at: where the source stood when the task was asked to stop: what it delivers after that is dropped.
+        is_last: the worker itself stops, and may not come back soon.
     """
 
     def __init__(self, limit: int) -> None:
@@ -25,6 +28,9 @@ class Inbox:
         self.stopping = False
         self.hurries = False
         self.doubt: str | None = None
+        self.delivered = 0
+        self.left_at: int | None = None
+        self.is_last = False
         self._limit = limit
         self._batches: deque[Sequence[InputRecord]] = deque()
         self._wake = asyncio.Event()
@@ -40,6 +46,7 @@ class Inbox:
     def put(self, records: Sequence[InputRecord]) -> None:
         """Add records in offset order."""
         self._batches.append(records)
+        self.delivered = records[-1].offset + 1
         self.queued += len(records)
         self._wake.set()
 

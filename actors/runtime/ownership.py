@@ -10,7 +10,7 @@ from actors._core.commit import CommitMark
 from actors._core.lifecycle import Event, State, advance
 from actors._core.progress import Progress, encode_finished
 from actors.errors import MigratedError, RecordError
-from actors.ports import Identity, TaskLog, TopicPartition
+from actors.ports import Identity, OwnerRecord, TaskLog, TopicPartition
 from actors.runtime.inbox import Inbox
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
@@ -38,7 +38,7 @@ class Ownership:
     """One partition of one actor as its task holds it.
 
     `is_storing` is true while what was committed goes into the stores: they and their positions may disagree then.
-    `commit` is another object from one state to the next.
+    `commit` is another object from one state to the next. `claimed` is what the registry says of this owner.
     """
 
     spec: ActorSpec
@@ -55,6 +55,7 @@ class Ownership:
     failures: int = 0
     is_storing: bool = False
     commit: object = field(default_factory=object)
+    claimed: OwnerRecord | None = None
     meters: TaskMeters = field(default_factory=TaskMeters)
     _commit_waits: list[asyncio.Future[None]] = field(default_factory=list)
 

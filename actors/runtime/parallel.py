@@ -192,8 +192,8 @@ class ParallelTenure(Tenure):
         if not self._inbox.hurries:
             await self._lanes.quiet()
         await self._take_care()
-        if not self.is_clean:
-            await self._commit()
+        self.next_offset = self._progress.next_offset
+        await self._leave()
 
     async def _let_pass(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -27,6 +27,7 @@ class ActorSpec:
 
     Attributes:
         changelogs: by store name.
+        topic_id: the input topic's id; empty where it isn't known.
         concurrency: how many messages of different keys are handled at once in a partition.
         encode_message: gives the value and the headers of a message to this actor.
         timers, effects, parked: the stores of these, which are in `stores` too; None for what isn't used.
@@ -45,6 +46,7 @@ class ActorSpec:
     decode_value: Callable[[bytes], Any]
     stores: tuple[Store[Any, Any], ...]
     changelogs: Mapping[str, Changelog]
+    topic_id: str = ""
     concurrency: int = 1
     on_error: OnError = STOP_ON_ERROR
     encode_message: Callable[[Any], tuple[bytes, list[tuple[str, bytes]]]] | None = None
@@ -70,10 +72,20 @@ class TaskSettings:
     queue_records: int
     checkpoint_refresh_s: float
 
-    def owner_record(self, actor: str, partition: int, epoch: int, at_ms: int) -> OwnerRecord:
+    def owner_record(
+        self, spec: ActorSpec, partition: int, *, epoch: int, at_ms: int, input_offset: int | None
+    ) -> OwnerRecord:
         """Give what the registry says when this worker takes a task over."""
         return OwnerRecord(
-            actor=actor, partition=partition, epoch=epoch, worker=self.worker, address=self.address, at_ms=at_ms
+            actor=spec.name,
+            partition=partition,
+            epoch=epoch,
+            worker=self.worker,
+            address=self.address,
+            at_ms=at_ms,
+            topic=spec.topic,
+            topic_id=spec.topic_id,
+            input_offset=input_offset,
         )
 
 

@@ -27,6 +27,7 @@ from actors._core.progress import Progress, decode_finished
 from actors._core.takeover import (
     Contradiction,
     InputFacts,
+    LastKnown,
     decide_start,
     next_epoch,
 )
@@ -40,7 +41,7 @@ from actors.errors import (
     TakeoverRefusedError,
     TaskError,
 )
-from actors.ports import CommitBatch, Identity, InputRecord, TaskLog, TopicPartition
+from actors.ports import CommitBatch, Identity, InputRecord, OwnerRecord, TaskLog, TopicPartition
 from actors.runtime.context import Store
 from actors.runtime.inbox import Inbox
 from actors.runtime.meters import TaskMeters
@@ -147,8 +148,12 @@ class Task:
         self._inbox.doubt = reason
         self._inbox.wake()
 
-    def request_stop(self) -> None:
-        """Ask the task to commit what it has handled and to end."""
+    def request_stop(self, *, is_last: bool = False) -> None:
+        """Ask the task to commit what it has handled and to end; `is_last` if the whole worker ends."""
+        if not self._inbox.stopping:
+            # What is delivered from here on is dropped, so the source's position says less and less.
+            self._inbox.left_at = self._services.sink.position(self.source)
+        self._inbox.is_last = self._inbox.is_last or is_last
         self._inbox.stopping = True
         self._inbox.wake()
         # A task that waits for its predecessor is the only link between that one and the next: it ends after it.
@@ -388,6 +393,7 @@ class Task:
         finished = set()
         if committed is not None and mark is not None:
             finished = decode_finished(committed.offset, mark.finished)
+        owner = None if mark is not None else await self._services.owners.latest(self.spec.name, self.partition)
         facts = InputFacts(
             committed=None if committed is None else committed.offset,
             bounds=bounds,
@@ -395,6 +401,7 @@ class Task:
                 (held.position.source_offset for held in self._stores if not held.is_empty), default=None
             ),
             finished=max(finished) + 1 if finished else None,
+            last_known=self._last_known(owner),
         )
         decision = decide_start(facts, self._settings.rules)
         if isinstance(decision, Contradiction):
@@ -403,7 +410,7 @@ class Task:
                 "(nothing is processed until then)"
             )
         progress = Progress(decision.offset, finished)
-        await self._claim(progress, await self._new_epoch(mark))
+        await self._claim(progress, self._new_epoch(mark, owner), is_first=committed is None)
         self._ownership.advance(Event.CLAIMED)
         self._begin(progress)
 
@@ -419,27 +426,30 @@ class Task:
             self.meters.restore_ended(meter, seconds)
         return restored
 
-    async def _new_epoch(self, mark: CommitMark | None) -> int:
+    def _new_epoch(self, mark: CommitMark | None, owner: OwnerRecord | None) -> int:
         """Give the next epoch. The registry is asked only when the offset has no mark: both are written together."""
         known = [held.position.epoch for held in self._stores]
         if mark is not None:
             known.append(mark.epoch)
-        else:
-            owner = await self._services.owners.latest(self.spec.name, self.partition)
-            known.append(owner.epoch if owner is not None else 0)
+        elif owner is not None:
+            known.append(owner.epoch)
         return next_epoch(known)
 
-    async def _claim(self, progress: Progress, epoch: int) -> None:
-        record = self._settings.owner_record(self.spec.name, self.partition, epoch, self._services.clock.wall_ms())
+    def _last_known(self, owner: OwnerRecord | None) -> LastKnown | None:
+        """Give what the registry proves of earlier commits on this very input: another topic has offsets of its own."""
+        if owner is None or (owner.input_offset is None and not self._settings.rules.exactly_once):
+            return None
+        is_other_id = bool(owner.topic_id and self.spec.topic_id) and owner.topic_id != self.spec.topic_id
+        if owner.topic not in ("", self.spec.topic) or is_other_id:
+            return None
+        return LastKnown(owner.input_offset, owner.worker, owner.epoch, owner.at_ms)
+
+    async def _claim(self, progress: Progress, epoch: int, *, is_first: bool) -> None:
         self._ownership.epoch, self._ownership.transaction = epoch, 0
-        await self._log.commit(
-            CommitBatch(
-                source=self.source,
-                next_offset=progress.next_offset,
-                metadata=self._ownership.mark(progress),
-                outputs=[self._services.encode_owner(record)],
-            )
-        )
+        if is_first and not self._settings.rules.exactly_once:
+            # Without a transaction the record may be there and the offset not: the first one proves nothing.
+            await self._commit_claim(progress, epoch, input_offset=None)
+        self._ownership.claimed = await self._commit_claim(progress, epoch, input_offset=progress.next_offset)
         claimed = [
             replace(held, position=replace(held.position, source_offset=progress.reached, epoch=epoch))
             for held in self._stores
@@ -448,9 +458,24 @@ class Task:
             await finish_in_thread(held.store.apply, [], held.position)
         self._stores = claimed
 
+    async def _commit_claim(self, progress: Progress, epoch: int, *, input_offset: int | None) -> OwnerRecord:
+        record = self._settings.owner_record(
+            self.spec, self.partition, epoch=epoch, at_ms=self._services.clock.wall_ms(), input_offset=input_offset
+        )
+        await self._log.commit(
+            CommitBatch(
+                source=self.source,
+                next_offset=progress.next_offset,
+                metadata=self._ownership.mark(progress),
+                outputs=[self._services.encode_owner(record)],
+            )
+        )
+        return record
+
     def _begin(self, progress: Progress) -> None:
         make = ParallelTenure if self.spec.concurrency > 1 else Tenure
         self._inbox.doubt = None
+        self._inbox.delivered = progress.next_offset
         self.meters.takeovers += 1
         self._tenure = make(self._ownership, self._stores, progress)
         offset = progress.next_offset

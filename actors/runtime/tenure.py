@@ -118,6 +118,21 @@ class Tenure:
                 await self._idle()
             elif not await self._rests():
                 await self._commit()
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """Commit what was handled, and how far the input is known to be finished.
+
+        Markers and aborted transactions behind the last record are passed: when retention has removed them, an offset
+        before them would look like input that was lost. The registry keeps the offset for longer than the group does.
+        """
+        inbox, ownership = self._inbox, self._ownership
+        if inbox.left_at is not None and inbox.left_at > self.next_offset >= inbox.delivered:
+            self._skip_to(inbox.left_at)
+            self.next_offset = inbox.left_at
+        claimed, is_atomic = ownership.claimed, ownership.settings.rules.exactly_once
+        if inbox.is_last and is_atomic and claimed is not None and claimed.input_offset != self.next_offset:
+            self._messages.outputs.append(self._services.encode_owner(replace(claimed, input_offset=self.next_offset)))
         if not self.is_clean:
             await self._commit()
 

@@ -192,7 +192,7 @@ class Worker:
             # One that has ended would never leave, and its stores never be free.
             if not task.has_ended:
                 self._ending[task.source] = task
-            task.request_stop()
+            task.request_stop(is_last=self._stopping)
         self._tasks.clear()
         await asyncio.gather(*(task.stopped(handlers_s) for task in tasks))
 

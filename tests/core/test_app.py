@@ -58,11 +58,15 @@ def test_a_store_of_another_app() -> None:
 def test_a_store_and_a_table_of_one_name() -> None:
     app = new_app()
     app.store("s")
-    with pytest.raises(ConfigurationError, match="table s: the app has a store of that name"):
-        app.Table("s")
+    for declare in (app.Table, app.GlobalTable, app.SetTable, app.SetGlobalTable):
+        with pytest.raises(ConfigurationError, match="table s: the app has a store of that name"):
+            declare("s")
     app.Table("t")
     with pytest.raises(ConfigurationError, match="store t: the app has a table of that name"):
         app.store("t")
+    app.GlobalTable("g")
+    with pytest.raises(ConfigurationError, match="store g: the app has a table of that name"):
+        app.store("g")
     with pytest.raises(ConfigurationError, match="store s: the app has a store of that name"):
         app.store("s")
 

@@ -389,6 +389,35 @@ def test_a_state_is_brought_up_to_date_when_it_is_read_by_a_newer_program():
         assert driver.get("person", "b") == Name3("Bob", "Uncle", ["old"])
 
 
+class Name1WithTitle(msgspec.Struct):
+    name: str = ""
+    title: str = "none"
+
+
+@pytest.mark.parametrize(("state_type", "version", "upgrades"), [(Name1WithTitle, 1, {}), (Name2, 2, {1: split_name})])
+def test_a_state_that_is_only_read_by_a_newer_program_is_not_written(state_type, version, upgrades):
+    app, topic = people(Name1, 1, {})
+    with ActorTestDriver(app) as driver:
+        driver.send(topic, key="a", value="Ada Byron")
+        newer = an_app()
+        topic, seen = newer.topic("people", key_type=str, value_type=str), []
+
+        @newer.actor(topic, name="person")
+        class Person(Actor[state_type]):
+            state_version = version
+            state_upgrades = upgrades
+
+            @receive
+            def on(self, message: str) -> None:
+                seen.append(self.state)
+
+        driver.restart(newer)
+        before = len(driver.changelog("person"))
+        driver.send(topic, key="a", value="look")
+        assert len(driver.changelog("person")) == before
+    assert type(seen[0]) is state_type
+
+
 def test_a_state_of_a_newer_program_stops_an_older_one_in_front_of_it():
     app, topic = people(Name2, 2, {1: split_name})
     with ActorTestDriver(app) as driver:

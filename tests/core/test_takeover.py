@@ -1,5 +1,7 @@
 """What a takeover decides, case by case."""
 
+from dataclasses import replace
+
 import pytest
 
 from actors._core.commit import Backoff, CommitMark, parse_mark
@@ -7,6 +9,7 @@ from actors._core.lifecycle import TRANSITIONS, Event, IllegalTransitionError, S
 from actors._core.takeover import (
     Contradiction,
     InputFacts,
+    LastKnown,
     LogBounds,
     ResetPolicy,
     Restore,
@@ -167,3 +170,44 @@ def test_nothing_leads_to_running_but_a_claim_or_a_commit():
 def test_a_closed_task_stays_closed():
     with pytest.raises(IllegalTransitionError, match="FENCED"):
         advance(State.CLOSED, Event.FENCED)
+
+
+# --- an offset that the group had, and has no more --------------------------------------------------------------------
+
+
+def lost(state=None, offset=40):
+    known = LastKnown(offset, "worker-1", 7, 1_700_000_000_000)
+    return replace(facts(committed=None, start=3, state=state), last_known=known)
+
+
+def test_a_start_without_the_offset_that_the_group_had_is_refused_with_or_without_state():
+    for case in (lost(), lost(state=0)):
+        for held in (rules(), rules(reset=ResetPolicy.LATEST), rules(exactly_once=False)):
+            decision = decide_start(case, held)
+            assert isinstance(decision, Contradiction)
+            assert (
+                "worker worker-1 took it over in epoch 7 at 2023-11-14 22:13:20 UTC, last at offset 40"
+                in decision.reason
+            )
+            assert "--to-offset 40" in decision.remedy
+            assert 'missing_offset="earliest"' in decision.remedy
+
+
+def test_state_names_the_last_position_where_the_registry_does_not():
+    decision = decide_start(facts(committed=None, state=42), rules(exactly_once=False))
+    assert isinstance(decision, Contradiction)
+    assert "--to-offset 42" in decision.remedy
+    assert "--to-offset 43" in decide_start(lost(state=43), rules(exactly_once=False)).remedy
+
+
+def test_a_missing_offset_is_where_the_operator_says():
+    assert decide_start(lost(), rules(missing_offset=ResetPolicy.EARLIEST)) == Start(3)
+    assert decide_start(lost(), rules(missing_offset=ResetPolicy.LATEST)) == Start(100)
+    assert decide_start(lost(state=42), rules(allow_reprocessing=True)) == Start(3)
+    assert isinstance(decide_start(lost(), rules(allow_reprocessing=True, reset=ResetPolicy.LATEST)), Contradiction)
+
+
+def test_the_choice_for_a_missing_offset_does_not_reprocess_on_top_of_state():
+    decision = decide_start(lost(state=42), rules(missing_offset=ResetPolicy.EARLIEST))
+    assert isinstance(decision, Contradiction)
+    assert "allow_reprocessing" in decision.remedy

@@ -1,9 +1,10 @@
-"""`faust -A APP state get | list | export`: the committed state on this machine's disk; `publish`: for readers."""
+"""`faust -A APP state get | list | export`: the committed state on this machine's disk; `publish`, `adopt`: topics."""
 
 from __future__ import annotations
 
 import click
 
+from actors._faust.cli.state_adopt import adopt
 from actors._faust.cli.state_export import export
 from actors._faust.cli.state_get import get
 from actors._faust.cli.state_list import list_stores
@@ -19,3 +20,4 @@ state.add_command(get)
 state.add_command(list_stores)
 state.add_command(export)
 state.add_command(publish)
+state.add_command(adopt)
