@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from actors.errors import HandlerFailedError, RecordError, RefusedRecordError, UndecodableRecordError
-from actors.ports import InputRecord, TopicPartition
+from actors.errors import (
+    HandlerFailedError,
+    RecordError,
+    RefusedRecordError,
+    UndecodableRecordError,
+    UnreadableRecordError,
+)
+from actors.ports import InputRecord, TopicPartition, Unreadable
 from stores.errors import StoreError
 
 
@@ -52,3 +58,13 @@ def refused(actor: str, source: TopicPartition, record: InputRecord, error: Exce
         offset=record.offset,
         key=record.key,
     )
+
+
+def unreadable(source: TopicPartition, record: Unreadable) -> UnreadableRecordError:
+    """Give the error for what the client couldn't read."""
+    key = None if record.original is None else record.original.key
+    failed = UnreadableRecordError(
+        record.reason, topic=source.topic, partition=source.partition, offset=record.offset, key=key
+    )
+    failed.remedy = record.remedy
+    return failed

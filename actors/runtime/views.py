@@ -17,7 +17,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from actors._core.partitioner import partition_for
 from actors._core.views import Change
-from actors.errors import ViewClosedError, ViewError, ViewTimeoutError, show_bytes
+from actors.errors import ViewClosedError, ViewError, ViewFailedError, ViewTimeoutError, show_bytes
 from actors.ports import Clock, TopicLogs
 from actors.runtime.copies import CopyStores, TopicCopy
 from stores._core.overlay import after_prefix
@@ -87,6 +87,7 @@ class TopicView(Generic[K, V]):
         self._waiting: asyncio.Queue[tuple[int, Sequence[Change]]] | None = None
         self._calling: asyncio.Task[None] | None = None
         self._is_opening = False
+        self._failure: Exception | None = None
 
     def __repr__(self) -> str:
         return f"<View of {self._topic()}>"
@@ -120,7 +121,7 @@ class TopicView(Generic[K, V]):
         """
         if self._copy is not None or self._is_opening:
             raise ViewError(f"the view of {self.topic} is open already: close it first, or share it")
-        self._is_opening = True
+        self._is_opening, self._failure = True, None
         try:
             self._codecs = self._make_codecs()
             parts = parts or await self._connect()
@@ -152,6 +153,10 @@ class TopicView(Generic[K, V]):
             await asyncio.wait([calling])
         if copy is not None:
             await copy.close()
+
+    def fail(self, error: Exception) -> None:
+        """Make reads raise `ViewFailedError` for this reason, until the view is opened."""
+        self._failure = error
 
     def forget(self) -> None:
         """Take it for closed: the process that had opened it is gone."""
@@ -297,6 +302,8 @@ class TopicView(Generic[K, V]):
 
     def _running(self) -> TopicCopy:
         if self._copy is None:
+            if self._failure is not None:
+                raise ViewFailedError(f"the view of {self.topic} isn't open: {self._failure}") from self._failure
             raise ViewClosedError(f"the view of {self.topic} isn't open: use it inside `async with view:`")
         self._copy.check()
         return self._copy
