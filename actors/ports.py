@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from actors._core.takeover import LogBounds
+from stores.errors import StoreError
 from stores.ports import PartitionStore, SeedContent
 
 Headers = Sequence[tuple[str, bytes]]
@@ -346,3 +347,6 @@ class StoreProvider(Protocol):
 
     async def reopen(self, store: str, partition: int) -> None:
         """Close a store whose last write failed, so that the next `open` starts from what the disk holds."""
+
+    async def mend(self, store: str, partition: int, error: StoreError) -> None:
+        """Close a store after `error`; delete its files if that says that they, and no other store's, are damaged."""

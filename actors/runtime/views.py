@@ -9,6 +9,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from heapq import merge
@@ -22,6 +23,7 @@ from actors.ports import Clock, TopicLogs
 from actors.runtime.copies import CopyStores, TopicCopy
 from stores._core.overlay import after_prefix
 from stores._core.record import STAMP_BYTES, is_expired
+from stores.errors import StoreError
 from stores.ports import PartitionStore
 
 logger = logging.getLogger(__name__)
@@ -323,9 +325,10 @@ class TopicView(Generic[K, V]):
         copy = self._running()
         raw_key = self._opened().encode_key(key)
         home = partition_for(raw_key, copy.partitions)
-        stamped = copy.store(home).get(raw_key)
-        if stamped is None and copy.partitions > 1:
-            stamped = self._elsewhere(copy, raw_key, home)
+        with _noting_damage(copy):
+            stamped = copy.store(home).get(raw_key)
+            if stamped is None and copy.partitions > 1:
+                stamped = self._elsewhere(copy, raw_key, home)
         return None if stamped is None or is_expired(stamped, self._now_ms()) else stamped[STAMP_BYTES:]
 
     @staticmethod
@@ -338,12 +341,13 @@ class TopicView(Generic[K, V]):
         return None
 
     def _scan(self, start: bytes | None, end: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        stores: list[PartitionStore] = list(self._running().stores.values())
-        now_ms = self._now_ms()
-        # Begun here, not at the first row: they show the state as of the call.
-        scans = [store.scan(start, end, reverse=reverse) for store in stores]
-        rows = scans[0] if len(scans) == 1 else merge(*scans, key=_first, reverse=reverse)
-        return ((key, stamped[STAMP_BYTES:]) for key, stamped in rows if not is_expired(stamped, now_ms))
+        copy, now_ms = self._running(), self._now_ms()
+        stores: list[PartitionStore] = list(copy.stores.values())
+        with _noting_damage(copy):
+            # Begun here, not at the first row: they show the state as of the call.
+            scans = [store.scan(start, end, reverse=reverse) for store in stores]
+            rows = scans[0] if len(scans) == 1 else merge(*scans, key=_first, reverse=reverse)
+        return _live(copy, rows, now_ms)
 
     def _decoded(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[K, V]]:
         codecs = self._opened()
@@ -370,3 +374,21 @@ class TopicView(Generic[K, V]):
             raise ViewTimeoutError(
                 f"{what()} after {timeout.total_seconds():g} s: look whether its writer runs"
             ) from error
+
+
+@contextmanager
+def _noting_damage(copy: TopicCopy) -> Iterator[None]:
+    """Have what can't be read be built again; the error is for the caller, who may try again later."""
+    try:
+        yield
+    except StoreError as error:
+        copy.doubt(error)
+        raise
+
+
+def _live(copy: TopicCopy, rows: Iterator[tuple[bytes, bytes]], now_ms: int) -> Iterator[tuple[bytes, bytes]]:
+    """Give what hasn't expired, without its stamps."""
+    with _noting_damage(copy):
+        for key, stamped in rows:
+            if not is_expired(stamped, now_ms):
+                yield key, stamped[STAMP_BYTES:]

@@ -84,7 +84,7 @@ def test_after_a_part_the_next_offset_is_behind_its_last_record():
         assert records.next_fetch_offset == some[-1].offset + 1
 
 
-# --- what can't be read ------------------------------------------------------------------------------------------------
+# --- what can't be read ----------------------------------------------------------------------------------------------
 
 
 def signed(raw):
