@@ -72,14 +72,14 @@ class Handling:
                 if not turn.settle(ctx) or raw_value is None:
                     state.scope.release()
                     return
+            if raw_value is None or (raw_key is None and spec.needs_key):
+                raise undecodable(self.source, record, None)
             try:
-                key, value = spec.decode_key(raw_key), spec.decode_value(raw_value)  # type: ignore[arg-type]
+                key, value = None if raw_key is None else spec.decode_key(raw_key), spec.decode_value(raw_value)
             except Exception as error:
                 raise undecodable(self.source, record, error) from error
-            if raw_key is None or raw_value is None:
-                raise undecodable(self.source, record, None)
             if ctx is None:
-                ctx = Context(state, record, key, raw_key)
+                ctx = Context(state, record, key, raw_key or b"")
                 enter_message(ctx)
             ctx.key = key
             await spec.handler(ctx, value)
