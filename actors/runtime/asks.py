@@ -33,7 +33,6 @@ from datetime import timedelta
 from hashlib import blake2b
 from typing import Any
 
-from actors._core.partitioner import partition_for
 from actors.errors import (
     AskCycleError,
     AskFailedError,
@@ -105,7 +104,7 @@ class Asker:
         question = Question(
             id=id or f"{ctx.next_id()}-{_digest(state.actor, target.name, asked.key, asked.value)}",
             topic=target.name,
-            partition=partition_for(asked.key, target.partition_count),
+            partition=target.home(asked.key),
             key=asked.key,
             value=asked.value,
             headers=[
