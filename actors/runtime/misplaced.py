@@ -4,9 +4,8 @@ A producer with another partitioner, as librdkafka has by default, puts a key in
 and other producers do; so does one that knows of new partitions. Then two tasks hold a part of the key's state each,
 and nothing else would tell.
 
-Whole batches are compared side by side, before their first record is handled. Every record is looked at in the first
-seconds of a takeover's records, where a wrong producer shows at once; after that all records of small batches, and a sample of
-large ones.
+Whole batches are compared side by side, before their first record is handled. In the first seconds after a takeover all
+records are looked at, so that a wrong producer shows at once; then those of small batches, and a sample of large ones.
 """
 
 from __future__ import annotations
