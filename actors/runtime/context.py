@@ -191,8 +191,7 @@ class Context:
         """Send a record as a part of this message's commit: it is there if, and only if, the message's writes are.
 
         Args:
-            topic: a topic of `app.topic(...)`, or the name of one; by name, key and value are encoded by their own
-                type.
+            topic: a topic of `app.topic(...)`, or its name, with which key and value are encoded by their own type.
             key: encoded as the topic says. The record goes where the topic's partitioner puts it, murmur2 by default.
             value: None sends a tombstone.
             partition: overrides the key's partition.
@@ -358,8 +357,7 @@ class Context:
         What the handler returns then goes nowhere. The same question, asked again meanwhile, isn't handled again; the
         answer goes to where it was asked last.
 
-        Returns:
-            None if the message is no question: nobody waits for an answer.
+        Returns None if the message is no question: nobody waits for an answer.
 
         Raises:
             UsageError: the actor gives no answers to such messages.
