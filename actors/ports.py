@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from actors._core.partitioner import Partitioner
 from actors._core.takeover import LogBounds
+from stores.errors import StoreError
 from stores.ports import PartitionStore, SeedContent
 
 Headers = Sequence[tuple[str, bytes]]
@@ -39,11 +41,39 @@ class LogRecord(Protocol):
 InputRecord = LogRecord
 
 
+@dataclass(slots=True)
+class Unreadable:
+    """Stands in the place of a record that the client can't read, or of all that are left of a batch.
+
+    It has no key and no value, so that it is never taken for a message.
+
+    Attributes:
+        first_offset, offset: of the first and the last record that it stands for.
+        reason: why they can't be read, with their offsets if they are several.
+        remedy: what an operator may do, as a sentence.
+        original: the record with what can be read of it; None if nothing can.
+        lacks_codec: whether this process lacks the codec, and another one might read it.
+        may_be_transient: whether it may be readable when it is fetched again.
+    """
+
+    first_offset: int
+    offset: int
+    reason: str
+    remedy: str
+    original: LogRecord | None = None
+    lacks_codec: bool = False
+    may_be_transient: bool = False
+    timestamp: int = 0
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: Sequence[tuple[str, bytes]] = ()
+
+
 class Output(NamedTuple):
-    """A record that a handler sent. `partition` None means: where murmur2 puts the key."""
+    """A record that a handler sent. `partition` None means: where murmur2 puts the key; or where a partitioner does."""
 
     topic: str
-    partition: int | None
+    partition: int | Partitioner | None
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes]]
@@ -330,3 +360,6 @@ class StoreProvider(Protocol):
 
     async def reopen(self, store: str, partition: int) -> None:
         """Close a store whose last write failed, so that the next `open` starts from what the disk holds."""
+
+    async def mend(self, store: str, partition: int, error: StoreError) -> None:
+        """Close a store after `error`; delete its files if that says that they, and no other store's, are damaged."""

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from actors._core.partitioner import partition_for
 from actors.errors import NewerVersionError, RecordError, StoreOutsideHandlerError, UsageError
 from actors.ports import Headers, InputRecord, Output
 from actors.runtime.failures import newer_program, undecodable
@@ -49,7 +48,7 @@ class Context:
     """One message being handled.
 
     Attributes:
-        key: the message's key, decoded.
+        key: the message's key, decoded; None for a message without one, which only actors without state by key get.
         topic, partition, offset: where it came from.
         timestamp_ms: its timestamp, Unix milliseconds.
         headers: its headers, (name, bytes) in order.
@@ -162,9 +161,8 @@ class Context:
         """Send a record as a part of this message's commit: it is there if, and only if, the message's writes are.
 
         Args:
-            topic: a topic of `app.topic(...)`, or the name of one; by name, key and value are encoded by their own
-                type.
-            key: encoded as the topic says. The record goes where murmur2 puts it, like the Java client's.
+            topic: a topic of `app.topic(...)`, or its name, with which key and value are encoded by their own type.
+            key: encoded as the topic says. The record goes where the topic's partitioner puts it, murmur2 by default.
             value: None sends a tombstone.
             partition: overrides the key's partition.
             timestamp_ms: Unix milliseconds; the time of the commit when left out.
@@ -192,7 +190,8 @@ class Context:
             raise too_large(target.name, raw_key, size, target.max_record_bytes)
         if partition is not None or timestamp_ms is not None or raw_key is None:
             check_placement(target, raw_key, partition, timestamp_ms)
-        state.outputs.append(_new_tuple(Output, (target.name, partition, raw_key, raw_value, pairs, timestamp_ms)))
+        place = target.partitioner if partition is None else partition
+        state.outputs.append(_new_tuple(Output, (target.name, place, raw_key, raw_value, pairs, timestamp_ms)))
         state.output_bytes += size + 64
 
     def tell(self, actor: Any, key: Any, message: Any, *, headers: Headers | Mapping[str, bytes] = ()) -> None:
@@ -332,8 +331,7 @@ class Context:
         What the handler returns then goes nowhere. The same question, asked again meanwhile, isn't handled again; the
         answer goes to where it was asked last.
 
-        Returns:
-            None if the message is no question: nobody waits for an answer.
+        Returns None if the message is no question: nobody waits for an answer.
 
         Raises:
             UsageError: the actor gives no answers to such messages.
@@ -581,7 +579,7 @@ class Store(Generic[K, V]):
             return
         if state.on_wait is not None:
             raise not_its_own(self.name, raw_key)
-        home = partition_for(raw_key, state.partition_count)
+        home = state.partitioner.home(raw_key, state.partition_count)
         if home != state.partition:
             raise foreign_key(self.name, raw_key, home, f"partition {state.partition} of actor {state.actor}")
 

@@ -11,8 +11,9 @@ from actors.errors import (
     RecordError,
     RefusedRecordError,
     UndecodableRecordError,
+    UnreadableRecordError,
 )
-from actors.ports import InputRecord, TopicPartition
+from actors.ports import InputRecord, TopicPartition, Unreadable
 from stores.errors import StoreError
 
 
@@ -75,10 +76,12 @@ def undecodable(source: TopicPartition, record: InputRecord, error: Exception | 
     """
     if isinstance(error, NewerVersionError):
         return newer_program(source, record, error)
-    if record.key is None or record.value is None:
-        reason = "the key is null" if record.key is None else "the value is null"
-    else:
+    if error is not None:
         reason = f"it doesn't decode: {error}"
+    elif record.key is None and record.value is not None:
+        reason = "the key is null, and the actor's state lives with keys"
+    else:
+        reason = "the value is null"
     return UndecodableRecordError(
         reason, topic=source.topic, partition=source.partition, offset=record.offset, key=record.key
     )
@@ -93,3 +96,13 @@ def refused(actor: str, source: TopicPartition, record: InputRecord, error: Exce
         offset=record.offset,
         key=record.key,
     )
+
+
+def unreadable(source: TopicPartition, record: Unreadable) -> UnreadableRecordError:
+    """Give the error for what the client couldn't read."""
+    key = None if record.original is None else record.original.key
+    failed = UnreadableRecordError(
+        record.reason, topic=source.topic, partition=source.partition, offset=record.offset, key=key
+    )
+    failed.remedy = record.remedy
+    return failed

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from actors._core.partitioner import MURMUR2, Partitioner
 from stores._core.overlay import MessageScope, Overlay
 
 if TYPE_CHECKING:
@@ -53,4 +54,5 @@ class TaskState:
     output_bytes: int = 0
     tools: Tools = field(default_factory=Tools)
     on_wait: Callable[[int], None] | None = None
+    partitioner: Partitioner = MURMUR2
     newer: RecordError | None = None
