@@ -223,6 +223,7 @@ class World:
         self.source = TopicPartition(self.input, 0)
         self.inputs: list[Any] = []
         self.has_store = True
+        self.timestamp_ms: int | None = None
         self.commit_deadline_s = COMMIT_DEADLINE_S
         self._changelog_id = ""
         self._open = contextlib.AsyncExitStack()
@@ -326,7 +327,7 @@ class World:
             chain = f"{before} {ctx.offset}{owner}".strip()
             if self.has_store:
                 chains.set(ctx.key, chain)
-            ctx.send(self.out, key=ctx.key, value=chain)
+            ctx.send(self.out, key=ctx.key, value=chain, timestamp_ms=self.timestamp_ms)
 
         changelog = Changelog(STORE, self.changelog, self._changelog_id, 86_400_000, MAX_RECORD_BYTES, 1)
         return ActorSpec(
