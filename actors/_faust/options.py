@@ -28,6 +28,9 @@ class ActorOptions:
         allow_reprocessing: go on although the committed offset is below the state's (an operator set it back):
             inputs are handled again on top of the state.
         allow_lost_input: go on at the first record that is left when retention deleted unprocessed input.
+        lost_changelog: what to do when a changelog lacks records that this worker's store has, as after an unclean
+            leader election: "stop" the partition, "restore" them from the store, or "rebuild" the store without them.
+            The last two are for one start; also `LOST_CHANGELOG` in the environment.
         changelog_delete_retention: how long tombstones stay; a worker that was away longer builds its state anew.
         changelog_min_compaction_lag, changelog_max_compaction_lag, changelog_segment: the changelogs'
             `min.compaction.lag.ms`, `max.compaction.lag.ms` and `segment.ms`.
@@ -67,6 +70,7 @@ class ActorOptions:
 
     allow_reprocessing: bool = False
     allow_lost_input: bool = False
+    lost_changelog: str = "stop"
     changelog_delete_retention: timedelta = timedelta(days=1)
     changelog_min_compaction_lag: timedelta = timedelta(0)
     changelog_max_compaction_lag: timedelta = timedelta(days=7)

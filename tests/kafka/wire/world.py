@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaConsumer
 
 from actors._core.commit import Backoff, CommitPolicy
 from actors._core.lifecycle import State
-from actors._core.takeover import ResetPolicy, StartRules
+from actors._core.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._kafka.connection import Connection
 from actors._kafka.control import ControlPlane
 from actors._kafka.logs import KafkaLogs
@@ -297,7 +297,7 @@ class World:
             group=control,
             logs=logs,
             owners=KafkaOwners(self.registry, logs),
-            restorer=Restorer(logs, clock, clock_skew_margin_ms=1000),
+            restorer=Restorer(logs, clock, clock_skew_margin_ms=1000, lost=LostChangelog.STOP),
             stores=stores,
             sink=sink,
             clock=clock,
