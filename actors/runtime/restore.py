@@ -134,22 +134,19 @@ class Restorer:
         if position is None and self._seeds is not None:
             position = await self.begin_from_seed(store, changelog, partition, bounds)
             plan = plan_restore(position, bounds, changelog.topic_id)
-        begin, start = begin_position(position, plan, asked_ms, changelog), plan.start
-        if position is not None and (position.epoch != owner_epoch or plan.start < plan.end):
-            start = max(bounds.start, plan.start - LOOK_BACK)
-        lost = plan.lost or (None if position is None else doubt)
-        if lost is None:
-            try:
-                restored = await self._read(store, source, plan, begin, meter, start)
-            except _RewrittenError as error:
-                lost = str(error)
-        if lost is not None:
-            self.refuse(source, lost)
-            if position is not None and self._lost is LostChangelog.RESTORE:
-                return Restored(store, position, is_empty=False, is_ahead=True)
-            await self._wipe(store, source, lost)
-            asked_ms, position = self._clock.wall_ms(), None
-            restored, plan = await self._read_all(store, changelog, source, asked_ms, meter)
+        if position is None:
+            begin = begin_position(None, plan, asked_ms, changelog)
+            restored = await self._read(store, source, plan, begin, meter, plan.start)
+        else:
+            is_own = position.epoch == owner_epoch and plan.start == plan.end
+            start = plan.start if is_own else max(bounds.start, plan.start - LOOK_BACK)
+            found = await self._read_on(store, source, plan, position, meter, start, doubt)
+            if found is None:
+                if self._lost is LostChangelog.RESTORE:
+                    return Restored(store, position, is_empty=False, is_ahead=True)
+                asked_ms, position = self._clock.wall_ms(), None
+                found, plan = await self._read_all(store, changelog, source, asked_ms, meter)
+            restored = found
         if position is not None and self._missed(plan, changelog, position.wall_time_ms, self._margin_ms):
             await self._wipe(store, source, "its checkpoint is older than deletes are kept, some may have escaped it")
             asked_ms, position = self._clock.wall_ms(), None
@@ -161,6 +158,35 @@ class Restorer:
             )
         return replace(restored, position=replace(restored.position, wall_time_ms=asked_ms))
 
+    async def _read_on(
+        self,
+        store: PartitionStore,
+        source: TopicPartition,
+        plan: Restore,
+        position: Position,
+        meter: RestoreMeter,
+        start: int,
+        doubt: str | None,
+    ) -> Restored | None:
+        """Read what is behind the store's position, None where the log lost what is before it.
+
+        The store is empty then if it is to be rebuilt, else as it was.
+
+        Raises:
+            LostChangelogError: no operator has chosen what to do.
+        """
+        try:
+            lost = plan.lost or doubt
+            if lost is None:
+                return await self._read(store, source, plan, position, meter, start)
+        except _RewrittenError as error:
+            lost = str(error)
+        if self._lost is LostChangelog.STOP:
+            raise LostChangelogError(_choice(source, lost))
+        if self._lost is LostChangelog.REBUILD:
+            await self._wipe(store, source, lost)
+        return None
+
     async def _read_all(
         self, store: PartitionStore, changelog: Changelog, source: TopicPartition, asked_ms: int, meter: RestoreMeter
     ) -> tuple[Restored, Restore]:
@@ -169,31 +195,20 @@ class Restorer:
         begin = begin_position(None, plan, asked_ms, changelog)
         return await self._read(store, source, plan, begin, meter, plan.start), plan
 
-    def refuse(self, source: TopicPartition, lost: str) -> None:
-        """Say what there is to choose, unless it was chosen.
+    async def why_lost(self, position: Position, source: TopicPartition, bounds: LogBounds) -> str | None:
+        """Tell why the log lacks what a copy of this position has, if the copy is to be rebuilt; None if it doesn't.
 
         Raises:
-            LostChangelogError: it wasn't.
+            LostChangelogError: it does, and the copy isn't to be rebuilt: only an owner writes anything back.
         """
-        if self._lost is LostChangelog.STOP:
-            raise LostChangelogError(
-                f"{source}: {lost}. The topic lost records that this worker's store has, as in an unclean leader "
-                "election. To keep the store and write what is missing back to the topic, start this worker once with "
-                'lost_changelog="restore"; to rebuild the store from what the topic has, which drops what was lost, '
-                'with lost_changelog="rebuild" (both also as LOST_CHANGELOG in the environment). Until then the store '
-                "is left as it is"
-            )
-
-    async def why_lost(self, position: Position, source: TopicPartition, bounds: LogBounds) -> str | None:
-        """Tell why the log lacks what a store of this position has, None if nothing shows that."""
-        if position.changelog_offset > bounds.end:
-            return plan_restore(position, bounds, position.changelog_id).lost
-        start = max(bounds.start, position.changelog_offset - LOOK_BACK)
-        async for records, _ in self._logs.read(source, start, position.changelog_offset):
-            why = _why_rewritten(position, records)
-            if why is not None:
-                return why
-        return None
+        why = plan_restore(position, bounds, position.changelog_id).lost
+        if why is None:
+            start = max(bounds.start, position.changelog_offset - LOOK_BACK)
+            async for records, _ in self._logs.read(source, start, position.changelog_offset):
+                why = why or _why_rewritten(position, records)
+        if why is not None and self._lost is not LostChangelog.REBUILD:
+            raise LostChangelogError(_choice(source, why))
+        return why
 
     def _missed(self, plan: Restore, changelog: Changelog, since_ms: int, margin_ms: int) -> bool:
         return missed_tombstones(
@@ -316,11 +331,22 @@ class _RewrittenError(Exception):
     """The log has other records before the store's position than the store has seen."""
 
 
+def _choice(source: TopicPartition, lost: str) -> str:
+    return (
+        f"{source}: {lost}. The topic lost records that this worker's store has, as in an unclean leader election. To "
+        "keep the store and write what is missing back to the topic, start the partition's owner once with "
+        'lost_changelog="restore"; to rebuild the store from what the topic has, which drops what was lost, with '
+        'lost_changelog="rebuild" (both also as LOST_CHANGELOG in the environment). The store is left as it is until '
+        "then"
+    )
+
+
 def _why_rewritten(position: Position, records: Iterable[LogRecord]) -> str | None:
     for record in records:
         if record.offset >= position.changelog_offset:
             break
-        why = why_rewritten(position, record.offset, stamp_of(record.headers))
+        # As in `stored_writes`, what has no key is no state.
+        why = None if record.key is None else why_rewritten(position, record.offset, stamp_of(record.headers))
         if why is not None:
             return why
     return None
