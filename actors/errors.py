@@ -186,6 +186,10 @@ class UnreadableLogError(TakeoverRefusedError):
         super().__init__(reason)
 
 
+class LostChangelogError(TakeoverRefusedError):
+    """A changelog lacks records that a store has: an operator has to choose which of the two counts."""
+
+
 class TaskError(ActorsError):
     """A task can't go on as it is."""
 
@@ -216,6 +220,10 @@ class BrokerRefusedError(BrokerUnavailableError):
 
 class RestoreError(TaskError):
     """The changelog couldn't be read as it was expected to be: look again."""
+
+
+class LogWentBackError(RestoreError):
+    """A commit's changelog records lie before what the store has: the changelog lost records."""
 
 
 def show_bytes(raw: bytes | None, limit: int = 80) -> str:

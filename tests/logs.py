@@ -30,6 +30,10 @@ class Log:
         self.chunk = chunk
         self.given: list[int] = []
 
+    def given_from(self, offset: int) -> list[int]:
+        """What was read from an offset on; before it a restore only looks."""
+        return [given for given in self.given if given >= offset]
+
     async def bounds(self, partition: TopicPartition) -> LogBounds:
         return LogBounds(self.start, self.end)
 

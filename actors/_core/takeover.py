@@ -3,7 +3,8 @@
 The facts are read after the task's transactional id was fenced, so no commit of an earlier owner can change them
 any more. Three questions are answered here, each from facts alone:
 
-1. May the store on disk be caught up, or must it be built anew? (`plan_restore`, `missed_tombstones`)
+1. May the store on disk be caught up, or must it be built anew, or has the changelog lost what the store has?
+   (`plan_restore`, `why_rewritten`, `missed_tombstones`)
 2. From which input offset does the task go on, or does the offset contradict the state? (`decide_start`)
 3. Which ownership epoch is new? (`next_epoch`)
 """
@@ -15,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from stores._core.record import Position
+from stores._core.record import Position, decode_stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +29,27 @@ class LogBounds:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Read the changelog from `start` to `end`, into an emptied store if `wipe` says why, else on top of it."""
+    """Read the changelog from `start` to `end`, into an emptied store if `wipe` says why, else on top of it.
+
+    `lost` says why the changelog lacks records that the store has; then nothing can be read on top of it.
+    """
 
     start: int
     end: int
     wipe: str | None
+    lost: str | None = None
+
+
+class LostChangelog(enum.Enum):
+    """What becomes of a store that has records which its changelog lost, as in an unclean leader election.
+
+    STOP the partition until an operator has chosen; REBUILD the store from what the changelog has; RESTORE what the
+    changelog lacks from the store.
+    """
+
+    STOP = "stop"
+    REBUILD = "rebuild"
+    RESTORE = "restore"
 
 
 def plan_restore(position: Position | None, bounds: LogBounds, changelog_id: str) -> Restore:
@@ -44,10 +61,26 @@ def plan_restore(position: Position | None, bounds: LogBounds, changelog_id: str
     elif position.changelog_offset < bounds.start:
         why = f"the changelog starts at {bounds.start}, after the checkpoint at {position.changelog_offset}"
     elif position.changelog_offset > bounds.end:
-        why = f"the changelog ends at {bounds.end}, before the checkpoint at {position.changelog_offset}"
+        lost = f"the changelog ends at {bounds.end}, before the checkpoint at {position.changelog_offset}"
+        return Restore(bounds.start, bounds.end, None, lost)
     else:
         return Restore(position.changelog_offset, bounds.end, None)
     return Restore(bounds.start, bounds.end, why)
+
+
+def why_rewritten(position: Position, offset: int, newest: bytes) -> str | None:
+    """Tell why the record at `offset`, before the position, with stamp `newest` isn't one that the store has seen.
+
+    Stamps grow with the log: owners' epochs, and the input offsets of one owner. So a position's epoch and input offset
+    are above those of all stamps before it. None says nothing: compaction may have removed what would tell.
+    """
+    stamp = decode_stamp(newest)
+    if (stamp.epoch, stamp.source_offset) < (position.epoch, position.source_offset) or not stamp.epoch:
+        return None
+    return (
+        f"the changelog was rewritten before the checkpoint at {position.changelog_offset} of epoch {position.epoch}: "
+        f"offset {offset} is of epoch {stamp.epoch}, input offset {stamp.source_offset}"
+    )
 
 
 def missed_tombstones(plan: Restore, *, since_ms: int, now_ms: int, delete_retention_ms: int, margin_ms: int) -> bool:
@@ -74,8 +107,8 @@ def why_no_seed(
 ) -> str | None:
     """Tell why an empty store can't begin with a seed of this position, None if it can."""
     plan = plan_restore(position, bounds, changelog_id)
-    if plan.wipe is not None:
-        return plan.wipe
+    if plan.wipe is not None or plan.lost is not None:
+        return plan.wipe or plan.lost
     if missed_tombstones(
         plan,
         since_ms=position.wall_time_ms,

@@ -46,8 +46,8 @@ def why_rebuild(
     `position.wall_time_ms` is when the copy was last known to be all that the log held.
     """
     plan = plan_restore(position, bounds, topic_id)
-    if plan.wipe is not None:
-        return plan.wipe
+    if plan.wipe is not None or plan.lost is not None:
+        return plan.wipe or plan.lost
     is_old = missed_tombstones(
         plan,
         since_ms=position.wall_time_ms,

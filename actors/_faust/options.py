@@ -34,6 +34,9 @@ class ActorOptions:
         changelogs: by store, a changelog topic to use in place of `{app id}-{store}-changelog`, for a name that is
             another app's too. It begins with the app's id and a dash. The actor's own stores (`{actor}-timers`, a
             class actor's states) can be named as well.
+        lost_changelog: what to do when a changelog lacks records that this worker's store has, as after an unclean
+            leader election: "stop" the partition, "restore" them from the store, or "rebuild" the store without them.
+            The last two are for one start; also `LOST_CHANGELOG` in the environment.
         changelog_delete_retention: how long tombstones stay; a worker that was away longer builds its state anew.
         changelog_min_compaction_lag, changelog_max_compaction_lag, changelog_segment: the changelogs'
             `min.compaction.lag.ms`, `max.compaction.lag.ms` and `segment.ms`.
@@ -75,6 +78,7 @@ class ActorOptions:
     allow_lost_input: bool = False
     missing_offset: str | None = None
     changelogs: Mapping[str, str] = field(default_factory=dict)
+    lost_changelog: str = "stop"
     changelog_delete_retention: timedelta = timedelta(days=1)
     changelog_min_compaction_lag: timedelta = timedelta(0)
     changelog_max_compaction_lag: timedelta = timedelta(days=7)

@@ -263,7 +263,9 @@ class ActorService(Service):  # type: ignore[misc]
             group=self._control,
             logs=logs,
             owners=owners,
-            restorer=Restorer(logs, clock, clock_skew_margin_ms=margin_ms, seeds=setup.seeds),
+            restorer=Restorer(
+                logs, clock, clock_skew_margin_ms=margin_ms, seeds=setup.seeds, lost=setup.lost_changelog
+            ),
             stores=self._cache,
             sink=self._late,
             clock=clock,

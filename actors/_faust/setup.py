@@ -17,7 +17,7 @@ from faust.types import ProcessingGuarantee
 from actors._core.commit import Backoff, CommitPolicy
 from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.placement import PlacementRules
-from actors._core.takeover import ResetPolicy, StartRules
+from actors._core.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.access.settings import check_access, own_address
 from actors._faust.access.tls import Hops
 from actors._faust.brokers import reached
@@ -50,6 +50,7 @@ logger = logging.getLogger(__name__)
 BROKER_DEFAULT = -1
 STATE_SEED = "STATE_SEED"
 MISSING_OFFSET = "MISSING_OFFSET"
+LOST_CHANGELOG = "LOST_CHANGELOG"
 FETCH_BYTES = 1024 * 1024
 
 
@@ -71,6 +72,7 @@ class Setup:
         seed = conf.getenv(STATE_SEED) or options.state_seed
         self.missing_offset = conf.getenv(MISSING_OFFSET) or options.missing_offset
         self.seeds = None if seed is None else SeedFolder(seed, app=conf.id)
+        self.lost_changelog = _lost_changelog(conf.getenv(LOST_CHANGELOG) or options.lost_changelog)
         self.exactly_once = conf.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE
         self.instance_id: str | None = conf.consumer_group_instance_id or None
         self.worker = self.instance_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
@@ -452,6 +454,14 @@ def _check_copies(rules: PlacementRules) -> None:
     for name, (value, least) in settings.items():
         if value < least:
             raise ConfigurationError(f"{name}={value}: use {least} or more")
+
+
+def _lost_changelog(given: str) -> LostChangelog:
+    try:
+        return LostChangelog(given)
+    except ValueError as error:
+        known = ", ".join(repr(one.value) for one in LostChangelog)
+        raise ConfigurationError(f"lost_changelog={given!r} ({LOST_CHANGELOG}) isn't one of {known}") from error
 
 
 def _standby_replicas(app: App) -> int:

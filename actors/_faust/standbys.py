@@ -50,6 +50,7 @@ def make_standbys(
             is_restoring=lambda: restorer.is_busy,
             ask_for_rebalance=ask_for_rebalance,
             begin_from_seed=restorer.begin_from_seed,
+            why_lost=restorer.why_lost,
         ),
     )
 

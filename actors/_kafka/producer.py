@@ -25,8 +25,9 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from aiokafka.client import ConnectionGroup
 from aiokafka.errors import (
+    BrokerResponseError,
+    GroupAuthorizationFailedError,
     IllegalOperation,
-    InvalidMessageError,
     InvalidTimestampError,
     InvalidTopicError,
     KafkaError,
@@ -36,7 +37,7 @@ from aiokafka.errors import (
     ProducerFenced,
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
-    UnknownError,
+    TransactionalIdAuthorizationFailed,
     for_code,
 )
 from aiokafka.producer.message_accumulator import BatchBuilder
@@ -52,6 +53,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._kafka.batches import MAX_BATCH_BYTES, by_partition, changelog_records, output_records, pack
 from actors._kafka.connection import Connection, broker_errors
+from actors._kafka.protocol import InvalidRecordError
 from actors.errors import CommitRefusedError, FencedError, OutcomeUnknownError
 from actors.ports import NO_OFFSET, CommitBatch, CommitReceipt, Identity
 
@@ -62,19 +64,34 @@ SLOW_BACKOFF_S = 0.1
 CLOSE_S = 5.0
 FENCED = "fenced"
 _REFUSED = (
-    InvalidMessageError,
-    InvalidTimestampError,
+    InvalidRecordError,
     InvalidTopicError,
     MessageSizeTooLargeError,
     PolicyViolationError,
     RecordListTooLargeError,
-    TopicAuthorizationFailedError,
 )
+"""Answers to a produce that the broker gives before it appends, because of the records themselves. A failed checksum
+isn't one: the network may have damaged the batch. Nor is an authorization error: the permission may come back."""
+_UNAUTHORIZED = (TopicAuthorizationFailedError, GroupAuthorizationFailedError, TransactionalIdAuthorizationFailed)
 _TRANSACTIONAL = (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, TxnOffsetCommitRequest, EndTxnRequest)
 
 
 class TransportFaultError(Exception):
     """A transactional request got no answer. Not an error of the client's own: those it would send again."""
+
+
+class ProduceError(KafkaError):  # type: ignore[misc]
+    """The broker's answer to a produce, which is the cause, with the partition that gave it.
+
+    `has_own_time` says whether a record of the batch has a timestamp that a handler gave.
+    """
+
+    def __init__(self, partition: KafkaPartition, error: Exception, *, has_own_time: bool) -> None:
+        super().__init__(f"{partition.topic}[{partition.partition}]: {_described(error)}")
+        self.has_own_time = has_own_time
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class _QuietSender(logging.Filter):
@@ -144,14 +161,14 @@ class TransactionLog:
                 return await self._transaction(producer, batch)
         except (KafkaError, IllegalOperation, TransportFaultError, OSError, TimeoutError, AssertionError) as error:
             # IllegalOperation is no KafkaError: a batch that comes after its transaction failed says so.
-            _retrieve(producer)
-            refused = _refusal(error)
-            if refused is not None:
-                what = f"commit of {self._transactional_id} at {batch.next_offset}"
-                raise CommitRefusedError(f"{what}: {refused}") from error
-            why = _reason(error)
+            said = _retrieve(producer)
+            what = f"commit of {self._transactional_id} at {batch.next_offset}"
+            if _is_refusal(error):
+                raise CommitRefusedError(f"{what}: {error}") from error
+            # What the client says of batches after its transaction failed isn't why it failed.
+            why = _reason(said if isinstance(said, _UNAUTHORIZED) else error)
             unknown = FencedError if why == FENCED else OutcomeUnknownError
-            raise unknown(f"commit of {self._transactional_id} at {batch.next_offset}: {why}") from error
+            raise unknown(f"{what}: {why}") from error
 
     async def _transaction(self, producer: AIOKafkaProducer, batch: CommitBatch) -> CommitReceipt:
         offsets = {KafkaPartition(*batch.source): OffsetAndMetadata(batch.next_offset, batch.metadata)}
@@ -229,12 +246,10 @@ class OrderedLog:
                 await self._commit_offset(batch)
                 return receipt
         except (KafkaError, OSError, TimeoutError, AssertionError) as error:
-            refused = _refusal(error)
-            if refused is not None:
-                raise CommitRefusedError(f"commit of {self._name} at {batch.next_offset}: {refused}") from error
-            raise OutcomeUnknownError(
-                f"commit of {self._name} at {batch.next_offset}: {type(error).__name__}: {error}"
-            ) from error
+            what = f"commit of {self._name} at {batch.next_offset}"
+            if _is_refusal(error):
+                raise CommitRefusedError(f"{what}: {error}") from error
+            raise OutcomeUnknownError(f"{what}: {_reason(error)}") from error
 
     async def _commit_offset(self, batch: CommitBatch) -> None:
         request = OffsetCommitRequest(
@@ -276,20 +291,39 @@ def _guard(producer: AIOKafkaProducer) -> None:
     producer.client.send = guarded
 
 
-def _refusal(error: BaseException) -> str | None:
-    """Say what the broker refuses for certain; None when it may take the same records another time."""
-    if isinstance(error, _REFUSED) or (type(error) is UnknownError and not isinstance(error, ProducerFenced)):
-        return f"{type(error).__name__}: {error}"
-    return None
+def _is_refusal(error: BaseException) -> bool:
+    """Tell whether nothing was appended because of the records themselves, so that they are refused another time too.
+
+    A timestamp is the records' own if a handler gave it; else it is this worker's clock, which may be set right.
+    """
+    if not isinstance(error, ProduceError):
+        return False
+    answer = error.__cause__
+    return isinstance(answer, _REFUSED) or (isinstance(answer, InvalidTimestampError) and error.has_own_time)
 
 
 def _reason(error: BaseException) -> str:
     """Say why a commit failed. What ends the client's sender comes as the cause of a KafkaError that says nothing."""
     if type(error) is KafkaError and error.__cause__ is not None:
         error = error.__cause__
-    if isinstance(error, TransportFaultError):
+    if isinstance(error, TransportFaultError | ProduceError):
         return str(error)
-    return FENCED if isinstance(error, ProducerFenced) else f"{type(error).__name__}: {error}"
+    return FENCED if isinstance(error, ProducerFenced) else _described(error)
+
+
+def _described(error: BaseException) -> str:
+    """Say what an error of the client means where its own words don't."""
+    named = error.args[0] if error.args else ""
+    if isinstance(error, TopicAuthorizationFailedError):
+        topics = ", ".join(sorted(named)) if isinstance(named, set) else named
+        return f"the worker isn't allowed to write to topic {topics}: grant its principal Write and Describe on it"
+    if isinstance(error, GroupAuthorizationFailedError):
+        return f"the worker isn't allowed to read in group {named}: grant its principal Read on it"
+    if isinstance(error, TransactionalIdAuthorizationFailed):
+        return f"the worker isn't allowed to write with transactional id {named}: grant its principal Write on it"
+    if isinstance(error, InvalidTimestampError):
+        return f"{type(error).__name__}: {error}: the topic's limits don't allow the records' time; is a clock wrong?"
+    return f"{type(error).__name__}: {error}"
 
 
 async def send_all(producer: AIOKafkaProducer, batch: CommitBatch, batch_bytes: Callable[[str], int]) -> CommitReceipt:
@@ -299,15 +333,21 @@ async def send_all(producer: AIOKafkaProducer, batch: CommitBatch, batch_bytes: 
         KafkaError: a produce failed; nothing may be committed then.
     """
     now_ms = time.time_ns() // 1_000_000
-    sends = []
+    targets, sends = [], []
     for topic, writes in batch.changelogs.items():
         builders = pack(producer, batch_bytes(topic), changelog_records(writes, now_ms))
-        sends.append(_send(producer, KafkaPartition(topic, batch.source.partition), builders))
-    for (topic, number), outputs in (await by_partition(producer, batch.outputs)).items():
+        targets.append(KafkaPartition(topic, batch.source.partition))
+        sends.append(_send(producer, targets[-1], builders))
+    by_target = await by_partition(producer, batch.outputs)
+    for (topic, number), outputs in by_target.items():
         builders = pack(producer, batch_bytes(topic), output_records(outputs, now_ms))
-        sends.append(_send(producer, KafkaPartition(topic, number), builders))
+        targets.append(KafkaPartition(topic, number))
+        sends.append(_send(producer, targets[-1], builders))
     results: list[Any] = await asyncio.gather(*sends, return_exceptions=True)
-    for result in results:
+    for target, result in zip(targets, results, strict=True):
+        if isinstance(result, BrokerResponseError):
+            own = any(output.timestamp_ms is not None for output in by_target.get(tuple(target), ()))
+            raise ProduceError(target, result, has_own_time=own) from result
         if isinstance(result, BaseException):
             raise result
     return CommitReceipt(_next_offsets(batch.changelogs, results))
@@ -331,11 +371,13 @@ def _next_offsets(changelogs: Iterable[str], results: Iterable[tuple[int, int]])
     return found
 
 
-def _retrieve(producer: AIOKafkaProducer) -> None:
-    """Take the error out of the futures that nobody else waits for."""
+def _retrieve(producer: AIOKafkaProducer) -> BaseException | None:
+    """Take the error out of the future that nobody else waits for, and give it: why the transaction failed."""
     waiter = producer._txn_manager._transaction_waiter
-    if waiter is not None and waiter.done() and not waiter.cancelled():
-        waiter.exception()
+    if waiter is None or not waiter.done() or waiter.cancelled():
+        return None
+    error: BaseException | None = waiter.exception()
+    return error
 
 
 def _retrieve_batches(producer: AIOKafkaProducer) -> None:

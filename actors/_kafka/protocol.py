@@ -1,4 +1,4 @@
-"""Requests of Kafka's protocol that aiokafka lacks."""
+"""Requests and error codes of Kafka's protocol that aiokafka lacks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import uuid
 from io import BytesIO
 from typing import Any
 
+from aiokafka.errors import BrokerResponseError, kafka_errors
 from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
@@ -17,6 +18,16 @@ from aiokafka.protocol.types import (
     Schema,
     TaggedFields,
 )
+
+
+class _InvalidRecordError(BrokerResponseError):  # type: ignore[misc]
+    errno = 87
+    message = "INVALID_RECORD"
+    description = "The broker's validation of a batch failed, and nothing of the batch was appended (KIP-467)."
+
+
+# The client maps every code that it doesn't know to the same error, which loses the number.
+InvalidRecordError: type[BrokerResponseError] = kafka_errors.setdefault(_InvalidRecordError.errno, _InvalidRecordError)
 
 
 class Uuid(AbstractType):  # type: ignore[misc]

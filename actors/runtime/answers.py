@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from actors.errors import ConfigurationError, Rejected, UsageError, show_bytes
-from actors.ports import InputRecord, Output
+from actors.errors import ConfigurationError, Rejected, UndecodableRecordError, UsageError, show_bytes
+from actors.ports import InputRecord, Output, TopicPartition
 from actors.runtime.asks import ASK, ASK_ID, DEADLINE, FAILED, OK, REJECTED, REPLY_TO, STATUS
 from actors.runtime.context import Context, Store, TaskState
 from actors.runtime.entries import newer_entry
@@ -27,6 +27,8 @@ _NONE, _FAILED, _PENDING = b"n", b"f", b"p"
 _KNOWN = (*_STATUS_OF, _PENDING)
 _MAX_REASON_BYTES = 4_000
 _MAX_DIGITS = 18
+MAX_HEADER_BYTES = 1_000
+"""A question's id, and where its answer goes: both come back in the answer and are kept with it."""
 
 Handler = Callable[[Context, Any], Awaitable[Any]]
 
@@ -135,19 +137,37 @@ class _Request:
 
     @classmethod
     def of(cls, record: InputRecord) -> _Request | None:
-        """Give it, None for a message that isn't a question."""
+        """Give it, None for a message that isn't a question, or not one that can be answered."""
         if not record.headers:
             return None
         headers = dict(record.headers)
-        if not headers.get(ASK):
+        asked, reply_to = headers.get(ASK), headers.get(REPLY_TO) or b""
+        id = headers.get(ASK_ID) or asked
+        if not asked or not id or max(len(asked), len(id)) > MAX_HEADER_BYTES:
             return None
         deadline = headers.get(DEADLINE) or b""
         is_number = deadline.isdigit() and len(deadline) <= _MAX_DIGITS
-        deadline_ms, reply_to = int(deadline) if is_number else None, headers.get(REPLY_TO) or b""
-        id = headers.get(ASK_ID)
-        if id:
-            return cls(id, reply_to, deadline_ms, older_id=headers[ASK])
-        return cls(headers[ASK], reply_to, deadline_ms)
+        # An address that is too long isn't one.
+        reply_to = reply_to if len(reply_to) <= MAX_HEADER_BYTES else b""
+        return cls(id, reply_to, int(deadline) if is_number else None, older_id=None if id == asked else asked)
+
+
+def _check(record: InputRecord, source: TopicPartition) -> None:
+    """See that a message isn't a question whose answer couldn't carry its id.
+
+    Raises:
+        UndecodableRecordError: it is.
+    """
+    size = max((len(raw or b"") for name, raw in record.headers if name in (ASK, ASK_ID)), default=0)
+    if size > MAX_HEADER_BYTES:
+        raise UndecodableRecordError(
+            f"it is a question that can't be answered: its id, in the header {ASK} or {ASK_ID}, has {size} "
+            f"bytes, more than {MAX_HEADER_BYTES}",
+            topic=source.topic,
+            partition=source.partition,
+            offset=record.offset,
+            key=record.key,
+        )
 
 
 class AnswerLater(msgspec.Struct, frozen=True):
@@ -192,6 +212,8 @@ class Answers:
         async def handle(ctx: Context, message: Any) -> None:
             request = _Request.of(ctx._record)
             if request is None:
+                if ctx._record.headers:
+                    _check(ctx._record, ctx._working("answer").source)
                 await handler(ctx, message)
             else:
                 await self._answer(ctx, message, request, handler)
@@ -322,11 +344,14 @@ class Answers:
     def _give(self, state: TaskState, request: _Request, answer: bytes, *, is_kept: bool = True) -> None:
         """Keep an answer, unless it isn't to be kept, and send it."""
         limit = min(state.max_record_bytes[self._store.name], state.resolve_output(self._reply_topic).max_record_bytes)
-        if len(answer) + 2 * len(request.id) + len(request.reply_to) + RECORD_OVERHEAD_BYTES > limit:
-            answer = _FAILED + _cut(
-                f"the message was handled, but the answer of {len(answer)} bytes doesn't fit into "
-                f"max.message.bytes={limit} of {self._reply_topic} or of the changelog of {self._store.name}"
-            )
+        room = limit - 2 * len(request.id) - len(request.reply_to) - RECORD_OVERHEAD_BYTES
+        if len(answer) > room:
+            if not answer.startswith((_FAILED, b"r")):
+                answer = _FAILED + _cut(
+                    f"the message was handled, but the answer of {len(answer)} bytes doesn't fit into "
+                    f"max.message.bytes={limit} of {self._reply_topic} or of the changelog of {self._store.name}"
+                )
+            answer = answer[: max(1, room)]
         if is_kept:
             self._store.write_raw(state, request.id, answer, self._store.ttl_ms)
         elif state.overlays[self._store].get(request.id) is not None:
@@ -340,10 +365,10 @@ class Answers:
         count = state.resolve_output(self._reply_topic).partition_count
         if topic != self._reply_topic or not _is_below(number, count):
             logger.warning(
-                "%s: question %r wants its answer at %r, which isn't a partition of %s: it gets none",
+                "%s: question %r wants its answer at %s, which isn't a partition of %s: it gets none",
                 state.source,
                 request.id,
-                request.reply_to,
+                show_bytes(request.reply_to, 400),
                 self._reply_topic,
             )
             return

@@ -58,6 +58,7 @@ OK, REJECTED, FAILED = "ok", "rejected", "failed"
 REPLY_PARTITIONS = 8
 REPLY_CONFIG = {"cleanup.policy": "delete", "retention.ms": "3600000"}
 """How the topic of answers is made: an asker reads only what comes after its question."""
+MAX_CHAIN_BYTES = 256 * 1024
 MAX_QUESTIONS = 10_000
 """How many questions of one process may be without an answer."""
 RETRY_S = 0.1
@@ -253,8 +254,10 @@ def _chain_in(ctx: Context) -> list[Link]:
     if raw is None:
         return []
     try:
+        if len(raw) > MAX_CHAIN_BYTES:
+            raise ValueError(f"it has {len(raw)} bytes")
         return [(str(actor), int(partition), str(key)) for actor, partition, key in json.loads(raw)]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         logger.warning("%s offset %d: the header %s is not ours: %s", ctx.topic, ctx.offset, CHAIN, show_bytes(raw))
         return []
 

@@ -25,12 +25,14 @@ class Cautions:
         careful_turns_s: turns are committed one by one until then, by the monotonic clock.
         condemned: by offset, or a turn's id, why the broker refuses what a message led to.
         sweep_after_s: nothing expired is removed before.
+        went_back: by store, what a commit found that shows that its changelog lost records.
     """
 
     careful_until: int = 0
     careful_turns_s: float = 0.0
     condemned: dict[str | int, RecordError] = field(default_factory=dict)
     sweep_after_s: float = 0.0
+    went_back: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)

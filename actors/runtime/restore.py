@@ -8,6 +8,10 @@ A store without a position may begin from a seed, whose content is that of the l
 checkpoint from the moment before its maker began to read: too old a one isn't taken, and like any other checkpoint it
 is given up when deletes may have escaped it by the end of the restore. One that can't be used costs a line in the log.
 
+A changelog may lose its tail: in an unclean leader election, or with a broker's disk. Then it ends before the store's
+position, or others have written since and the records before the position aren't those that the store has seen. Both
+are looked for before anything is written; `LostChangelog` says what happens then (`actors.runtime.lost`).
+
 If the process dies in here, the store holds a prefix of the log's effects with the position of that prefix, and
 keeps the wall time of the checkpoint that the restore began from: the age that matters for missed deletes is the age of
 the oldest content.
@@ -20,8 +24,16 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from actors._core.takeover import LogBounds, Restore, missed_tombstones, plan_restore, why_no_seed
-from actors.errors import RestoreError
+from actors._core.takeover import (
+    LogBounds,
+    LostChangelog,
+    Restore,
+    missed_tombstones,
+    plan_restore,
+    why_no_seed,
+    why_rewritten,
+)
+from actors.errors import LostChangelogError, RestoreError
 from actors.ports import Clock, LogRecord, Logs, Seed, Seeds, TopicPartition
 from actors.runtime.meters import RestoreMeter
 from actors.runtime.state import Restored
@@ -39,6 +51,10 @@ LONG_READS_AT_ONCE = 4
 make all of them late."""
 
 
+LOOK_BACK = 200
+"""How many offsets before a position are looked at for records that the store hasn't seen."""
+
+
 @dataclass(frozen=True, slots=True)
 class Changelog:
     """A store's changelog topic as the broker has it."""
@@ -52,12 +68,24 @@ class Changelog:
 
 
 class Restorer:
-    """Restores the stores of one worker, empty ones from `seeds` if there are some."""
+    """Restores the stores of one worker, empty ones from `seeds` if there are some.
 
-    def __init__(self, logs: Logs, clock: Clock, *, clock_skew_margin_ms: int, seeds: Seeds | None = None) -> None:
+    `lost` says what happens with a store whose changelog lost records.
+    """
+
+    def __init__(
+        self,
+        logs: Logs,
+        clock: Clock,
+        *,
+        clock_skew_margin_ms: int,
+        seeds: Seeds | None = None,
+        lost: LostChangelog = LostChangelog.REBUILD,
+    ) -> None:
         self._logs = logs
         self._clock = clock
         self._seeds = seeds
+        self._lost = lost
         self._margin_ms = clock_skew_margin_ms
         self._long_reads = asyncio.Semaphore(LONG_READS_AT_ONCE)
         self._reading = 0
@@ -68,11 +96,31 @@ class Restorer:
         return self._reading > 0
 
     async def restore(
-        self, store: PartitionStore, changelog: Changelog, partition: int, meter: RestoreMeter | None = None
+        self,
+        store: PartitionStore,
+        changelog: Changelog,
+        partition: int,
+        meter: RestoreMeter | None = None,
+        *,
+        owner_epoch: int | None = None,
+        doubt: str | None = None,
     ) -> Restored:
         """Read what the store lacks; build it anew where its checkpoint can't be continued. `meter` is told how far.
 
+        Args:
+            store: the store.
+            changelog: its topic.
+            partition: of both.
+            meter: counts what is read.
+            owner_epoch: of the last owner, None if that isn't known. A store that was the last owner's own needs no
+                look at the records before its position.
+            doubt: what a commit found that shows that the changelog lost records.
+
+        Returns:
+            The store at the log's end; `is_ahead` if it has records that the changelog lost and wasn't touched.
+
         Raises:
+            LostChangelogError: the changelog lost records, and no operator has chosen what to do.
             RestoreError: the log changed under the read, or reading took longer than deletes are kept.
         """
         source = TopicPartition(changelog.topic, partition)
@@ -86,18 +134,81 @@ class Restorer:
         if position is None and self._seeds is not None:
             position = await self.begin_from_seed(store, changelog, partition, bounds)
             plan = plan_restore(position, bounds, changelog.topic_id)
-        restored = await self._read(store, source, plan, begin_position(position, plan, asked_ms, changelog), meter)
+        if position is None:
+            begin = begin_position(None, plan, asked_ms, changelog)
+            restored = await self._read(store, source, plan, begin, meter, plan.start)
+        else:
+            is_own = position.epoch == owner_epoch and plan.start == plan.end
+            start = plan.start if is_own else max(bounds.start, plan.start - LOOK_BACK)
+            found = await self._read_on(store, source, plan, position, meter, start, doubt)
+            if found is None:
+                if self._lost is LostChangelog.RESTORE:
+                    return Restored(store, position, is_empty=False, is_ahead=True)
+                asked_ms, position = self._clock.wall_ms(), None
+                found, plan = await self._read_all(store, changelog, source, asked_ms, meter)
+            restored = found
         if position is not None and self._missed(plan, changelog, position.wall_time_ms, self._margin_ms):
             await self._wipe(store, source, "its checkpoint is older than deletes are kept, some may have escaped it")
             asked_ms, position = self._clock.wall_ms(), None
-            plan = plan_restore(None, await self._logs.bounds(source), changelog.topic_id)
-            restored = await self._read(store, source, plan, begin_position(None, plan, asked_ms, changelog), meter)
+            restored, plan = await self._read_all(store, changelog, source, asked_ms, meter)
         if position is None and self._missed(plan, changelog, asked_ms, 0):
             raise RestoreError(
                 f"{source}: reading all of it took longer than delete.retention.ms={changelog.delete_retention_ms}, "
                 "deletes may have escaped it: raise the topic's setting"
             )
         return replace(restored, position=replace(restored.position, wall_time_ms=asked_ms))
+
+    async def _read_on(
+        self,
+        store: PartitionStore,
+        source: TopicPartition,
+        plan: Restore,
+        position: Position,
+        meter: RestoreMeter,
+        start: int,
+        doubt: str | None,
+    ) -> Restored | None:
+        """Read what is behind the store's position, None where the log lost what is before it.
+
+        The store is empty then if it is to be rebuilt, else as it was.
+
+        Raises:
+            LostChangelogError: no operator has chosen what to do.
+        """
+        try:
+            lost = plan.lost or doubt
+            if lost is None:
+                return await self._read(store, source, plan, position, meter, start)
+        except _RewrittenError as error:
+            lost = str(error)
+        if self._lost is LostChangelog.STOP:
+            raise LostChangelogError(_choice(source, lost))
+        if self._lost is LostChangelog.REBUILD:
+            await self._wipe(store, source, lost)
+        return None
+
+    async def _read_all(
+        self, store: PartitionStore, changelog: Changelog, source: TopicPartition, asked_ms: int, meter: RestoreMeter
+    ) -> tuple[Restored, Restore]:
+        """Read the whole log into an empty store."""
+        plan = plan_restore(None, await self._logs.bounds(source), changelog.topic_id)
+        begin = begin_position(None, plan, asked_ms, changelog)
+        return await self._read(store, source, plan, begin, meter, plan.start), plan
+
+    async def why_lost(self, position: Position, source: TopicPartition, bounds: LogBounds) -> str | None:
+        """Tell why the log lacks what a copy of this position has, if the copy is to be rebuilt; None if it doesn't.
+
+        Raises:
+            LostChangelogError: it does, and the copy isn't to be rebuilt: only an owner writes anything back.
+        """
+        why = plan_restore(position, bounds, position.changelog_id).lost
+        if why is None:
+            start = max(bounds.start, position.changelog_offset - LOOK_BACK)
+            async for records, _ in self._logs.read(source, start, position.changelog_offset):
+                why = why or _why_rewritten(position, records)
+        if why is not None and self._lost is not LostChangelog.REBUILD:
+            raise LostChangelogError(_choice(source, why))
+        return why
 
     def _missed(self, plan: Restore, changelog: Changelog, since_ms: int, margin_ms: int) -> bool:
         return missed_tombstones(
@@ -140,6 +251,9 @@ class Restorer:
             raise SeedError(f"it is of topic {seed.changelog}")
         if seed.partition_count != changelog.partition_count:
             raise SeedError(f"it is of {seed.partition_count} partitions, the topic has {changelog.partition_count}")
+        if self._lost is not LostChangelog.REBUILD and plan_restore(seed.position, bounds, changelog.topic_id).lost:
+            # The seed has what the changelog lost: it is for the operator to choose.
+            return
         why = why_no_seed(
             seed.position,
             bounds,
@@ -156,25 +270,49 @@ class Restorer:
         await finish_in_thread(store.wipe)
 
     async def _read(
-        self, store: PartitionStore, source: TopicPartition, plan: Restore, begin: Position, meter: RestoreMeter
+        self,
+        store: PartitionStore,
+        source: TopicPartition,
+        plan: Restore,
+        begin: Position,
+        meter: RestoreMeter,
+        start: int,
     ) -> Restored:
         meter.begins(plan.start, plan.end)
         if plan.end - plan.start <= LONG_READ:
-            return await self._read_now(store, source, plan, begin, meter)
+            return await self._read_now(store, source, plan, begin, meter, start)
         self._reading += 1
         try:
             async with self._long_reads:
-                return await self._read_now(store, source, plan, begin, meter)
+                return await self._read_now(store, source, plan, begin, meter, start)
         finally:
             self._reading -= 1
 
     async def _read_now(
-        self, store: PartitionStore, source: TopicPartition, plan: Restore, begin: Position, meter: RestoreMeter
+        self,
+        store: PartitionStore,
+        source: TopicPartition,
+        plan: Restore,
+        begin: Position,
+        meter: RestoreMeter,
+        start: int,
     ) -> Restored:
-        """Read, and give each chunk to the store at once: in a thread that would hold the loop up as long."""
+        """Read, and give each chunk to the store at once: in a thread that would hold the loop up as long.
+
+        What lies between `start` and where the plan starts is only looked at.
+        """
         position, count = begin, 0
         started_s = self._clock.monotonic()
-        async for records, next_offset in self._logs.read(source, plan.start, plan.end):
+        async for found, next_offset in self._logs.read(source, start, plan.end):
+            records = found
+            if start < plan.start:
+                why = _why_rewritten(begin, found)
+                if why is not None:
+                    raise _RewrittenError(why)
+                records = [record for record in found if record.offset >= plan.start]
+                start = next_offset
+                if next_offset <= plan.start:
+                    continue
             writes, newest = stored_writes(records)
             position = advance(position, newest, next_offset)
             store.load(writes, _unfinished(position, plan))
@@ -187,6 +325,31 @@ class Restorer:
             seconds = max(self._clock.monotonic() - started_s, 1e-6)
             logger.info("%s: restored %d records in %.2f s", source, count, seconds)
         return Restored(store, position, is_empty=position.epoch == 0 and count == 0)
+
+
+class _RewrittenError(Exception):
+    """The log has other records before the store's position than the store has seen."""
+
+
+def _choice(source: TopicPartition, lost: str) -> str:
+    return (
+        f"{source}: {lost}. The topic lost records that this worker's store has, as in an unclean leader election. To "
+        "keep the store and write what is missing back to the topic, start the partition's owner once with "
+        'lost_changelog="restore"; to rebuild the store from what the topic has, which drops what was lost, with '
+        'lost_changelog="rebuild" (both also as LOST_CHANGELOG in the environment). The store is left as it is until '
+        "then"
+    )
+
+
+def _why_rewritten(position: Position, records: Iterable[LogRecord]) -> str | None:
+    for record in records:
+        if record.offset >= position.changelog_offset:
+            break
+        # As in `stored_writes`, what has no key is no state.
+        why = None if record.key is None else why_rewritten(position, record.offset, stamp_of(record.headers))
+        if why is not None:
+            return why
+    return None
 
 
 def begin_position(position: Position | None, plan: Restore, since_ms: int, changelog: Changelog) -> Position:
@@ -230,6 +393,12 @@ def _stamp(headers: Iterable[tuple[str, bytes]]) -> bytes:
         if name == STAMP_HEADER:
             stamp = value
     return stamp
+
+
+def stamp_of(headers: Iterable[tuple[str, bytes]]) -> bytes:
+    """Give a record's stamp as the store keeps it: an empty one for another program's record."""
+    stamp = _stamp(headers)
+    return stamp if len(stamp) == STAMP_BYTES else NO_STAMP
 
 
 def _unfinished(position: Position, plan: Restore) -> Position:

@@ -19,14 +19,12 @@ Deletes. A copy's wall time is when it was last known to be all that the log hel
     anew, and so is one that the log doesn't reach back to.
 Death. At any point there is a prefix with its position and its wall time. A bulk load that wasn't settled loses its
     newest chunks, whole ones. The worker's next life follows on, or takes over, from there.
-Brokers away, a full disk, a damaged store: a copy whose changelog doesn't say where it ends, or whose store fails, is
-    left alone for a while; the others go on. No error of a copy ends the worker, whose own tasks don't need it.
+A log that lost records. The copy that has them isn't touched until the operator lets it be rebuilt.
+Brokers away, a full disk, a damaged store: such a copy is left alone for a while; the others go on. No error of a copy
+    ends the worker.
 
-Copies come last: while a task of this worker has much to restore they wait, and where tasks run they take
-half of the event loop's time. One consumer reads for all of them.
-
-A warm-up copy is warm when it lacks no more than is acceptable. Then the worker asks for a rebalance
-(`actors.runtime.asking`).
+Copies wait while a task restores, and take half of the event loop's time at most. One consumer reads for all of them.
+A warm-up copy is warm when it lacks no more than is acceptable; see `actors.runtime.asking`.
 """
 
 from __future__ import annotations
@@ -42,10 +40,10 @@ from actors._core.assign import Task as TaskId
 from actors._core.placement import Copies
 from actors._core.takeover import LogBounds, plan_restore
 from actors._core.views import why_rebuild
-from actors.errors import BrokerUnavailableError, RestoreError, UnreadableLogError
+from actors.errors import BrokerUnavailableError, LostChangelogError, RestoreError, UnreadableLogError
 from actors.ports import Clock, Following, LogRecord, StoreProvider, TopicPartition
 from actors.runtime.asking import Asking
-from actors.runtime.copy_ends import Answers, Ends, StandbyLogs
+from actors.runtime.copy_ends import ANSWER_S, Answers, Ends, StandbyLogs
 from actors.runtime.copy_states import CopyState, Role, StoreCopy, TaskCopy
 from actors.runtime.restore import LONG_READ, Changelog, begin_position, stored_writes
 from actors.runtime.spec import ActorSpec
@@ -82,6 +80,7 @@ class Surroundings:
         is_restoring: whether a task has much to restore.
         ask_for_rebalance: makes this member join the group anew.
         begin_from_seed: puts a seed into an empty store; see `actors.runtime.restore.Restorer`.
+        why_lost: tells why a store has records that its log lost, if it is to be rebuilt then; likewise.
     """
 
     is_free: Callable[[TopicPartition], bool]
@@ -89,6 +88,7 @@ class Surroundings:
     is_restoring: Callable[[], bool]
     ask_for_rebalance: Callable[[], None]
     begin_from_seed: Callable[[PartitionStore, Changelog, int, LogBounds], Awaitable[Position | None]] | None = None
+    why_lost: Callable[[Position, TopicPartition, LogBounds], Awaitable[str | None]] | None = None
 
 
 class _RebuildError(Exception):
@@ -367,6 +367,8 @@ class Standbys:
         self._ask()
 
     async def _looked(self, copy: TaskCopy, one: StoreCopy, asked_ms: int, bounds: LogBounds) -> None:
+        if one.position.changelog_offset > bounds.end:
+            await self._why_lost(one.position, one.source, bounds, one.changelog.topic_id)
         why = self._why(one.position, bounds, one.changelog)
         if why is not None:
             raise _RebuildError(copy, one, why)
@@ -442,8 +444,8 @@ class Standbys:
         with self._suspecting(*place):
             position = store.position()
         if position is not None:
-            why = self._why(position, bounds, changelog)
-            if why is not None:
+            lost = await self._why_lost(position, source, bounds, changelog.topic_id)
+            if (why := lost or self._why(position, bounds, changelog)) is not None:
                 await self._wipe(store, changelog.store, source, why)
                 position = None
         if position is None:
@@ -463,6 +465,12 @@ class Standbys:
             is_bulk=bounds.end - position.changelog_offset > LONG_READ,
         )
         copy.stores.append(one)
+
+    async def _why_lost(self, at: Position, source: TopicPartition, bounds: LogBounds, topic_id: str) -> str | None:
+        if self._around.why_lost is None or at.changelog_id != topic_id:
+            return None
+        async with asyncio.timeout(ANSWER_S):
+            return await self._around.why_lost(at, source, bounds)
 
     async def _begin_from_seed(
         self, store: PartitionStore, changelog: Changelog, partition: int, bounds: LogBounds
@@ -555,7 +563,7 @@ class Standbys:
         """Have a store that fails stop nothing but its own copy, for a while that gets longer."""
         try:
             yield
-        except (StoreError, OSError, UnreadableLogError) as error:
+        except (StoreError, LostChangelogError, OSError, UnreadableLogError) as error:
             if task in self._held:
                 self._drop(task)
             _, before_s = self._pauses.get(task, (0.0, 0.0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from actors.errors import OutcomeUnknownError
+from actors.errors import LogWentBackError, OutcomeUnknownError
 from actors.runtime.threads import finish_in_thread
 from stores._core.record import Position
 from stores.ports import PartitionStore
@@ -17,11 +17,15 @@ write), so a thread frees nobody; it only keeps the loop's timers honest when a 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A store at the end of its changelog; `position.source_offset` is what the state itself knows of the input."""
+    """A store at the end of its changelog; `position.source_offset` is what the state itself knows of the input.
+
+    `is_ahead` says that it isn't there: it has records that the changelog lost.
+    """
 
     store: PartitionStore
     position: Position
     is_empty: bool
+    is_ahead: bool = False
 
     async def write(
         self,
@@ -36,10 +40,18 @@ class Restored:
         """Write what a transaction made durable, `count` writes. `changelog_offset` None means: it has no new record.
 
         `wall_time_ms` is from before the transaction: its success proves that the task was the owner then.
+
+        Raises:
+            LogWentBackError: the new records don't lie behind what the store has; nothing is written.
         """
         before = self.store.position()
         if before is None:
             raise OutcomeUnknownError("the store lost its position")
+        if changelog_offset is not None and changelog_offset <= before.changelog_offset:
+            raise LogWentBackError(
+                f"a commit's records end at offset {changelog_offset}, before the checkpoint at "
+                f"{before.changelog_offset}"
+            )
         position = Position(
             source_offset=source_offset,
             changelog_offset=before.changelog_offset if changelog_offset is None else changelog_offset,

@@ -41,9 +41,18 @@ from actors.errors import (
     TakeoverRefusedError,
     TaskError,
 )
-from actors.ports import CommitBatch, Identity, InputRecord, OwnerRecord, TaskLog, TopicPartition
+from actors.ports import (
+    ChangelogWrites,
+    CommitBatch,
+    Identity,
+    InputRecord,
+    OwnerRecord,
+    TaskLog,
+    TopicPartition,
+)
 from actors.runtime.context import Store
 from actors.runtime.inbox import Inbox
+from actors.runtime.lost import write_back
 from actors.runtime.meters import TaskMeters
 from actors.runtime.ownership import Ownership
 from actors.runtime.parallel import ParallelTenure
@@ -384,9 +393,9 @@ class Task:
         self._ownership.advance(Event.LOOKED)
         if self._services.let_go is not None:
             await self._services.let_go(self.spec.name, self.partition)
-        self._stores = [await self._restore(store) for store in self.spec.stores]
-        self._ownership.advance(Event.RESTORED)
         mark = parse_mark(committed.metadata) if committed is not None else None
+        self._stores = [await self._restore(store, mark) for store in self.spec.stores]
+        self._ownership.advance(Event.RESTORED)
         finished = set()
         if committed is not None and mark is not None:
             finished = decode_finished(committed.offset, mark.finished)
@@ -411,13 +420,20 @@ class Task:
         self._ownership.advance(Event.CLAIMED)
         self._begin(progress)
 
-    async def _restore(self, store: Store[Any, Any]) -> Restored:
+    async def _restore(self, store: Store[Any, Any], mark: CommitMark | None) -> Restored:
         held = await self._services.stores.open(store.name, self.partition)
         clock, seconds = self._services.clock, None
         began_s, meter = clock.monotonic(), self.meters.restore_begins(store.name, clock.wall_ms())
         try:
             changelog = self.spec.changelogs[store.name]
-            restored = await self._services.restorer.restore(held, changelog, self.partition, meter)
+            restored = await self._services.restorer.restore(
+                held,
+                changelog,
+                self.partition,
+                meter,
+                owner_epoch=None if mark is None else mark.epoch,
+                doubt=self._ownership.cautions.went_back.get(store.name),
+            )
             seconds = clock.monotonic() - began_s
         finally:
             self.meters.restore_ended(meter, seconds)
@@ -451,8 +467,11 @@ class Task:
             replace(held, position=replace(held.position, source_offset=progress.reached, epoch=epoch))
             for held in self._stores
         ]
-        for held in claimed:
-            await finish_in_thread(held.store.apply, [], held.position)
+        for number, (store, held) in enumerate(zip(self.spec.stores, claimed, strict=True)):
+            if held.is_ahead:
+                claimed[number] = await self._write_back(store.name, held, progress)
+            else:
+                await finish_in_thread(held.store.apply, [], held.position)
         self._stores = claimed
 
     async def _commit_claim(self, progress: Progress, epoch: int, *, input_offset: int | None) -> OwnerRecord:
@@ -469,10 +488,40 @@ class Task:
         )
         return record
 
+    async def _write_back(self, store: str, held: Restored, progress: Progress) -> Restored:
+        """Write what a changelog lost back to it. Only then the store's position is that of the new epoch."""
+        services, changelog = self._services, self.spec.changelogs[store]
+        target, partition = TopicPartition(changelog.topic, self.partition), self.partition
+
+        async def commit(writes: ChangelogWrites) -> int:
+            batch = CommitBatch(
+                source=self.source,
+                next_offset=progress.next_offset,
+                metadata=self._ownership.mark(progress),
+                changelogs={changelog.topic: writes},
+            )
+            return (await self._log.commit(batch)).changelog_offsets[changelog.topic]
+
+        folded = await services.stores.open(f"{store}~log", partition)
+        try:
+            return await write_back(
+                held,
+                folded,
+                target,
+                logs=services.logs,
+                commit=commit,
+                delete_retention_ms=changelog.delete_retention_ms,
+                now_ms=services.clock.wall_ms(),
+                max_bytes=self._settings.policy.max_bytes,
+            )
+        finally:
+            await services.stores.discard(f"{store}~log", partition)
+
     def _begin(self, progress: Progress) -> None:
         make = ParallelTenure if self.spec.concurrency > 1 else Tenure
         self._inbox.doubt = None
         self._inbox.delivered = progress.next_offset
+        self._ownership.cautions.went_back.clear()
         self.meters.takeovers += 1
         self._tenure = make(self._ownership, self._stores, progress)
         offset = progress.next_offset

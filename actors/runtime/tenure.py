@@ -28,7 +28,7 @@ from operator import attrgetter
 
 from actors._core.lifecycle import Event
 from actors._core.progress import Progress
-from actors.errors import CommitRefusedError, RecordError, RefusedRecordError, RestoreError
+from actors.errors import CommitRefusedError, LogWentBackError, RecordError, RefusedRecordError, RestoreError
 from actors.ports import CommitBatch, InputRecord, Output
 from actors.runtime.context import Context, Store, TaskState, enter_message
 from actors.runtime.expiry import Sweeper
@@ -495,14 +495,18 @@ class Tenure:
         ownership.is_storing = True
         for (store, _), (held, overlay, writes) in zip(self._overlays, frozen, strict=True):
             topic = spec.changelogs[store.name].topic
-            await held.write(
-                ((key, stamped(entry)) for key, entry in writes.items()),
-                len(writes),
-                source_offset=reached,
-                changelog_offset=receipt.changelog_offsets.get(topic),
-                wall_time_ms=began_ms,
-                epoch=ownership.epoch,
-            )
+            try:
+                await held.write(
+                    ((key, stamped(entry)) for key, entry in writes.items()),
+                    len(writes),
+                    source_offset=reached,
+                    changelog_offset=receipt.changelog_offsets.get(topic),
+                    wall_time_ms=began_ms,
+                    epoch=ownership.epoch,
+                )
+            except LogWentBackError as error:
+                self._cautions.went_back[store.name] = str(error)
+                raise
             overlay.settle()
         self.committed_offset = next_offset
         ownership.failures = 0

@@ -27,7 +27,7 @@ from actors._faust.codecs import resolve
 from actors.errors import BrokerUnavailableError
 from actors.ports import Answer, Question
 from actors.runtime.answers import AnswerTypes
-from actors.runtime.asks import ASK, DEADLINE, REPLY_TO, STATUS, Waiting
+from actors.runtime.asks import ASK, CHAIN, DEADLINE, REPLY_TO, STATUS, Waiting
 from actors.testing import ActorTestDriver
 
 SECOND = timedelta(seconds=1)
@@ -539,3 +539,34 @@ async def test_too_many_questions_at_a_time_wait_for_their_turn():
     with waiting.question(question("q2")) as again:
         waiting.fail(ValueError("closed"))
         assert isinstance(again.exception(), ValueError)
+
+
+@pytest.mark.parametrize("long", [ASK, REPLY_TO, CHAIN, DEADLINE])
+def test_a_question_with_a_header_that_is_too_long_is_the_actors_bad_record_at_most(long, caplog):
+    app = an_app()
+    topic, skips = app.topic("in", key_type=str, value_type=int), OnError(then="skip", dead_letters=True)
+
+    @app.actor(topic, on_error=skips)
+    def fine(ctx, number) -> int:
+        return number
+
+    with ActorTestDriver(app) as driver:
+        driver.send(topic, key="a", value=1, headers={**asked(b"q1"), long: b"[" * 2_000_000})
+        driver.send(topic, key="a", value=2, headers=asked(b"q2"))
+        assert [question for question, _, _ in replies(driver)][-1] == b"q2"
+        assert driver.ask(fine, "b", 3) == 3
+    assert ("can't be answered" in caplog.text) == (long == ASK)
+
+
+def test_a_reason_that_is_larger_than_the_topic_of_answers_takes_is_cut(monkeypatch):
+    app = an_app()
+    topic = app.topic("in", key_type=str, value_type=int)
+
+    @app.actor(topic, on_error=OnError(then="skip"))
+    def fails(ctx, number) -> int:
+        raise ValueError("x" * 2_000_000)
+
+    with ActorTestDriver(app) as driver:
+        monkeypatch.setattr("actors.runtime.answers._MAX_REASON_BYTES", 3_000_000)
+        with pytest.raises(AskFailedError, match="xxx"):
+            driver.ask(fails, "a", 1)

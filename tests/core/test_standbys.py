@@ -11,7 +11,7 @@ import pytest
 
 from actors._core.assign import Task
 from actors._core.placement import Copies
-from actors._core.takeover import LogBounds
+from actors._core.takeover import LogBounds, LostChangelog
 from actors.ports import Seeds, TopicPartition
 from actors.runtime import standbys as module
 from actors.runtime.copy_states import Role
@@ -71,7 +71,7 @@ class World:
     def open(self, store: str, partition: int) -> MemoryStore:
         return self.disk.setdefault((store, partition), MemoryStore())
 
-    def start(self, seeds: Seeds | None = None) -> Standbys:
+    def start(self, seeds: Seeds | None = None, lost: LostChangelog = LostChangelog.STOP) -> Standbys:
         world, topic = self, self.cluster.topic(LOG)
 
         class Logs(FakeTopicLogs):
@@ -80,7 +80,7 @@ class World:
                 return await super().follow(positions)
 
         logs = Logs(self.cluster, self.network, chunk_records=50)
-        restorer = Restorer(logs, self.clock, clock_skew_margin_ms=1000, seeds=seeds)
+        restorer = Restorer(logs, self.clock, clock_skew_margin_ms=1000, seeds=seeds, lost=lost)
         changelog = Changelog("counts", LOG, topic.topic_id, HOUR_MS, 1_000_000, len(topic.partitions))
         return Standbys(
             [Spec(changelog)],  # type: ignore[list-item]
@@ -95,6 +95,7 @@ class World:
                 is_restoring=lambda: self.restoring,
                 ask_for_rebalance=lambda: self.asked.append(self.clock.monotonic()),
                 begin_from_seed=restorer.begin_from_seed,
+                why_lost=restorer.why_lost,
             ),
         )
 
@@ -112,6 +113,11 @@ class World:
     def compact(self) -> None:
         for log in self.cluster.topic(LOG).partitions:
             log.compact(self.clock.wall_ms(), log.end)
+
+    def lose(self, end: int) -> None:
+        """Have the log lose its tail, as in an unclean leader election."""
+        log = self.cluster.topic(LOG).partitions[0]
+        log._records, log.end = [record for record in log._records if record.offset < end], end
 
     def end(self, partition: int = 0) -> int:
         return self.cluster.topic(LOG).partitions[partition].end
@@ -215,6 +221,38 @@ def test_nothing_is_written_that_isnt_committed(world: World) -> None:
         transactions.end("p", epoch, commit=False)
         world.put("b", "yes")
         await world.until(lambda: world.content() == {"b": "yes"})
+
+    world.run(test())
+
+
+@pytest.mark.parametrize("grows", [False, True])
+@pytest.mark.parametrize("lost", [LostChangelog.STOP, LostChangelog.RESTORE, LostChangelog.REBUILD])
+def test_a_copy_of_what_the_log_lost_is_kept_until_it_may_be_rebuilt(
+    world: World, caplog: pytest.LogCaptureFixture, lost: LostChangelog, grows: bool
+) -> None:
+    async def test() -> None:
+        world.fill(20)
+        world.copies.assign(standby(ZERO))
+        await world.until(lambda: world.position() == 20)
+        before = world.content()
+        await world.copies.stop()
+        world.lose(10)
+        for number in range(20 if grows else 5):
+            world.put(f"new{number}", "1", epoch=2)
+        world.copies = world.start(lost=lost)
+        world.copies.assign(standby(ZERO))
+        world.copies.start()
+        if lost is LostChangelog.REBUILD:
+            await world.until(lambda: world.position() == world.end())
+            assert world.content() == {
+                **{f"k{number}": "1" for number in range(10)},
+                **{f"new{number}": "1" for number in range(20 if grows else 5)},
+            }
+            return
+        await asyncio.sleep(20)
+        assert world.content() == before
+        assert world.copies.stores_of("count", 0) is None
+        assert 'lost_changelog="rebuild"' in caplog.text
 
     world.run(test())
 

@@ -62,7 +62,6 @@ def test_a_checkpoint_restores_the_tail():
     [
         (position(50, changelog_id="b"), LogBounds(0, 90), "made anew"),
         (position(50), LogBounds(51, 90), "starts at 51"),
-        (position(50), LogBounds(0, 49), "ends at 49"),
     ],
 )
 def test_a_checkpoint_the_log_cannot_continue_is_wiped(checkpoint, bounds, word):

@@ -13,7 +13,7 @@ from random import Random
 from actors._core.commit import Backoff, CommitPolicy
 from actors._core.placement import PlacementRules
 from actors._core.policy import STOP_ON_ERROR
-from actors._core.takeover import ResetPolicy, StartRules
+from actors._core.takeover import LostChangelog, ResetPolicy, StartRules
 from actors.ports import Identity, TaskLog, TopicPartition
 from actors.runtime import worker as runtime_worker
 from actors.runtime.outputs import OutputTopic
@@ -217,7 +217,7 @@ class Node:
             worker.assigned(identity, partitions)
 
         sink = LateSource()
-        restorer = Restorer(logs, self.clock, clock_skew_margin_ms=SKEW_MARGIN_MS)
+        restorer = Restorer(logs, self.clock, clock_skew_margin_ms=SKEW_MARGIN_MS, lost=LostChangelog.STOP)
         spec = _spec(world, Host(process.name, self.clock))
         copies = self._copies[process] = NodeCopies(
             world,

@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaConsumer
 
 from actors._core.commit import Backoff, CommitPolicy
 from actors._core.lifecycle import State
-from actors._core.takeover import ResetPolicy, StartRules
+from actors._core.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._kafka.connection import Connection
 from actors._kafka.control import ControlPlane
 from actors._kafka.logs import KafkaLogs
@@ -226,6 +226,7 @@ class World:
         self.source = TopicPartition(self.input, 0)
         self.inputs: list[Any] = []
         self.has_store = True
+        self.timestamp_ms: int | None = None
         self.commit_deadline_s = COMMIT_DEADLINE_S
         self._changelog_id = ""
         self._open = contextlib.AsyncExitStack()
@@ -299,7 +300,7 @@ class World:
             group=control,
             logs=logs,
             owners=KafkaOwners(self.registry, logs),
-            restorer=Restorer(logs, clock, clock_skew_margin_ms=1000),
+            restorer=Restorer(logs, clock, clock_skew_margin_ms=1000, lost=LostChangelog.STOP),
             stores=stores,
             sink=sink,
             clock=clock,
@@ -329,7 +330,7 @@ class World:
             chain = f"{before} {ctx.offset}{owner}".strip()
             if self.has_store:
                 chains.set(ctx.key, chain)
-            ctx.send(self.out, key=ctx.key, value=chain)
+            ctx.send(self.out, key=ctx.key, value=chain, timestamp_ms=self.timestamp_ms)
 
         changelog = Changelog(STORE, self.changelog, self._changelog_id, 86_400_000, MAX_RECORD_BYTES, 1)
         return ActorSpec(

@@ -1,0 +1,172 @@
+"""Writes what a changelog lost back to it, from the store that still has it.
+
+The store and the whole log are compared key by key. A stamp tells which of two values is newer, so that what another
+owner wrote since the loss stays. A key that only the log has was deleted from the store, unless its stamp is above all
+that the store has seen. Nothing else may write to the log meanwhile: the task has fenced and claimed the partition.
+
+The records are written with the new owner's epoch. A copy that stands behind the loss finds them before its position
+with an epoch that it hasn't seen, and so learns that it can't be followed on.
+
+If the process dies in here, the store keeps the position from before the loss. The next takeover begins from the start:
+what was written back by then is equal in both, or newer in the log.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
+
+from actors.errors import LostChangelogError
+from actors.ports import ChangelogWrites, Logs, TopicPartition
+from actors.runtime.restore import stamp_of, stored_writes
+from actors.runtime.state import Restored
+from actors.runtime.threads import finish_in_thread
+from stores._core.overlay import WRITE_OVERHEAD_BYTES
+from stores._core.record import STAMP_BYTES, Position, decode_stamp, encode_stamp
+from stores._core.replay import NO_STAMP
+from stores.ports import PartitionStore
+
+logger = logging.getLogger(__name__)
+
+_DELETED, _THERE = b"\0", b"\1"
+"""What stands behind the stamp in the folded log: a delete has a stamp too."""
+_AGE_BYTES = 17
+"""Version, epoch and input offset at the front of a stamp: bytes that grow with time."""
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """Differences that go together: to the log, and to the store."""
+
+    to_log: dict[bytes, tuple[bytes, bytes | None]]
+    to_store: dict[bytes, bytes | None]
+    size: int = 0
+
+
+async def write_back(
+    held: Restored,
+    folded: PartitionStore,
+    source: TopicPartition,
+    *,
+    logs: Logs,
+    commit: Callable[[ChangelogWrites], Awaitable[int]],
+    delete_retention_ms: int,
+    now_ms: int,
+    max_bytes: int,
+) -> Restored:
+    """Bring log and store to the same content, and give the store with its new position.
+
+    Args:
+        held: the store, with the position that it shall have: the new owner's epoch and input offset.
+        folded: a store for the log's content, which is emptied first.
+        source: the changelog's partition.
+        logs: reads it.
+        commit: writes to it; gives the next offset.
+        delete_retention_ms: for how long the log keeps deletes.
+        now_ms: Unix milliseconds.
+        max_bytes: about how much goes into one commit.
+
+    Raises:
+        LostChangelogError: others have deleted keys since, and compaction may have removed the deletes.
+    """
+    store, before = held.store, held.store.position()
+    if before is None:
+        raise AssertionError("a store without a position is ahead of nothing")
+    bounds = await logs.bounds(source)
+    newest = await _fold(logs, source, bounds.start, bounds.end, folded)
+    if decode_stamp(newest).epoch > before.epoch and now_ms - before.wall_time_ms >= delete_retention_ms:
+        raise LostChangelogError(
+            f"{source}: others wrote to the topic since it lost records, and the store is older than "
+            f"delete.retention.ms={delete_retention_ms}: which keys were deleted isn't known any more. Rebuild the "
+            'store from the topic: start the worker once with lost_changelog="rebuild"'
+        )
+    end, count = bounds.end, 0
+    chunks = _differences(store, folded, before, held.position.epoch, max_bytes)
+    while (chunk := await finish_in_thread(next, chunks, None)) is not None:
+        if chunk.to_log:
+            end = await commit(chunk.to_log)
+            count += len(chunk.to_log)
+        await finish_in_thread(store.apply, list(chunk.to_store.items()), before)
+    position = replace(held.position, changelog_offset=end, wall_time_ms=now_ms)
+    await finish_in_thread(store.apply, [], position)
+    logger.warning("%s: wrote %d keys back that the topic had lost", source, count)
+    return replace(held, position=position, is_ahead=False)
+
+
+async def _fold(logs: Logs, source: TopicPartition, start: int, end: int, folded: PartitionStore) -> bytes:
+    """Put the last record of each key into an empty store; give the highest stamp."""
+    await finish_in_thread(folded.wipe)
+    newest, nowhere = NO_STAMP, Position(0, 0, 0, 0, "")
+    async for records, _ in logs.read(source, start, end):
+        _, newest_here = stored_writes(records)
+        newest = max(newest, newest_here)
+        folded.load(
+            [
+                (record.key, stamp_of(record.headers) + (_DELETED if record.value is None else _THERE + record.value))
+                for record in records
+                if record.key is not None
+            ],
+            nowhere,
+        )
+    await finish_in_thread(folded.settle)
+    return newest
+
+
+def _differences(
+    store: PartitionStore, folded: PartitionStore, before: Position, epoch: int, max_bytes: int
+) -> Iterator[_Chunk]:
+    chunk = _Chunk({}, {})
+    for key, own, logged in _side_by_side(store.scan(), folded.scan()):
+        if own is None and logged is not None:
+            if logged[STAMP_BYTES:] == _DELETED:
+                continue
+            if _is_unseen(logged, before):
+                chunk.to_store[key] = _value_of(logged)
+            else:
+                chunk.to_log[key] = _restamped(logged, epoch), None
+        elif own is not None and logged is not None and own[:_AGE_BYTES] < logged[:_AGE_BYTES]:
+            chunk.to_store[key] = _value_of(logged)
+        elif own is not None and (logged is None or own != _value_of(logged)):
+            # Of two records with one stamp, which timers write, the log has the older one: the store saw both.
+            stamp = _restamped(own, epoch)
+            chunk.to_log[key] = stamp, own[STAMP_BYTES:]
+            chunk.to_store[key] = stamp + own[STAMP_BYTES:]
+        else:
+            continue
+        chunk.size += len(key) + max(len(own or b""), len(logged or b"")) + WRITE_OVERHEAD_BYTES
+        if chunk.size >= max_bytes:
+            yield chunk
+            chunk = _Chunk({}, {})
+    if chunk.size:
+        yield chunk
+
+
+def _is_unseen(logged: bytes, before: Position) -> bool:
+    """Tell whether a record was written after the store's position."""
+    stamp = decode_stamp(logged)
+    return stamp.epoch > 0 and (stamp.epoch, stamp.source_offset) >= (before.epoch, before.source_offset)
+
+
+def _value_of(logged: bytes) -> bytes | None:
+    """Give what a store keeps of a folded record."""
+    start = STAMP_BYTES + len(_THERE)
+    return None if logged[STAMP_BYTES:start] == _DELETED else logged[:STAMP_BYTES] + logged[start:]
+
+
+def _restamped(stamped: bytes, epoch: int) -> bytes:
+    stamp = decode_stamp(stamped)
+    return encode_stamp(epoch, stamp.source_offset, stamp.expires_at_ms)
+
+
+def _side_by_side(
+    left: Iterator[tuple[bytes, bytes]], right: Iterator[tuple[bytes, bytes]]
+) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
+    """Give each key of two scans with what either has."""
+    merged = heapq.merge(((key, 0, raw) for key, raw in left), ((key, 1, raw) for key, raw in right))
+    for key, group in groupby(merged, key=itemgetter(0)):
+        found = {side: raw for _, side, raw in group}
+        yield key, found.get(0), found.get(1)

@@ -1,0 +1,253 @@
+"""A changelog that lost its tail, as in an unclean leader election: the store that has it isn't touched unasked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from actors._core.takeover import LostChangelog
+from actors.errors import LogWentBackError, LostChangelogError
+from actors.ports import ChangelogWrites, TopicPartition
+from actors.runtime.lost import write_back
+from actors.runtime.restore import Changelog, Restorer
+from actors.runtime.state import Restored
+from stores._core.record import STAMP_BYTES, STAMP_HEADER, Position, encode_stamp
+from stores.memory import MemoryStore
+from tests.logs import NOW_MS, Clock, Log, Record
+
+DAY_MS = 86_400_000
+CHANGELOG = Changelog("store", "app-store-changelog", "id", DAY_MS, 1_000_000, 4)
+SOURCE = TopicPartition(CHANGELOG.topic, 1)
+Write = tuple[bytes, bytes | None]
+
+
+@dataclass
+class World:
+    """A log, and owners who write to it and to their own stores as commits do: a marker follows each commit."""
+
+    log: Log = field(default_factory=lambda: Log([], end=0))
+    input: int = 0
+
+    def commit(self, store: MemoryStore, writes: Sequence[Write], *, epoch: int) -> None:
+        """Commit what one input led to."""
+        stamp = encode_stamp(epoch, self.input)
+        self.input += 1
+        for offset, (key, value) in enumerate(writes, self.log.end):
+            self.log.records.append(Record(offset, key, value, ((STAMP_HEADER, stamp),)))
+        self.log.end += len(writes)
+        position = Position(self.input, self.log.end, NOW_MS, epoch, CHANGELOG.topic_id)
+        store.apply([(key, None if value is None else stamp + value) for key, value in writes], position)
+        self.log.end += 1
+
+    def lose(self, end: int) -> None:
+        """Lose all from an offset on."""
+        self.log.records = [record for record in self.log.records if record.offset < end]
+        self.log.end = end
+
+    def restore(self, store: MemoryStore, lost: LostChangelog, **options: object) -> Restored:
+        restorer = Restorer(self.log, Clock(), clock_skew_margin_ms=1000, lost=lost)
+        return asyncio.run(restorer.restore(store, CHANGELOG, 1, **options))
+
+    def take_over(self, *, epoch: int, store: MemoryStore | None = None) -> MemoryStore:
+        """Have an owner restore its store, and claim."""
+        held = self.restore(MemoryStore() if store is None else store, LostChangelog.STOP)
+        held.store.apply([], replace(held.position, source_offset=self.input, epoch=epoch))
+        return held.store  # type: ignore[return-value]
+
+    def write_back(self, held: Restored, *, epoch: int, max_bytes: int = 1_000, commits: int = 1_000) -> Restored:
+        """Write back what was lost; after so many commits the process dies."""
+        left = commits
+
+        async def commit(writes: ChangelogWrites) -> int:
+            nonlocal left
+            if not left:
+                raise asyncio.CancelledError
+            left -= 1
+            for offset, (key, (stamp, value)) in enumerate(writes.items(), self.log.end):
+                self.log.records.append(Record(offset, key, value, ((STAMP_HEADER, stamp),)))
+            self.log.end += len(writes) + 1
+            return self.log.end - 1
+
+        claimed = replace(held, position=replace(held.position, source_offset=self.input, epoch=epoch))
+        work = write_back(
+            claimed,
+            MemoryStore(),
+            SOURCE,
+            logs=self.log,
+            commit=commit,
+            delete_retention_ms=DAY_MS,
+            now_ms=NOW_MS,
+            max_bytes=max_bytes,
+        )
+        return asyncio.run(work)
+
+    def folded(self) -> dict[bytes, bytes]:
+        """What the log holds."""
+        found: dict[bytes, bytes] = {}
+        for record in self.log.records:
+            found.pop(record.key, None)
+            if record.value is not None:
+                found[record.key] = record.value
+        return found
+
+
+def content(store: MemoryStore) -> dict[bytes, bytes]:
+    return {key: raw[STAMP_BYTES:] for key, raw in store.scan()}
+
+
+def owned() -> tuple[World, MemoryStore]:
+    """An owner whose last commits the log lost."""
+    world = World()
+    store = world.take_over(epoch=1)
+    world.commit(store, [(b"a", b"1"), (b"b", b"1"), (b"c", b"1")], epoch=1)
+    kept = world.log.end
+    world.commit(store, [(b"a", b"2"), (b"b", None)], epoch=1)
+    world.commit(store, [(b"d", b"2")], epoch=1)
+    world.lose(kept)
+    return world, store
+
+
+KEPT = {b"a": b"2", b"c": b"1", b"d": b"2"}
+
+
+def test_a_log_that_ends_before_the_store_stops_the_partition_and_names_the_choice() -> None:
+    world, store = owned()
+    with pytest.raises(LostChangelogError, match="ends at 4, before the checkpoint at 8") as refused:
+        world.restore(store, LostChangelog.STOP)
+    assert 'lost_changelog="restore"' in str(refused.value)
+    assert 'lost_changelog="rebuild"' in str(refused.value)
+    assert content(store) == KEPT
+
+
+def test_a_log_that_others_wrote_to_since_stops_the_partition() -> None:
+    """It is as long as before, or longer: only the records tell."""
+    world, store = owned()
+    other = world.take_over(epoch=2)
+    for number in range(3):
+        world.commit(other, [(b"e", b"%d" % number)], epoch=2)
+    position = store.position()
+    assert position is not None
+    assert position.changelog_offset <= world.log.end
+    with pytest.raises(LostChangelogError, match="rewritten before the checkpoint at 8 of epoch 1: offset 4 is of"):
+        world.restore(store, LostChangelog.STOP)
+    assert content(store) == KEPT
+
+
+def test_a_log_that_has_grown_to_the_very_same_end_stops_the_partition() -> None:
+    world, store = owned()
+    other = world.take_over(epoch=2)
+    world.commit(other, [(b"e", b"1"), (b"f", b"1"), (b"g", b"1"), (b"h", b"1")], epoch=2)
+    assert store.position().changelog_offset == world.log.end - 1  # type: ignore[union-attr]
+    with pytest.raises(LostChangelogError, match="rewritten"):
+        world.restore(store, LostChangelog.STOP, owner_epoch=2)
+
+
+def test_a_commit_whose_records_lie_before_the_store_is_noticed_at_once() -> None:
+    world, store = owned()
+    held = Restored(store, store.position(), is_empty=False)  # type: ignore[arg-type]
+    with pytest.raises(LogWentBackError, match="end at offset 5, before the checkpoint at 8"):
+        asyncio.run(held.write([], 0, source_offset=9, changelog_offset=5, wall_time_ms=NOW_MS, epoch=1))
+    world.lose(100)
+    with pytest.raises(LostChangelogError, match="what a commit found"):
+        world.restore(store, LostChangelog.STOP, doubt="what a commit found")
+
+
+def test_rebuild_takes_what_the_log_has() -> None:
+    world, store = owned()
+    held = world.restore(store, LostChangelog.REBUILD)
+    assert content(store) == world.folded() == {b"a": b"1", b"b": b"1", b"c": b"1"}
+    assert held.position.changelog_offset == world.log.end
+
+
+@pytest.mark.parametrize("max_bytes", [1, 1_000])
+def test_restore_writes_back_what_the_log_lost(max_bytes: int) -> None:
+    world, store = owned()
+    held = world.restore(store, LostChangelog.RESTORE)
+    assert held.is_ahead
+    held = world.write_back(held, epoch=2, max_bytes=max_bytes)
+    assert content(store) == world.folded() == KEPT
+    again = world.restore(store, LostChangelog.STOP)
+    assert content(store) == KEPT
+    assert content(world.take_over(epoch=3)) == KEPT
+    assert (again.position.epoch, again.position.source_offset) == (2, world.input)
+
+
+def test_what_others_wrote_since_stays() -> None:
+    world, store = owned()
+    other = world.take_over(epoch=2)
+    world.commit(other, [(b"a", b"9"), (b"c", None), (b"e", b"9")], epoch=2)
+    held = world.restore(store, LostChangelog.RESTORE)
+    assert held.is_ahead
+    world.write_back(held, epoch=3)
+    assert content(store) == world.folded() == {b"a": b"9", b"d": b"2", b"e": b"9"}
+    assert content(world.take_over(epoch=4, store=other)) == content(store)
+
+
+def test_a_store_that_stands_behind_what_was_written_back_notices() -> None:
+    """As a copy that followed the log for a while longer than the owner."""
+    world, store = owned()
+    copy = MemoryStore()
+    position = store.position()
+    assert position is not None
+    copy.apply([(b"z", encode_stamp(1, 1) + b"1")], replace(position, changelog_offset=6))
+    world.write_back(world.restore(store, LostChangelog.RESTORE), epoch=2)
+    with pytest.raises(LostChangelogError, match="rewritten"):
+        world.restore(copy, LostChangelog.STOP)
+
+
+def test_deletes_that_may_be_forgotten_since_leave_rebuild_alone() -> None:
+    world, store = owned()
+    other = world.take_over(epoch=2)
+    world.commit(other, [(b"c", None)], epoch=2)
+    position = store.position()
+    assert position is not None
+    store.apply([], replace(position, wall_time_ms=NOW_MS - DAY_MS))
+    held = world.restore(store, LostChangelog.RESTORE)
+    with pytest.raises(LostChangelogError, match="which keys were deleted isn't known any more"):
+        world.write_back(held, epoch=3)
+
+
+KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
+COMMITS = st.lists(
+    st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=1)), min_size=1, max_size=3, unique_by=lambda w: w[0]),
+    max_size=6,
+)
+
+
+@given(before=COMMITS, lost=COMMITS, since=COMMITS, dies_after=st.integers(0, 3))
+def test_a_write_back_that_dies_is_done_again(before: list, lost: list, since: list, dies_after: int) -> None:
+    """Whatever the log lost, and whoever wrote since: both sides end with the newest of each key."""
+    world = World()
+    store = world.take_over(epoch=1)
+    for writes in before:
+        world.commit(store, writes, epoch=1)
+    kept = world.log.end
+    for writes in lost:
+        world.commit(store, writes, epoch=1)
+    world.lose(kept)
+    expected = content(store)
+    other = world.take_over(epoch=2)
+    for writes in since:
+        world.commit(other, writes, epoch=2)
+        for key, value in writes:
+            expected.pop(key, None)
+            if value is not None:
+                expected[key] = value
+    held = world.restore(store, LostChangelog.RESTORE)
+    assert held.is_ahead == bool(lost), "a loss is noticed, and nothing else is taken for one"
+    if not lost:
+        assert content(store) == world.folded() == expected
+        return
+    try:
+        world.write_back(held, epoch=3, max_bytes=1, commits=dies_after)
+    except asyncio.CancelledError:
+        held = world.restore(store, LostChangelog.RESTORE)
+        assert held.is_ahead
+        world.write_back(held, epoch=4, max_bytes=1)
+    assert content(store) == world.folded() == expected
+    assert content(world.restore(store, LostChangelog.STOP).store) == expected  # type: ignore[arg-type]
