@@ -41,6 +41,7 @@ class Ownership:
 
     `is_storing` is true while what was committed goes into the stores: they and their positions may disagree then.
     `commit` is another object from one state to the next. `claimed` is what the registry says of this owner.
+    `backlog_end` is the input's end as the takeover saw it.
     """
 
     spec: ActorSpec
@@ -54,6 +55,7 @@ class Ownership:
     state: State = State.FENCING
     epoch: int = 0
     transaction: int = 0
+    backlog_end: int = 0
     failures: int = 0
     is_storing: bool = False
     commit: object = field(default_factory=object)

@@ -389,6 +389,7 @@ class Task:
         self._ownership.advance(Event.CONFIRMED)
         committed = await self._services.group.committed(self.source)
         bounds = await self._services.logs.bounds(self.source)
+        self._ownership.backlog_end = bounds.end
         self.meters.looked(None if committed is None else committed.offset, bounds.end)
         self._ownership.advance(Event.LOOKED)
         if self._services.let_go is not None:

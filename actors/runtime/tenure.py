@@ -30,6 +30,7 @@ from actors._core.lifecycle import Event
 from actors._core.progress import Progress
 from actors.errors import CommitRefusedError, LogWentBackError, RecordError, RefusedRecordError, RestoreError
 from actors.ports import CommitBatch, InputRecord, Output
+from actors.runtime.backlog import Backlog
 from actors.runtime.context import Context, Store, TaskState, enter_message
 from actors.runtime.expiry import Sweeper
 from actors.runtime.failures import refused, undecodable
@@ -95,6 +96,9 @@ class Tenure:
         )
         timers = self._messages.tools.timers
         self._saw = None if timers is None else timers.saw
+        self._backlog = Backlog(self._source, ownership.backlog_end, ownership.services.sink.position, self._clock)
+        if timers is not None:
+            timers.backlog_ms = self._backlog_ms
         self._batch: Sequence[InputRecord] = ()
         self._counted = self._handled = 0
         self._oldest_s = 0.0
@@ -176,6 +180,9 @@ class Tenure:
         """Whether nothing is left to do now: all is committed, and nothing is due."""
         return self.is_clean and not any(duty.is_busy for duty in self._duties)
 
+    def _backlog_ms(self) -> float:
+        return self._backlog.lowest_ms(self.next_offset, self._inbox.records())
+
     def _check_doubt(self) -> None:
         doubt, self._inbox.doubt = self._inbox.doubt, None
         if doubt is not None:
@@ -205,11 +212,12 @@ class Tenure:
         return True
 
     async def _idle(self) -> None:
-        refresh_s = self._refreshed_s + self._ownership.settings.checkpoint_refresh_s - self._clock.monotonic()
-        if await self._inbox.wait(min(refresh_s, self._due_in_s())):
+        refresh_s = self._ownership.settings.checkpoint_refresh_s
+        left_s = self._refreshed_s + refresh_s - self._clock.monotonic()
+        if await self._inbox.wait(min(left_s, self._due_in_s())):
             # What runs beside wakes a task too.
             await self._see_to_duties()
-        elif not await self._see_to_duties():
+        elif not await self._see_to_duties() and self._clock.monotonic() >= self._refreshed_s + refresh_s:
             await self._refresh_checkpoints()
 
     def _due_in_s(self) -> float:
