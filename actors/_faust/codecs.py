@@ -125,12 +125,13 @@ def _strip_optional(type_: Any) -> tuple[Any, bool]:
     return Union[tuple(arms)], len(arms) < len(typing.get_args(type_))  # noqa: UP007
 
 
-def _is_record(type_: Any) -> bool:
+def is_record(type_: Any) -> bool:
+    """Tell whether it is a model of Faust's."""
     return isinstance(type_, type) and issubclass(type_, Model)
 
 
 def _default_serializer(type_: Any) -> Any:
-    own = type_._options.serializer if _is_record(type_) else None
+    own = type_._options.serializer if is_record(type_) else None
     return own or ("raw" if type_ in (str, bytes) else "json")
 
 
@@ -183,7 +184,7 @@ def _json(type_: Any) -> tuple[_Decode, _Encode]:
     if type_ is bytes:
         # Faust writes bytes as they are, whatever the serializer.
         return _identity, _identity
-    if _is_record(type_):
+    if is_record(type_):
         return lambda raw: type_.from_data(orjson.loads(raw), preferred_type=type_), _dump_record
     if type_ is None:
         return lambda raw: Model._maybe_reconstruct(orjson.loads(raw)), _dump_untyped
@@ -216,7 +217,7 @@ def _refuse_type(type_: Any) -> NoReturn:
 
 def _revive_record(type_: Any, data: Any) -> Any:
     """Decode a Record inside a Struct or dataclass."""
-    if _is_record(type_):
+    if is_record(type_):
         return type_.from_data(data, preferred_type=type_)
     raise NotImplementedError(f"{type_} can't be decoded")
 
@@ -253,7 +254,7 @@ def _layered(type_: Any, faust_codec: Any, optional: bool) -> tuple[_Decode, _En
 
 
 def _conversion(type_: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    if _is_record(type_):
+    if is_record(type_):
         return lambda data: type_.from_data(data, preferred_type=type_), type_.to_representation
     if type_ is None:
         return Model._maybe_reconstruct, _identity

@@ -132,18 +132,31 @@ class Setup:
         """Give the input topics.
 
         Raises:
-            ConfigurationError: one is missing.
+            ConfigurationError: some are missing; the outputs that are missing too are named with them.
         """
         wanted = {definition.topic_name: definition for definition in self.app.actors.values()}
         found = await topics.existing(wanted)
-        for name, definition in wanted.items():
-            if name not in found:
-                raise ConfigurationError(
-                    f"topic {name}, the input of actor {definition.name}, isn't on the broker. Make it, with as many "
-                    "partitions as it shall ever have (its state is partitioned alike): kafka-topics.sh "
-                    f"--bootstrap-server BROKER --create --topic {name} --partitions 8"
-                )
+        missing = {
+            name: f"topic {name}, the input of actor {definition.name}, isn't on the broker"
+            for name, definition in wanted.items()
+            if name not in found
+        }
+        if missing:
+            for name in await self._missing_outputs(topics):
+                missing.setdefault(name, f"topic {name}, declared with app.topic(...), isn't there either")
+            raise ConfigurationError(
+                f"{'; '.join(missing.values())}. Make them, an input with as many partitions as it will ever have (its "
+                f"state is partitioned alike): for t in {' '.join(missing)}; do kafka-topics.sh --bootstrap-server "
+                f"{self.connection.bootstrap[0]} --create --topic $t --partitions 8; done"
+            )
         return found
+
+    async def _missing_outputs(self, topics: Topics) -> list[str]:
+        """Give the declared topics that the broker doesn't have and no worker makes."""
+        names = {str(topic.get_topic_name()) for topic in self.app.declared_topics if len(topic.topics) == 1}
+        stores = self.app.stores.values()
+        made = {str(store.publish.get_topic_name()) for store in stores if isinstance(store, PublishedStore)}
+        return sorted(names - (await topics.existing(names)).keys() - made - self.plain().keys())
 
     def changelog_topic(self, store: str) -> str:
         """Give the changelog's name."""
