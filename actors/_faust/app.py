@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from actors._core.partitioner import partition_for
 from actors._core.policy import OnError, Then
 from actors._faust.arguments import check_arguments, check_bare, check_span, single_topic
-from actors._faust.codecs import key_codec, resolve
+from actors._faust.codecs import check_schema, key_codec, resolve
 from actors._faust.declared import Declaration, as_coroutine, check_expiry, check_options, check_value_type
 from actors._faust.decoder import Decoder
 from actors._faust.definition import ActorDefinition, Asking, check_disjoint, check_name
@@ -439,6 +439,7 @@ class App(FaustApp):
             raise ConfigurationError(f"actor {name}: the app has an actor of that name: give one of them name=…")
         single_topic(f"actor {name}: its input", topic)
         check_options(name, declared, options)
+        check_schema(f"actor {name}: topic {topic.get_topic_name()}", topic.schema)
         check_value_type(name, topic, declared)
         for store in options.stores:
             if self.stores.get(store.name) is not store:

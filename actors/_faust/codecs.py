@@ -91,8 +91,41 @@ def resolve(type_: Any, serializer: Any = None, *, refuse: Callable[[bytes], Non
     )
 
 
+def check_schema(owner: str, schema: Any) -> None:
+    """Refuse a schema that reads or writes otherwise than its types and serializers say.
+
+    Raises:
+        ConfigurationError: naming what it overrides.
+    """
+    known = ActorSchema if isinstance(schema, ActorSchema) else faust.Schema
+    own = [name for name in _SCHEMA_METHODS if getattr(type(schema), name) is not getattr(known, name)]
+    if own:
+        raise ConfigurationError(
+            f"{owner}: its schema {type(schema).__name__} overrides {', '.join(own)}, which actors don't call: they "
+            "read and write by value_type and value_serializer. Register what it does as a codec "
+            "(faust.serializers.codecs.register) and name that in value_serializer=, or use an @app.agent"
+        )
+
+
+_SCHEMA_METHODS = (
+    "loads_key",
+    "loads_value",
+    "dumps_key",
+    "dumps_value",
+    "decode",
+    "compile",
+    "on_dumps_key_prepare_headers",
+    "on_dumps_value_prepare_headers",
+)
+
+
 def key_codec(app: Any, schema: Any) -> Codec:
-    """Give the codec that reads and writes a topic's keys as a Faust agent on the topic does."""
+    """Give the codec that reads and writes a topic's keys as a Faust agent on the topic does.
+
+    Raises:
+        ConfigurationError: see `check_schema`.
+    """
+    check_schema("a topic", schema)
     default = app.serializers.key_serializer
     if default == "raw" and not _fits_raw(_strip_optional(schema.key_type)[0]):
         # Faust's default for keys can't carry structured ones.
@@ -104,7 +137,11 @@ def value_codec(app: Any, schema: Any) -> Codec:
     """Give the codec that reads and writes a topic's values as a Faust agent on the topic does.
 
     So `value_type=str` is a JSON string, unless the topic or the app says `value_serializer="raw"`.
+
+    Raises:
+        ConfigurationError: see `check_schema`.
     """
+    check_schema("a topic", schema)
     serializer = schema.value_serializer or app.serializers.value_serializer
     return _pass_bytes(resolve(schema.value_type, serializer), schema.value_type)
 

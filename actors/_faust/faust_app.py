@@ -24,6 +24,7 @@ from actors._faust.operations import mount_operations
 from actors._faust.options import split_options
 from actors._faust.queries.server import answer_quickly, mount
 from actors._faust.service import ActorService, refuse
+from actors._faust.topic import ActorChannel
 from actors.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -72,13 +73,17 @@ class FaustApp(faust.App):  # type: ignore[misc]
         for part in ("key", "value"):
             if options.get(f"{part}_type") in (bytes, str) and options.get(f"{part}_serializer") is None:
                 options[f"{part}_serializer"] = "raw"
-        if options.get("schema") is None:
+        if options.get("schema") is None and "Schema" not in self._default_options[1]:
             options["schema"] = ActorSchema(
                 **{name: options.get(name) for name in ("key_type", "value_type", "key_serializer", "value_serializer")}
             )
         topic = super().topic(*topics, **options)
         self.declared_topics.append(topic)
         return topic
+
+    def channel(self, **options: Any) -> Any:
+        """Make a channel, as Faust does; handlers can't send to it."""
+        return ActorChannel(self, **options)
 
     def Table(self, name: str, **options: Any) -> Any:  # noqa: N802  Faust's name
         """Declare a Faust table. Its changelog's name must not be a store's."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from faust.sensors import Monitor
 from faust.types import ProcessingGuarantee
 
 from actors._core.commit import Backoff, CommitPolicy
@@ -117,6 +118,7 @@ class Setup:
         check_access(self.app)
         check_tracing(self.app)
         _check_copies(self.placement_rules())
+        self._check_faust_parts()
         if self.app.conf.blocking_timeout:
             raise ConfigurationError(
                 "blocking_timeout (--blocking-timeout) raises inside whatever code runs, a commit as well: leave it out"
@@ -126,6 +128,24 @@ class Setup:
         if self.app.conf.consumer_auto_offset_reset not in ("earliest", "latest"):
             raise ConfigurationError(
                 f"consumer_auto_offset_reset={self.app.conf.consumer_auto_offset_reset!r}: use 'earliest' or 'latest'"
+            )
+
+    def _check_faust_parts(self) -> None:
+        """Refuse parts of Faust's that hide ours, and say which of them see nothing of actors."""
+        app = self.app
+        if app._web_server_service is not None and app.conf.web_enabled and app.actors and app.actor_options.queries:
+            raise ConfigurationError(
+                "@app.web_server (serve_asgi) takes the place of Faust's web server, on which queries, the dashboard, "
+                "/metrics and /health would be served: set queries=False to run without them"
+            )
+        # Importing LiveCheck would patch aiohttp.
+        blind = [type(one).__name__ for one in app.sensors if type(one).__module__.startswith("faust.livecheck")]
+        if type(app.monitor) is not Monitor:
+            blind.append(type(app.monitor).__name__)
+        if blind and app.actors:
+            logger.warning(
+                "%s: sees the messages of agents and tables, not those of actors, whose figures are at /metrics",
+                ", ".join(blind),
             )
 
     async def check_topics(self, topics: Topics) -> dict[str, TopicInfo]:

@@ -85,14 +85,14 @@ class Query:
             hints = typing.get_type_hints(function)
         except NameError as error:
             raise ConfigurationError(f"{what}: its annotations aren't to be found ({error})") from error
-        of, *parameters = [*inspect.signature(function).parameters.values()] or [None]
-        if of is None:
+        parameters = list(inspect.signature(function).parameters.values())
+        if not parameters:
             raise ConfigurationError(
                 f"{what}: it takes no argument. Write `def {function.__name__}(self)` in a class, "
                 f"`def {function.__name__}(ctx: Context)` for a function"
             )
         fields: list[Any] = []
-        for parameter in parameters:
+        for parameter in parameters[1:]:
             if parameter.kind in _REFUSED:
                 raise ConfigurationError(f"{what}: parameter {parameter} has no name that a URL could give")
             type_ = hints.get(parameter.name, Any)
