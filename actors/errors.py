@@ -5,13 +5,43 @@ The errors below `TaskError` are named after the recovery they need, and stay in
 
 from __future__ import annotations
 
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import IO
+
+import click
+
+_NOT_THE_USERS = (
+    str(Path(__file__).resolve().parent),
+    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib", "scripts")),
+    "<frozen",
+)
+
 
 class ActorsError(Exception):
     """The root of this package's errors."""
 
 
-class ConfigurationError(ActorsError):
-    """The app, its settings or its topics don't fit together: the worker doesn't start."""
+class ConfigurationError(ActorsError, click.ClickException):
+    """The app, its settings or its topics don't fit together: the worker doesn't start.
+
+    Raised while a command of `faust` imports the app's module, it ends the command with one line and exit code 1.
+    """
+
+    def show(self, file: IO[str] | None = None) -> None:
+        """Print the line, with the place of the declaration."""
+        click.echo(f"Error: {_place(self)}{self}", file=file or click.get_text_stream("stderr"))
+
+
+def _place(error: BaseException) -> str:
+    """Give the file and line outside of this package that led to an error, nothing if there is none."""
+    outside = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        name = frame.f_code.co_filename
+        if not any(name.startswith(folder) for folder in _NOT_THE_USERS):
+            outside = f"{name}:{line}: "
+    return outside
 
 
 class UsageError(ActorsError):

@@ -47,6 +47,12 @@ class OnError:
             raise ValueError('OnError(then="stop", dead_letters=True): a message that stops its partition stays there')
         if self.retries < 0:
             raise ValueError(f"OnError(retries={self.retries}): it is how many more times, so not negative")
+        for name in ("first_wait", "longest_wait"):
+            given: object = getattr(self, name)
+            if not isinstance(given, timedelta):
+                raise ValueError(  # noqa: TRY004  one error for all
+                    f"OnError({name}={given!r}): it has to be a timedelta: write {name}=timedelta(seconds={given!r})"
+                )
         if not timedelta(0) < self.first_wait <= self.longest_wait:
             raise ValueError(
                 f"OnError(first_wait={self.first_wait}, longest_wait={self.longest_wait}): waits are more than "

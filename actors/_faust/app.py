@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from actors._core.policy import Misplaced, OnError, Then
-from actors._faust.codecs import key_codec, resolve
-from actors._faust.declared import Declaration, as_coroutine, check_options
+from actors._faust.arguments import check_arguments, check_bare, check_span, single_topic
+from actors._faust.codecs import check_schema, key_codec, resolve
+from actors._faust.declared import Declaration, as_coroutine, check_expiry, check_options, check_value_type
 from actors._faust.decoder import Decoder
 from actors._faust.definition import ActorDefinition, Asking, check_disjoint, check_name
 from actors._faust.faust_app import FaustApp
@@ -30,6 +31,7 @@ from actors.ports import Answer, Question
 from actors.runtime.actor import Actor, expiry_of, handler_of
 from actors.runtime.answers import AnswerTypes
 from actors.runtime.asks import Asked, carry, deadline_header
+from actors.runtime.callables import name_of
 from actors.runtime.clock import SystemClock
 from actors.runtime.context import DEFAULT_ASK_TIMEOUT, Context, Placement, Store, is_handling
 from actors.runtime.dedupe import Identify, by_header, deduplicated
@@ -61,6 +63,7 @@ class App(FaustApp):
 
     # --- what users call -------------------------------------------------------------------------------------------
 
+    @check_arguments
     def store(
         self,
         name: str,
@@ -107,10 +110,7 @@ class App(FaustApp):
                 f"store {name}: the app has a {kind} of that name, and both would use the topic "
                 f"…-{name}-changelog: rename one"
             )
-        if on_expire is not None and ttl is None and not expires:
-            raise ConfigurationError(f"store {name}: on_expire without ttl or expires=True: nothing would ever expire")
-        if ttl is not None and ttl <= timedelta(0):
-            raise ConfigurationError(f"store {name}: ttl={ttl} isn't a time to live: it has to be more than nothing")
+        check_expiry(name, on_expire, ttl, expires)
         refuse = refusal(version or 1, f"store {name}")
         key, plain = resolve(key_type, key_serializer), resolve(value_type, value_serializer, refuse=refuse)
         value = versioned(plain, version or 1, upgrades or {}, f"store {name}")
@@ -133,6 +133,7 @@ class App(FaustApp):
         )
         return self.stores[name]
 
+    @check_arguments
     def actor(
         self,
         topic: Any,
@@ -196,10 +197,10 @@ class App(FaustApp):
         )
 
         def decorate(declared: Declared) -> Declared:
-            given: Any = declared
-            self._add_actor(name or given.__name__, topic, given, options)
+            self._add_actor(name or name_of(declared), topic, declared, options)
             return declared
 
+        check_bare(topic)
         if dedupe_ttl is not None and dedupe_by is None:
             raise ConfigurationError("dedupe_ttl without dedupe_by: say what identifies a message")
         return decorate
@@ -232,6 +233,8 @@ class App(FaustApp):
         if isinstance(source, Shared):
             view = SharedView.of(source, path, in_memory)
         elif isinstance(source, Store) or hasattr(source, "get_topic_name"):
+            if not isinstance(source, Store):
+                single_topic("app.view(): the source", source)
             view = view_of(self, source, folder=path, in_memory=in_memory)
         else:
             name = self.definition_of(source).name
@@ -241,6 +244,7 @@ class App(FaustApp):
         self.views.append(view)
         return view
 
+    @check_arguments
     def shared(
         self, name: str, *, key_type: Any = str, value_type: Any = None, partitions: int = 8
     ) -> Shared[Any, Any]:
@@ -264,6 +268,7 @@ class App(FaustApp):
         )
         return found
 
+    @check_arguments
     def effect(
         self,
         *,
@@ -290,6 +295,9 @@ class App(FaustApp):
         """
 
         def decorate(function: Callable[..., Any]) -> Effect:
+            called = name or name_of(function)
+            for option, span in (("first_wait", first_wait), ("longest_wait", longest_wait), ("timeout", timeout)):
+                check_span(f"effect {called}", option, span)
             try:
                 return Effect(
                     function,
@@ -435,9 +443,10 @@ class App(FaustApp):
         check_name("actor", name)
         if name in self.actors:
             raise ConfigurationError(f"actor {name}: the app has an actor of that name: give one of them name=…")
-        if not hasattr(topic, "get_topic_name"):
-            raise ConfigurationError(f"actor {name}: its input has to be a topic of app.topic(...), not {topic!r}")
+        single_topic(f"actor {name}: its input", topic)
         check_options(name, declared, options)
+        check_schema(f"actor {name}: topic {topic.get_topic_name()}", topic.schema)
+        check_value_type(name, topic, declared)
         for store in options.stores:
             if self.stores.get(store.name) is not store:
                 raise ConfigurationError(f"actor {name}: {store!r} isn't a store of app {self._default_options[0]}")

@@ -91,8 +91,41 @@ def resolve(type_: Any, serializer: Any = None, *, refuse: Callable[[bytes], Non
     )
 
 
+def check_schema(owner: str, schema: Any) -> None:
+    """Refuse a schema that reads or writes otherwise than its types and serializers say.
+
+    Raises:
+        ConfigurationError: naming what it overrides.
+    """
+    known = ActorSchema if isinstance(schema, ActorSchema) else faust.Schema
+    own = [name for name in _SCHEMA_METHODS if getattr(type(schema), name) is not getattr(known, name)]
+    if own:
+        raise ConfigurationError(
+            f"{owner}: its schema {type(schema).__name__} overrides {', '.join(own)}, which actors don't call: they "
+            "read and write by value_type and value_serializer. Register what it does as a codec "
+            "(faust.serializers.codecs.register) and name that in value_serializer=, or use an @app.agent"
+        )
+
+
+_SCHEMA_METHODS = (
+    "loads_key",
+    "loads_value",
+    "dumps_key",
+    "dumps_value",
+    "decode",
+    "compile",
+    "on_dumps_key_prepare_headers",
+    "on_dumps_value_prepare_headers",
+)
+
+
 def key_codec(app: Any, schema: Any) -> Codec:
-    """Give the codec that reads and writes a topic's keys as a Faust agent on the topic does."""
+    """Give the codec that reads and writes a topic's keys as a Faust agent on the topic does.
+
+    Raises:
+        ConfigurationError: see `check_schema`.
+    """
+    check_schema("a topic", schema)
     default = app.serializers.key_serializer
     if default == "raw" and not _fits_raw(_strip_optional(schema.key_type)[0]):
         # Faust's default for keys can't carry structured ones.
@@ -104,7 +137,11 @@ def value_codec(app: Any, schema: Any) -> Codec:
     """Give the codec that reads and writes a topic's values as a Faust agent on the topic does.
 
     So `value_type=str` is a JSON string, unless the topic or the app says `value_serializer="raw"`.
+
+    Raises:
+        ConfigurationError: see `check_schema`.
     """
+    check_schema("a topic", schema)
     serializer = schema.value_serializer or app.serializers.value_serializer
     return _pass_bytes(resolve(schema.value_type, serializer), schema.value_type)
 
@@ -125,12 +162,13 @@ def _strip_optional(type_: Any) -> tuple[Any, bool]:
     return Union[tuple(arms)], len(arms) < len(typing.get_args(type_))  # noqa: UP007
 
 
-def _is_record(type_: Any) -> bool:
+def is_record(type_: Any) -> bool:
+    """Tell whether it is a model of Faust's."""
     return isinstance(type_, type) and issubclass(type_, Model)
 
 
 def _default_serializer(type_: Any) -> Any:
-    own = type_._options.serializer if _is_record(type_) else None
+    own = type_._options.serializer if is_record(type_) else None
     return own or ("raw" if type_ in (str, bytes) else "json")
 
 
@@ -183,7 +221,7 @@ def _json(type_: Any) -> tuple[_Decode, _Encode]:
     if type_ is bytes:
         # Faust writes bytes as they are, whatever the serializer.
         return _identity, _identity
-    if _is_record(type_):
+    if is_record(type_):
         return lambda raw: type_.from_data(orjson.loads(raw), preferred_type=type_), _dump_record
     if type_ is None:
         return lambda raw: Model._maybe_reconstruct(orjson.loads(raw)), _dump_untyped
@@ -226,7 +264,7 @@ def _refuse_type(type_: Any) -> NoReturn:
 
 def _revive_record(type_: Any, data: Any) -> Any:
     """Decode a Record inside a Struct or dataclass."""
-    if _is_record(type_):
+    if is_record(type_):
         return type_.from_data(data, preferred_type=type_)
     raise NotImplementedError(f"{type_} can't be decoded")
 
@@ -263,7 +301,7 @@ def _layered(type_: Any, faust_codec: Any, optional: bool) -> tuple[_Decode, _En
 
 
 def _conversion(type_: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    if _is_record(type_):
+    if is_record(type_):
         return lambda data: type_.from_data(data, preferred_type=type_), type_.to_representation
     if type_ is None:
         return Model._maybe_reconstruct, _identity

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import functools
+import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +18,14 @@ from actors._core.partitioner import MURMUR2, Partitioner, partitioner_of
 from actors._faust.access.files import AccessFiles
 from actors._faust.access.rest import protect_rest
 from actors._faust.access.tls import with_own_tls
+from actors._faust.arguments import say_unknown
 from actors._faust.codecs import ActorSchema
 from actors._faust.dashboard.pages import mount as mount_dashboard
 from actors._faust.operations import mount_operations
 from actors._faust.options import split_options
 from actors._faust.queries.server import answer_quickly, mount
-from actors._faust.service import ActorService
+from actors._faust.service import ActorService, refuse
+from actors._faust.topic import ActorChannel
 from actors.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -58,7 +62,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
     BootStrategy = Boot
 
     def __init__(self, id: str, **options: Any) -> None:
-        self.actor_options, faust_options = split_options(options)
+        self.actor_options, faust_options = split_options(options, self.Settings.SETTINGS)
         self.actors: dict[str, ActorDefinition] = {}
         self.stores: dict[str, Store[Any, Any]] = {}
         self.value_types: dict[str, ValueType] = {}
@@ -85,10 +89,14 @@ class FaustApp(faust.App):  # type: ignore[misc]
             ConfigurationError: there is no such partitioner.
         """
         partitioner = _partitioner(topics, options.pop("partitioner", None))
+        known = list(inspect.signature(faust.App.topic).parameters)[2:]
+        unknown = sorted(options.keys() - set(known))
+        if unknown:
+            raise ConfigurationError(f"app.topic(…): {say_unknown('argument', unknown, known)}")
         for part in ("key", "value"):
             if options.get(f"{part}_type") in (bytes, str) and options.get(f"{part}_serializer") is None:
                 options[f"{part}_serializer"] = "raw"
-        if options.get("schema") is None:
+        if options.get("schema") is None and "Schema" not in self._default_options[1]:
             options["schema"] = ActorSchema(
                 **{name: options.get(name) for name in ("key_type", "value_type", "key_serializer", "value_serializer")}
             )
@@ -120,6 +128,10 @@ class FaustApp(faust.App):  # type: ignore[misc]
             if any(store == held.name for held in definition.stores):
                 return self.partitioner_for(definition.topic_name)
         return MURMUR2
+
+    def channel(self, **options: Any) -> Any:
+        """Make a channel, as Faust does; handlers can't send to it."""
+        return ActorChannel(self, **options)
 
     def Table(self, name: str, **options: Any) -> Any:  # noqa: N802  Faust's name
         """Declare a Faust table. Its changelog's name must not be a store's."""
@@ -207,6 +219,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
     def on_webserver_init(self, web: Any) -> None:
         """Mount queries, dashboard, metrics and health; Faust may call this more than once."""
         super().on_webserver_init(web)
+        _name_the_port(self, web)
         if self.actors and self.actor_options.queries:
             mount(self, web.web_app)
             answer_quickly(web)
@@ -216,6 +229,14 @@ class FaustApp(faust.App):  # type: ignore[misc]
             mount_operations(self, web.web_app)
         protect_rest(self, web.web_app)
 
+    def _create_directories(self) -> None:
+        """Make the data folder, with those above it; Faust would end with a traceback if one is missing."""
+        try:
+            for folder in (self.conf.datadir, self.conf.appdir, self.conf.tabledir):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            refuse(self, ConfigurationError(f"datadir (-D) {self.conf.datadir} can't be made: {error}"))
+
     def worker_init(self) -> None:
         """Apply `--datadir`: Faust builds its settings before it reads the option."""
         context = click.get_current_context(silent=True)
@@ -224,3 +245,31 @@ class FaustApp(faust.App):  # type: ignore[misc]
         if root is not None and root.get_parameter_source("datadir") not in (None, ParameterSource.DEFAULT):
             self.conf.datadir = root.obj.datadir
         super().worker_init()
+
+
+def _name_the_port(app: FaustApp, web: Any) -> None:
+    """Have a web server that can't listen end the worker with one line."""
+    start = web.start_server
+    if getattr(start, "names_the_port", False):
+        return
+
+    async def start_server() -> None:
+        try:
+            await start()
+        except OSError as error:
+            where = (
+                app.conf.web_transport
+                if app.conf.web_transport.scheme != "tcp"
+                else (f"web_bind={app.conf.web_bind!r}, web_port={app.conf.web_port}")
+            )
+            what = "another process listens there" if error.errno == errno.EADDRINUSE else str(error)
+            refuse(
+                app,
+                ConfigurationError(
+                    f"the web server can't listen at {where}: {what}. Choose another port (`worker --web-port PORT`, "
+                    "web_port=…), or run without one (`worker --without-web`)"
+                ),
+            )
+
+    start_server.names_the_port = True  # type: ignore[attr-defined]
+    web.start_server = start_server

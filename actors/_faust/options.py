@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+from actors._faust.arguments import check_span, say_unknown
+from actors.errors import ConfigurationError
 
 FAUST_DEFAULTS: dict[str, Any] = {
     "processing_guarantee": "exactly_once",
@@ -18,6 +21,18 @@ FAUST_DEFAULTS: dict[str, Any] = {
 }
 """Where Faust's own defaults don't fit: it would commit every 2.8 s, miss a killed worker for a minute, and show its
 pages to every machine that reaches it."""
+
+
+_FAUST_APP = ("monitor", "config_source", "loop", "beacon")
+"""What `faust.App` takes beside settings."""
+_OLD_FAUST_NAMES = (
+    "client_id",
+    "commit_interval",
+    "create_reply_topic",
+    "num_standby_replicas",
+    "default_partitions",
+    "replication_factor",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +125,20 @@ class ActorOptions:
     rocksdb_write_buffer_bytes: int = 64 * 1024 * 1024
 
 
-def split_options(given: dict[str, Any]) -> tuple[ActorOptions, dict[str, Any]]:
-    """Take ours out of the keyword arguments of `App`, and give what is left for Faust with our defaults."""
+def split_options(given: dict[str, Any], faust_names: Collection[str]) -> tuple[ActorOptions, dict[str, Any]]:
+    """Take ours out of the keyword arguments of `App`, and give what is left for Faust with our defaults.
+
+    Raises:
+        ConfigurationError: one of them isn't known, or isn't what it has to be.
+    """
     ours = {one.name for one in fields(ActorOptions)}
+    known = {*ours, *faust_names, *_FAUST_APP, *_OLD_FAUST_NAMES}
+    unknown = sorted(given.keys() - known)
+    if unknown:
+        raise ConfigurationError(f"App(…): {say_unknown('setting', unknown, known)}")
+    for one in fields(ActorOptions):
+        if one.name in given and one.type == "timedelta":
+            check_span("App(…)", one.name, given[one.name], may_be_zero=True)
     options = ActorOptions(**{name: value for name, value in given.items() if name in ours})
     rest = {name: value for name, value in given.items() if name not in ours}
     return options, {**FAUST_DEFAULTS, **rest}

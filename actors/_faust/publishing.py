@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from actors._faust.arguments import single_topic
 from actors._faust.codecs import Codec, key_codec, value_codec
 from actors._kafka.control import TopicInfo
 from actors._kafka.topics import Topics
@@ -23,8 +24,7 @@ def claim_target(store: str, topic: Any, placement: str) -> None:
     Raises:
         ConfigurationError: saying why.
     """
-    if not hasattr(topic, "get_topic_name"):
-        raise ConfigurationError(f"store {store}: publish= takes a topic of app.topic(...), not {topic!r}")
+    single_topic(f"store {store}: publish=", topic)
     if placement == "task":
         raise ConfigurationError(
             f'store {store}: publish= and placement="task" contradict each other: a key may be in several partitions '

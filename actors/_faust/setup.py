@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from faust.sensors import Monitor
 from faust.types import ProcessingGuarantee
 
 from actors._core.commit import Backoff, CommitPolicy
@@ -122,6 +123,7 @@ class Setup:
         check_access(self.app)
         check_tracing(self.app)
         _check_copies(self.placement_rules())
+        self._check_faust_parts()
         if self.app.conf.blocking_timeout:
             raise ConfigurationError(
                 "blocking_timeout (--blocking-timeout) raises inside whatever code runs, a commit as well: leave it out"
@@ -135,22 +137,53 @@ class Setup:
         if self.missing_offset not in (None, "earliest", "latest"):
             raise ConfigurationError(f"missing_offset={self.missing_offset!r}: use 'earliest' or 'latest'")
 
+    def _check_faust_parts(self) -> None:
+        """Refuse parts of Faust's that hide ours, and say which of them see nothing of actors."""
+        app = self.app
+        if app._web_server_service is not None and app.conf.web_enabled and app.actors and app.actor_options.queries:
+            raise ConfigurationError(
+                "@app.web_server (serve_asgi) takes the place of Faust's web server, on which queries, the dashboard, "
+                "/metrics and /health would be served: set queries=False to run without them"
+            )
+        # Importing LiveCheck would patch aiohttp.
+        blind = [type(one).__name__ for one in app.sensors if type(one).__module__.startswith("faust.livecheck")]
+        if type(app.monitor) is not Monitor:
+            blind.append(type(app.monitor).__name__)
+        if blind and app.actors:
+            logger.warning(
+                "%s: sees the messages of agents and tables, not those of actors, whose figures are at /metrics",
+                ", ".join(blind),
+            )
+
     async def check_topics(self, topics: Topics) -> dict[str, TopicInfo]:
         """Give the input topics.
 
         Raises:
-            ConfigurationError: one is missing.
+            ConfigurationError: some are missing; the outputs that are missing too are named with them.
         """
         wanted = {definition.topic_name: definition for definition in self.app.actors.values()}
         found = await topics.existing(wanted)
-        for name, definition in wanted.items():
-            if name not in found:
-                raise ConfigurationError(
-                    f"topic {name}, the input of actor {definition.name}, isn't on the broker. Make it, with as many "
-                    "partitions as it shall ever have (its state is partitioned alike): kafka-topics.sh "
-                    f"--bootstrap-server BROKER --create --topic {name} --partitions 8"
-                )
+        missing = {
+            name: f"topic {name}, the input of actor {definition.name}, isn't on the broker"
+            for name, definition in wanted.items()
+            if name not in found
+        }
+        if missing:
+            for name in await self._missing_outputs(topics):
+                missing.setdefault(name, f"topic {name}, declared with app.topic(...), isn't there either")
+            raise ConfigurationError(
+                f"{'; '.join(missing.values())}. Make them, an input with as many partitions as it will ever have (its "
+                f"state is partitioned alike): for t in {' '.join(missing)}; do kafka-topics.sh --bootstrap-server "
+                f"{self.connection.bootstrap[0]} --create --topic $t --partitions 8; done"
+            )
         return found
+
+    async def _missing_outputs(self, topics: Topics) -> list[str]:
+        """Give the declared topics that the broker doesn't have and no worker makes."""
+        names = {str(topic.get_topic_name()) for topic in self.app.declared_topics if len(topic.topics) == 1}
+        stores = self.app.stores.values()
+        made = {str(store.publish.get_topic_name()) for store in stores if isinstance(store, PublishedStore)}
+        return sorted(names - (await topics.existing(names)).keys() - made - self.plain().keys())
 
     def changelog_topic(self, store: str) -> str:
         """Give the changelog's name."""

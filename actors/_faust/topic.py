@@ -1,4 +1,4 @@
-"""Faust's topic, which refuses to send past a handler's commit."""
+"""Faust's topics and channels, which refuse to send past a handler's commit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ActorTopic(faust.Topic):  # type: ignore[misc]
         Raises:
             UsageError: an actor is handling a message: the record would be there even if the message's commit isn't.
         """
-        self._refuse_in_handler()
+        _refuse_in_handler(f"topic {self.get_topic_name()}")
         return super().send(**options)
 
     def send_soon(self, **options: Any) -> Any:
@@ -49,13 +49,44 @@ class ActorTopic(faust.Topic):  # type: ignore[misc]
         Raises:
             UsageError: an actor is handling a message.
         """
-        self._refuse_in_handler()
+        _refuse_in_handler(f"topic {self.get_topic_name()}")
         return super().send_soon(**options)
 
-    def _refuse_in_handler(self) -> None:
-        if is_handling():
-            raise UsageError(
-                f"topic {self.get_topic_name()}: send() inside an actor's handler would not be a part of its "
-                "commit, and be "
-                "repeated or alone after a crash: use ctx.send(topic, key=..., value=...)"
-            )
+
+class ActorChannel(faust.Channel):  # type: ignore[misc]
+    """A channel in this process's memory, for agents, pages and tasks."""
+
+    def send(self, **options: Any) -> Any:
+        """Send as Faust does.
+
+        Raises:
+            UsageError: an actor is handling a message.
+        """
+        _refuse_in_handler("a channel")
+        return super().send(**options)
+
+    def send_soon(self, **options: Any) -> Any:
+        """Send as Faust does, soon.
+
+        Raises:
+            UsageError: an actor is handling a message.
+        """
+        _refuse_in_handler("a channel")
+        return super().send_soon(**options)
+
+    def put(self, value: Any) -> Any:
+        """Put an event into the channel.
+
+        Raises:
+            UsageError: an actor is handling a message.
+        """
+        _refuse_in_handler("a channel")
+        return super().put(value)
+
+
+def _refuse_in_handler(what: str) -> None:
+    if is_handling():
+        raise UsageError(
+            f"{what}: send() inside an actor's handler would not be a part of its commit, and be repeated or alone "
+            "after a crash: use ctx.send(topic, key=..., value=...)"
+        )

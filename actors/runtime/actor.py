@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar, overload
 
 from actors._core.unions import arms_of
 from actors.errors import ConfigurationError, UsageError
+from actors.runtime.callables import check_callable, refuse_generator
 from actors.runtime.context import Context, Store
 from actors.runtime.expiry import remove_own
 from actors.runtime.query_methods import NO_QUERIES, Query, queries_of
@@ -84,6 +85,9 @@ class Actor(Generic[S]):
             ConfigurationError: a handler doesn't say what it takes, or two take the same; a query can't be called.
         """
         super().__init_subclass__(**options)
+        if "on_expire" in vars(cls):
+            line = "async def on_expire(self) -> None"
+            check_callable(vars(cls)["on_expire"], f"{cls.__name__}.on_expire", takes=1, line=line)
         cls.state_type = _state_type(cls)
         receivers, names = dict(cls.receivers), dict(cls.type_names)
         own: set[Any] = set()
@@ -91,6 +95,12 @@ class Actor(Generic[S]):
             given, name = getattr(method, _MARK, (None, None))
             if not hasattr(method, _MARK):
                 continue
+            check_callable(
+                method,
+                f"the handler {cls.__name__}.{method.__name__}",
+                takes=2,
+                line=f"async def {method.__name__}(self, message: {_show(given) if given else 'Message'}) -> None",
+            )
             for type_ in arms_of(given if given is not None else _annotated(cls, method)):
                 if type_ in own:
                     raise ConfigurationError(f"{cls.__name__}: two handlers take {_show(type_)}")
@@ -218,6 +228,8 @@ def handler_of(
         result = method(actor, message)
         if inspect.isawaitable(result):
             result = await result
+        elif result is not None:
+            refuse_generator(result, f"the handler {method.__qualname__}")
         actor.keep()
         return result
 

@@ -21,6 +21,7 @@ from actors._core import keys
 from actors._core.commit import Backoff
 from actors._core.keys import make_place, place_of
 from actors.errors import UsageError
+from actors.runtime.callables import is_generator
 from actors.runtime.entries import is_newer
 from actors.runtime.ids import id_of
 
@@ -91,6 +92,10 @@ class Effect:
         """
         if not callable(self.function):
             raise ValueError(f"function={self.function!r}: it can't be called")  # noqa: TRY004  one error for all
+        if is_generator(self.function):
+            raise ValueError("it has a `yield`, so calling it runs nothing of it: return a value in its place")
+        if _takes_nothing(self.function):
+            raise ValueError(f"it takes no call: write `async def {self.name}(call: EffectCall) -> None:`")
         if not (isinstance(self.name, str) and self.name):
             raise ValueError(f"name={self.name!r}: it is text, and not empty")
         if not isinstance(self.attempts, int) or self.attempts < 0:
@@ -220,6 +225,14 @@ class Arguments:
             else:
                 bound.arguments[name] = _converted(value, hint)
         return bound.args[1:], bound.kwargs
+
+
+def _takes_nothing(function: Callable[..., Any]) -> bool:
+    try:
+        return not inspect.signature(function, follow_wrapped=False).parameters
+    except (TypeError, ValueError):
+        # Some builtins have no signature.
+        return False
 
 
 def _converted(value: Any, hint: Any) -> Any:

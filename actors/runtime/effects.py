@@ -328,7 +328,7 @@ class Effects:
         effect = self._functions.get(head.record.name)
         if effect is None:
             name = head.record.name
-            missing = f"actor {self._spec.name} {UNKNOWN_EFFECT} {name!r}: is it newer, renamed or removed?"
+            missing = f"actor {self._spec.name} {UNKNOWN_EFFECT} {name!r}: was it renamed or removed?"
             run.outcome = Outcome(error=missing, is_final=True)
             self._ended.append(run)
             return

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 import msgspec
 
 from actors.errors import ConfigurationError, ForeignKeyError, ReadOnlyQueryError
+from actors.runtime.callables import is_generator
 from actors.runtime.context import Context, Store, TaskState, Tools, enter_message
 from actors.runtime.turns import Moment
 from stores._core.overlay import MessageScope, Overlay
@@ -78,13 +79,20 @@ class Query:
             raise ConfigurationError(f"{what}: names have up to 100 letters, digits, dots, underscores and dashes")
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigurationError(f"{what}: a query reads one moment's state, so it can't wait: make it a plain def")
+        if is_generator(function):
+            raise ConfigurationError(f"{what}: it has a `yield`, and a query returns one value: return a list")
         try:
             hints = typing.get_type_hints(function)
         except NameError as error:
             raise ConfigurationError(f"{what}: its annotations aren't to be found ({error})") from error
-        _, *parameters = inspect.signature(function).parameters.values()
+        parameters = list(inspect.signature(function).parameters.values())
+        if not parameters:
+            raise ConfigurationError(
+                f"{what}: it takes no argument. Write `def {function.__name__}(self)` in a class, "
+                f"`def {function.__name__}(ctx: Context)` for a function"
+            )
         fields: list[Any] = []
-        for parameter in parameters:
+        for parameter in parameters[1:]:
             if parameter.kind in _REFUSED:
                 raise ConfigurationError(f"{what}: parameter {parameter} has no name that a URL could give")
             type_ = hints.get(parameter.name, Any)

@@ -78,7 +78,7 @@ def test_names_that_topics_cannot_have(name: str) -> None:
 
 
 def test_a_ttl_that_is_none() -> None:
-    with pytest.raises(ConfigurationError, match="isn't a time to live"):
+    with pytest.raises(ConfigurationError, match="has to be more than 0"):
         new_app().store("s", ttl=timedelta(0))
 
 

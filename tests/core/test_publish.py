@@ -320,7 +320,7 @@ def test_a_query_may_not_write_to_a_published_store():
 
 def test_only_a_topic_of_the_app_can_be_published_to():
     app = App("refused")
-    with pytest.raises(ConfigurationError, match=r"takes a topic of app\.topic"):
+    with pytest.raises(ConfigurationError, match=r"has to be a topic of app\.topic"):
         app.store("a", publish="readers")
     with pytest.raises(ConfigurationError, match="placement"):
         app.store("b", placement="task", publish=app.topic("readers"))

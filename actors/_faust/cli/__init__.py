@@ -5,6 +5,7 @@ cluster.py   what the broker knows of the app's tasks
 keys.py      a key and its value, as text and as the store's bytes
 reading.py   what this machine's disk holds of a key or a partition
 actors.py, parked.py, state.py   the commands, those of `parked` and `state` in parked_*.py and state_*.py
+reset.py     Faust's `reset`, for stores and views too
 coordination.py   the groups `locks` and `config`, whose commands are in actors.coordination.cli
 output.py    tables
 progress.py  progress
@@ -18,6 +19,7 @@ from faust.cli.base import cli
 from actors._faust.cli.actors import actors
 from actors._faust.cli.coordination import config, locks
 from actors._faust.cli.parked import parked
+from actors._faust.cli.reset import reset as reset
 from actors._faust.cli.state import state
 
 cli.add_command(actors)
