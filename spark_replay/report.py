@@ -111,6 +111,11 @@ class Report:
         return sum(self.counts[kind] for kind in MISMATCHES)
 
     @property
+    def compared(self) -> int:
+        """How many keys, or damaged records, could be judged."""
+        return self.counts["equal"] + self.mismatches
+
+    @property
     def violations(self) -> int:
         """How many records are against an invariant of the log."""
         return sum(finding.count for finding in self.findings)
