@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,7 @@ import pytest
 
 from spark_replay import ReadError, Wanted, archive, archive_topics, kafka, settled, validate_exports, write_rebuild
 from spark_replay.rebuild import folded_at, read_rebuild
-from spark_replay.sources import KafkaSource
-from spark_replay.sources.tailing import catch_up
+from spark_replay.sources import KafkaSource, tailing
 from spark_replay.topic import Topic
 from tests.kafka.helpers import eventually, read_all
 from tests.spark.helpers import (
@@ -39,6 +38,32 @@ COMPACTED = {
     "max.compaction.lag.ms": "100",
 }
 KEYS = "abcdef"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_cleaner(spark: SparkSession, brokers: str) -> Iterator[None]:
+    """Have the broker look for logs to compact all the time, not every 15 s."""
+    set_backoff(spark, brokers, "100")
+    yield
+    set_backoff(spark, brokers, None)
+
+
+def set_backoff(spark: SparkSession, brokers: str, backoff_ms: str | None) -> None:
+    jvm = spark._jvm
+    configs, admins = jvm.org.apache.kafka.common.config, jvm.org.apache.kafka.clients.admin
+    kinds = getattr(admins, "AlterConfigOp$OpType")
+    kind = kinds.DELETE if backoff_ms is None else kinds.SET
+    setting = admins.AlterConfigOp(admins.ConfigEntry("log.cleaner.backoff.ms", backoff_ms), kind)
+    every_broker = configs.ConfigResource(getattr(configs, "ConfigResource$Type").BROKER, "")
+    client = jvm.java.util.HashMap()
+    client.put("bootstrap.servers", brokers)
+    admin = admins.AdminClient.create(client)
+    try:
+        asked = jvm.java.util.HashMap()
+        asked.put(every_broker, tailing._listed(jvm, [setting]))
+        admin.incrementalAlterConfigs(asked).all().get()
+    finally:
+        admin.close()
 
 
 def all_keys(value: str) -> Transaction:
@@ -167,7 +192,7 @@ def test_the_consumer_reads_what_spark_reads(spark: SparkSession, brokers: str):
     log = write_log(brokers, random_transactions(52, count=30, keys=40))
     source = kafka(spark, brokers, log.topic)
     topic = source.describe()
-    ends, records = catch_up(
+    ends, records = tailing.catch_up(
         spark,
         {"bootstrap.servers": brokers},
         Topic(log.topic, topic.starts, topic.starts, topic.ends),
