@@ -149,7 +149,8 @@ class Summary:
     """What Spark counted.
 
     Attributes:
-        kinds: Rows of `partition`, `kind`, `count`, and the sums `records`, `damaged`, `live`, `over`.
+        kinds: Rows of `partition`, `kind`, `count`, and the sums `records`, `damaged`, `held` (rows), `live`,
+            `over`.
         causes: Rows of `partition`, `cause`, `count`.
         examples: Rows as `spark_replay.causes.name_causes` gives them.
     """

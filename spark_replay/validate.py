@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import atexit
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -151,7 +152,26 @@ def summarise(source: Source, topic: Topic, held: Held) -> tuple[Summary, Topic]
         What was found, and the topic as it was when its log had been read.
     """
     judged, topic = _judged(source, topic, held)
-    return summarise_judged(judged, lambda: _explained(source, topic, held, judged)), topic
+    summary = summarise_judged(judged, lambda: _explained(source, topic, held, judged))
+    _require_read(summary, held)
+    return summary, topic
+
+
+def _require_read(summary: Summary, held: Held) -> None:
+    """Check that the executors read all rows that the files are said to have.
+
+    Raises:
+        ExportError: They read others, as executors do that see another folder than the driver.
+    """
+    read = Counter[int]()
+    for row in summary.kinds:
+        read[row["partition"]] += row["held"]
+    for part in held.parts:
+        if part.rows is not None and read[part.partition] != part.rows:
+            raise ExportError(
+                f"the executors read {read[part.partition]} rows of {part.where}, and its manifest says {part.rows}: "
+                "give --against a folder that driver and executors share, under the same path"
+            )
 
 
 def _judged(source: Source, topic: Topic, held: Held) -> tuple[DataFrame, Topic]:
@@ -167,6 +187,7 @@ def summarise_judged(judged: DataFrame, explain: Callable[[], DataFrame]) -> Sum
             F.count(F.lit(1)).alias("count"),
             F.sum("records").alias("records"),
             F.sum("damaged").alias("damaged"),
+            F.sum("export_rows").alias("held"),
             F.sum(F.col("live").cast("bigint")).alias("live"),
             F.count_if(F.col("is_over") & (F.col("kind") == "absent")).alias("over"),
         )

@@ -14,7 +14,7 @@ from spark_replay.session import require_classic
 from spark_replay.sources import tailing
 from spark_replay.sources.archive import ArchiveSource
 from spark_replay.sources.base import Source, first_since
-from spark_replay.topic import Topic, client_options, describe_topic, offsets_at, settings_of
+from spark_replay.topic import Topic, client_options, describe_topic, offsets_at, retention_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,8 +80,9 @@ class KafkaSource(Source):
         Raises:
             ReadError: It may have.
         """
-        settings = settings_of(self.spark, self.brokers, self.topic, self.options)
-        retention_ms = int(settings.effective["delete.retention.ms"])
+        retention_ms = retention_of(self.spark, self.brokers, [self.topic], self.options)[
+            self.topic
+        ].delete_retention_ms
         if reading_s * 1000 >= retention_ms:
             raise ReadError(
                 f"reading {self} took longer than its delete.retention.ms={retention_ms}: deletes may have escaped it, "
