@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from spark_replay import ReplayError, TargetError, progress, spark_session
+from spark_replay import ReplayError, TargetError, archive, kafka, progress, spark_session
 from spark_replay.cli import main
 from spark_replay.staging import NEW, local_folder, replacing
 from tests.kafka.helpers import ROOT
@@ -100,6 +100,10 @@ def test_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:15002")
     with pytest.raises(ReplayError, match="Spark Connect, which has no JVM"):
         spark_session()
+    session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    for give in (kafka, archive):
+        with pytest.raises(ReplayError, match="Spark Connect, which has no JVM"):
+            give(session, "127.0.0.1:1", "app-store-changelog")
 
 
 def test_help_and_progress_say_what_they_mean():
