@@ -74,20 +74,24 @@ class KafkaSource(Source):
         """
         return tailing.catch_up(self.spark, client_options(self.brokers, self.options), topic, numbers)
 
+    def keeps_deletes(self, reading_s: float) -> bool:
+        """Tell whether compaction can't have removed a tombstone during a read that took so long."""
+        return reading_s * 1000 < self._delete_retention_ms()
+
     def require_deletes_kept(self, reading_s: float) -> None:
         """Check that compaction has removed no tombstone during a read that took so long.
 
         Raises:
             ReadError: It may have.
         """
-        retention_ms = retention_of(self.spark, self.brokers, [self.topic], self.options)[
-            self.topic
-        ].delete_retention_ms
-        if reading_s * 1000 >= retention_ms:
+        if not self.keeps_deletes(reading_s):
             raise ReadError(
-                f"reading {self} took longer than its delete.retention.ms={retention_ms}: deletes may have escaped it, "
-                "raise the topic's setting or use more executors"
+                f"reading {self} took longer than its delete.retention.ms={self._delete_retention_ms()}: deletes may "
+                "have escaped it, raise the topic's setting or use more executors"
             )
+
+    def _delete_retention_ms(self) -> int:
+        return retention_of(self.spark, self.brokers, [self.topic], self.options)[self.topic].delete_retention_ms
 
     def _shares(self, topic: Topic) -> str:
         return str(max(self.spark.sparkContext.defaultParallelism, topic.partition_count))

@@ -239,7 +239,7 @@ def test_a_folder_that_executors_do_not_share(
 
     with monkeypatch.context() as patch:
         patch.setattr(seeding, "_write_rows", elsewhere)
-        with pytest.raises(TargetError, match="the driver finds 0: give --to a folder that all machines share"):
+        with pytest.raises(TargetError, match="the driver finds 0: give --to a folder that driver and executors share"):
             write_seed(source, app="app", to=tmp_path / "to")
     with monkeypatch.context() as patch:
         patch.setattr(seeding, "_table_maker", lambda _: _maker(f"{tmp_path}/none"))
