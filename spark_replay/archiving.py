@@ -6,6 +6,8 @@ What is in the archive's folder:
 * `_spark_metadata`: Spark's list of the files that count.
 * `_checkpoint`: how far the stream is. A batch's offsets are written there before it runs and repeated as they were
   after a crash; its files count when they are all on the list, at one moment. So a crash neither loses nor doubles.
+* `_digests` in each day's folder: size and CRC-32 of its files, see `spark_replay.sources.digested`. They are written
+  when the driver has found a batch's files as the executors wrote them, before the batch counts.
 * `_offsets`: what finished batches cover, see `spark_replay.sources.ledger`. It is written after a batch, and for
   batches whose run died before that when the next run begins.
 """
@@ -26,7 +28,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import LogTooShortError, TargetError, UnknownTopicError, WrongTopicError
 from spark_replay.reading import reading
-from spark_replay.sources.archive import FILES, read_ledger
+from spark_replay.session import require_classic
+from spark_replay.sources.archive import FILES, batch_files, read_ledger
+from spark_replay.sources.digested import write_digests
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.kafka import FETCHING
 from spark_replay.sources.ledger import LEDGERS, Ledger, Read, encode_ledger
@@ -111,6 +115,7 @@ def archive_topics(
         BrokerError: The brokers don't answer.
         ReadError: The stream failed.
     """
+    require_classic(spark)
     folder = Folder(spark, to)
     started = time.monotonic()
     require_archive(folder)
@@ -224,6 +229,9 @@ class Books:
         if not batches:
             return
         planned = {batch: _read_planned(self._folder, batch) for batch in batches}
+        for batch, plan in planned.items():
+            # before the batch counts: what the driver doesn't find isn't in the archive
+            write_digests(batch_files(self._folder, batch, plan.planned_ms))
         names = sorted({name for plan in planned.values() for name in plan.ends})
         retentions = retention_of(self._spark, self._wanted.brokers, names, self._wanted.options)
         for name in names:
@@ -245,7 +253,8 @@ class Books:
                 ends=ends,
                 asked_ms=ledger.asked_ms if limited else max(ledger.asked_ms, self._asked_ms(batch)),
                 read_ms=read_ms,
-                whole=ends == topic.high_watermarks or not (limited or self._is_late),
+                # a record that came meanwhile may have made compaction take one before it was read
+                whole=ends == topic.ends,
                 retention=retention,
             )
             ledger = ledger.extended(batch, read)
@@ -268,11 +277,6 @@ class Books:
             # such a run asks when it begins, and takes what was there then
             return self._started_ms
         return max(self._started_ms, _read_planned(self._folder, batch - 1).planned_ms)
-
-    @property
-    def _is_late(self) -> bool:
-        """Tell whether the run may read long after it asked for the log's end."""
-        return self._is_once and self._wanted.max_offsets_per_trigger is not None
 
     def _starts(self, topic: Topic, ends: Sequence[int]) -> tuple[int, ...]:
         """Give where the stream began to read the partitions of a topic."""
@@ -370,6 +374,7 @@ def _run(query: StreamingQuery, books: Books, stop: threading.Event, tell: Calla
         if stop.is_set():
             # whoever ended us may have ended Spark too; what is finished is in the checkpoint
             return counts
+        query.stop()
         raise
     failure = None if stop.is_set() else query.exception()
     if failure is not None:

@@ -52,16 +52,17 @@ def read_rows(source: Source, topic: Topic) -> DataFrame:
         `partition`, `offset`, `key`, `value`, `timestamp` and `stamp`, the header's 25 bytes, or null where
         the record has no key or no such header: a row with a null stamp is damage.
     """
-    return _stamped(source.records(topic))
+    return stamped(source.records(topic))
 
 
 def read_uncommitted_rows(source: Source, topic: Topic) -> DataFrame | None:
     """Read the same up to the high watermarks, committed or not; None where only what was committed is kept."""
     records = source.uncommitted(topic)
-    return None if records is None else _stamped(records)
+    return None if records is None else stamped(records)
 
 
-def _stamped(records: DataFrame) -> DataFrame:
+def stamped(records: DataFrame) -> DataFrame:
+    """Give `Source.records` as `read_rows` shapes them."""
     return records.select("partition", "offset", "key", "value", "timestamp", _stamp().alias("stamp"))
 
 
@@ -78,12 +79,12 @@ def _int64(raw: Column, first: int) -> Column:
 def _stamp() -> Column:
     headers = F.col("headers")
     first = F.get(headers, F.lit(0))
-    stamps = F.filter(headers, lambda header: header["key"] == STAMP_HEADER)
-    # a worker takes the last of several stamps
-    found = F.get(stamps, F.size(stamps) - 1)
+    # a worker takes the last of several stamps. Functions with a lambda would keep Spark from compiling the stage
+    from_end = F.array_position(F.reverse(F.col("headers.key")), STAMP_HEADER)
+    found = F.get(headers, (F.size(headers) - from_end).cast("int"))
     # the framework writes one header; looking there first keeps the search out of the usual record's way
     is_usual = (F.size(headers) == 1) & (first["key"] == STAMP_HEADER)
-    raw = F.when(is_usual, first["value"]).otherwise(found["value"])
+    raw = F.when(is_usual, first["value"]).when(from_end > 0, found["value"])
     valid = (
         F.col("key").isNotNull()
         & (F.octet_length(raw) == STAMP_BYTES)

@@ -15,7 +15,7 @@ from spark_replay.compare import CONTENT, compare
 from spark_replay.points import AsOf, now_ms
 from spark_replay.printing import printable
 from spark_replay.reading import reading
-from spark_replay.rebuild import rebuild_state, unknown_keys
+from spark_replay.rebuild import folded_at
 from spark_replay.report import KINDS, Example, Report, side
 from spark_replay.sources.base import Source
 
@@ -55,18 +55,18 @@ def validate_states(
     """
     started = time.monotonic()
     points = (_parsed(as_of), _parsed(as_of if against_as_of is None else against_as_of))
-    topics = (left.describe(), right.describe())
     # at the logs' ends keys expire by the clock: both by one reading of it
     now = now_ms()
-    states = [
-        rebuild_state(source, as_of=point, as_of_ms=now if point == AsOf() else None)
+    folded = [
+        folded_at(source, point, as_of_ms=now if point == AsOf() else None)
         for source, point in zip((left, right), points, strict=True)
     ]
+    topics = [found.settled.topic for found in folded]
     by_partition = topics[0].partition_count == topics[1].partition_count
-    compared = compare(*states, stamps=stamps, by_partition=by_partition)
-    for source, point in zip((left, right), points, strict=True):
+    compared = compare(*(found.state for found in folded), stamps=stamps, by_partition=by_partition)
+    for found, point in zip(folded, points, strict=True):
         if point != AsOf():
-            compared = _without_unknown(compared, unknown_keys(source, as_of=point))
+            compared = _without_unknown(compared, found.unknown)
     with reading(f"{left} or {right}"):
         counted, examples = summarise_states(compared)
     offsets = points[0].offsets

@@ -151,6 +151,7 @@ def _part(copy: Copy) -> Part:
         topic_id=position.changelog_id,
         where=str(copy.file),
         owner=f"worker {copy.manifest.worker}",
+        rows=copy.part.keys,
     )
 
 

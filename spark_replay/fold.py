@@ -52,6 +52,21 @@ def last_writes(rows: DataFrame, before: Sequence[int | None] | Column) -> DataF
     )
 
 
+def merged(older: DataFrame, newer: DataFrame) -> DataFrame:
+    """Give what `last_writes` gives of the records of two of its results."""
+    return (
+        older.unionByName(newer)
+        .groupBy("partition", "key")
+        .agg(
+            F.max_by("last", "last.offset").alias("last"),
+            F.min("later_offset").alias("later_offset"),
+            F.sum("records").alias("records"),
+            F.sum("damaged").alias("damaged"),
+            F.min("damaged_offset").alias("damaged_offset"),
+        )
+    )
+
+
 def live(folded: DataFrame, as_of_ms: int | Sequence[int]) -> DataFrame:
     """Give the state that folded records stand for: no tombstones, nothing expired at `as_of_ms`, by partition or one.
 

@@ -16,6 +16,8 @@ DELTA_SETTINGS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 """What a session needs to write Delta, besides the jars."""
+VERIFIED = {"parquet.page.verify-checksum.enabled": "true"}
+"""Options of a reader that compares the checksums that Parquet's pages are written with."""
 _DELTA_JAR = "io.delta:delta-spark_2.13:4.0.0"
 
 
@@ -45,7 +47,7 @@ def write_files(frame: DataFrame, folder: Path, file_format: str) -> None:
 
 def read_files(spark: SparkSession, folder: Path, file_format: str, columns: str) -> DataFrame:
     """Read what `write_files` wrote, also if it was no row at all."""
-    reader = spark.read.format(file_format)
+    reader = spark.read.format(file_format).options(**VERIFIED)
     # of Parquet without rows there is no file that would tell the columns
     reader = reader.schema(columns) if file_format == "parquet" else reader
     return reader.load(f"file://{folder.absolute()}")

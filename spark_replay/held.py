@@ -22,6 +22,7 @@ class Part:
         topic_id: The changelog's id, empty if it isn't known.
         where: The file or folder, for errors.
         owner: Who holds it.
+        rows: How many rows its file has, None if nothing says so.
     """
 
     partition: int
@@ -31,6 +32,7 @@ class Part:
     topic_id: str
     where: str
     owner: str
+    rows: int | None = None
 
     def __str__(self) -> str:
         """Say who holds what."""

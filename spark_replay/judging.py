@@ -10,10 +10,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_replay.changelog import stamp_fields
 from spark_replay.columns import by_partition
 from spark_replay.compare import STAMPED, differences
-from spark_replay.fold import expired, last_writes
+from spark_replay.fold import expired
 from spark_replay.held import Held
 from spark_replay.placement import home_partition
-from spark_replay.points import now_ms
+from spark_replay.points import Point, now_ms, point_at
+from spark_replay.topic import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -21,28 +22,33 @@ if TYPE_CHECKING:
 FINE = ("equal", "absent")
 
 
-def judge(rows: DataFrame, held: Held, kept: DataFrame) -> DataFrame:
-    """Judge every key; the shape is that of `spark_replay.compare_exports`.
-
-    Args:
-        rows: The log: `partition`, `offset`, `key`, `value`, `stamp` (null: damaged).
-        held: What is known of the held state.
-        kept: Its rows, as `Held.read` gives them.
-    """
-    count = held.partition_count
+def held_point(topic: Topic, held: Held) -> Point:
+    """Give the positions and times of a held state as a point of the log."""
     # a partition that nobody holds is judged at the log's end: whatever is there is missing
-    positions: list[int | None] = [None] * count
-    as_of = [max((part.as_of_ms for part in held.parts), default=now_ms())] * count
+    positions: list[int | None] = [None] * held.partition_count
+    as_of = [max((part.as_of_ms for part in held.parts), default=now_ms())] * held.partition_count
     for part in held.parts:
         positions[part.partition] = part.changelog_offset
         as_of[part.partition] = part.as_of_ms
+    return point_at(topic, positions, as_of)
+
+
+def judge(folded: DataFrame, point: Point, held: Held, kept: DataFrame) -> DataFrame:
+    """Judge every key; the shape is that of `spark_replay.compare_exports`.
+
+    Args:
+        folded: The log at `point`, as `spark_replay.fold.last_writes` gives it.
+        point: What `held_point` gives.
+        held: What is known of the held state.
+        kept: Its rows, as `Held.read` gives them.
+    """
     both = (
-        logged(last_writes(rows, positions))
+        logged(folded)
         .join(_kept(kept), on=["partition", "key"], how="full_outer")
-        .withColumn("position", by_partition(positions))
+        .withColumn("position", by_partition(point.before))
     )
-    home = home_partition(F.col("key"), count) if held.placement == "key" else F.lit(None).cast("int")
-    return judge_both(both, home=home, as_of_ms=by_partition(as_of), compared=STAMPED)
+    home = home_partition(F.col("key"), held.partition_count) if held.placement == "key" else F.lit(None).cast("int")
+    return judge_both(both, home=home, as_of_ms=by_partition(point.times_ms), compared=STAMPED)
 
 
 def judge_both(both: DataFrame, *, home: Column, as_of_ms: Column, compared: Sequence[str]) -> DataFrame:

@@ -40,13 +40,13 @@ from spark_replay.causes import Known
 from spark_replay.changelog import read_rows
 from spark_replay.compare import CONTENT
 from spark_replay.errors import LiveError, LogTooShortError, ToolMissingError
-from spark_replay.fold import last_writes
 from spark_replay.held import Held, Part
 from spark_replay.judging import judge_both, logged
-from spark_replay.points import now_ms
+from spark_replay.points import now_ms, point_at
 from spark_replay.reading import reading
 from spark_replay.report import Report, report
 from spark_replay.session import first_line
+from spark_replay.settled import settle
 from spark_replay.sources.base import Source
 from spark_replay.topic import Topic
 from spark_replay.validate import explain_rows, summarise_judged
@@ -207,7 +207,7 @@ def validate_live(
         told = _ask(_batches(source, sample, seed, placement), workers, store, to=file)
         topic = _caught_up(source, told.positions)
         with reading(f"{source} or the workers' answers"):
-            judged = _judge(source, topic, source.spark.read.parquet(f"file://{told.file}"))
+            judged, topic = _judge(source, topic, source.spark.read.parquet(f"file://{told.file}"))
             summary = summarise_judged(
                 judged, lambda: explain_rows(judged, source, topic, Known.of(topic), compared=CONTENT)
             )
@@ -282,13 +282,11 @@ def _keys(source: Source, sample: int | None, seed: int) -> DataFrame:
     return keys.orderBy(F.xxhash64(F.lit(seed), "key"), "partition").limit(sample)
 
 
-def _judge(source: Source, topic: Topic, told: DataFrame) -> DataFrame:
+def _judge(source: Source, topic: Topic, told: DataFrame) -> tuple[DataFrame, Topic]:
     # the position of a key that is told to be elsewhere says nothing of the log's partition
     position = F.when(F.col("claimed") == F.col("partition"), F.col("position"))
     answers = told.withColumn("position", position)
-    rows = read_rows(source, topic).join(
-        answers.select("partition", "key", "position"), on=["partition", "key"], how="inner"
-    )
+    asked = answers.select("partition", "key", "position")
     nothing = F.lit(None).cast("bigint")
     export = F.struct("value", nothing.alias("source_offset"), nothing.alias("epoch"), "expires_at_ms")
     kept = answers.select(
@@ -301,11 +299,18 @@ def _judge(source: Source, topic: Topic, told: DataFrame) -> DataFrame:
         "asked_ms",
     )
     # the rows of the log have a position too, that of their key
-    last = logged(last_writes(rows, F.col("position")))
-    both = kept.join(last, on=["partition", "key"], how="left")
+    settled = settle(
+        source,
+        topic,
+        point_at(topic, [None] * topic.partition_count, [0] * topic.partition_count),
+        select=lambda rows: rows.join(asked, on=["partition", "key"], how="inner"),
+        position=F.col("position"),
+    )
+    both = kept.join(logged(settled.folded), on=["partition", "key"], how="left")
     # whether a key had expired when it was asked for, the two clocks may see otherwise
     as_of = F.col("asked_ms") + F.when(F.col("export").isNull(), _CLOCKS_MS).otherwise(-_CLOCKS_MS)
-    return judge_both(both, home=F.lit(None).cast("int"), as_of_ms=as_of, compared=CONTENT)
+    judged = judge_both(both, home=F.lit(None).cast("int"), as_of_ms=as_of, compared=CONTENT)
+    return judged, settled.topic
 
 
 def _caught_up(source: Source, positions: Mapping[int, int]) -> Topic:

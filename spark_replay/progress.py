@@ -66,14 +66,15 @@ def _bar(tasks: _Tasks, console: Console, what: str, stop: threading.Event) -> N
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f} tasks"),
+        TextColumn("{task.fields[told]}"),
         TimeElapsedColumn(),
     ]
     with Progress(*columns, console=console, transient=True) as shown:
-        line: TaskID = shown.add_task(what, total=0)
+        # without a total the bar only moves to and fro
+        line: TaskID = shown.add_task(what, total=None, told=_told(0, 0))
         while not stop.wait(_POLL_S):
             done, count = tasks.poll()
-            shown.update(line, completed=done, total=count)
+            shown.update(line, completed=done, total=count or None, told=_told(done, count))
 
 
 def _lines(tasks: _Tasks, console: Console, what: str, stop: threading.Event) -> None:
@@ -83,7 +84,11 @@ def _lines(tasks: _Tasks, console: Console, what: str, stop: threading.Event) ->
         if time.monotonic() - told >= _LINE_EVERY_S:
             told = time.monotonic()
             console.print(
-                f"{what}: {done} of {count} Spark tasks done, {told - started:.0f} s",
+                f"{what}: {_told(done, count)}, {told - started:.0f} s",
                 highlight=False,
                 soft_wrap=True,
             )
+
+
+def _told(done: int, count: int) -> str:
+    return f"{done} of {count} Spark tasks done" if count else "no Spark task yet"

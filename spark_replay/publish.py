@@ -16,6 +16,7 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.changelog import read_rows
+from spark_replay.digests import Digest, digests
 from spark_replay.errors import PlacementError, ReadError, TargetError, UnknownTopicError
 from spark_replay.placement import home_partition
 from spark_replay.reading import reading
@@ -72,7 +73,7 @@ def publish_state(
                 kept = kept.withColumn("partition", home_partition(F.col("key"), count))
             settings = _ensure_target(source, target, count)
             _write(kept, target, settings)
-            keys = kept.count()
+            keys = _require_published(kept, target)
     finally:
         kept.unpersist()
     now = source.describe()
@@ -163,6 +164,31 @@ def _write(kept: DataFrame, target: KafkaSource, settings: Mapping[str, str]) ->
     for key, value in client.items():
         writer = writer.option(f"kafka.{key}", value)
     writer.save()
+
+
+def _require_published(kept: DataFrame, target: KafkaSource) -> int:
+    """Check that the new changelog has what was written to it; give the number of keys.
+
+    Raises:
+        ReadError: It hasn't.
+    """
+    rows = kept_writes(read_rows(target, target.describe())).where(F.col("value").isNotNull())
+    written, found = (_digests(frame) for frame in (kept, rows))
+    for number in sorted(written.keys() | found.keys()):
+        if written.get(number) != found.get(number):
+            counts = [0 if side.get(number) is None else side[number].rows for side in (written, found)]
+            raise ReadError(
+                f"{counts[0]} keys were written to {target.topic} partition {number}, and {counts[1]} are in it, or "
+                "other values: does another program write to it? Delete the topic, and publish again"
+            )
+    return sum(digest.rows for digest in written.values())
+
+
+def _digests(frame: DataFrame) -> dict[int, Digest]:
+    """Digest keys, values and expiries: all that a published state keeps."""
+    front = STAMP_BYTES - _EXPIRY_BYTES
+    kept = F.substring("value", front + 1, _TO_THE_END).alias("value")
+    return digests(frame.select("partition", "key", kept), ("key", "value"))
 
 
 def _nobodys(stamped: Column) -> Column:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,10 +10,14 @@ from typing import Any
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from spark_replay.errors import ReadError
+from spark_replay.errors import AppError, ReadError
 from spark_replay.session import first_line
 
 _LONGEST = 400
+_OURS = ("spark_replay", "actors", "stores")
+# the last lines of tracebacks of Spark's Python workers
+_MISSING = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
+_APP = re.compile(r"^spark_replay\.errors\.AppError: (.+)", re.MULTILINE)
 
 
 @contextmanager
@@ -21,7 +26,25 @@ def reading(what: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
+        _require_imports(str(error))
         raise ReadError(f"Spark could not read {what}: {_reason(error)}") from error
+
+
+def _require_imports(text: str) -> None:
+    """Tell what the executors' Python lacks, if that is why a task failed.
+
+    Raises:
+        AppError: It is.
+    """
+    missing = _MISSING.search(text)
+    if missing is not None and missing[1].partition(".")[0] in _OURS:
+        raise AppError(
+            f"the executors' Python has no module {missing[1]!r}: install faust-actors there (--app needs it, and the "
+            "app and what it imports), or run without --app"
+        )
+    failed = _APP.search(text)
+    if failed is not None:
+        raise AppError(failed[1])
 
 
 def _reason(error: Exception) -> str:

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.observation import Observation
 
-from spark_replay.changelog import read_rows
 from spark_replay.decoding import Codecs, decoded
+from spark_replay.digests import digests, require_same
 from spark_replay.errors import ReadError, TargetError, WrongTopicError
-from spark_replay.fold import last_writes, live
+from spark_replay.fold import live
 from spark_replay.formats import read_files, require_format, write_files
 from spark_replay.points import AsOf, Point, find_point
 from spark_replay.printing import printable
 from spark_replay.reading import reading
+from spark_replay.settled import Settled, settle
 from spark_replay.sources.base import Source
+from spark_replay.staging import NEW, local_folder, replacing
 from spark_replay.topic import Topic
 
 if TYPE_CHECKING:
@@ -131,8 +130,7 @@ def rebuild_state(
         ReplayError: What `Source.describe` raises.
     """
     codecs = None if app is None else Codecs.of(app, source.topic)
-    point, folded = _fold_at(source, source.describe(), as_of, as_of_ms)
-    state = live(folded.where(~F.col("unknown")), point.times_ms)
+    state = folded_at(source, as_of, as_of_ms=as_of_ms).state
     return state if codecs is None else decoded(state, codecs)
 
 
@@ -145,8 +143,46 @@ def unknown_keys(source: Source, *, as_of: AsOf | str) -> DataFrame:
     Raises:
         ReplayError: As `rebuild_state`.
     """
-    _, folded = _fold_at(source, source.describe(), as_of, as_of_ms=0)
-    return folded.where("unknown").select("partition", "key", "later_offset")
+    return folded_at(source, as_of, as_of_ms=0).unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """The fold of a changelog at a point.
+
+    Attributes:
+        settled: Where it was folded, and the last write of each key.
+    """
+
+    settled: Settled
+
+    @property
+    def rows(self) -> DataFrame:
+        """What `spark_replay.fold.last_writes` gives, and `unknown`: whether the state of the key isn't known."""
+        return self.settled.folded.withColumn("unknown", self.settled.point.unknown())
+
+    @property
+    def state(self) -> DataFrame:
+        """The state, as `spark_replay.fold.live` shapes it."""
+        return live(self.rows.where(~F.col("unknown")), self.settled.point.times_ms)
+
+    @property
+    def unknown(self) -> DataFrame:
+        """The keys whose state isn't known, as `unknown_keys` shapes them."""
+        return self.rows.where("unknown").select("partition", "key", "later_offset")
+
+    def kept(self) -> Folded:
+        """Give the same, read now and kept on the executors: what is asked of it later is of the same read."""
+        if self.settled.is_kept:
+            return self
+        return Folded(replace(self.settled, folded=self.settled.folded.localCheckpoint(), is_kept=True))
+
+
+def folded_at(source: Source, as_of: AsOf | str, *, as_of_ms: int | None = None) -> Folded:
+    """Fold a changelog at a point; arguments and errors are those of `rebuild_state`."""
+    topic = source.describe()
+    point = find_point(source, topic, _as_of(as_of), as_of_ms=as_of_ms)
+    return Folded(settle(source, topic, point))
 
 
 def write_rebuild(
@@ -171,25 +207,22 @@ def write_rebuild(
         ToolMissingError: The format's package isn't installed.
         ReplayError: As `rebuild_state`.
     """
+    to = local_folder(to)
     require_free(to, overwrite=overwrite)
     require_format(source.spark, file_format)
     codecs = None if app is None else Codecs.of(app, source.topic)
     started = time.monotonic()
-    topic = source.describe()
-    point, folded = _fold_at(source, topic, as_of, as_of_ms)
-    seen = Observation()
-    counted = folded.observe(
-        seen,
-        F.sum("records").alias("records"),
-        F.sum("damaged").alias("unstamped"),
-        F.count_if("unknown").alias("unknown"),
-    )
-    state = live(counted.where(~F.col("unknown")), point.times_ms)
-    with _replacing(to) as staging, reading(str(source)):
-        write_files(state if codecs is None else decoded(state, codecs), staging, file_format)
-        counts = {name: value or 0 for name, value in seen.get.items()}
+    with replacing(to) as work, reading(str(source)):
+        # another run may have written it while this one waited for its turn
+        require_free(to, overwrite=overwrite)
+        found = folded_at(source, as_of, as_of_ms=as_of_ms).kept()
+        topic, point = found.settled.topic, found.settled.point
+        counts = _counts(found.rows)
+        below = counts.pop("below")
         _require_changelog(source, counts)
-        keys, undecodable = _count(source.spark, staging, file_format, is_decoded=codecs is not None)
+        state = found.state
+        write_files(state if codecs is None else decoded(state, codecs), work / NEW, file_format)
+        keys, undecodable = _read_back(source.spark, work / NEW, state, file_format, is_decoded=codecs is not None)
         result = Rebuilt(
             changelog=source.topic,
             topic_id=topic.topic_id,
@@ -201,10 +234,10 @@ def write_rebuild(
             seconds=round(time.monotonic() - started, 3),
             format=file_format,
             partitions=_partitions(topic, point, keys),
-            unknown_keys=_examples(folded) if counts["unknown"] else (),
-            notes=tuple(_notes(topic, point)),
+            unknown_keys=_examples(found.unknown) if counts["unknown"] else (),
+            notes=(*_notes(topic, point), *_before_all(source, topic, _as_of(as_of), below)),
         )
-        (staging / SUMMARY).write_text(json.dumps(asdict(result), indent=1) + "\n")
+        (work / NEW / SUMMARY).write_text(json.dumps(asdict(result), indent=1) + "\n")
     return result
 
 
@@ -247,10 +280,14 @@ def require_free(to: Path, *, overwrite: bool) -> None:
         raise TargetError(f"{to} is no rebuild (it has no {SUMMARY}): not overwritten, choose another folder")
 
 
-def _fold_at(source: Source, topic: Topic, as_of: AsOf | str, as_of_ms: int | None) -> tuple[Point, DataFrame]:
-    point = find_point(source, topic, _as_of(as_of), as_of_ms=as_of_ms)
-    folded = last_writes(read_rows(source, point.narrowed(topic)), point.before)
-    return point, folded.withColumn("unknown", point.unknown())
+def _counts(rows: DataFrame) -> dict[str, int]:
+    counted = rows.agg(
+        F.sum("records").alias("records"),
+        F.sum("damaged").alias("unstamped"),
+        F.count_if("unknown").alias("unknown"),
+        F.count("last").alias("below"),
+    ).collect()
+    return {name: value or 0 for name, value in counted[0].asDict().items()}
 
 
 def _as_of(given: AsOf | str) -> AsOf:
@@ -290,35 +327,35 @@ def _notes(topic: Topic, point: Point) -> Iterator[str]:
             )
 
 
-def _examples(folded: DataFrame) -> tuple[UnknownKey, ...]:
-    rows = folded.where("unknown").select("partition", "key", "later_offset").orderBy("partition", "key")
+def _before_all(source: Source, topic: Topic, as_of: AsOf, below: int) -> Iterator[str]:
+    """Say that a time lies before the first record, which is likely to be a mistake in it."""
+    if as_of.timestamp_ms is None or below or topic.starts == topic.ends:
+        return
+    first = source.records(topic).agg(F.min(F.unix_millis("timestamp")).alias("first")).collect()[0]["first"]
+    if first is not None:
+        when = datetime.fromtimestamp(first / 1000, UTC).isoformat(timespec="milliseconds")
+        yield f"{as_of} lies before the first record of {source}, which is of {when}: the state there is empty"
+
+
+def _examples(unknown: DataFrame) -> tuple[UnknownKey, ...]:
     return tuple(
         UnknownKey(partition=row["partition"], key=printable(row["key"]), later_offset=row["later_offset"])
-        for row in rows.limit(_EXAMPLES).collect()
+        for row in unknown.orderBy("partition", "key").limit(_EXAMPLES).collect()
     )
 
 
-def _count(
-    spark: SparkSession, folder: Path, file_format: str, *, is_decoded: bool
+def _read_back(
+    spark: SparkSession, folder: Path, state: DataFrame, file_format: str, *, is_decoded: bool
 ) -> tuple[dict[int, int], int | None]:
+    """Check that what was written can be read; give the keys of each partition, and how many weren't decoded.
+
+    Raises:
+        TargetError: Rows are missing, or are others.
+    """
     lost = F.col("key_json").isNull() | F.col("value_json").isNull() if is_decoded else F.lit(False)
     extra = "key_json string, value_json string, " if is_decoded else ""
     rows = read_files(spark, folder, file_format, extra + COLUMNS)
-    found = rows.groupBy("partition").agg(F.count(F.lit(1)).alias("keys"), F.count_if(lost).alias("lost")).collect()
-    keys = {row["partition"]: row["keys"] for row in found}
-    return keys, sum(row["lost"] for row in found) if is_decoded else None
-
-
-@contextmanager
-def _replacing(to: Path) -> Iterator[Path]:
-    to = to.absolute()
-    staging = to.with_name(f".{to.name}-{os.getpid()}")
-    try:
-        to.parent.mkdir(parents=True, exist_ok=True)
-        yield staging
-        shutil.rmtree(to, ignore_errors=True)
-        staging.rename(to)
-    except OSError as error:
-        raise TargetError(f"{to} can't be written: {error}") from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+    found = digests(rows, state.columns, lost=F.count_if(lost))
+    require_same(digests(state, state.columns), found, folder)
+    keys = {number: digest.rows for number, digest in found.items()}
+    return keys, sum(digest.more for digest in found.values()) if is_decoded else None

@@ -111,6 +111,11 @@ class Report:
         return sum(self.counts[kind] for kind in MISMATCHES)
 
     @property
+    def compared(self) -> int:
+        """How many keys, or damaged records, could be judged."""
+        return self.counts["equal"] + self.mismatches
+
+    @property
     def violations(self) -> int:
         """How many records are against an invariant of the log."""
         return sum(finding.count for finding in self.findings)
@@ -144,7 +149,8 @@ class Summary:
     """What Spark counted.
 
     Attributes:
-        kinds: Rows of `partition`, `kind`, `count`, and the sums `records`, `damaged`, `live`, `over`.
+        kinds: Rows of `partition`, `kind`, `count`, and the sums `records`, `damaged`, `held` (rows), `live`,
+            `over`.
         causes: Rows of `partition`, `cause`, `count`.
         examples: Rows as `spark_replay.causes.name_causes` gives them.
     """

@@ -13,9 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +22,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.observation import Observation
 
 from spark_replay.changelog import read_rows
+from spark_replay.digests import SHARED, crc32
 from spark_replay.errors import ReadError, TargetError, ToolMissingError, WrongTopicError
 from spark_replay.points import now_ms
 from spark_replay.reading import reading
 from spark_replay.sources import KafkaSource
-from spark_replay.topic import Topic, settings_of
+from spark_replay.staging import NEW, local_folder, replacing
+from spark_replay.topic import Topic
 from stores._core.record import STAMP_BYTES, Position
 from stores._core.replay import NO_STAMP, advance
 from stores._core.seed import (
@@ -93,13 +93,15 @@ def write_seed(source: KafkaSource, *, app: str, to: Path, overwrite: bool = Fal
         ReadError: Spark couldn't read the log to its end, or reading took longer than deletes are kept.
         ReplayError: What `Source.describe` raises.
     """
-    store = store_of(source.topic, app)
+    store, to = store_of(source.topic, app), local_folder(to)
     require_no_seed(to / store, overwrite=overwrite)
     started, began_ms = time.monotonic(), now_ms()
-    topic = source.describe()
-    with _replacing(to / store) as work, reading(str(source)):
+    with replacing(to / store) as work, reading(str(source)):
+        # another run may have written it while this one waited for its turn
+        require_no_seed(to / store, overwrite=overwrite)
+        topic = source.describe()
         seen = _write_rows(source, topic, work / "rows")
-        _check_age(source, began_ms)
+        source.require_deletes_kept((now_ms() - began_ms) / 1000)
         found = {row["partition"]: row for row in _summary(source.spark, work / "rows", seen["rows"])}
         tables = _make_tables(source.spark, work)
         parts = [_part(number, topic, began_ms, found.get(number), tables) for number in range(topic.partition_count)]
@@ -111,7 +113,7 @@ def write_seed(source: KafkaSource, *, app: str, to: Path, overwrite: bool = Fal
             made_at_ms=began_ms,
             partitions=tuple(parts),
         )
-        _write_synced(work / "tables" / SEED_MANIFEST, encode_seed(manifest))
+        _write_synced(work / NEW / SEED_MANIFEST, encode_seed(manifest))
     return Seeded(
         app=app,
         store=store,
@@ -203,16 +205,6 @@ def _write_rows(source: KafkaSource, topic: Topic, to: Path) -> dict[str, int]:
     return {name: seen.get.get(name) or 0 for name in ("rows", "records", "unstamped")}
 
 
-def _check_age(source: KafkaSource, began_ms: int) -> None:
-    settings = settings_of(source.spark, source.brokers, source.topic, source.options)
-    retention_ms = int(settings.effective["delete.retention.ms"])
-    if now_ms() - began_ms >= retention_ms:
-        raise ReadError(
-            f"reading {source} took longer than its delete.retention.ms={retention_ms}: deletes may have escaped it, "
-            "raise the topic's setting or use more executors"
-        )
-
-
 def _summary(spark: SparkSession, rows: Path, expected: int) -> Sequence[Row]:
     """Give each partition's count of keys and highest mark, from what the driver finds in its folder."""
     listed = list(rows.glob("*.parquet")) if rows.is_dir() else []
@@ -227,14 +219,14 @@ def _summary(spark: SparkSession, rows: Path, expected: int) -> Sequence[Row]:
     if sum(row["rows"] for row in found) != expected:
         raise TargetError(
             f"of {expected} rows that the executors wrote to {rows} the driver finds "
-            f"{sum(row['rows'] for row in found)}: give --to a folder that all machines share"
+            f"{sum(row['rows'] for row in found)}: {SHARED}. Nothing was replaced"
         )
     return found
 
 
 def _make_tables(spark: SparkSession, work: Path) -> dict[int, list[SeedTable]]:
     """Have the executors make tables of the rows; give each partition's, in the order of their keys, by final names."""
-    target = work / "tables"
+    target = work / NEW
     target.mkdir()
     files = sorted(str(file) for file in (work / "rows").glob("*.parquet"))
     made: dict[int, list[SeedTable]] = {}
@@ -244,8 +236,9 @@ def _make_tables(spark: SparkSession, work: Path) -> dict[int, list[SeedTable]]:
         for partition, table in (pair for result in results for pair in _told(result)):
             own = made.setdefault(partition, [])
             name = table_file(partition, len(own))
-            (target / table.file).rename(target / name)
             own.append(replace(table, file=name))
+            _require_table(target / table.file, table)
+            (target / table.file).rename(target / name)
     shutil.rmtree(work / "rows")
     # what failed attempts left
     named = {table.file for tables in made.values() for table in tables}
@@ -253,6 +246,18 @@ def _make_tables(spark: SparkSession, work: Path) -> dict[int, list[SeedTable]]:
         if file.name not in named:
             file.unlink()
     return made
+
+
+def _require_table(file: Path, table: SeedTable) -> None:
+    """Check that the driver has a table as the executor wrote it.
+
+    Raises:
+        TargetError: It hasn't.
+    """
+    if not file.exists():
+        raise TargetError(f"the driver finds no {file}, which an executor wrote: {SHARED}. Nothing was replaced")
+    if (file.stat().st_size, crc32(file)) != (table.size_bytes, table.crc32):
+        raise TargetError(f"{file} isn't what the executor wrote: check the disk, or the mount. Nothing was replaced")
 
 
 def _table_maker(target: str) -> Callable[[str], Any]:
@@ -285,7 +290,7 @@ def _told(result: tuple[str, Any]) -> list[tuple[int, SeedTable]]:
     if kind == "tools":
         raise ToolMissingError(f"{told}: the executors' Python needs faust-actors, with rocksdict, to make a seed")
     if kind != "made":
-        raise TargetError(f"{told}: give --to a folder that all machines share, and may write to")
+        raise TargetError(f"{told}: {SHARED}, and may write to")
     return [(number, SeedTable(*rest)) for number, *rest in told]
 
 
@@ -312,19 +317,3 @@ def _write_synced(file: Path, text: str) -> None:
         handle.write(text)
         handle.flush()
         os.fsync(handle.fileno())
-
-
-@contextmanager
-def _replacing(folder: Path) -> Iterator[Path]:
-    """Give a folder to work in; what is in its `tables` takes the place of `folder` when the block ends well."""
-    folder = folder.absolute()
-    work = folder.with_name(f".{folder.name}-{uuid.uuid4().hex[:12]}")
-    try:
-        work.mkdir(parents=True)
-        yield work
-        shutil.rmtree(folder, ignore_errors=True)
-        (work / "tables").rename(folder)
-    except OSError as error:
-        raise TargetError(f"{folder} can't be written: {error}") from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)

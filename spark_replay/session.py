@@ -31,6 +31,10 @@ _LOCAL_SETTINGS = {
     "spark.driver.memory": "2g",
 }
 _STDERR = 2
+_CONNECT = (
+    "this is a session of Spark Connect, which has no JVM to ask Kafka with: use a classic one (spark-submit, or "
+    "--master local[*], spark://… or yarn), without SPARK_REMOTE"
+)
 
 
 def spark_session(
@@ -50,8 +54,10 @@ def spark_session(
     require_pyspark()
     from pyspark.sql import SparkSession
 
+    _require_no_remote(master, settings or {})
     active = SparkSession.getActiveSession()
     if active is not None:
+        require_classic(active)
         return active
     require_java()
     builder = SparkSession.builder.appName("spark_replay")
@@ -67,6 +73,22 @@ def spark_session(
         except Exception as error:
             where = f"; its log is {log}" if log else ""
             raise ReplayError(f"Spark does not start: {first_line(error)}{where}") from error
+
+
+def require_classic(spark: SparkSession) -> None:
+    """Check that a session isn't one of Spark Connect.
+
+    Raises:
+        ReplayError: It is.
+    """
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise ReplayError(_CONNECT)
+
+
+def _require_no_remote(master: str | None, settings: Mapping[str, str]) -> None:
+    remote = os.environ.get("SPARK_REMOTE") or settings.get("spark.remote") or settings.get("spark.master") or master
+    if "SPARK_CONNECT_MODE_ENABLED" in os.environ or (remote or "").startswith("sc://"):
+        raise ReplayError(_CONNECT)
 
 
 def require_pyspark() -> None:

@@ -78,10 +78,14 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a topic's settings let go: `compacted` by key, records older than `min_compaction_lag_ms` only."""
+    """What a topic's settings let go: `compacted` by key, records older than `min_compaction_lag_ms` only.
+
+    Tombstones are removed `delete_retention_ms` after compaction came to them.
+    """
 
     compacted: bool
     min_compaction_lag_ms: int
+    delete_retention_ms: int = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +325,7 @@ class _Admin:
         return Retention(
             compacted="compact" in found.get("cleanup.policy").value(),
             min_compaction_lag_ms=int(found.get("min.compaction.lag.ms").value()),
+            delete_retention_ms=int(found.get("delete.retention.ms").value()),
         )
 
     def _list(self, values: Iterable[object]) -> Any:

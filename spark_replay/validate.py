@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import atexit
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -36,9 +37,10 @@ from spark_replay.compare import STAMPED
 from spark_replay.errors import ExportError, LogTooShortError
 from spark_replay.held import Held, Part
 from spark_replay.invariants import Asked, Finding, find_violations
-from spark_replay.judging import FINE, judge
+from spark_replay.judging import FINE, held_point, judge
 from spark_replay.reading import reading
 from spark_replay.report import Report, Summary, report
+from spark_replay.settled import settle
 from spark_replay.sides import open_side
 from spark_replay.sources.base import Source
 from spark_replay.topic import Topic
@@ -79,7 +81,7 @@ def validate_exports(
         described = source.describe()
         require_comparable(held, described)
         with reading(f"{source} or the {held.kind} in {against}"):
-            summary = summarise(source, described, held)
+            summary, described = summarise(source, described, held)
     findings: tuple[Finding, ...] = ()
     if invariants is not None:
         findings = find_violations(source, described, replace(invariants, placement=held.placement))
@@ -97,7 +99,7 @@ def compare_exports(source: Source, *, against: Path, placement: str = "key") ->
         boolean, `position` bigint (null where nobody holds the partition), `is_over` boolean (held, and expired).
     """
     topic, held = _opened(source, against, placement)
-    return judge(read_rows(source, topic), held, held.read(source.spark))
+    return _judged(source, topic, held)[0]
 
 
 def explain_exports(source: Source, *, against: Path, placement: str = "key") -> DataFrame:
@@ -107,7 +109,8 @@ def explain_exports(source: Source, *, against: Path, placement: str = "key") ->
         Rows as of `compare_exports`, with the columns that `spark_replay.causes.name_causes` adds.
     """
     topic, held = _opened(source, against, placement)
-    return _explained(source, topic, held, judge(read_rows(source, topic), held, held.read(source.spark)))
+    judged, topic = _judged(source, topic, held)
+    return _explained(source, topic, held, judged)
 
 
 def _opened(source: Source, against: Path, placement: str) -> tuple[Topic, Held]:
@@ -140,13 +143,40 @@ def require_comparable(held: Held, topic: Topic) -> None:
             raise LogTooShortError(f"{topic.name} partition {part.partition} {problem}")
 
 
-def summarise(source: Source, topic: Topic, held: Held) -> Summary:
+def summarise(source: Source, topic: Topic, held: Held) -> tuple[Summary, Topic]:
     """Count the kinds and causes of each partition, and name up to 10 keys of each kind and cause that isn't fine.
 
     Causes and keys are looked for in a second pass, only when there is one to name.
+
+    Returns:
+        What was found, and the topic as it was when its log had been read.
     """
-    judged = judge(read_rows(source, topic), held, held.read(source.spark))
-    return summarise_judged(judged, lambda: _explained(source, topic, held, judged))
+    judged, topic = _judged(source, topic, held)
+    summary = summarise_judged(judged, lambda: _explained(source, topic, held, judged))
+    _require_read(summary, held)
+    return summary, topic
+
+
+def _require_read(summary: Summary, held: Held) -> None:
+    """Check that the executors read all rows that the files are said to have.
+
+    Raises:
+        ExportError: They read others, as executors do that see another folder than the driver.
+    """
+    read = Counter[int]()
+    for row in summary.kinds:
+        read[row["partition"]] += row["held"]
+    for part in held.parts:
+        if part.rows is not None and read[part.partition] != part.rows:
+            raise ExportError(
+                f"the executors read {read[part.partition]} rows of {part.where}, and its manifest says {part.rows}: "
+                "give --against a folder that driver and executors share, under the same path"
+            )
+
+
+def _judged(source: Source, topic: Topic, held: Held) -> tuple[DataFrame, Topic]:
+    settled = settle(source, topic, held_point(topic, held), to_the_end=True)
+    return judge(settled.folded, settled.point, held, held.read(source.spark)), settled.topic
 
 
 def summarise_judged(judged: DataFrame, explain: Callable[[], DataFrame]) -> Summary:
@@ -157,6 +187,7 @@ def summarise_judged(judged: DataFrame, explain: Callable[[], DataFrame]) -> Sum
             F.count(F.lit(1)).alias("count"),
             F.sum("records").alias("records"),
             F.sum("damaged").alias("damaged"),
+            F.sum("export_rows").alias("held"),
             F.sum(F.col("live").cast("bigint")).alias("live"),
             F.count_if(F.col("is_over") & (F.col("kind") == "absent")).alias("over"),
         )

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from spark_replay.errors import ReplayError
 from spark_replay.session import require_pyspark, spark_session
+from spark_replay.staging import local_folder
 from spark_replay.topic import require_reachable
 
 if TYPE_CHECKING:
@@ -27,6 +28,19 @@ if TYPE_CHECKING:
 _FILE_WIDTH = 120
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class LocalFolder(click.ParamType):
+    """A folder, by its path or a `file://` URI; other URIs aren't supported."""
+
+    name = "folder"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Give its path."""
+        try:
+            return local_folder(value)
+        except ReplayError as error:
+            raise Failure(f"--to: {error}") from error
 
 
 class Pair(click.ParamType):

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replay.cli.options import Given, dry_run_option, failing, make_console, say_plan, source_options, spark_for
+from spark_replay.cli.options import (
+    Given,
+    LocalFolder,
+    dry_run_option,
+    failing,
+    make_console,
+    say_plan,
+    source_options,
+    spark_for,
+)
 from spark_replay.session import require_pyspark
 
 if TYPE_CHECKING:
@@ -22,7 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--to",
     required=True,
-    type=click.Path(path_type=Path),
+    type=LocalFolder(),
     metavar="DIR",
     help="The folder to write to.",
 )

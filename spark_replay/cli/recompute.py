@@ -53,7 +53,7 @@ def recompute(
     py_files: tuple[str, ...],
     **options: Any,
 ) -> None:
-    r"""Replay an actor's input through the app's own handlers, and compare the state with its changelogs.
+    """Replay an actor's input through the app's own handlers, and compare the state with its changelogs.
 
     With the code that the workers run it finds what isn't a function of the input, and damage; with a newer version of
     it, the keys that it would have treated otherwise.
@@ -63,7 +63,7 @@ def recompute(
 
     \b
     python -m spark_replay recompute --brokers 127.0.0.1:9092 --app examples.run_commands
-    """
+    """  # noqa: D301  click takes this character for "leave the lines as they are"
     given, console = Given.of(options), make_console()
     with failing(), spark_for(given, console) as spark:
         from spark_replay.progress import progress

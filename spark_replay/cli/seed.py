@@ -11,6 +11,7 @@ import click
 
 from spark_replay.cli.options import (
     Given,
+    LocalFolder,
     Pair,
     dry_run_option,
     failing,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--to",
     required=True,
-    type=click.Path(path_type=Path),
+    type=LocalFolder(),
     metavar="DIR",
     help="The seed is written to DIR/STORE. Driver, executors and workers have to reach DIR.",
 )

@@ -12,6 +12,7 @@ import click
 
 from spark_replay.cli.live import Live, live_options
 from spark_replay.cli.options import (
+    Failure,
     Given,
     command_line,
     dry_run_option,
@@ -115,10 +116,18 @@ class Against:
     help="Where keys live, if it isn't an export, which tells: where murmur2 puts them, or in any partition.",
 )
 @click.option("--invariants", is_flag=True, help="Check the log itself too, as `check` does.")
+@click.option(
+    "--min-keys",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Fail where fewer keys could be compared; 0: an empty state is right.",
+)
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the report here.")
 @html_option
 @dry_run_option
-def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, **options: Any) -> None:
+def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, min_keys: int, **options: Any) -> None:
     """Compare what workers hold with their changelog, key by key, and name the cause of each mismatch.
 
     Data folders are read on this machine, each partition as of one moment, also while a worker uses them.
@@ -126,7 +135,7 @@ def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, **op
     With --html the log is also profiled, for the page's plots: two more passes over it.
 
     The last line on standard output is a JSON object with the counts; tables and examples go to standard error. Exit
-    code 0: equal, 1: there are mismatches, 2: it can't be told.
+    code 0: equal, 1: there are mismatches, 2: it can't be told, or fewer keys than --min-keys were compared.
 
     \b
     faust -A shop -D /var/lib/shop state export spent --to exports
@@ -155,6 +164,11 @@ def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, **op
                 with progress(spark.sparkContext, console, f"profile {source.topic}"):
                     _write_page(html_file, found, source)
     click.echo(json.dumps(found.totals))
+    if found.is_clean and found.compared < min_keys:
+        raise Failure(
+            f"{found.compared} keys of {found.changelog} were compared with {found.against}, fewer than --min-keys "
+            f"{min_keys}: is it the right store, point and folder? With --min-keys {found.compared} this is no failure"
+        )
     sys.exit(0 if found.is_clean else 1)
 
 

@@ -11,14 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlparse
 
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.columns import by_partition
 from spark_replay.errors import ArchiveError, UnknownTopicError
+from spark_replay.formats import VERIFIED
 from spark_replay.reading import reading
+from spark_replay.session import require_classic
 from spark_replay.sources.base import RECORDS, Source, first_since
+from spark_replay.sources.digested import ArchiveFile, require_sound
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.ledger import LEDGERS, Ledger, decode_ledger
 from spark_replay.topic import Topic
@@ -29,20 +31,6 @@ if TYPE_CHECKING:
 FILES = "_spark_metadata"
 """Spark's list of the files that count."""
 _SCHEMA = f"{RECORDS}, topic string, day date"
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveFile:
-    """A file of an archive, and how many bytes it had when it was written."""
-
-    uri: str
-    size_bytes: int
-
-    @property
-    def local(self) -> Path | None:
-        """Its path if it is on this machine."""
-        parsed = urlparse(self.uri)
-        return Path(unquote(parsed.path)) if parsed.scheme == "file" else None
 
 
 @dataclass(frozen=True)
@@ -84,10 +72,11 @@ class ArchiveSource(Source):
         return tuple(file for file in list_files(Folder(self.spark, self.where)) if marker in file.uri)
 
     def records(self, topic: Topic) -> DataFrame:
-        """Read the files of finished batches."""
-        uri = Folder(self.spark, self.where).uri
+        """Read the files of finished batches; those on this machine are compared with their digests first."""
+        folder = Folder(self.spark, self.where)
+        require_sound(self.files())
         with reading(str(self)):
-            rows = self.spark.read.schema(_SCHEMA).parquet(uri)
+            rows = self.spark.read.options(**VERIFIED).schema(_SCHEMA).parquet(folder.uri)
         offset = F.col("offset")
         return rows.where(
             (F.col("topic") == topic.name)
@@ -112,7 +101,11 @@ def archive(spark: SparkSession, path: str | Path, topic: str) -> ArchiveSource:
         spark: A session.
         path: The folder that `spark_replay archive --to` was given; a local path or a URI.
         topic: The topic.
+
+    Raises:
+        ReplayError: It is a session of Spark Connect.
     """
+    require_classic(spark)
     return ArchiveSource(spark, str(path), topic)
 
 
@@ -150,11 +143,26 @@ def list_files(folder: Folder) -> tuple[ArchiveFile, ...]:
     return tuple(file for log in logs for file in _listed(folder, f"{FILES}/{log}"))
 
 
+def batch_files(folder: Folder, batch: int, since_ms: int) -> tuple[ArchiveFile, ...]:
+    """Give the files that a batch wrote, of which none is older than `since_ms` (Unix milliseconds).
+
+    Raises:
+        ArchiveError: Spark's list of them can't be read.
+    """
+    if folder.exists(f"{FILES}/{batch}"):
+        return tuple(_listed(folder, f"{FILES}/{batch}"))
+    if not folder.exists(f"{FILES}/{batch}.compact"):
+        # a batch without rows
+        return ()
+    # the list of all files until then
+    return tuple(file for file in _listed(folder, f"{FILES}/{batch}.compact") if file.modified_ms >= since_ms)
+
+
 def _listed(folder: Folder, name: str) -> Iterator[ArchiveFile]:
     try:
         for line in folder.text(name).splitlines()[1:]:
             entry: dict[str, Any] = json.loads(line)
-            yield ArchiveFile(str(entry["path"]), int(entry["size"]))
+            yield ArchiveFile(str(entry["path"]), int(entry["size"]), int(entry["modificationTime"]))
     except (ValueError, KeyError, TypeError) as error:
         raise ArchiveError(f"{folder}/{name} isn't a list of an archive's files: {error}") from error
 

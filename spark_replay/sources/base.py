@@ -13,6 +13,8 @@ from spark_replay.topic import Topic
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from spark_replay.sources.kafka import KafkaSource
+
 RECORDS = (
     "partition int, offset bigint, key binary, value binary, timestamp timestamp, "
     "headers array<struct<key: string, value: binary>>"
@@ -30,6 +32,11 @@ class Source(ABC):
 
     spark: SparkSession
     topic: str
+
+    @property
+    def live(self) -> KafkaSource | None:
+        """The log that others may write to and compact while it is read, None if there is none."""
+        return None
 
     @abstractmethod
     def describe(self) -> Topic:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_replay.errors import ArchiveError
 from spark_replay.session import first_line
+from spark_replay.staging import local_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +25,8 @@ class Folder:
 
     def __init__(self, spark: SparkSession, where: str | Path) -> None:
         text = str(where)
-        self.local = None if "://" in text else Path(text).absolute()
+        is_local = text.startswith("file:") or "://" not in text
+        self.local = local_folder(where).absolute() if is_local else None
         self.uri = text.rstrip("/") if self.local is None else f"file://{self.local}"
         self._jvm: Any = spark._jvm
         self._settings: Any = spark._jsparkSession.sessionState().newHadoopConf()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_replay.errors import LogTooShortError, ReplayError, WrongTopicError
+from spark_replay.errors import LogTooShortError, ReadError, ReplayError, WrongTopicError
 from spark_replay.reading import reading
+from spark_replay.session import require_classic
+from spark_replay.sources import tailing
 from spark_replay.sources.archive import ArchiveSource
 from spark_replay.sources.base import Source, first_since
-from spark_replay.topic import Topic, client_options, describe_topic, offsets_at
+from spark_replay.topic import Topic, client_options, describe_topic, offsets_at, retention_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,6 +41,11 @@ class KafkaSource(Source):
     # may hold passwords
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
+    @property
+    def live(self) -> KafkaSource:
+        """The source itself."""
+        return self
+
     def describe(self) -> Topic:
         """Ask the brokers."""
         return describe_topic(self.spark, self.brokers, self.topic, self.options)
@@ -55,6 +62,36 @@ class KafkaSource(Source):
         """Read what was aborted, and what is under way, too."""
         whole = replace(topic, ends=topic.high_watermarks)
         return self._read(whole, "read_uncommitted", minPartitions=self._shares(topic))
+
+    def catch_up(self, topic: Topic, numbers: Iterable[int]) -> tuple[tuple[int, ...], list[tailing.Record]]:
+        """Read some partitions from their ends in `topic` until all that is committed has been read at one moment.
+
+        Returns:
+            Each partition's end at that moment, and the records up to there, as `RECORDS`.
+
+        Raises:
+            ReadError: More is written than can be read, or the brokers don't answer.
+        """
+        return tailing.catch_up(self.spark, client_options(self.brokers, self.options), topic, numbers)
+
+    def keeps_deletes(self, reading_s: float) -> bool:
+        """Tell whether compaction can't have removed a tombstone during a read that took so long."""
+        return reading_s * 1000 < self._delete_retention_ms()
+
+    def require_deletes_kept(self, reading_s: float) -> None:
+        """Check that compaction has removed no tombstone during a read that took so long.
+
+        Raises:
+            ReadError: It may have.
+        """
+        if not self.keeps_deletes(reading_s):
+            raise ReadError(
+                f"reading {self} took longer than its delete.retention.ms={self._delete_retention_ms()}: deletes may "
+                "have escaped it, raise the topic's setting or use more executors"
+            )
+
+    def _delete_retention_ms(self) -> int:
+        return retention_of(self.spark, self.brokers, [self.topic], self.options)[self.topic].delete_retention_ms
 
     def _shares(self, topic: Topic) -> str:
         return str(max(self.spark.sparkContext.defaultParallelism, topic.partition_count))
@@ -113,6 +150,11 @@ class JoinedSource(Source):
 
     older: ArchiveSource
     newer: KafkaSource
+
+    @property
+    def live(self) -> KafkaSource:
+        """Kafka's part."""
+        return self.newer
 
     @property
     def spark(self) -> SparkSession:  # type: ignore[override]
@@ -186,7 +228,11 @@ def kafka(spark: SparkSession, brokers: str, topic: str, options: Mapping[str, s
         brokers: `host:port,…`.
         topic: The topic.
         options: Settings of the Kafka client, such as `security.protocol`, by Kafka's names.
+
+    Raises:
+        ReplayError: It is a session of Spark Connect.
     """
+    require_classic(spark)
     return KafkaSource(spark, brokers, topic, dict(options or {}))
 
 

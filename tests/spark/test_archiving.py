@@ -26,8 +26,11 @@ from spark_replay import (
     archive_topics,
     kafka,
     rebuild_state,
+    write_rebuild,
 )
-from spark_replay.sources import ArchiveSource
+from spark_replay.digests import crc32
+from spark_replay.sources import ArchiveSource, digested
+from spark_replay.sources.digested import write_digests
 from tests.kafka.helpers import eventually, make_topics, read_all, send, unique
 from tests.spark.archives import ArchiveProcess, batches, covered, in_archive, in_topic
 from tests.spark.helpers import (
@@ -294,12 +297,28 @@ def scramble(file: Path) -> None:
     file.write_bytes(bytes(file.stat().st_size))
 
 
+def flip(file: Path, at: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+
+
+def flip_in_the_rows(file: Path) -> None:
+    flip(file, file.stat().st_size // 4)
+
+
+def flip_in_the_footer(file: Path) -> None:
+    flip(file, -100)
+
+
 @pytest.mark.parametrize(
     ("damage", "error", "told"),
     [
         (truncate, ArchiveError, r"\.parquet of the archive has \d+ bytes and was written with \d+"),
         (Path.unlink, ArchiveError, r"\.parquet of the archive can't be read: No such file"),
-        (scramble, ReadError, r"Spark could not read topic .*\.parquet"),
+        (scramble, ArchiveError, r"\.parquet of the archive isn't what was written: its CRC-32"),
+        (flip_in_the_rows, ArchiveError, r"\.parquet of the archive isn't what was written: its CRC-32"),
+        (flip_in_the_footer, ArchiveError, r"\.parquet of the archive isn't what was written: its CRC-32"),
     ],
 )
 def test_damaged_file(
@@ -311,8 +330,6 @@ def test_damaged_file(
     error: type[Exception],
     told: str,
 ):
-    from spark_replay import write_rebuild
-
     source = keep(spark, brokers, tmp_path / "to", log.topic)
     [file, *_] = sorted((tmp_path / "to").glob("topic=*/day=*/*.parquet"))
     damage(file)
@@ -321,6 +338,33 @@ def test_damaged_file(
     with pytest.raises(error, match=told):
         write_rebuild(source, to=tmp_path / "rebuilt")
     assert not (tmp_path / "rebuilt").exists()
+
+
+def test_checksums_of_pages_tell_of_damage_where_there_are_no_digests(
+    spark: SparkSession, brokers: str, tmp_path: Path
+):
+    writes = [put(str(number), f"a value that isn't found again {number}" * 9) for number in range(200)]
+    log = write_log(brokers, [Transaction(tuple(writes))])
+    source = keep(spark, brokers, tmp_path / "to", log.topic)
+    for digests in (tmp_path / "to").glob("topic=*/day=*/_digests"):
+        digests.unlink()
+    assert len(in_archive(source)) == 200
+    [file, *_] = sorted((tmp_path / "to").glob("topic=*/day=*/*.parquet"))
+    file.with_name(f".{file.name}.crc").unlink()
+    flip_in_the_rows(file)
+    with pytest.raises(ReadError, match=r"(?i)crc"):
+        write_rebuild(source, to=tmp_path / "rebuilt")
+
+
+def test_a_line_of_digests_that_a_killed_run_began(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
+    source = keep(spark, brokers, tmp_path / "to", log.topic)
+    [file] = (tmp_path / "to").glob("topic=*/day=*/_digests")
+    whole = file.read_text()
+    file.write_text(whole[: len(whole) // 2])
+    write_digests(source.files())
+    assert digested._read(file.parent) == {
+        path.name: (crc32(path), path.stat().st_size) for path in file.parent.glob("*.parquet")
+    }
 
 
 def test_damaged_lists(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):

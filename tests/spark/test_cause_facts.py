@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_replay.causes import Known, name_causes
+from spark_replay.fold import last_writes
 from spark_replay.held import Held, Part
-from spark_replay.judging import FINE, judge
+from spark_replay.judging import FINE, held_point, judge
+from spark_replay.topic import Topic
 from stores._core.record import encode_stamp
 
 if TYPE_CHECKING:
@@ -164,7 +166,9 @@ def judged(spark: SparkSession, rows: DataFrame) -> DataFrame:
         stale=(),
         read=lambda session: session.createDataFrame(encoded, HELD),
     )
-    return judge(rows, held, held.read(spark))
+    ends = (2**62,) * len(CASES)
+    point = held_point(Topic("log", (0,) * len(CASES), ends, ends), held)
+    return judge(last_writes(rows, point.before), point, held, held.read(spark))
 
 
 def part(number: int) -> Part:

@@ -193,3 +193,15 @@ def test_missing_tool(brokers: str, tmp_path: Path, prepare: str, text: str):
     assert done.returncode == 2, done.stderr
     assert text in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_comparison_of_nothing_is_no_success(spark: SparkSession, brokers: str, tmp_path: Path):
+    empty = write_log(brokers, [Transaction((put("a", "1"), put("a", None)))])
+    exports = Export.of(empty).write(tmp_path / "exports")
+    command = ["validate", "--brokers", brokers, "--changelog", empty.topic, "--against", exports]
+    result = run(*command)
+    assert result.exit_code == 2, result.output
+    assert last_json(result.stdout)["equal"] == 0
+    assert f"0 keys of {empty.topic} were compared with exports in" in result.stderr
+    assert "fewer than --min-keys 1" in result.stderr
+    assert run(*command, "--min-keys", "0").exit_code == 0

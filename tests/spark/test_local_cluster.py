@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay import compare_exports, kafka, rebuild_state
 from spark_replay.jars import ensure_jars
+from spark_replay.points import now_ms
 from spark_replay.validate import explain_exports
 from tests.kafka.helpers import ROOT
 from tests.spark.helpers import NOW_MS, Export, Log, fold, random_transactions, write_log
@@ -34,7 +37,9 @@ def log(brokers: str) -> Log:
     return write_log(brokers, random_transactions(6, count=100, keys=60))
 
 
-def submit(job: Path, *args: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def submit(
+    job: Path, *args: str, folder: Path, more: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a job on two executors of one core whose Python is a program that only says that it was called."""
     python = folder / "python-of-executors"
     python.write_text(f"#!/bin/sh\ntouch '{folder}/python-was-started'\nexit 1\n")
@@ -52,6 +57,7 @@ def submit(job: Path, *args: str, folder: Path) -> subprocess.CompletedProcess[s
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        **(more or {}),
     }
     command = [str(home / "bin" / "spark-submit"), "--master", "local-cluster[2,1,1024]"]
     command += ["--jars", ",".join(map(str, ensure_jars()))]
@@ -81,6 +87,64 @@ def test_rebuild_and_validate_on_a_cluster(brokers: str, log: Log, tmp_path: Pat
     rows = pq.read_table(tmp_path / "rebuilt", columns=["key", "value"]).to_pylist()
     assert {row["key"]: row["value"] for row in rows} == {key: write.value for (_, key), write in state.items()}
     assert (result["python_by_replay"], result["python_by_udf"]) == (False, True)
+
+
+NAMESPACE = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
+
+
+def java_apart(folder: Path, *, target: Path, other: Path) -> Path:
+    """Make a JAVA_HOME whose Java sees another folder at `target`."""
+    java = os.environ.get("JAVA_HOME")
+    program = f"{java}/bin/java" if java else shutil.which("java")
+    home = folder / "java"
+    (home / "bin").mkdir(parents=True)
+    script = home / "bin" / "java"
+    inner = home / "bin" / "bound-java"
+    inner.write_text(f"#!/bin/sh\nmount --bind '{other}' '{target}' && exec '{program}' \"$@\"\n")
+    inner.chmod(0o755)
+    script.write_text(f"#!/bin/sh\nexec {' '.join(NAMESPACE)} '{inner}' \"$@\"\n")
+    script.chmod(0o755)
+    return home
+
+
+@pytest.mark.skipif(
+    shutil.which("unshare") is None or subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode != 0,
+    reason="this machine makes no mount namespaces",
+)
+def test_executors_that_see_another_folder(brokers: str, tmp_path: Path):
+    log = write_log(brokers, random_transactions(8, count=30, keys=30))
+    target, other, there = (tmp_path / name for name in ("target", "other", "there"))
+    for folder in (target, other, there):
+        folder.mkdir()
+    good = target / "good"
+    (good / "partition=0").mkdir(parents=True)
+    (good / "_rebuild.json").write_text("{}")
+    (good / "partition=0" / "rows.parquet").write_text("rows")
+    home = java_apart(tmp_path, target=target, other=other)
+    job = Path(__file__).with_name("apart_job.py")
+    settings = {
+        "spark.executorEnv.JAVA_HOME": str(home),
+        "spark.executorEnv.PYTHONPATH": str(ROOT),
+        "spark.pyspark.python": sys.executable,
+    }
+    done = submit(job, brokers, log.topic, str(tmp_path), folder=tmp_path, more=settings)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["executors"] == 2
+    assert any(other.iterdir()), "the executors wrote nowhere"
+    for name in ("rebuild", "overwrite"):
+        assert result[name].startswith("TargetError: of "), result[name]
+        assert "give --to a folder that driver and executors share" in result[name]
+    assert not (target / "rebuilt").exists()
+    assert (good / "partition=0" / "rows.parquet").read_text() == "rows"
+    for name in ("archive", "again"):
+        assert result[name].startswith("TargetError: "), result[name]
+        assert "give --to a folder that driver and executors share" in result[name]
+    assert not list((target / "archive").glob("_offsets/*.json"))
+    assert result["seed"].startswith("TargetError: "), result["seed"]
+    assert not [path for path in (target / "seeds").glob("*") if not path.name.startswith(".")]
+    # the same executors, where they see what the driver sees
+    assert result["shared"] == f"done: {len(fold(log.records, as_of_ms=now_ms()))}"
 
 
 def python_nodes(frame: DataFrame) -> list[str]:

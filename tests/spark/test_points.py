@@ -128,9 +128,12 @@ def test_latest_of_every_source(sources: Sources, log: Log):
         assert collected(state) == expected(log.records, [None] * PARTITIONS, [NOW_MS] * PARTITIONS)
 
 
-def test_before_the_first_record_there_is_nothing(sources: Sources):
-    for source in sources.values():
-        assert rebuild_state(source, as_of=f"timestamp:{NOW_MS - 10_000_000}").collect() == []
+def test_a_time_before_the_first_record_is_told(sources: Sources, tmp_path: Path):
+    for name, source in sources.items():
+        done = write_rebuild(source, to=tmp_path / name, as_of=f"timestamp:{NOW_MS - 10_000_000}")
+        assert done.keys == 0
+        [note] = done.notes
+        assert f"timestamp:{NOW_MS - 10_000_000} lies before the first record of {source}, which is of 2025-" in note
 
 
 def test_points_beyond_the_log(sources: Sources, log: Log):

@@ -193,7 +193,7 @@ def test_an_existing_seed_is_kept_until_the_new_one_is_complete(
     with pytest.raises(TargetError, match="exists: choose another folder"):
         write_seed(source, app="app", to=tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(seeding, "_check_age", lambda *_: (_ for _ in ()).throw(ReadError("stopped")))
+        patch.setattr(KafkaSource, "require_deletes_kept", lambda *_: (_ for _ in ()).throw(ReadError("stopped")))
         with pytest.raises(ReadError, match="stopped"):
             write_seed(source, app="app", to=tmp_path, overwrite=True)
     assert (own / SEED_MANIFEST).read_text() == before
@@ -239,7 +239,7 @@ def test_a_folder_that_executors_do_not_share(
 
     with monkeypatch.context() as patch:
         patch.setattr(seeding, "_write_rows", elsewhere)
-        with pytest.raises(TargetError, match="the driver finds 0: give --to a folder that all machines share"):
+        with pytest.raises(TargetError, match="the driver finds 0: give --to a folder that driver and executors share"):
             write_seed(source, app="app", to=tmp_path / "to")
     with monkeypatch.context() as patch:
         patch.setattr(seeding, "_table_maker", lambda _: _maker(f"{tmp_path}/none"))

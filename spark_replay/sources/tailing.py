@@ -1,0 +1,133 @@
+"""The end of a log, read by the connector's own Kafka client until nothing is left at one moment.
+
+The driver reads it, not Spark's tasks: a job takes longer than the time in which the next record comes. Records stay in
+the JVM until the consumer has caught up, since to hand one over takes longer than to read a thousand.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from spark_replay.errors import ReadError
+from spark_replay.session import first_line
+from spark_replay.topic import Topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Record = tuple[int, int, bytes | None, bytes | None, datetime, list[tuple[str, bytes | None]] | None]
+"""One record, as `spark_replay.sources.base.RECORDS` has its columns."""
+
+_DEADLINE_S = 60.0
+_POLL_MS = 100
+_MOST_RECORDS = 500_000
+_BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+_SETTINGS = {
+    "isolation.level": "read_committed",
+    "enable.auto.commit": "false",
+    "auto.offset.reset": "none",
+    "key.deserializer": _BYTES,
+    "value.deserializer": _BYTES,
+    "max.poll.records": "5000",
+}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def catch_up(
+    spark: SparkSession, client: Mapping[str, str], topic: Topic, numbers: Iterable[int]
+) -> tuple[tuple[int, ...], list[Record]]:
+    """Read partitions from their ends in `topic` until each has been read to its end at some moment.
+
+    Returns:
+        The ends of all partitions, moved to those moments; and the records up to there.
+
+    Raises:
+        ReadError: More is written than can be read, or the brokers don't answer.
+    """
+    jvm: Any = spark._jvm
+    with _consumer(jvm, client, topic) as consumer:
+        places = {number: jvm.org.apache.kafka.common.TopicPartition(topic.name, number) for number in numbers}
+        consumer.assign(_listed(jvm, places.values()))
+        for number, place in places.items():
+            consumer.seek(place, topic.ends[number])
+        polled, ends = _poll(jvm, consumer, places, topic)
+        records = [_record(one) for one in _each(polled)]
+    return tuple(ends.get(number, end) for number, end in enumerate(topic.ends)), records
+
+
+def _poll(jvm: Any, consumer: Any, places: Mapping[int, Any], topic: Topic) -> tuple[list[Any], dict[int, int]]:
+    polled: list[Any] = []
+    ends: dict[int, int] = {}
+    count = 0
+    deadline_s, wait = time.monotonic() + _DEADLINE_S, jvm.java.time.Duration.ofMillis(_POLL_MS)
+    while len(ends) < len(places):
+        found = consumer.poll(wait)
+        if found.count():
+            polled.append(found)
+            count += found.count()
+        for number in places.keys() - ends.keys():
+            lag = consumer.currentLag(places[number])
+            # below this offset all was read before the brokers said that the log ends there
+            if lag.isPresent() and lag.getAsLong() == 0:
+                ends[number] = consumer.position(places[number])
+                consumer.pause(_listed(jvm, [places[number]]))
+        if len(ends) < len(places) and (count > _MOST_RECORDS or time.monotonic() > deadline_s):
+            left = min(places.keys() - ends.keys())
+            raise ReadError(
+                f"{topic.name} partition {left}: its end wasn't reached in {_DEADLINE_S:.0f} s and {count:,} records: "
+                "it is written to faster than it is read, or its brokers don't answer; try again when less is written"
+            )
+    return polled, ends
+
+
+@contextmanager
+def _consumer(jvm: Any, client: Mapping[str, str], topic: Topic) -> Iterator[Any]:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    config = jvm.java.util.HashMap()
+    for key, value in {**client, **_SETTINGS}.items():
+        config.put(key, value)
+    try:
+        consumer = jvm.org.apache.kafka.clients.consumer.KafkaConsumer(config)
+        try:
+            yield consumer
+        finally:
+            consumer.close(jvm.java.time.Duration.ofSeconds(1))
+    except Py4JJavaError as error:
+        reason = error.java_exception.getMessage() or error.java_exception.getClass().getName()
+        raise ReadError(f"the end of {topic.name} can't be read: {first_line(ValueError(reason))}") from error
+
+
+def _listed(jvm: Any, values: Iterable[Any]) -> Any:
+    listed = jvm.java.util.ArrayList()
+    for value in values:
+        listed.add(value)
+    return listed
+
+
+def _each(polled: Iterable[Any]) -> Iterator[Any]:
+    for batch in polled:
+        records = batch.iterator()
+        while records.hasNext():
+            yield records.next()
+
+
+def _record(one: Any) -> Record:
+    headers = [(str(header.key()), _bytes(header.value())) for header in one.headers().toArray()]
+    # as the connector gives it: nothing where there are none
+    return (
+        int(one.partition()),
+        int(one.offset()),
+        _bytes(one.key()),
+        _bytes(one.value()),
+        _EPOCH + timedelta(milliseconds=int(one.timestamp())),
+        headers or None,
+    )
+
+
+def _bytes(raw: Any) -> bytes | None:
+    return None if raw is None else bytes(raw)

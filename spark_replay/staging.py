@@ -1,0 +1,123 @@
+"""A folder that appears, or is replaced, when its content is complete.
+
+The content is made in a folder beside it, `.NAME.work`, which one run at a time holds a lock of. What a killed run left
+there, the next run removes; if it was killed between taking the old content away and putting the new one in its place,
+the next run puts the old one back first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from spark_replay.errors import TargetError
+
+NEW = "new"
+_LOCK = "lock"
+_OLD = "old"
+_ATTEMPTS = 10
+_FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(/.*)", re.DOTALL)
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+
+
+def local_folder(where: str | Path) -> Path:
+    """Give the path that `where`, a path or a `file://` URI, stands for.
+
+    Raises:
+        TargetError: It is a URI of another scheme.
+    """
+    text = str(where)
+    # a Path of file:///a is file:/a
+    is_file = _FILE_URI.fullmatch(text)
+    if is_file is not None:
+        return Path(is_file[1])
+    scheme = _URI.match(text)
+    if scheme is not None:
+        raise TargetError(
+            f"{text} is a URI with the scheme {scheme[1]}, which isn't supported: give a folder that driver and "
+            "executors share, as a path or file:// URI"
+        )
+    return Path(where)
+
+
+@contextmanager
+def replacing(to: Path) -> Iterator[Path]:
+    """Give a folder to work in; what is in its `new` takes the place of `to` when the block ends well.
+
+    Raises:
+        TargetError: Another run is writing to `to`, or it can't be written.
+    """
+    to = to.absolute()
+    work = to.with_name(f".{to.name}.work")
+    try:
+        with _locked(work, to):
+            try:
+                _recover(work, to)
+                # what a killed run's executors still write lies in a folder of its own
+                run = work / uuid.uuid4().hex
+                run.mkdir()
+                yield run
+                if to.exists():
+                    to.rename(work / _OLD)
+                (run / NEW).rename(to)
+            finally:
+                _restore(work, to)
+                shutil.rmtree(work, ignore_errors=True)
+    except OSError as error:
+        raise TargetError(f"{to} can't be written: {error}") from error
+
+
+@contextmanager
+def _locked(work: Path, to: Path) -> Iterator[None]:
+    with _open_locked(work, to):
+        yield
+
+
+def _open_locked(work: Path, to: Path) -> IO[str]:
+    for _ in range(_ATTEMPTS):
+        work.mkdir(parents=True, exist_ok=True)
+        try:
+            file = (work / _LOCK).open("w")
+        except FileNotFoundError:
+            # the run that held it removed the folder just now
+            continue
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(file, work / _LOCK):
+                return file
+        except BlockingIOError as error:
+            file.close()
+            raise TargetError(f"another run is writing to {to}: wait for its end, or stop it") from error
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+    raise TargetError(f"{to} can't be written: other runs keep removing {work}")
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    """Tell whether the open file is still the one at its path."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _recover(work: Path, to: Path) -> None:
+    _restore(work, to)
+    for left in work.iterdir():
+        if left.name != _LOCK:
+            shutil.rmtree(left)
+
+
+def _restore(work: Path, to: Path) -> None:
+    """Put the old content back if the new one didn't get into its place."""
+    if (work / _OLD).exists() and not to.exists():
+        (work / _OLD).rename(to)
