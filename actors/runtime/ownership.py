@@ -39,6 +39,7 @@ class Ownership:
 
     `is_storing` is true while what was committed goes into the stores: they and their positions may disagree then.
     `commit` is another object from one state to the next. `backlog_end` is the input's end as the takeover saw it.
+    `now_ms` is the partition's time as it was last committed, or is about to be.
     """
 
     spec: ActorSpec
@@ -53,6 +54,7 @@ class Ownership:
     epoch: int = 0
     transaction: int = 0
     backlog_end: int = 0
+    now_ms: int = 0
     failures: int = 0
     is_storing: bool = False
     commit: object = field(default_factory=object)
@@ -96,7 +98,7 @@ class Ownership:
         """Give the offset metadata of the next commit."""
         self.transaction += 1
         finished = encode_finished(progress.next_offset, progress.finished) if progress.finished else ""
-        return CommitMark(self.epoch, self.transaction, uuid.uuid4().hex[:12], finished).encode()
+        return CommitMark(self.epoch, self.transaction, uuid.uuid4().hex[:12], finished, self.now_ms).encode()
 
     async def confirm(self) -> None:
         """Ask whether the partition is still ours. Before fencing it spares the new owner a fence; then it decides.

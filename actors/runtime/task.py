@@ -57,6 +57,8 @@ logger = logging.getLogger(__name__)
 _READABLE = (State.RUNNING, State.COMMITTING, State.HALTED)
 HALT_REMINDER_S = 60.0
 PREDECESSOR_REMINDER_S = 10.0
+AHEAD_MS = 5_000
+"""Clocks that differ by less aren't worth a warning."""
 
 
 class Task:
@@ -386,6 +388,7 @@ class Task:
         self._ownership.advance(Event.RESTORED)
         mark = parse_mark(committed.metadata) if committed is not None else None
         finished = set()
+        self._note_time(mark)
         if committed is not None and mark is not None:
             finished = decode_finished(committed.offset, mark.finished)
         facts = InputFacts(
@@ -406,6 +409,19 @@ class Task:
         await self._claim(progress, await self._new_epoch(mark))
         self._ownership.advance(Event.CLAIMED)
         self._begin(progress)
+
+    def _note_time(self, mark: CommitMark | None) -> None:
+        """Go on from the partition's time: an earlier owner's clock may have been ahead of this one."""
+        ownership = self._ownership
+        ownership.now_ms = max(ownership.now_ms, 0 if mark is None else mark.now_ms)
+        ahead_ms = ownership.now_ms - self._services.clock.wall_ms()
+        if ahead_ms >= AHEAD_MS:
+            logger.warning(
+                "%s: the clock of an earlier owner was %.1f s ahead of this worker's: the time of the partition stands "
+                "still until this clock has caught up. Synchronise the workers' clocks",
+                self.source,
+                ahead_ms / 1000,
+            )
 
     async def _restore(self, store: Store[Any, Any]) -> Restored:
         held = await self._services.stores.open(store.name, self.partition)

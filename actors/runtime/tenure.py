@@ -71,6 +71,7 @@ class Tenure:
         self._cautions = ownership.cautions
         self._stores = list(stores)
         now_ms = max((held.position.wall_time_ms for held in stores), default=0)
+        now_ms = max(now_ms, ownership.now_ms)
         self._scope = scope = MessageScope(ownership.epoch, progress.reached - 1, now_ms)
         self._overlays: list[tuple[Store[object, object], Overlay]] = [
             (store, Overlay(held.store, scope)) for store, held in zip(spec.stores, stores, strict=True)
@@ -93,7 +94,7 @@ class Tenure:
         )
         timers = self._messages.tools.timers
         self._saw = None if timers is None else timers.saw
-        self._backlog = Backlog(self._source, ownership.backlog_end, ownership.services.sink.position, self._clock)
+        self._backlog = Backlog(self._source, ownership.backlog_end, self._position, self._clock)
         if timers is not None:
             timers.backlog_ms = self._backlog_ms
         self._batch: Sequence[InputRecord] = ()
@@ -161,6 +162,9 @@ class Tenure:
     def is_quiet(self) -> bool:
         """Whether nothing is left to do now: all is committed, and nothing is due."""
         return self.is_clean and not any(duty.is_busy for duty in self._duties)
+
+    def _position(self) -> int | None:
+        return self._services.sink.position(self._source)
 
     def _backlog_ms(self) -> float:
         return self._backlog.lowest_ms(self.next_offset, self._inbox.records())
@@ -258,7 +262,7 @@ class Tenure:
         The committed offset moves past what is no record (markers, aborted transactions): else it would lie before the
         log's start when retention has removed them, and look like input that was lost.
         """
-        reached = self._services.sink.position(self._source)
+        reached = self._position()
         if reached is not None and reached > self.next_offset and not self._inbox:
             self._skip_to(reached)
             await self._commit()
@@ -458,6 +462,7 @@ class Tenure:
         handled, self._handled = self._handled, 0
         next_offset, progress = self.next_offset, self._progress
         progress.skip_to(next_offset)
+        ownership.now_ms = max(ownership.now_ms, scope.now_ms, messages.tools.latest_ms)
         reached, mark = progress.reached, ownership.mark(progress)
         changelogs = {
             spec.changelogs[store.name].topic: writes

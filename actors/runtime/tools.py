@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from actors.runtime.asks import Asker
-from actors.runtime.context import TaskState, Tools
+from actors.runtime.context import TaskState
 from actors.runtime.effects import Effects
 from actors.runtime.ownership import Ownership
 from actors.runtime.parked import Parked
 from actors.runtime.timers import Timers
+from actors.runtime.toolbox import Tools
 from actors.runtime.turns import Duty
 from stores.ports import PartitionStore
 
