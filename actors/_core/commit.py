@@ -44,7 +44,7 @@ def parse_mark(metadata: str | None) -> CommitMark | None:
         return None
     nonce, _, now_ms = parts[2].partition(".")
     known_ms = int(now_ms) if now_ms.isdecimal() and len(now_ms) <= _MAX_DIGITS else 0
-    return CommitMark(int(parts[0]), int(parts[1]), nonce, *parts[3:], now_ms=known_ms)
+    return CommitMark(int(parts[0]), int(parts[1]), nonce, "".join(parts[3:]), known_ms)
 
 
 @dataclass(frozen=True, slots=True)
