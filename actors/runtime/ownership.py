@@ -23,6 +23,7 @@ class Cautions:
     Attributes:
         careful_until: messages before this offset are committed one by one: the broker refused a commit with them.
         careful_turns_s: turns are committed one by one until then, by the monotonic clock.
+        dropped: the ids of turns that stopped the partition, and that an operator gave up.
         condemned: by offset, or a turn's id, why the broker refuses what a message led to.
         sweep_after_s: nothing expired is removed before.
     """
@@ -31,6 +32,7 @@ class Cautions:
     careful_turns_s: float = 0.0
     condemned: dict[str | int, RecordError] = field(default_factory=dict)
     sweep_after_s: float = 0.0
+    dropped: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True, kw_only=True)

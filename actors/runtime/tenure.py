@@ -92,6 +92,7 @@ class Tenure:
         self._handling = Handling(
             spec, self._source, tools.parked, self._cautions.condemned, self._is_ending, self._let_pass
         )
+        self._handling.dropped = self._cautions.dropped
         timers = self._messages.tools.timers
         self._saw = None if timers is None else timers.saw
         self._backlog = Backlog(self._source, ownership.backlog_end, self._position, self._clock)
@@ -427,6 +428,8 @@ class Tenure:
             await self._commit()
         except CommitRefusedError as error:
             found = refused(self._spec.name, self._source, record, error)
+            if (turn_id := getattr(record, "id", None)) is not None:
+                found.turn = (self._spec.name, turn_id)
             if self._spec.on_error.then != "stop" or self._spec.concurrency > 1:
                 # Its work is dropped with all that isn't committed, so it is given up when its turn comes again; where
                 # keys are handled side by side, the partition stops when all before it is finished.
