@@ -114,8 +114,7 @@ class Context:
     def now_ms(self) -> int:
         """The time in Unix milliseconds by the task's clock, which never goes back: not below what was committed."""
         state = self._working("now_ms")
-        clock = state.tools.clock
-        return state.scope.now_ms if clock is None else max(state.scope.now_ms, clock.wall_ms())
+        return state.tools.now_ms(state.scope.now_ms)
 
     def next_id(self, series: str = "") -> str:
         """Return an id for the n-th call of a series. Give each branch that runs side by side a series of its own."""

@@ -23,6 +23,7 @@ class Cautions:
     Attributes:
         careful_until: messages before this offset are committed one by one: the broker refused a commit with them.
         careful_turns_s: turns are committed one by one until then, by the monotonic clock.
+        dropped: the ids of turns that stopped the partition, and that an operator gave up.
         condemned: by offset, or a turn's id, why the broker refuses what a message led to.
         sweep_after_s: nothing expired is removed before.
         went_back: by store, what a commit found that shows that its changelog lost records.
@@ -33,6 +34,7 @@ class Cautions:
     condemned: dict[str | int, RecordError] = field(default_factory=dict)
     sweep_after_s: float = 0.0
     went_back: dict[str, str] = field(default_factory=dict)
+    dropped: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,7 +43,8 @@ class Ownership:
 
     `is_storing` is true while what was committed goes into the stores: they and their positions may disagree then.
     `commit` is another object from one state to the next. `claimed` is what the registry says of this owner.
-    `backlog_end` is the input's end as the takeover saw it.
+    `backlog_end` is the input's end as the takeover saw it. `now_ms` is the partition's time as it was last committed,
+    or is about to be.
     """
 
     spec: ActorSpec
@@ -56,6 +59,7 @@ class Ownership:
     epoch: int = 0
     transaction: int = 0
     backlog_end: int = 0
+    now_ms: int = 0
     failures: int = 0
     is_storing: bool = False
     commit: object = field(default_factory=object)
@@ -100,7 +104,7 @@ class Ownership:
         """Give the offset metadata of the next commit."""
         self.transaction += 1
         finished = encode_finished(progress.next_offset, progress.finished) if progress.finished else ""
-        return CommitMark(self.epoch, self.transaction, uuid.uuid4().hex[:12], finished).encode()
+        return CommitMark(self.epoch, self.transaction, uuid.uuid4().hex[:12], finished, self.now_ms).encode()
 
     async def confirm(self) -> None:
         """Ask whether the partition is still ours. Before fencing it spares the new owner a fence; then it decides.

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Tools:
-    """What an actor has beside stores, as far as it was declared to; `clock` is there in every worker."""
+    """What an actor has beside stores, as far as it was declared to; `clock` is there in every worker.
+
+    `latest_ms` is the latest time that a handler was told, which the next commit keeps.
+    """
 
     clock: Clock | None = None
     timers: Timers | None = None
@@ -31,6 +34,13 @@ class Tools:
     asks: Asker | None = None
     answers: Answers | None = None
     published: Publications = field(default_factory=dict)
+    latest_ms: int = 0
+
+    def now_ms(self, least_ms: int) -> int:
+        """Return the partition's time, which isn't below `least_ms` and never goes back."""
+        wall_ms = 0 if self.clock is None else self.clock.wall_ms()
+        self.latest_ms = max(self.latest_ms, least_ms, wall_ms)
+        return self.latest_ms
 
 
 @dataclass(slots=True)

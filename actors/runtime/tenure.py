@@ -73,6 +73,7 @@ class Tenure:
         self._stores = list(stores)
         self._placed = None if spec.misplaced is None else PlacedRecords(ownership, progress)
         now_ms = max((held.position.wall_time_ms for held in stores), default=0)
+        now_ms = max(now_ms, ownership.now_ms)
         self._scope = scope = MessageScope(ownership.epoch, progress.reached - 1, now_ms)
         self._overlays: list[tuple[Store[object, object], Overlay]] = [
             (store, Overlay(held.store, scope)) for store, held in zip(spec.stores, stores, strict=True)
@@ -94,9 +95,10 @@ class Tenure:
         self._handling = Handling(
             spec, self._source, tools.parked, self._cautions.condemned, self._is_ending, self._let_pass
         )
+        self._handling.dropped = self._cautions.dropped
         timers = self._messages.tools.timers
         self._saw = None if timers is None else timers.saw
-        self._backlog = Backlog(self._source, ownership.backlog_end, ownership.services.sink.position, self._clock)
+        self._backlog = Backlog(self._source, ownership.backlog_end, self._position, self._clock)
         if timers is not None:
             timers.backlog_ms = self._backlog_ms
         self._batch: Sequence[InputRecord] = ()
@@ -179,6 +181,9 @@ class Tenure:
     def is_quiet(self) -> bool:
         """Whether nothing is left to do now: all is committed, and nothing is due."""
         return self.is_clean and not any(duty.is_busy for duty in self._duties)
+
+    def _position(self) -> int | None:
+        return self._services.sink.position(self._source)
 
     def _backlog_ms(self) -> float:
         return self._backlog.lowest_ms(self.next_offset, self._inbox.records())
@@ -278,7 +283,7 @@ class Tenure:
         The committed offset moves past what is no record (markers, aborted transactions): else it would lie before the
         log's start when retention has removed them, and look like input that was lost.
         """
-        reached = self._services.sink.position(self._source)
+        reached = self._position()
         if reached is not None and reached > self.next_offset and not self._inbox:
             self._skip_to(reached)
             await self._commit()
@@ -443,6 +448,8 @@ class Tenure:
             await self._commit()
         except CommitRefusedError as error:
             found = refused(self._spec.name, self._source, record, error)
+            if (turn_id := getattr(record, "id", None)) is not None:
+                found.turn = (self._spec.name, turn_id)
             if self._spec.on_error.then != "stop" or self._spec.concurrency > 1:
                 # Its work is dropped with all that isn't committed, so it is given up when its turn comes again; where
                 # keys are handled side by side, the partition stops when all before it is finished.
@@ -481,6 +488,7 @@ class Tenure:
         handled, self._handled = self._handled, 0
         next_offset, progress = self.next_offset, self._progress
         progress.skip_to(next_offset)
+        ownership.now_ms = max(ownership.now_ms, scope.now_ms, messages.tools.latest_ms)
         reached, mark = progress.reached, ownership.mark(progress)
         changelogs = {
             spec.changelogs[store.name].topic: writes
