@@ -149,6 +149,10 @@ class TakeoverRefusedError(ActorsError):
     """What the broker holds for a task contradicts its state: an operator has to choose."""
 
 
+class InputGrownError(TakeoverRefusedError):
+    """The input of an actor with state was given partitions: keys have other homes now than their state."""
+
+
 class LostChangelogError(TakeoverRefusedError):
     """A changelog lacks records that a store has: an operator has to choose which of the two counts."""
 

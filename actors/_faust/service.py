@@ -7,7 +7,7 @@ import contextlib
 import gc
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -323,8 +323,15 @@ class ActorService(Service):  # type: ignore[misc]
             room=worker.room,
             lost=worker.lost,
             failed=self._fail,
+            counted=self._counted,
         )
         ask_if_unheard(specs, assignor, self._ask_for_rebalance)
+
+    def _counted(self, counts: Mapping[str, int]) -> None:
+        """Note how many partitions the inputs have."""
+        if self._worker is not None and self._setup is not None:
+            self._worker.grown(counts)
+            self._setup.grown(counts)
 
     async def _let_go(self, actor: str, partition: int) -> None:
         if self._standbys is not None:

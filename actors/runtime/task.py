@@ -74,6 +74,7 @@ class Task:
         settings: TaskSettings,
         predecessor: Task | None = None,
         meters: TaskMeters | None = None,
+        refusal: TakeoverRefusedError | None = None,
     ) -> None:
         self.spec = spec
         self.partition = partition
@@ -96,6 +97,7 @@ class Task:
         self._services = services
         self._settings = settings
         self._predecessor = predecessor
+        self._refusal = refusal
         self._stores: list[Restored] = []
         self._tenure: Tenure | None = None
         self._run_task: asyncio.Task[None] | None = None
@@ -330,7 +332,10 @@ class Task:
         self._services.sink.stop_delivery(self.source)
         await self._drop_work()
         self.halted_by = error
-        logger.error("actor %s is stopped on %s: %s", self.spec.name, self.source, error, exc_info=error.__cause__)
+        # The worker has said it once, for all partitions.
+        level = logging.INFO if error is self._refusal else logging.ERROR
+        text = "actor %s is stopped on %s: %s"
+        logger.log(level, text, self.spec.name, self.source, error, exc_info=error.__cause__)
         while not self._inbox.stopping:
             if not await self._inbox.wait(HALT_REMINDER_S):
                 logger.warning("actor %s is still stopped on %s: %s", self.spec.name, self.source, error)
@@ -371,6 +376,8 @@ class Task:
     # --- takeover --------------------------------------------------------------------------------------------------
 
     async def _take_over(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
         await self._ownership.confirm()
         await self._log.fence()
         self._ownership.advance(Event.FENCED)
