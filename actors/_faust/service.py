@@ -248,7 +248,12 @@ class ActorService(Service):  # type: ignore[misc]
             logs=logs,
             owners=owners,
             restorer=Restorer(
-                logs, clock, clock_skew_margin_ms=margin_ms, seeds=setup.seeds, lost=setup.lost_changelog
+                logs,
+                clock,
+                clock_skew_margin_ms=margin_ms,
+                seeds=setup.seeds,
+                lost=setup.lost_changelog,
+                are_owners_fenced=setup.exactly_once,
             ),
             stores=self._cache,
             sink=self._late,

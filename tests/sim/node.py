@@ -217,7 +217,13 @@ class Node:
             worker.assigned(identity, partitions)
 
         sink = LateSource()
-        restorer = Restorer(logs, self.clock, clock_skew_margin_ms=SKEW_MARGIN_MS, lost=LostChangelog.STOP)
+        restorer = Restorer(
+            logs,
+            self.clock,
+            clock_skew_margin_ms=SKEW_MARGIN_MS,
+            lost=LostChangelog.STOP,
+            are_owners_fenced=world.is_exactly_once,
+        )
         spec = _spec(world, Host(process.name, self.clock))
         copies = self._copies[process] = NodeCopies(
             world,
