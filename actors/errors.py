@@ -226,6 +226,10 @@ class UnreadableLogError(TakeoverRefusedError):
         super().__init__(reason)
 
 
+class InputGrownError(TakeoverRefusedError):
+    """The input of an actor with state was given partitions: keys have other homes now than their state."""
+
+
 class LostChangelogError(TakeoverRefusedError):
     """A changelog lacks records that a store has: an operator has to choose which of the two counts."""
 

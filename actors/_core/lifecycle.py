@@ -67,6 +67,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     **{(state, Event.UNKNOWN): State.FENCING for state in _TAKEOVER},
     **{(state, Event.REVOKED): State.CLOSED for state in State},
     **{(state, Event.MIGRATED): State.CLOSED for state in _TAKEOVER},
+    (State.FENCING, Event.CONTRADICTED): State.REFUSED,
     (State.LOOKING, Event.CONTRADICTED): State.REFUSED,
     (State.RESTORING, Event.CONTRADICTED): State.REFUSED,
     (State.CLAIMING, Event.CONTRADICTED): State.REFUSED,

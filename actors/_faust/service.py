@@ -264,7 +264,12 @@ class ActorService(Service):  # type: ignore[misc]
             logs=logs,
             owners=owners,
             restorer=Restorer(
-                logs, clock, clock_skew_margin_ms=margin_ms, seeds=setup.seeds, lost=setup.lost_changelog
+                logs,
+                clock,
+                clock_skew_margin_ms=margin_ms,
+                seeds=setup.seeds,
+                lost=setup.lost_changelog,
+                are_owners_fenced=setup.exactly_once,
             ),
             stores=self._cache,
             sink=self._late,
@@ -339,8 +344,15 @@ class ActorService(Service):  # type: ignore[misc]
             room=worker.room,
             lost=worker.lost,
             failed=self._fail,
+            counted=self._counted,
         )
         ask_if_unheard(specs, assignor, self._ask_for_rebalance)
+
+    def _counted(self, counts: Mapping[str, int]) -> None:
+        """Note how many partitions the inputs have."""
+        if self._worker is not None and self._setup is not None:
+            self._worker.grown(counts)
+            self._setup.grown(counts)
 
     async def _let_go(self, actor: str, partition: int) -> None:
         if self._standbys is not None:

@@ -62,6 +62,8 @@ class Setup:
         self.app = app
         conf, options = app.conf, app.actor_options
         self._max_record_bytes: dict[str, int] = {}
+        self._existing: dict[str, TopicInfo] = {}
+        self._found: dict[Any, OutputTopic] = {}
         self._opened: Callable[[Any, str], OutputTopic] | None = None
         self.group = f"{conf.id}-actors"
         self.owners_topic = f"{conf.id}-actors-owners"
@@ -358,8 +360,15 @@ class Setup:
                 partitioner=_unless_murmur2(self.app.partitioner_for(name)),
             )
 
-        self._opened = opened
-        return _Found(find).__getitem__
+        self._opened, self._existing, self._found = opened, existing, _Found(find)
+        return self._found.__getitem__
+
+    def grown(self, counts: Mapping[str, int]) -> None:
+        """Note how many partitions topics have, for what is sent and asked from now on."""
+        for name, count in counts.items():
+            if name in self._existing and count > self._existing[name].partitions:
+                self._existing[name] = replace(self._existing[name], partitions=count)
+                self._found.clear()
 
     def batch_bytes(self, topic: str) -> int:
         """Give the size of the largest batch that a topic takes."""

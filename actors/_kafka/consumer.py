@@ -40,7 +40,7 @@ FETCH_BUDGET_BYTES = 64 * 1024 * 1024
 LEAST_FETCH_BYTES = 64 * 1024
 """How much the buffers of all assigned partitions may take together, and the least for one."""
 METADATA_AGE_MS = 10_000
-"""How soon it is noticed that an input was given more partitions, which moves keys away from their state."""
+"""How soon it is noticed that an input was given more partitions."""
 
 
 class LostMembershipError(ActorsError):
@@ -73,8 +73,10 @@ class KafkaSource:
         room: Callable[[], None],
         lost: Callable[[TopicPartition, str], None],
         failed: Callable[[BaseException], None],
+        counted: Callable[[Mapping[str, int]], None] | None = None,
     ) -> None:
         self._consumer = consumer
+        self._counted = counted
         self._assigned = assigned
         self._revoked = revoked
         self._room = room
@@ -96,8 +98,9 @@ class KafkaSource:
         room: Callable[[], None],
         lost: Callable[[TopicPartition, str], None],
         failed: Callable[[BaseException], None],
+        counted: Callable[[Mapping[str, int]], None] | None = None,
     ) -> KafkaSource:
-        """Join the group.
+        """Join the group; `counted` is told how many partitions the topics have, before each `assigned`.
 
         Raises:
             BrokerUnavailableError: no broker answers.
@@ -121,7 +124,7 @@ class KafkaSource:
         )
         connection.outages.watch(consumer._client)
         assignor.generation = lambda: _generation(consumer)
-        source = cls(consumer, assigned=assigned, revoked=revoked, room=room, lost=lost, failed=failed)
+        source = cls(consumer, assigned=assigned, revoked=revoked, room=room, lost=lost, failed=failed, counted=counted)
         source._fetch_bytes = settings.fetch_bytes
         try:
             consumer.subscribe(topics=sorted(topics), listener=_Listener(source))
@@ -257,7 +260,11 @@ class KafkaSource:
         # Asked for with each fetch; what one partition's buffer takes is multiplied by all of them.
         share = max(LEAST_FETCH_BYTES, FETCH_BUDGET_BYTES // max(1, len(partitions)))
         self._consumer._fetcher._max_partition_fetch_bytes = min(self._fetch_bytes, share)
+        cluster = self._consumer._client.cluster
         try:
+            if self._counted is not None:
+                topics = self._consumer.subscription()
+                self._counted({topic: len(cluster.partitions_for_topic(topic) or ()) for topic in topics})
             self._assigned(self.identity(), sorted(TopicPartition(*partition) for partition in partitions))
         except Exception as error:
             self._failed(error)

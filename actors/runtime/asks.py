@@ -254,13 +254,11 @@ def _chain_in(ctx: Context) -> list[Link]:
     raw = next((raw for name, raw in ctx.headers if name == CHAIN), None)
     if raw is None:
         return []
-    try:
-        if len(raw) > MAX_CHAIN_BYTES:
-            raise ValueError(f"it has {len(raw)} bytes")
-        return [(str(actor), int(partition), str(key)) for actor, partition, key in json.loads(raw)]
-    except (ValueError, TypeError, RecursionError):
-        logger.warning("%s offset %d: the header %s is not ours: %s", ctx.topic, ctx.offset, CHAIN, show_bytes(raw))
-        return []
+    if len(raw) <= MAX_CHAIN_BYTES:
+        with contextlib.suppress(ValueError, TypeError, RecursionError):
+            return [(str(actor), int(partition), str(key)) for actor, partition, key in json.loads(raw)]
+    logger.warning("%s offset %d: the header %s is not ours: %s", ctx.topic, ctx.offset, CHAIN, show_bytes(raw))
+    return []
 
 
 def _refuse_cycle(chain: Sequence[Link], target: OutputTopic, asked: Asked) -> None:

@@ -70,7 +70,8 @@ class Changelog:
 class Restorer:
     """Restores the stores of one worker, empty ones from `seeds` if there are some.
 
-    `lost` says what happens with a store whose changelog lost records.
+    `lost` says what happens with a store whose changelog lost records. Where owners aren't fenced, one that lost its
+    partition may have written behind records that it didn't see: a store like that is rebuilt whatever `lost` says.
     """
 
     def __init__(
@@ -81,11 +82,13 @@ class Restorer:
         clock_skew_margin_ms: int,
         seeds: Seeds | None = None,
         lost: LostChangelog = LostChangelog.REBUILD,
+        are_owners_fenced: bool = True,
     ) -> None:
         self._logs = logs
         self._clock = clock
         self._seeds = seeds
         self._lost = lost
+        self._are_owners_fenced = are_owners_fenced
         self._margin_ms = clock_skew_margin_ms
         self._long_reads = asyncio.Semaphore(LONG_READS_AT_ONCE)
         self._reading = 0
@@ -141,9 +144,9 @@ class Restorer:
             is_own = position.epoch == owner_epoch and plan.start == plan.end
             start = plan.start if is_own else max(bounds.start, plan.start - LOOK_BACK)
             found = await self._read_on(store, source, plan, position, meter, start, doubt)
+            if found is not None and found.is_ahead:
+                return found
             if found is None:
-                if self._lost is LostChangelog.RESTORE:
-                    return Restored(store, position, is_empty=False, is_ahead=True)
                 asked_ms, position = self._clock.wall_ms(), None
                 found, plan = await self._read_all(store, changelog, source, asked_ms, meter)
             restored = found
@@ -168,9 +171,7 @@ class Restorer:
         start: int,
         doubt: str | None,
     ) -> Restored | None:
-        """Read what is behind the store's position, None where the log lost what is before it.
-
-        The store is empty then if it is to be rebuilt, else as it was.
+        """Read what is behind the store's position, None if the store was emptied because it has to be rebuilt.
 
         Raises:
             LostChangelogError: no operator has chosen what to do.
@@ -181,10 +182,14 @@ class Restorer:
                 return await self._read(store, source, plan, position, meter, start)
         except _RewrittenError as error:
             lost = str(error)
+            if not self._are_owners_fenced:
+                await self._wipe(store, source, lost)
+                return None
         if self._lost is LostChangelog.STOP:
             raise LostChangelogError(_choice(source, lost))
-        if self._lost is LostChangelog.REBUILD:
-            await self._wipe(store, source, lost)
+        if self._lost is LostChangelog.RESTORE:
+            return Restored(store, position, is_empty=False, is_ahead=True)
+        await self._wipe(store, source, lost)
         return None
 
     async def _read_all(

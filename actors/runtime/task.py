@@ -89,6 +89,7 @@ class Task:
         settings: TaskSettings,
         predecessor: Task | None = None,
         meters: TaskMeters | None = None,
+        refusal: TakeoverRefusedError | None = None,
     ) -> None:
         self.spec = spec
         self.partition = partition
@@ -111,6 +112,7 @@ class Task:
         self._services = services
         self._settings = settings
         self._predecessor = predecessor
+        self._refusal = refusal
         self._stores: list[Restored] = []
         self._tenure: Tenure | None = None
         self._run_task: asyncio.Task[None] | None = None
@@ -351,7 +353,10 @@ class Task:
         self._services.sink.stop_delivery(self.source)
         await self._drop_work()
         self.halted_by = error
-        logger.error("actor %s is stopped on %s: %s", self.spec.name, self.source, error, exc_info=error.__cause__)
+        # The worker has said it once, for all partitions.
+        level = logging.INFO if error is self._refusal else logging.ERROR
+        text = "actor %s is stopped on %s: %s"
+        logger.log(level, text, self.spec.name, self.source, error, exc_info=error.__cause__)
         turn = error.turn if isinstance(error, RecordError) else None
         if turn is not None and await self._is_released(turn, reached):
             self.halted_by = None
@@ -421,6 +426,8 @@ class Task:
     # --- takeover --------------------------------------------------------------------------------------------------
 
     async def _take_over(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
         await self._ownership.confirm()
         await self._log.fence()
         self._ownership.advance(Event.FENCED)

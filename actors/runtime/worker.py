@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from actors._core.lifecycle import State
-from actors.errors import ConfigurationError
+from actors._core.takeover import ResetPolicy
+from actors.errors import InputGrownError
 from actors.ports import Identity, Source, TaskLog, TopicPartition
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
@@ -96,7 +97,9 @@ class Worker:
         on_failure: Callable[[BaseException], None],
         meters: WorkerMeters | None = None,
     ) -> None:
-        self._specs: Mapping[str, ActorSpec] = {spec.topic: spec for spec in specs}
+        self._specs = {spec.topic: spec for spec in specs}
+        self._first_counts = {spec.topic: spec.partition_count for spec in self._specs.values()}
+        self._grown: dict[str, InputGrownError] = {}
         self._source = source
         self._services = services
         self._task_settings = task_settings
@@ -145,12 +148,31 @@ class Worker:
         if task is not None:
             task.look_again(reason)
 
-    def assigned(self, identity: Identity, partitions: Iterable[TopicPartition]) -> None:
-        """Start a task for each partition.
+    def grown(self, counts: Mapping[str, int]) -> None:
+        """Note how many partitions inputs have; to be called before `assigned`.
 
-        Raises:
-            ConfigurationError: the input has more partitions than when the worker started.
+        More are taken up where no state belongs to them. An actor with state stops: its keys have other homes now.
         """
+        for topic, count in counts.items():
+            spec = self._specs.get(topic)
+            if spec is None or count <= spec.partition_count:
+                continue
+            if not spec.stores:
+                text = "topic %s, the input of actor %s, has %d partitions now: new ones are read from their start"
+                logger.info(text, topic, spec.name, count)
+                self._specs[topic] = replace(spec, partition_count=count)
+            elif topic not in self._grown:
+                error = self._grown[topic] = InputGrownError(
+                    f"topic {topic}, the input of actor {spec.name}, was given more partitions than "
+                    f"{spec.partition_count}, it has {count}: keys have other partitions now than their state. The "
+                    "actor's partitions are stopped, nothing of them is lost. Stop all workers, then carry the state "
+                    f"over to {count} partitions, with a new input topic and app id: see docs/seeds.md, 'Another "
+                    "cluster, another number of partitions'"
+                )
+                logger.error("%s", error)
+
+    def assigned(self, identity: Identity, partitions: Iterable[TopicPartition]) -> None:
+        """Start a task for each partition."""
         if self._stopping:
             return
         self.meters.rebalances += 1
@@ -159,26 +181,29 @@ class Worker:
         for source in partitions:
             if source in self._tasks:
                 raise RuntimeError(f"{source} was assigned twice")
+            # The group's leader may know of partitions before this worker does.
+            self.grown({source.topic: source.partition + 1})
             spec = self._specs[source.topic]
-            if source.partition >= spec.partition_count:
-                raise ConfigurationError(
-                    f"topic {source.topic}, the input of actor {spec.name}, was given more partitions than "
-                    f"{spec.partition_count}: keys have other partitions now than their state. Stop all "
-                    "workers; make a new "
-                    "topic, and an app with a new id on it, that process the records anew"
-                )
             task = Task(
                 spec,
                 source.partition,
                 identity=identity,
                 log=self._task_log(spec, source.partition, identity),
                 services=self._services,
-                settings=self._task_settings,
+                settings=self._settings_of(source),
                 predecessor=self._ending.get(source),
                 meters=self.meters.task(source),
+                refusal=self._grown.get(source.topic),
             )
             self._tasks[source] = task
             task.start(self._ended)
+
+    def _settings_of(self, source: TopicPartition) -> TaskSettings:
+        """Give a task's settings: all of a partition that came while the app ran is new, whatever the reset policy."""
+        settings = self._task_settings
+        if source.partition < self._first_counts[source.topic]:
+            return settings
+        return replace(settings, rules=replace(settings.rules, reset=ResetPolicy.EARLIEST))
 
     async def revoked(self) -> None:
         """Stop all tasks, and wait for their last commits as long as the settings allow."""

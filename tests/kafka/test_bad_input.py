@@ -245,17 +245,36 @@ async def set_topic(brokers: str, topic: str, config: dict[str, str]) -> None:
         await admin.close()
 
 
-async def test_more_partitions_for_the_input_end_the_worker(brokers: str, tmp_path: Path) -> None:
-    name = unique("bad")
-    await make_topics(brokers, f"{name}-in", partitions=1)
-    worker = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name).start()
-    await eventually(lambda: "owns" in worker.log(), what=worker.log)
+async def test_more_partitions_are_taken_up_without_state_and_stop_an_actor_with_state(
+    brokers: str, tmp_path: Path
+) -> None:
+    """The partitions of the other actor go on, and nothing that was written meanwhile is left out."""
+    name = unique("grown")
+    await make_topics(brokers, f"{name}-in", f"{name}-plain", f"{name}-out", partitions=1)
+    worker = WorkerProcess("tests.kafka.apps.grown_app", brokers, tmp_path / "data", APP_NAME=name).start()
+    await eventually(lambda: worker.log().count("owns") == 2, what=worker.log)
     admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
     await admin.start()
-    await admin.create_partitions({f"{name}-in": NewPartitions(total_count=2)})
+    topics = f"{name}-in", f"{name}-plain"
+    await admin.create_partitions({topic: NewPartitions(total_count=2) for topic in topics})
     await admin.close()
-    assert await asyncio.to_thread(worker.wait, 40) == 1
-    assert f"topic {name}-in, the input of actor obey, was given more partitions than 1" in worker.log()
+    try:
+        async with producing(brokers) as producer:
+            for partition in (0, 1):
+                for topic in topics:
+                    await producer.send_and_wait(topic, b'"%d"' % partition, b"a", partition=partition)
+
+        async def passed_on() -> bool:
+            return len(await read_all(brokers, f"{name}-out")) == 2
+
+        await eventually(passed_on, what=worker.log)
+        await eventually(lambda: worker.log().count("actor keep is stopped on") >= 2, what=worker.log)
+        refusal = f"topic {name}-in, the input of actor keep, was given more partitions than 1, it has 2"
+        errors = [line for line in worker.log().splitlines() if refusal in line and "ERROR" in line]
+        assert len(errors) == 1, worker.log()
+        assert "docs/seeds.md" in errors[0]
+    finally:
+        assert worker.terminate() == 0
 
 
 async def reset_offset(brokers: str, name: str, offset: int) -> None:
