@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import uuid
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +16,13 @@ from actors import App, ConfigurationError, Context
 from actors._core.claims import possible_owners, store_of
 from actors._core.takeover import LogBounds
 from actors._faust import registry
-from actors._faust.registry import StoreRegistry
+from actors._faust.registry import StoreRegistry, ValueType
 from actors._faust.setup import Setup
 from actors._kafka.control import TopicInfo
 from actors._kafka.owners import KafkaOwners
 from actors.errors import BrokerUnavailableError
+from actors.ports import TopicPartition
+from actors.testing import ActorTestDriver
 
 OWNER = b'{"actor":"counter","partition":0,"epoch":1,"worker":"w","address":"","at_ms":1}'
 
@@ -189,3 +192,35 @@ async def test_shapes_may_grow_older_programs_start_and_others_are_refused(
     # A changelog that was made anew has none of the old values.
     del brokers.topics["shop-orders-changelog"]
     await brokers.start(brokers.worker("shop", "orders", Other))
+
+
+async def test_a_raised_version_begins_anew_and_a_lower_one_starts_with_a_warning(
+    brokers: Brokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    def worker(value_type: Any, version: int) -> StoreRegistry:
+        start = brokers.worker("shop", "orders", value_type)
+        start._app.value_types["orders"] = ValueType(value_type, version)
+        return start
+
+    await brokers.start(worker(Small, 1))
+    await brokers.start(worker(Other, 2))
+    before = list(brokers.records["shop-actors-owners"])
+    await brokers.start(worker(Small, 1))
+    assert "a newer program has written values of version 2, this one knows up to 1" in caplog.text
+    assert brokers.records["shop-actors-owners"] == before
+    with pytest.raises(ConfigurationError, match="Set version to 3"):
+        await brokers.start(worker(Large, 2))
+
+
+def test_the_first_claim_without_transactions_proves_a_committed_offset_only_after_it():
+    app = App("unit", broker="kafka://127.0.0.1:1", processing_guarantee="at_least_once")
+    topic = app.topic("in", key_type=str, value_type=str)
+
+    @app.actor(topic)
+    def look(ctx: Context, value: str) -> None:
+        """Do nothing."""
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver.send(topic, key="a", value="x")
+        history = driver._cluster.log(TopicPartition("unit-actors-owners", 0)).history
+        assert [json.loads(record.value)["input_offset"] for record in history] == [None, 0]
