@@ -13,6 +13,7 @@ start confirms it or takes it back.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -95,7 +96,9 @@ class StoreRegistry:
         try:
             await self._check_rivals(claims, current)
         except ConfigurationError:
-            await self._take_back(claims, known)
+            # A claim that stays counts until the app's next start: the refusal is what matters now.
+            with contextlib.suppress(BrokerUnavailableError):
+                await self._take_back(claims, known)
             raise
 
     async def confirm(self, changelogs: Mapping[str, TopicInfo]) -> None:

@@ -167,7 +167,7 @@ class Task:
 
     def request_stop(self, *, is_last: bool = False) -> None:
         """Ask the task to commit what it has handled and to end; `is_last` if the whole worker ends."""
-        if not self._inbox.stopping:
+        if self._tenure is not None and not self._inbox.stopping:
             # What is delivered from here on is dropped, so the source's position says less and less.
             self._inbox.left_at = self._services.sink.position(self.source)
         self._inbox.is_last = self._inbox.is_last or is_last

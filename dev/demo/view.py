@@ -91,6 +91,8 @@ class View:
     async def owners(self) -> dict[int, str]:
         """Give the address of each partition's owner; the newest epoch counts."""
         for record in await self._owners.new_records():
+            if record.key.startswith(b"store:"):
+                continue
             owner = json.loads(record.value)
             known_epoch, _ = self._addresses.get(owner["partition"], (0, ""))
             if owner["epoch"] > known_epoch:

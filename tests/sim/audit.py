@@ -212,7 +212,7 @@ class Audit:
         if source in self._committed and held.spans and offset == held.spans[-1][1] and not is_foreign:
             return
         wanted = {at for at in held.set_offsets if at is not None}
-        if not held.spans or None in held.set_offsets:
+        if not held.spans or (None in held.set_offsets and self._deployment.allow_reprocessing):
             wanted |= held.starts
         if self._deployment.allow_lost_input:
             wanted |= {start for start in held.starts if start > min({self.processed(source), *wanted})}

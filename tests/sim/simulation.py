@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import logging
 import warnings
 from collections import Counter
@@ -439,7 +440,9 @@ class Simulation:
             violations=self.audit.violations,
             trace=list(self.audit.trace),
             inputs=self._inputs.made,
-            takeovers=sum(record.is_committed for record in owners.history),
+            takeovers=len(
+                {(record.key, json.loads(record.value)["epoch"]) for record in owners.history if record.is_committed}
+            ),
             recovery_s=self._settled_s - self._healed_s,
             virtual_s=self._loop.time(),
             faults=self._nemesis.done,

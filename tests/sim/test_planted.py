@@ -255,6 +255,12 @@ def believe_the_operator(patch: Patch) -> None:
     patch.setattr(task, "decide_start", lambda facts, held: rules(facts, replace(held, allow_reprocessing=True)))
 
 
+def start_over_in_silence(patch: Patch) -> None:
+    """A partition whose offset is gone begins anew where no state says otherwise: nobody asks the registry."""
+    original = task.decide_start
+    patch.setattr(task, "decide_start", lambda facts, rules: original(replace(facts, last_known=None), rules))
+
+
 def believe_any_end(patch: Patch) -> None:
     """An offset behind the input's end is taken for one that will come."""
     original = task.decide_start
@@ -537,6 +543,7 @@ PLANTED = (
     Planted(stop_at_the_first_failure, "progress", ("unknown_outcome",)),
     Planted(believe_the_operator, "operator", ("reset_offset",), features=("operator",)),
     Planted(believe_any_end, "operator", ("reset_offset",), first_seed=7, features=("operator",)),
+    Planted(start_over_in_silence, "exactly once", first_seed=209, features=("operator",)),
     Planted(refuse_for_good, "progress", ("reset_offset",), features=("operator",)),
     Planted(refuse_without_a_reason, "progress", ("rebalance",), features=("operator",)),
     Planted(pass_over_lost_input, "exactly once", ("retention",), features=("retention",)),

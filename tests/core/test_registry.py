@@ -1,0 +1,226 @@
+"""What a worker compares with the registries of its app and of others before it uses a changelog."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import uuid
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from actors import App, ConfigurationError, Context
+from actors._core.claims import possible_owners, store_of
+from actors._core.takeover import LogBounds
+from actors._faust import registry
+from actors._faust.registry import StoreRegistry, ValueType
+from actors._faust.setup import Setup
+from actors._kafka.control import TopicInfo
+from actors._kafka.owners import KafkaOwners
+from actors.errors import BrokerUnavailableError
+from actors.ports import TopicPartition
+from actors.testing import ActorTestDriver
+
+OWNER = b'{"actor":"counter","partition":0,"epoch":1,"worker":"w","address":"","at_ms":1}'
+
+
+class Brokers:
+    """Registries and topics of several apps, in memory."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.topics: dict[str, TopicInfo] = {}
+        self.records: dict[str, list[Any]] = {}
+        self.forbidden: set[str] = set()
+        self.reads: list[str] = []
+        self._numbers = itertools.count(1)
+        patch.setattr(registry, "write_stores", self.write_stores)
+
+    def make(self, name: str) -> TopicInfo:
+        self.records.setdefault(name, [])
+        return self.topics.setdefault(name, TopicInfo(name, uuid.UUID(int=next(self._numbers)), 1))
+
+    def append(self, topic: str, key: bytes, value: bytes | None) -> None:
+        log = self.records[topic]
+        log.append(SimpleNamespace(offset=len(log), key=key, value=value))
+
+    async def write_stores(self, connection: Any, topic: str, records: Any) -> None:
+        for store, record in records.items():
+            self.append(topic, b"store:" + store.encode(), None if record is None else msgspec.json.encode(record))
+
+    async def existing(self, names: Any) -> dict[str, TopicInfo]:
+        return {name: self.topics[name] for name in names if name in self.topics}
+
+    async def bounds(self, source: Any) -> LogBounds:
+        if source.topic in self.forbidden:
+            raise BrokerUnavailableError("TopicAuthorizationFailedError")
+        return LogBounds(0, len(self.records[source.topic]))
+
+    async def read(self, source: Any, start: int, end: int) -> Any:
+        self.reads.append(source.topic)
+        yield self.records[source.topic][start:end], end
+
+    def worker(self, name: str, store: str, value_type: Any = int, **options: Any) -> StoreRegistry:
+        """The start of a worker of an app that has one actor with one store."""
+        app = App(name, broker="kafka://127.0.0.1:1", **options)
+
+        @app.actor(app.topic(f"{name}-in"), name="counter", stores=[app.store(store, value_type=value_type)])
+        def count(ctx: Context, value: Any) -> None:
+            """Count nothing."""
+
+        setup: Any = Setup(app)
+        self.make(setup.owners_topic)
+        brokers: Any = self
+        return StoreRegistry(
+            setup, brokers, brokers, KafkaOwners(setup.owners_topic, brokers), SimpleNamespace(wall_ms=lambda: 5)
+        )
+
+    async def start(self, worker: StoreRegistry) -> None:
+        await worker.claim()
+        await worker.confirm({name: self.make(name) for name in worker._changelogs.values()})
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    return Brokers(monkeypatch)
+
+
+def test_a_changelog_may_be_that_of_each_app_whose_name_it_begins_with():
+    assert possible_owners("shop-eu-orders-changelog", "shop-eu") == ["shop", "shop-eu-orders"]
+    assert store_of("shop-eu-orders-changelog", "shop") == "eu-orders"
+    assert store_of("shop-eu-orders-changelog", "shop-eu-orders") is None
+    assert store_of("shop-x", "shop") is None
+
+
+@pytest.mark.parametrize("order", [("shop", "shop-eu"), ("shop-eu", "shop")])
+async def test_the_second_app_is_refused_and_leaves_no_claim(brokers: Brokers, order: tuple[str, str]) -> None:
+    stores = {"shop": "eu-orders", "shop-eu": "orders"}
+    first, second = order
+    await brokers.start(brokers.worker(first, stores[first]))
+    with pytest.raises(ConfigurationError, match=f"of app {second}, and of store {stores[first]} of app {first}"):
+        await brokers.start(brokers.worker(second, stores[second]))
+    await brokers.start(brokers.worker(first, stores[first]))
+    # Its topic deleted, a claim counts for nothing.
+    del brokers.topics["shop-eu-orders-changelog"]
+    await brokers.start(brokers.worker(second, stores[second]))
+    with pytest.raises(ConfigurationError, match="Each would restore the other's state"):
+        await brokers.start(brokers.worker(first, stores[first]))
+
+
+async def test_two_apps_that_start_at_once_never_both_go_on(brokers: Brokers) -> None:
+    starts = [brokers.worker("shop", "eu-orders"), brokers.worker("shop-eu", "orders")]
+    results = await asyncio.gather(*(worker.claim() for worker in starts), return_exceptions=True)
+    assert any(isinstance(result, ConfigurationError) for result in results)
+
+
+async def test_a_claim_of_an_app_that_died_while_it_started_counts(brokers: Brokers) -> None:
+    await brokers.worker("shop", "eu-orders").claim()
+    with pytest.raises(ConfigurationError, match="app shop, which claimed it and hasn't finished its start"):
+        await brokers.worker("shop-eu", "orders").claim()
+    await brokers.start(brokers.worker("shop", "eu-orders"))
+
+
+async def test_a_usual_start_reads_no_other_registry_and_writes_nothing(brokers: Brokers) -> None:
+    brokers.make("shop-actors-owners")
+    await brokers.start(brokers.worker("shop-eu", "orders"))
+    before = list(brokers.records["shop-eu-actors-owners"])
+    brokers.reads.clear()
+    await brokers.start(brokers.worker("shop-eu", "orders"))
+    assert brokers.records["shop-eu-actors-owners"] == before
+    assert set(brokers.reads) == {"shop-eu-actors-owners"}
+
+
+async def test_a_registry_without_stores_warns_or_refuses(brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
+    changelog = "shop-eu-orders-changelog"
+    for topic in ("shop-actors-owners", changelog):
+        brokers.make(topic)
+    brokers.append("shop-actors-owners", b"counter/0", OWNER)
+    with pytest.raises(ConfigurationError, match="may use it: the topic was there before this app ever ran"):
+        await brokers.start(brokers.worker("shop-eu", "orders"))
+    await brokers.start(brokers.worker("shop-eu", "orders", changelogs={"orders": changelog}))
+    brokers.records["shop-eu-actors-owners"].clear()
+    brokers.append("shop-eu-actors-owners", b"counter/0", OWNER)
+    await brokers.start(brokers.worker("shop-eu", "orders"))
+    assert "would be the changelog of a store eu-orders of app shop too" in caplog.text
+
+
+async def test_a_registry_that_may_not_be_read_is_passed_over_with_a_warning(
+    brokers: Brokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    brokers.make("shop-actors-owners")
+    brokers.forbidden.add("shop-actors-owners")
+    await brokers.start(brokers.worker("shop-eu", "orders"))
+    assert "topic shop-actors-owners can't be looked at" in caplog.text
+
+
+async def test_a_changelogs_name_is_the_apps_own_and_nobody_elses(brokers: Brokers) -> None:
+    for named, match in (
+        ({"orders": "mine"}, "has to begin with shop-"),
+        ({"order": "shop-x"}, "has no store of that name"),
+        ({"orders": "shop-in"}, "is another topic of this app too"),
+        ({"orders": "shop-actors-owners"}, "is another topic of this app too"),
+    ):
+        with pytest.raises(ConfigurationError, match=match):
+            await brokers.worker("shop", "orders", changelogs=named).claim()
+
+
+class Small(msgspec.Struct):
+    a: int = 0
+
+
+class Large(msgspec.Struct):
+    a: int = 0
+    b: int = 0
+
+
+class Other(msgspec.Struct):
+    c: int = 0
+
+
+async def test_shapes_may_grow_older_programs_start_and_others_are_refused(
+    brokers: Brokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    for value_type in (Small, Large):
+        await brokers.start(brokers.worker("shop", "orders", value_type))
+    assert "newer program" not in caplog.text
+    await brokers.start(brokers.worker("shop", "orders", Small))
+    assert "a newer program has run on this state. Compared with it: field b (int) isn't there" in caplog.text
+    with pytest.raises(ConfigurationError, match="Set version to 2 and give upgrades a function for 1"):
+        await brokers.start(brokers.worker("shop", "orders", Other))
+    # A changelog that was made anew has none of the old values.
+    del brokers.topics["shop-orders-changelog"]
+    await brokers.start(brokers.worker("shop", "orders", Other))
+
+
+async def test_a_raised_version_begins_anew_and_a_lower_one_starts_with_a_warning(
+    brokers: Brokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    def worker(value_type: Any, version: int) -> StoreRegistry:
+        start = brokers.worker("shop", "orders", value_type)
+        start._app.value_types["orders"] = ValueType(value_type, version)
+        return start
+
+    await brokers.start(worker(Small, 1))
+    await brokers.start(worker(Other, 2))
+    before = list(brokers.records["shop-actors-owners"])
+    await brokers.start(worker(Small, 1))
+    assert "a newer program has written values of version 2, this one knows up to 1" in caplog.text
+    assert brokers.records["shop-actors-owners"] == before
+    with pytest.raises(ConfigurationError, match="Set version to 3"):
+        await brokers.start(worker(Large, 2))
+
+
+def test_the_first_claim_without_transactions_proves_a_committed_offset_only_after_it():
+    app = App("unit", broker="kafka://127.0.0.1:1", processing_guarantee="at_least_once")
+    topic = app.topic("in", key_type=str, value_type=str)
+
+    @app.actor(topic)
+    def look(ctx: Context, value: str) -> None:
+        """Do nothing."""
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver.send(topic, key="a", value="x")
+        history = driver._cluster.log(TopicPartition("unit-actors-owners", 0)).history
+        assert [json.loads(record.value)["input_offset"] for record in history] == [None, 0]
