@@ -132,10 +132,12 @@ class RecordError(ActorsError):
     """An input record can't be handled. It isn't skipped: its partition stops in front of it.
 
     The record is named by `topic`, `partition`, `offset` and `key` (its bytes, or None). `is_passed` says whether
-    records behind it are finished, as with key-parallel handlers; `remedy` is what to do about it. `turn` is
-    (actor, id) where it is no input record but a timer or the result of an effect.
+    records behind it are finished, as with key-parallel handlers; `remedy` is what to do about it, and `is_alone`
+    whether it helps to give this one record up. `turn` is (actor, id) where it is no input record but a timer or the
+    result of an effect.
     """
 
+    is_alone = True
     remedy = "Mend the handler or the record's schema and restart the worker"
 
     def __init__(self, reason: str, *, topic: str, partition: int, offset: int, key: bytes | None) -> None:
@@ -171,7 +173,7 @@ class RecordError(ActorsError):
         return (
             f"{source} offset {self.offset} key {show_bytes(self.key)}: {self.reason}. "
             "The partition is stopped in front of this record and nothing of it was written or sent. "
-            f"{self.remedy}; {give_up}."
+            f"{self.remedy}{f'; {give_up}' if self.is_alone else ''}."
         )
 
 
@@ -185,6 +187,8 @@ class UnreadableRecordError(UndecodableRecordError):
 
 class MisplacedRecordError(RecordError):
     """The record is in another partition than its key's, so that the key would have state in two partitions."""
+
+    is_alone = False
 
 
 class RefusedRecordError(RecordError):
