@@ -34,8 +34,7 @@ from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import Identity, TaskLog
 from actors.runtime.answers import Answers
 from actors.runtime.asks import REPLY_CONFIG, REPLY_PARTITIONS
-from actors.runtime.context import Recipient
-from actors.runtime.outputs import OutputTopic
+from actors.runtime.outputs import OutputTopic, Recipient
 from actors.runtime.publishing import Publication, PublishedStore
 from actors.runtime.restore import Changelog
 from actors.runtime.spec import ActorSpec, TaskSettings

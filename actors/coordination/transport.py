@@ -24,7 +24,8 @@ from actors.errors import (
 )
 from actors.ports import Answer, Asks, Clock, Question
 from actors.runtime.asks import OK, carry, deadline_header
-from actors.runtime.context import Context, Recipient
+from actors.runtime.context import Context
+from actors.runtime.outputs import Recipient
 
 AGAIN_S = 5.0
 """A question without an answer is asked again after so long: with its id, so that it isn't handled twice."""

@@ -46,8 +46,8 @@ from actors.errors import (
     show_bytes,
 )
 from actors.ports import Answer, Asks, Clock, LogRecord, Question
-from actors.runtime.context import Context, Recipient, TaskState
-from actors.runtime.outputs import RECORD_OVERHEAD_BYTES, OutputTopic
+from actors.runtime.context import Context, TaskState
+from actors.runtime.outputs import RECORD_OVERHEAD_BYTES, OutputTopic, Recipient
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,15 @@ from actors.errors import (
 )
 from actors.ports import Clock, Headers, InputRecord, Output, TopicPartition
 from actors.runtime.failures import undecodable
-from actors.runtime.outputs import RECORD_OVERHEAD_BYTES, OutputTopic, check_placement, checked_headers, too_large
+from actors.runtime.outputs import (
+    RECORD_OVERHEAD_BYTES,
+    OutputTopic,
+    Recipient,
+    check_placement,
+    checked_headers,
+    too_large,
+)
+from actors.runtime.subscripts import Subscripts, checked_ttl
 from stores._core.overlay import MessageScope, Overlay
 from stores._core.record import NEVER
 
@@ -77,13 +85,6 @@ class TaskState:
     output_bytes: int = 0
     tools: Tools = field(default_factory=Tools)
     on_wait: Callable[[int], None] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Recipient:
-    """An actor in the place of a topic: its class, its function or its name."""
-
-    actor: Any
 
 
 class Context:
@@ -222,13 +223,22 @@ class Context:
         state.outputs.append(_new_tuple(Output, (target.name, partition, raw_key, raw_value, pairs, timestamp_ms)))
         state.output_bytes += size + 64
 
-    def tell(self, actor: Any, key: Any, message: Any, *, headers: Headers | Mapping[str, bytes] = ()) -> None:
+    def tell(
+        self,
+        actor: Any,
+        key: Any,
+        message: Any,
+        *,
+        timestamp_ms: int | None = None,
+        headers: Headers | Mapping[str, bytes] = (),
+    ) -> None:
         """Send `message` to the actor of `key`, as a part of this message's commit.
 
         Args:
             actor: an actor's class, its function, or its name.
             key: which one of them; encoded as the actor's input says.
             message: of a type that the actor takes.
+            timestamp_ms: Unix milliseconds; the time of the commit when left out.
             headers: (name, bytes) pairs, or a mapping.
 
         Raises:
@@ -243,7 +253,7 @@ class Context:
             raise UsageError(f"ctx.tell({target.name}): a message to an actor needs a key")
         if target.type_headers is not None:
             headers = [*checked_headers(headers), *target.type_headers(message)]
-        self.send(recipient, key=key, value=message, headers=headers)
+        self.send(recipient, key=key, value=message, timestamp_ms=timestamp_ms, headers=headers)
 
     def schedule(
         self,
@@ -401,7 +411,7 @@ def is_handling() -> bool:
     return ctx is not None and ctx._state is not None
 
 
-class Store(Generic[K, V]):
+class Store(Subscripts[K, V], Generic[K, V]):
     """A handle to per-key state, made by `app.store(...)` and used inside handlers of the actor that lists it.
 
     Reads see the handler's own writes and everything before it; all of a message's writes are committed together with
@@ -450,7 +460,7 @@ class Store(Generic[K, V]):
             UsageError: a `ttl` in a store that was declared with neither `ttl` nor `expires`, or one that is negative.
         """
         overlay, state = self._overlay()
-        ttl_ms = self.ttl_ms if ttl is None else self._checked_ttl(ttl)
+        ttl_ms = self.ttl_ms if ttl is None else checked_ttl(self.name, self.expires, ttl)
         self._write(overlay, state, self._address(key), self.encode_value(value), ttl_ms)
 
     def delete(self, key: K) -> bool:
@@ -473,7 +483,7 @@ class Store(Generic[K, V]):
         if held is not None:
             found: V = self.decode_value(held)
             return found
-        ttl_ms = self.ttl_ms if ttl is None else self._checked_ttl(ttl)
+        ttl_ms = self.ttl_ms if ttl is None else checked_ttl(self.name, self.expires, ttl)
         self._write(overlay, state, raw_key, self.encode_value(value), ttl_ms)
         return None
 
@@ -570,17 +580,6 @@ class Store(Generic[K, V]):
                 f"{state.partition} of actor {state.actor}: send its own actor a message, or declare the store with "
                 'placement="task" to keep any key with the partition that wrote it'
             )
-
-    def _checked_ttl(self, ttl: timedelta) -> int:
-        if not self.expires:
-            raise UsageError(
-                f"store {self.name}: a write with a ttl in a store whose keys don't expire: declare it with ttl=… (for "
-                "all writes) or expires=True, so that what expired is removed"
-            )
-        ttl_ms = ttl // timedelta(milliseconds=1)
-        if ttl_ms <= 0:
-            raise UsageError(f"store {self.name}: ttl={ttl} isn't a time to live: delete the key instead")
-        return ttl_ms
 
     def _write(self, overlay: Overlay, state: TaskState, raw_key: bytes, raw_value: bytes, ttl_ms: int | None) -> None:
         limit = state.max_record_bytes[self.name]

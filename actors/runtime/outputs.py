@@ -32,6 +32,13 @@ class OutputTopic:
     answer_decoder: Callable[[Any], Callable[[bytes], Any] | None] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """An actor in the place of a topic: its class, its function or its name."""
+
+    actor: Any
+
+
 def checked_headers(headers: Headers | Mapping[str, bytes]) -> list[tuple[str, bytes]]:
     """Give headers as pairs.
 

@@ -1,0 +1,68 @@
+"""`store[key]`, and the check of a write's time to live."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Generic, Protocol, TypeVar
+
+from actors.errors import UsageError
+
+K = TypeVar("K")
+V = TypeVar("V")
+K_contra = TypeVar("K_contra", contravariant=True)
+_ABSENT: Any = object()
+
+
+class _Held(Protocol[K_contra, V]):
+    def get(self, key: K_contra, default: V | None = None) -> V | None: ...
+    def set(self, key: K_contra, value: V) -> None: ...
+    def delete(self, key: K_contra) -> bool: ...
+
+
+class Subscripts(Generic[K, V]):
+    """`store[key]` as a dict has it, over the store's own `get`, `set` and `delete`."""
+
+    __iter__ = None
+    """Without this, `for key in store` would ask for the keys 0, 1, 2, …"""
+
+    def __getitem__(self: _Held[K, V], key: K) -> V:
+        """Give the value of `key`.
+
+        Raises:
+            KeyError: it is absent or expired.
+        """
+        found: Any = self.get(key, _ABSENT)
+        if found is _ABSENT:
+            raise KeyError(key)
+        value: V = found
+        return value
+
+    def __setitem__(self: _Held[K, V], key: K, value: V) -> None:
+        """Write `value`, as `set` does."""
+        self.set(key, value)
+
+    def __delitem__(self: _Held[K, V], key: K) -> None:
+        """Remove `key`.
+
+        Raises:
+            KeyError: it is absent or expired.
+        """
+        if not self.delete(key):
+            raise KeyError(key)
+
+
+def checked_ttl(store: str, expires: bool, ttl: timedelta) -> int:
+    """Give a write's time to live in milliseconds.
+
+    Raises:
+        UsageError: the store's keys don't expire, or the time is negative.
+    """
+    if not expires:
+        raise UsageError(
+            f"store {store}: a write with a ttl in a store whose keys don't expire: declare it with ttl=… (for all "
+            "writes) or expires=True, so that what expired is removed"
+        )
+    ttl_ms = ttl // timedelta(milliseconds=1)
+    if ttl_ms <= 0:
+        raise UsageError(f"store {store}: ttl={ttl} isn't a time to live: delete the key instead")
+    return ttl_ms
