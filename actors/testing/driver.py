@@ -346,16 +346,16 @@ class ActorTestDriver:
         if settle:
             self.settle()
 
-    def crash(self, *, keep_disk: bool = True, settle: bool = True) -> None:
+    def crash(self, *, keep_disk: bool = True, settle: bool = True, down_s: float = 0.0) -> None:
         """Kill the worker as `kill -9` does and start another, on the same disk or on an empty one.
 
-        The group removes the dead worker at once, so that no session timeout passes; what the restart itself takes is
-        some milliseconds of virtual time. Call `advance` for the time that a takeover takes in production. Waits for
-        all that the messages lead to, unless `settle` is false.
+        The other one starts after `down_s` seconds of virtual time. The group has removed the dead one by then, and the
+        takeover takes some milliseconds. Waits for all that the messages lead to, unless `settle` is false.
         """
         self._kill()
         if not keep_disk:
             self._disk.erase()
+        self._run(asyncio.sleep(down_s))
         self._run(self._restart(settle=settle))
 
     def restart(self, app: App | None = None) -> None:

@@ -348,6 +348,8 @@ class World:
         async def ship(call: Any, what: str) -> None:
             raise ValueError(f"nobody ships {what}")
 
+        self.effects = {ship: ship}
+
         @self.app.actor(self.topic, on_error="park", timers=True, effects=[ship])
         async def work(ctx: Context, value: str) -> None:
             if value.startswith("bad"):
@@ -372,7 +374,7 @@ class World:
 
 def test_what_waits_is_found() -> None:
     world = World()
-    with ActorTestDriver(world.app, partitions=2) as driver:
+    with ActorTestDriver(world.app, partitions=2, effects=world.effects) as driver:
         empty = world.look(driver)
         assert (empty.lines, empty.locks, empty.locks_held, empty.is_cut) == ([], [], 0, False)
         world.post(

@@ -67,7 +67,7 @@ def seen(driver: ActorTestDriver) -> WorkerStatus:
 @pytest.fixture(params=[1, 3])
 def driver(request: pytest.FixtureRequest) -> Iterator[tuple[World, ActorTestDriver]]:
     world = World(concurrency=request.param, on_error=OnError(then="park"))
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         yield world, driver
 
 
@@ -142,7 +142,7 @@ def test_parked_effects_are_counted_also_after_a_crash(concurrency: int):
     async def work(ctx: Context, value: str) -> None:
         ctx.effect(ship, value)
 
-    with ActorTestDriver(app) as run:
+    with ActorTestDriver(app, partitions=1, effects={ship: ship}) as run:
         assert task_of(run).parked_effects == 0
         for key, value in (("a", "bad"), ("b", "good"), ("c", "bad"), ("a", "behind")):
             run.send(topic, key=key, value=value)
@@ -154,14 +154,14 @@ def test_parked_effects_are_counted_also_after_a_crash(concurrency: int):
         run.send(topic, key="a", value="control", headers={"fa-control": told})
         assert task_of(run).parked_effects == 1
     plain = World()
-    with ActorTestDriver(plain.app) as run:
+    with ActorTestDriver(plain.app, partitions=1) as run:
         run.send(plain.topic, key="a", value="1")
         assert task_of(run).parked_effects is None
 
 
 def test_what_is_in_hand_is_shown():
     world = World()
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         driver.send(world.topic, key="a", value="1")
         world.waits = True
         for key in ("a", "b", "c"):
@@ -174,7 +174,7 @@ def test_what_is_in_hand_is_shown():
 
 def test_a_partition_that_stands_still_says_why():
     world = World(on_error="stop")
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         driver.send(world.topic, key="a", value="1")
         driver.post(world.topic, key="a", value="2")
         driver.post(world.topic, key="a", value="bad")
@@ -203,7 +203,7 @@ def test_a_marker_at_the_inputs_end_is_nothing_that_waits():
     async def end(ctx: Context, value: str) -> None:
         """Take it."""
 
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         driver.send(first, key="a", value="1")
         driver.send(first, key="a", value="2")
         driver.advance(1)
