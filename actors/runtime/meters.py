@@ -96,6 +96,7 @@ class TaskMeters:
         end_offset: the input's end as the last takeover saw it, or a look while the partition stands still.
         parked: how many messages are put aside, None when that isn't known: it is counted anew then.
         parked_effects: how many effects are known to be parked; None before a takeover's first look at the outbox.
+        counted: by store, the changelog offset up to which its keys were counted, and how many there were.
     """
 
     records: int = 0
@@ -113,10 +114,12 @@ class TaskMeters:
     end_offset: int | None = None
     parked: int | None = None
     parked_effects: int | None = None
+    counted: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def looked(self, committed: int | None, end: int) -> None:
         """Note what a takeover found."""
         self.committed_offset, self.end_offset, self.parked, self.parked_effects = committed, end, None, None
+        self.counted.clear()
 
     def committed(
         self, *, offset: int, records: int, outputs: int, writes: int, seconds: float, at_ms: int, is_parking: bool

@@ -72,9 +72,7 @@ def main() -> None:
     "--port", type=click.IntRange(1024, 65_000), help="Of the first broker of a new cluster; 9092 if that is free."
 )
 @_folder_option
-def up(
-    brokers: int | None, keystore: Path | None, users: tuple[str, ...], port: int | None, folder: Path
-) -> None:
+def up(brokers: int | None, keystore: Path | None, users: tuple[str, ...], port: int | None, folder: Path) -> None:
     """Starts the cluster and waits until it is ready; the last line on stdout is its bootstrap list."""
     if (keystore is None) != (not users):
         raise click.UsageError("--keystore and --user go together")

@@ -13,10 +13,11 @@ import pytest
 from actors import App, Context, OnError
 from actors.errors import FencedError, MigratedError, OutcomeUnknownError, RestoreError
 from actors.ports import TopicPartition
+from actors.runtime import status
 from actors.runtime.meters import Histogram, TaskMeters
 from actors.runtime.restore import Restorer
 from actors.runtime.status import Sight, TaskStatus, WorkerStatus, picture
-from actors.testing import ActorTestDriver
+from actors.testing import ActorTestDriver, DiskStore
 from stores.memory import MemoryStore
 from stores.rocks import FIGURES, RocksStore
 from tests.core.test_restore import CHANGELOG, RECORDS
@@ -280,3 +281,38 @@ def test_rocksdb_gives_its_figures(tmp_path: Any):
         assert store.figures()["cur-size-all-mem-tables"] > 0
     finally:
         store.close()
+
+
+def test_the_keys_of_small_stores_are_counted_when_they_changed(monkeypatch: pytest.MonkeyPatch):
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    topic = app.topic("in", key_type=str, value_type=str)
+    store = app.store("held", key_type=str, value_type=str)
+
+    @app.actor(topic, stores=[store])
+    async def work(ctx: Context, value: str) -> None:
+        store.set(ctx.key, value)
+
+    scans: list[str] = []
+    scan = DiskStore.scan
+
+    def counting(self: DiskStore, *args: Any, **options: Any) -> Any:
+        scans.append("scan")
+        return scan(self, *args, **options)
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        monkeypatch.setattr(DiskStore, "estimated_keys", lambda _: 2_553)
+        monkeypatch.setattr(DiskStore, "scan", counting)
+        for key in ("a", "b", "a"):
+            driver.send(topic, key=key, value="x")
+        (held,) = task_of(driver).stores
+        assert (held.keys, held.keys_exact) == (2, True)
+        count = len(scans)
+        (held,) = task_of(driver).stores
+        assert (held.keys, held.keys_exact, len(scans)) == (2, True, count)
+        driver.send(topic, key="c", value="x")
+        (held,) = task_of(driver).stores
+        assert (held.keys, held.keys_exact) == (3, True)
+        monkeypatch.setattr(status, "COUNT_LIMIT", 3)
+        driver.send(topic, key="d", value="x")
+        (held,) = task_of(driver).stores
+        assert (held.keys, held.keys_exact) == (2_553, False)

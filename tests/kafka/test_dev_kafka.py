@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 import pytest
 
-from dev.kafka import __main__ as command_line
 from dev.kafka import (
     CONSOLE_PRODUCER,
     GET_OFFSET_SHELL,
@@ -23,6 +22,7 @@ from dev.kafka import (
     free_port,
     run_tool,
 )
+from dev.kafka import __main__ as command_line
 from dev.kafka.settings import Broker, Secure, State, load, save, server_properties
 
 ROOT = Path(__file__).resolve().parents[2]

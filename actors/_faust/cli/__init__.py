@@ -7,6 +7,7 @@ reading.py   what this machine's disk holds of a key or a partition
 actors.py, parked.py, state.py   the commands, those of `parked` and `state` in parked_*.py and state_*.py
 coordination.py   the groups `locks` and `config`, whose commands are in actors.coordination.cli
 output.py    tables
+worker.py    Faust's `worker` with another banner; its class registers itself
 progress.py  progress
 
 Importing it puts the commands beside Faust's own. That happens in every worker too, so whatever only a command
@@ -19,6 +20,7 @@ from actors._faust.cli.actors import actors
 from actors._faust.cli.coordination import config, locks
 from actors._faust.cli.parked import parked
 from actors._faust.cli.state import state
+from actors._faust.cli.worker import worker as worker
 
 cli.add_command(actors)
 cli.add_command(config)
