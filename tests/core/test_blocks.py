@@ -56,9 +56,9 @@ RUN_ELSEWHERE = {
     "docs/views.md#Shared maps: writing with compare-and-set": "tests/kafka/test_documents.py",
 }
 OTHERS_COMMANDS = {
+    "java": "Kafka's own tool",
     "kafka-topics.sh": "Kafka's own tool",
     "kafka-consumer-groups.sh": "Kafka's own tool",
-    "kafka-console-producer.sh": "Kafka's own tool; tests/kafka/test_readme.py runs it",
     "spark-submit": "Spark's own tool; what follows the program's name is checked",
     "JARS=$(python": "a line of a shell, whose Python is imported by tests/spark",
 }

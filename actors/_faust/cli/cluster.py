@@ -173,7 +173,10 @@ class Cluster:
         """Ask each owner for the states of its tasks."""
         # A router needs no more than this to fetch, and a command has neither stores nor a registry in memory.
         nothing: Any = None
-        router = Router(nothing, nothing, self._setup.hops())
+        try:
+            router = Router(nothing, nothing, self._setup.hops())
+        except ConfigurationError as error:
+            return [replace(row, reason=f"its owner can't be asked: {error}") for row in rows]
         owners = {row.owner.worker: Seen(row.owner.worker, row.owner.address) for row in rows if row.owner is not None}
         try:
             await asyncio.gather(*(ask_worker(router, seen) for seen in owners.values()))
