@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 import hypothesis
 import pytest
 
-from dev.kafka import Cluster
+from dev.kafka import Cluster, existing_brokers
 
 hypothesis.settings.register_profile("dev", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
@@ -26,7 +26,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.fixture(scope="session")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The bootstrap list of a cluster that lives as long as the session."""
-    existing = os.environ.get("KAFKA_BROKERS")
+    existing = existing_brokers()
     if existing:
         yield existing
         return

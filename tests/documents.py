@@ -1,14 +1,18 @@
-"""The `curl` commands that documents show, and how tests run them: as they stand there, at another port."""
+"""What documents show, and how tests run it: `curl` commands at another port, code with the names that it needs."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import inspect
 import json
 import os
 import re
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,3 +72,103 @@ def shows(said: Any, shown: Any) -> bool:
     if isinstance(shown, list):
         return len(said) == len(shown) and all(map(shows, said, shown))
     return bool(said == shown)
+
+
+# --- blocks of code --------------------------------------------------------------------------------------------------
+
+_HEADING = re.compile(r"#+ (?P<title>.+)")
+_FENCE = re.compile(r"(?P<indent> *)```(?P<language>\w*)")
+INDENTED = "indented"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code of a document.
+
+    Attributes:
+        label: the document, the heading above, and which one below that, counted from 1.
+        language: as the fence names it; `indented` where there is no fence.
+        line: the number of its first line in the document.
+    """
+
+    label: str
+    language: str
+    code: str
+    line: int
+
+    def run(
+        self, names: Mapping[str, Any], *, changes: Mapping[str, str] | None = None, after: str = ""
+    ) -> dict[str, Any]:
+        """Run Python code.
+
+        Args:
+            names: what the code may use.
+            changes: text that takes the place of what the document leaves out.
+            after: code that follows.
+
+        Returns:
+            The names that are there then.
+        """
+        found = {**names}
+        result = eval(self._compiled(changes or {}, after), found)
+        assert not inspect.iscoroutine(result), f"{self.label} awaits: use run_async"
+        return found
+
+    async def run_async(
+        self, names: Mapping[str, Any], *, changes: Mapping[str, str] | None = None, after: str = ""
+    ) -> dict[str, Any]:
+        """Run Python code that awaits; as `run`."""
+        found = {**names}
+        await eval(self._compiled(changes or {}, after), found)
+        return found
+
+    def _compiled(self, changes: Mapping[str, str], after: str) -> CodeType:
+        code = self.code
+        for old, new in changes.items():
+            assert code.count(old) == 1, f"{self.label}: {old!r} isn't there once"
+            code = code.replace(old, new)
+        # With the document's line numbers in tracebacks.
+        padded = "\n" * (self.line - 1) + code + "\n" + after
+        return compile(padded, self.label, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+
+    def commands(self) -> Iterator[str]:
+        """Give the commands of a shell block, each on one line and without its comment."""
+        for line in self.code.replace("\\\n", " ").splitlines():
+            command = re.sub(r"(^|\s)#.*", "", line).strip()
+            if command:
+                yield command
+
+
+def blocks_of(document: str) -> list[Block]:
+    """Give the blocks of code of a document, by its path in the repository."""
+    return list(_blocks(document, (ROOT / document).read_text().splitlines()))
+
+
+def block(document: str, title: str, number: int = 1) -> Block:
+    """Give one block: which one below a heading, counted from 1."""
+    label = f"{document}#{title}" + (f"/{number}" if number > 1 else "")
+    (found,) = [one for one in blocks_of(document) if one.label == label]
+    return found
+
+
+def _blocks(document: str, lines: list[str]) -> Iterator[Block]:
+    title, count, at = "", 0, 0
+    while at < len(lines):
+        begin, heading, fence = at, _HEADING.fullmatch(lines[at]), _FENCE.fullmatch(lines[at])
+        at += 1
+        language = None
+        if heading is not None:
+            title, count = heading["title"], 0
+        elif fence is not None:
+            language, end = fence["language"], fence["indent"] + "```"
+            begin, at = at, lines.index(end, at) + 1
+            code = lines[begin : at - 1]
+        elif lines[begin].startswith("    ") and begin and not lines[begin - 1]:
+            language = INDENTED
+            while at < len(lines) and lines[at].startswith("    "):
+                at += 1
+            code = lines[begin:at]
+        if language is not None:
+            count += 1
+            label = f"{document}#{title}" + (f"/{count}" if count > 1 else "")
+            yield Block(label, language, textwrap.dedent("\n".join(code)) + "\n", begin + 1)

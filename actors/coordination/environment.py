@@ -26,7 +26,7 @@ def broker_settings(environment: Mapping[str, str]) -> dict[str, Any]:
     given = {name: value for name, value in environment.items() if value}
     context = _context(given)
     return {
-        "broker": given.get("KAFKA_URL", BROKER),
+        "broker": given.get("KAFKA_URL") or given.get("KAFKA_BROKERS") or BROKER,
         "broker_credentials": _credentials(given, context),
         "ssl_context": context,
     }

@@ -18,6 +18,7 @@ from actors.runtime.failures import newer_program, undecodable
 from actors.runtime.handles import checked_ttl_ms, foreign_key, no_ranges, not_its_own, unreachable
 from actors.runtime.outputs import RECORD_OVERHEAD_BYTES as OVERHEAD_BYTES
 from actors.runtime.outputs import Recipient, check_placement, checked_headers, too_large, typed_headers
+from actors.runtime.subscripts import Subscripts
 from actors.runtime.task_state import TaskState as TaskState
 from actors.runtime.task_state import Tools as Tools
 from stores._core.overlay import Overlay
@@ -171,13 +172,22 @@ class Context:
         state.outputs.append(_new_tuple(Output, (target.name, place, raw_key, raw_value, pairs, timestamp_ms)))
         state.output_bytes += size + 64
 
-    def tell(self, actor: Any, key: Any, message: Any, *, headers: Headers | Mapping[str, bytes] = ()) -> None:
+    def tell(
+        self,
+        actor: Any,
+        key: Any,
+        message: Any,
+        *,
+        timestamp_ms: int | None = None,
+        headers: Headers | Mapping[str, bytes] = (),
+    ) -> None:
         """Send `message` to the actor of `key`, as a part of this message's commit.
 
         Args:
             actor: an actor's class, its function, or its name.
             key: which one of them; encoded as the actor's input says.
             message: of a type that the actor takes.
+            timestamp_ms: Unix milliseconds; the time of the commit when left out.
             headers: as for `send`.
 
         Raises:
@@ -192,7 +202,7 @@ class Context:
             raise UsageError(f"ctx.tell({target.name}): a message to an actor needs a key")
         if target.type_headers is not None:
             headers = typed_headers(headers, self._record.headers, target.type_headers(message))
-        self.send(recipient, key=key, value=message, headers=headers)
+        self.send(recipient, key=key, value=message, timestamp_ms=timestamp_ms, headers=headers)
 
     def schedule(
         self,
@@ -348,7 +358,7 @@ def is_handling() -> bool:
     return ctx is not None and ctx._state is not None
 
 
-class Store(Generic[K, V]):
+class Store(Subscripts[K, V], Generic[K, V]):
     """A handle to per-key state, made by `app.store(...)` and used inside handlers of the actor that lists it.
 
     Reads see the handler's own writes and everything before it; all of a message's writes are committed together with

@@ -1,7 +1,8 @@
 """A picture of a worker at one moment: what it owns, how far it is, what it holds. Plain data, ready to be encoded.
 
-It asks neither broker nor disk. Of RocksDB it reads figures that are kept in memory (some microseconds a store); only
-parked messages are looked at, up to `PARKED_LIMIT` of a partition, when their number has changed.
+It asks no broker. Of RocksDB it reads figures that are kept in memory (some microseconds a store); only parked
+messages are looked at, up to `PARKED_LIMIT` of a partition, and the keys of small stores are counted, up to
+`COUNT_LIMIT` of each, both when they have changed.
 Rates are the reader's: the difference of two pictures' counters by that of their `at_ms`.
 """
 
@@ -24,6 +25,9 @@ from stores.ports import PartitionStore
 PARKED_LIMIT = 1_000
 """More parked messages of a partition aren't counted: "at least so many"."""
 _PARKED = (b"p", b"q")
+COUNT_LIMIT = 1_000
+"""Stores of up to so many keys are counted when they changed; RocksDB's estimate has deletes and overwritten values."""
+_ESTIMATE_LIMIT = 20 * COUNT_LIMIT
 STILL_MS = 60_000
 """A copy whose log wasn't looked at for so long stands still: one is looked at each second, of thousands less often."""
 
@@ -51,7 +55,7 @@ class StoreStatus:
 
     Attributes:
         name: the store's.
-        keys: about how many, expired ones too.
+        keys: how many, expired ones too; RocksDB's estimate unless `keys_exact`.
         size_bytes: tables on disk and what is in memory of newer writes.
         changelog_topic, changelog_offset: up to which offset of its changelog it goes.
         figures: RocksDB's, by its names.
@@ -63,6 +67,8 @@ class StoreStatus:
     changelog_topic: str
     changelog_offset: int | None
     figures: dict[str, int]
+    # Workers of older releases don't say it.
+    keys_exact: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,10 +301,12 @@ def _keys(store: PartitionStore | None) -> int | None:
 def _store(task: Task, name: str, store: PartitionStore | None) -> StoreStatus:
     figures: dict[str, int] = {}
     keys = size = offset = None
+    is_exact = False
     try:
         if store is not None:
-            keys, position = store.estimated_keys(), store.position()
+            position = store.position()
             offset = None if position is None else position.changelog_offset
+            keys, is_exact = _count(task, name, store, offset)
             if isinstance(store, Measured):
                 figures = store.figures()
                 size = figures.get("live-sst-files-size", 0) + figures.get("cur-size-all-mem-tables", 0)
@@ -312,7 +320,23 @@ def _store(task: Task, name: str, store: PartitionStore | None) -> StoreStatus:
         changelog_topic=task.spec.changelogs[name].topic,
         changelog_offset=offset,
         figures=figures,
+        keys_exact=is_exact,
     )
+
+
+def _count(task: Task, name: str, store: PartitionStore, offset: int | None) -> tuple[int, bool]:
+    """Give how many keys a store has, and whether that is exact. A store that didn't change isn't counted again."""
+    counted = task.meters.counted.get(name)
+    if counted is not None and counted[0] == offset:
+        return counted[1], True
+    estimate = store.estimated_keys()
+    if offset is None or estimate > _ESTIMATE_LIMIT or task.state is State.COMMITTING:
+        return estimate, False
+    keys = sum(1 for _ in islice(store.scan(), COUNT_LIMIT + 1))
+    if keys > COUNT_LIMIT:
+        return max(keys, estimate), False
+    task.meters.counted[name] = offset, keys
+    return keys, True
 
 
 def _queries(meters: QueryMeters) -> QueryStatus:

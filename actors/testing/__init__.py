@@ -10,15 +10,17 @@ ports.py          fakes of the ports: a task's log, the group's view, logs, owne
 source.py         the fake of the worker's consumer
 disk.py           stores that outlive their process
 driver.py         for tests of an app: its actors on all of these
+looking.py        what such a test sees: records, parked messages, answers of queries
 """
 
 from actors.testing.asks import FakeAsks
 from actors.testing.cluster import SimKafka, Topic
 from actors.testing.disk import Disk, DiskStore, Files
-from actors.testing.driver import ActorTestDriver, Sent
+from actors.testing.driver import ActorTestDriver
 from actors.testing.errors import LostMembershipError, RefusedError
 from actors.testing.group import Group
 from actors.testing.log import Decision, PartitionLog, StoredRecord, Transaction, fold
+from actors.testing.looking import ParkedHere, Sent
 from actors.testing.loop import Process, ProcessDiedError, StuckError, VirtualLoop, current_process
 from actors.testing.network import Conditions, Network
 from actors.testing.ports import (
@@ -53,6 +55,7 @@ __all__ = [
     "Group",
     "LostMembershipError",
     "Network",
+    "ParkedHere",
     "PartitionLog",
     "Process",
     "ProcessDiedError",

@@ -19,8 +19,10 @@ from actors.testing.transactions import TransactionCoordinator
 EPOCH_MS = 1_700_000_000_000
 DAY_MS = 24 * 3600 * 1000
 
-Produced = Sequence[tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes]]]]
-"""Records as they are produced: (key, value, headers)."""
+_Record = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes]]]
+_StampedRecord = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes]], int | None]
+Produced = Sequence[_Record] | Sequence[_StampedRecord]
+"""Records as they are produced: (key, value, headers), or with the timestamp in Unix milliseconds, None for now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +150,15 @@ class SimKafka:
     def _append(self, log: PartitionLog, records: Produced, transaction: Transaction | None) -> int:
         limit = self._max_record_bytes.get(log.name.topic)
         if limit is not None:
-            for key, value, _ in records:
-                if len(key or b"") + len(value or b"") > limit:
+            for record in records:
+                if len(record[0] or b"") + len(record[1] or b"") > limit:
                     raise RecordRefusedError(f"{log.name} takes records of {limit} bytes")
         base = log.end
         now_ms = self.wall_ms()
-        for key, value, headers in records:
-            log.append(key, value, timestamp_ms=now_ms, headers=headers, transaction=transaction)
+        for record in records:
+            sent_ms = record[3] if len(record) > 3 else None
+            timestamp_ms = now_ms if sent_ms is None else sent_ms
+            log.append(record[0], record[1], timestamp_ms=timestamp_ms, headers=record[2], transaction=transaction)
         for observe in self.on_append:
             observe(log, base)
         return base

@@ -7,34 +7,42 @@ package. What a message leads to is there when the call returns, and an hour pas
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from random import Random
-from typing import Any, Self, TypeVar
-from uuid import UUID, uuid4
+from typing import Any, Literal, Self, TypeVar
+from uuid import uuid4
 
 from actors._faust.app import App
-from actors._faust.codecs import Codec
 from actors._faust.publishing import published_stores
 from actors._faust.setup import Setup, inbox_of, topic_codecs
-from actors._kafka.control import TopicInfo
 from actors.errors import ActorsError, UsageError
 from actors.ports import Answer, Headers, Identity, Question, TaskLog, TopicPartition
 from actors.runtime.asks import REPLY_PARTITIONS, Asked, carry, deadline_header
 from actors.runtime.context import DEFAULT_ASK_TIMEOUT, Store
 from actors.runtime.copies import CopyStores
 from actors.runtime.effects import Effect
+from actors.runtime.outputs import checked_headers
+from actors.runtime.parked import CONTROL_HEADER
 from actors.runtime.restore import Restorer
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.stores import StoreCache
 from actors.runtime.views import ViewParts
-from actors.runtime.worker import LateSource, Worker, WorkerSettings
+from actors.runtime.worker import LateSource, Worker
 from actors.testing.asks import FakeAsks
-from actors.testing.cluster import EPOCH_MS, SimKafka
+from actors.testing.cluster import SimKafka
 from actors.testing.disk import Disk
-from actors.testing.log import StoredRecord
+from actors.testing.driving import IDLE_S, OutsideClock, PatientSettings, SimTopics
+from actors.testing.looking import (
+    ParkedHere,
+    Place,
+    Sent,
+    answer_query,
+    control_records,
+    dead_letter,
+    parked_messages,
+)
 from actors.testing.loop import Process, VirtualLoop
 from actors.testing.network import Conditions, Network
 from actors.testing.ports import (
@@ -56,24 +64,9 @@ T = TypeVar("T")
 _LOOK_S = 0.01
 _PATIENCE_S = 3600.0
 _STOP_S = 5.0
-_IDLE_S = 3600.0
-_BUSY_S = 0.05
 _FOREVER_S = 1e9
 """Nobody misses a worker here, so that heartbeats and idle polls needn't fill the hours that a test lets pass."""
-_TOPIC_CONFIG = {"max.message.bytes": "1048588", "delete.retention.ms": "86400000", "cleanup.policy": "delete"}
 _MAX_RECORDS = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A record that a topic holds: key and value decoded as the topic says, value None for a tombstone."""
-
-    key: Any
-    value: Any
-    headers: Sequence[tuple[str, bytes]]
-    partition: int
-    offset: int
-    timestamp_ms: int
 
 
 class ActorTestDriver:
@@ -84,18 +77,23 @@ class ActorTestDriver:
 
     Args:
         app: the app; its topics exist, each with `partitions` partitions.
-        partitions: of each topic.
-        effects: by effect, a function that is called in its place, with the same arguments: a test can't let it out
-            into the world.
+        partitions: of each topic; more than one, so that a handler that reaches for a key of another partition fails
+            here as it would on a broker.
+        effects: by effect, the function that is called in its place, with the same arguments. A call of an effect that
+            has none raises `UsageError`: a test must not act on the outside world by accident. An effect's own
+            function is called with `effects={post: post}`.
 
     Works in a plain test as well as in one that runs on an event loop: the actors have a loop of their own.
     """
 
     def __init__(
-        self, app: App, *, partitions: int = 1, effects: Mapping[Effect, Callable[..., Any]] | None = None
+        self, app: App, *, partitions: int = 3, effects: Mapping[Effect, Callable[..., Any]] | None = None
     ) -> None:
         self._app = app
-        self._effects = {effect.name: function for effect, function in (effects or {}).items()}
+        self._effects = {
+            effect.name: function.function if isinstance(function, Effect) else function
+            for effect, function in (effects or {}).items()
+        }
         self._partitions = partitions
         self._setup = Setup(app)
         self._loop = VirtualLoop()
@@ -143,9 +141,21 @@ class ActorTestDriver:
         value: Any = None,
         headers: Headers | Mapping[str, bytes] = (),
         partition: int | None = None,
+        timestamp_ms: int | None = None,
+        raw: bool = False,
     ) -> None:
-        """Send a record to a topic of the app, and wait for all that it leads to."""
-        self.post(topic, key=key, value=value, headers=headers, partition=partition)
+        """Send a record to a topic of the app, and wait for all that it leads to.
+
+        Args:
+            topic: a topic of `app.topic(...)`.
+            key: encoded as the topic says.
+            value: likewise; None sends a tombstone.
+            headers: (name, bytes) pairs, or a mapping.
+            partition: overrides the key's partition; without a key it is 0 by default.
+            timestamp_ms: Unix milliseconds; the virtual time when left out.
+            raw: key and value are bytes, and are sent as they are: for records that don't decode.
+        """
+        self.post(topic, key=key, value=value, headers=headers, partition=partition, timestamp_ms=timestamp_ms, raw=raw)
         self.settle()
 
     def post(
@@ -156,21 +166,40 @@ class ActorTestDriver:
         value: Any = None,
         headers: Headers | Mapping[str, bytes] = (),
         partition: int | None = None,
+        timestamp_ms: int | None = None,
+        raw: bool = False,
     ) -> None:
-        """Send a record without waiting: what is posted before `settle` may be handled and committed together."""
-        self._produce(str(topic.get_topic_name()), key, value, topic_codecs(topic), headers, partition)
+        """Send a record as `send` does, without waiting.
+
+        What is posted before `settle` may be handled and committed together.
+        """
+        if not raw:
+            key_codec, value_codec = topic_codecs(topic)
+            key = None if key is None else key_codec.encode(key)
+            value = None if value is None else value_codec.encode(value)
+        elif not isinstance(key, bytes | None) or not isinstance(value, bytes | None):
+            raise UsageError(f"driver.send(raw=True): key and value are bytes or None, not {key!r} and {value!r}")
+        self._produce(str(topic.get_topic_name()), key, value, headers, partition, timestamp_ms)
 
     def settle(self) -> None:
         """Wait for all that earlier calls led to."""
         self._run(self._settle())
 
-    def tell(self, actor: Any, key: Any, message: Any) -> None:
+    def tell(
+        self,
+        actor: Any,
+        key: Any,
+        message: Any,
+        *,
+        timestamp_ms: int | None = None,
+        headers: Headers | Mapping[str, bytes] = (),
+    ) -> None:
         """Send a message to an actor, given by class, function or name, and wait for all that it leads to."""
         definition = self._app.definition_of(actor)
-        messages = definition.messages()
-        headers = messages.type_headers(message) if messages.type_headers is not None else ()
-        codecs = (topic_codecs(definition.topic)[0], Codec(messages.decode, messages.encode, "message"))
-        self._produce(definition.topic_name, key, message, codecs, headers, None)
+        value, type_headers = definition.messages().with_headers(message)
+        raw_key = topic_codecs(definition.topic)[0].encode(key)
+        pairs = [*checked_headers(headers), *type_headers]
+        self._produce(definition.topic_name, raw_key, value, pairs, None, timestamp_ms)
         self.settle()
 
     def ask(self, actor: Any, key: Any, message: Any, *, timeout: timedelta = DEFAULT_ASK_TIMEOUT) -> Any:
@@ -208,21 +237,23 @@ class ActorTestDriver:
             source = TopicPartition(name, number)
             records, end = self._cluster.fetch(source, self._read.get(source, 0), _MAX_RECORDS)
             self._read[source] = end
-            found += [self._sent(record, number, key_codec.decode, value_codec.decode) for record in records]
+            found += [Sent.of(record, key_codec.decode, value_codec.decode) for record in records]
         return found
 
-    @staticmethod
-    def _sent(
-        record: StoredRecord, partition: int, decode_key: Callable[[bytes], Any], decode_value: Callable[[bytes], Any]
-    ) -> Sent:
-        return Sent(
-            None if record.key is None else decode_key(record.key),
-            None if record.value is None else decode_value(record.value),
-            record.headers,
-            partition,
-            record.offset,
-            record.timestamp,
-        )
+    def dead_letters(self, actor: Any = None) -> list[Sent]:
+        """Give all dead letters, or those of one actor, given by class, function or name; see `OnError`.
+
+        Key and value are decoded as the actor's messages are, and are bytes where that fails. The headers `fa-error`,
+        `fa-origin` and `fa-attempts` say what happened.
+        """
+        name, topic = None if actor is None else self._app.definition_of(actor).name, self._setup.dead_letter_topic
+        found = self._cluster.find_topic(topic)
+        letters = [
+            dead_letter(self._app.actors, record)
+            for log in (found.partitions if found is not None else ())
+            for record in self._cluster.fetch(log.name, 0, _MAX_RECORDS)[0]
+        ]
+        return [letter for by, letter in letters if name is None or by == name]
 
     # --- state -----------------------------------------------------------------------------------------------------
 
@@ -240,7 +271,7 @@ class ActorTestDriver:
         found = self._store(store)
         topic = self._setup.changelog_topic(found.name)
         return [
-            self._sent(record, number, found.decode_key, found.decode_value)
+            Sent.of(record, found.decode_key, found.decode_value)
             for number in range(self._partitions)
             for record in self._cluster.fetch(TopicPartition(topic, number), 0, _MAX_RECORDS)[0]
         ]
@@ -257,6 +288,50 @@ class ActorTestDriver:
             if not is_expired(raw, now_ms)
         }
 
+    def query(self, actor: Any, query: Any, key: Any, /, **arguments: Any) -> Any:
+        """Call a query of an actor on the committed state of a key, and give what it returns.
+
+        Args:
+            actor: an actor's class, its function, or its name.
+            query: a method marked `@query`, a function of `@app.query`, or the query's name.
+            key: as the actor's handlers see it.
+            arguments: of the query, as JSON would have them.
+
+        Raises:
+            UsageError: the actor has no such query.
+            ReadOnlyQueryError: the query tried to do more than read.
+        """
+        definition = self._app.definition_of(actor)
+        raw_key = topic_codecs(definition.topic)[0].encode(key)
+        source = TopicPartition(definition.topic_name, partition_for(raw_key, self._partitions))
+        task = None if self._worker is None else self._worker.task_of(source)
+        held = None if task is None else task.committed
+        if held is None:
+            raise UsageError(f"driver.query(): {source} can't be read now: call driver.settle() first")
+        stores = {store: held[store.name] for store in definition.stores}
+        return answer_query(
+            definition, query, key, arguments, Place(source, self._partitions, stores, self._clock_ms())
+        )
+
+    def parked(self, actor: Any, key: Any = None) -> list[ParkedHere]:
+        """Give the parked messages of an actor, or of one of its keys, in the order in which they wait.
+
+        Messages that wait behind a parked one of their key have no `error`.
+        """
+        definition = self._app.definition_of(actor)
+        if definition.parked is None:
+            raise UsageError(f'actor {definition.name} parks no messages: declare it with on_error="park"')
+        letters = parked_messages(definition, self.items(definition.parked))
+        return [letter for letter in letters if key is None or letter.key == key]
+
+    def retry_parked(self, actor: Any, key: Any) -> None:
+        """Hand the parked messages and effects of a key to the handler again, as `faust parked retry` does."""
+        self._control(actor, key, "retry")
+
+    def drop_parked(self, actor: Any, key: Any) -> None:
+        """Drop all parked messages and the parked effect of a key, as `faust parked drop --all` does."""
+        self._control(actor, key, "drop")
+
     # --- the world -------------------------------------------------------------------------------------------------
 
     @property
@@ -270,14 +345,16 @@ class ActorTestDriver:
         if settle:
             self.settle()
 
-    def crash(self, *, keep_disk: bool = True, settle: bool = True) -> None:
+    def crash(self, *, keep_disk: bool = True, settle: bool = True, down_s: float = 0.0) -> None:
         """Kill the worker as `kill -9` does and start another, on the same disk or on an empty one.
 
-        Waits for all that its messages lead to, unless `settle` is false.
+        The other one starts after `down_s` seconds of virtual time. The group has removed the dead one by then, and the
+        takeover takes some milliseconds. Waits for all that the messages lead to, unless `settle` is false.
         """
         self._kill()
         if not keep_disk:
             self._disk.erase()
+        self._run(asyncio.sleep(down_s))
         self._run(self._restart(settle=settle))
 
     def restart(self, app: App | None = None) -> None:
@@ -320,7 +397,9 @@ class ActorTestDriver:
                 self._cluster.make_topic(self._setup.changelog_topic(store.name), self._partitions, is_compacted=True)
 
     async def _restart(self, *, settle: bool = True) -> None:
-        topics: Any = _Topics(self._cluster)
+        for member in self._cluster.group.members:
+            self._cluster.group.leave(member)
+        topics: Any = SimTopics(self._cluster)
         found = await self._setup.check_topics(topics)
         self._outputs = await self._setup.outputs(topics)
         changelogs = await topics.existing(self._setup.compacted(found))
@@ -333,10 +412,23 @@ class ActorTestDriver:
     def _replaced(self, spec: ActorSpec) -> ActorSpec:
         """Put the test's functions in the place of the effects'."""
         functions = {
-            name: replace(effect, function=self._effects.get(name, effect.function))
+            name: replace(effect, function=self._effects.get(name) or self._refusal(spec.name, name))
             for name, effect in spec.effect_functions.items()
         }
         return replace(spec, effect_functions=functions)
+
+    def _refusal(self, actor: str, effect: str) -> Callable[..., Any]:
+        """Give what is called in the place of an effect that the test doesn't fake: it makes the test fail."""
+
+        async def refuse(*_: Any, **__: Any) -> None:
+            error = UsageError(
+                f"actor {actor} calls effect {effect}, and the test has no function for it: "
+                f"ActorTestDriver(app, effects={{{effect}: function}}), or {{{effect}: {effect}}} to call it itself"
+            )
+            self._failures.append(error)
+            raise error
+
+        return refuse
 
     def _start(self) -> None:
         self._lives += 1
@@ -377,7 +469,7 @@ class ActorTestDriver:
                 asks=self._make_asks(),
             ),
             task_settings=self._setup.task_settings(),
-            settings=_Patient(_STOP_S, is_settled=self._is_settled),
+            settings=PatientSettings(_STOP_S, is_settled=self._is_settled),
             task_log=self._task_log,
             on_failure=self._failures.append,
         )
@@ -385,7 +477,7 @@ class ActorTestDriver:
             self._cluster,
             self._network,
             FakeGroupSettings(
-                process.name, reads_committed=self._setup.exactly_once, session_s=_FOREVER_S, heartbeat_s=_IDLE_S
+                process.name, reads_committed=self._setup.exactly_once, session_s=_FOREVER_S, heartbeat_s=IDLE_S
             ),
             [spec.topic for spec in self._specs],
             on_disk=dict,
@@ -404,7 +496,7 @@ class ActorTestDriver:
             cache = StoreCache(lambda *_: MemoryStore(), lambda *_: None)
             stores = CopyStores(cache, on_disk=lambda _: (), release=cache.close)
             logs = FakeTopicLogs(self._cluster, self._network)
-            await view.open(ViewParts(logs, stores, _OutsideClock(self._loop), clock_skew_margin_ms=0))
+            await view.open(ViewParts(logs, stores, OutsideClock(self._loop), clock_skew_margin_ms=0))
 
     def _task_log(self, spec: ActorSpec, partition: int, identity: Identity) -> TaskLog:
         name = f"{self._app.conf.id}:{spec.name}:{partition}"
@@ -424,6 +516,7 @@ class ActorTestDriver:
             if self._loop.time() > deadline_s:
                 raise ActorsError(f"nothing came of it in {_PATIENCE_S:.0f} virtual seconds: does a handler wait?")
             await asyncio.sleep(_LOOK_S)
+        self._raise_failure()
         for view in self._app.views:
             await view.caught_up()
             await view.callbacks_done()
@@ -462,24 +555,29 @@ class ActorTestDriver:
             if task.halted_by is not None:
                 raise task.halted_by
 
+    def _control(self, actor: Any, key: Any, command: Literal["retry", "drop"]) -> None:
+        definition = self._app.definition_of(actor)
+        raw_key = topic_codecs(definition.topic)[0].encode(key)
+        for record in control_records(definition, command):
+            self._produce(definition.topic_name, raw_key, record, {CONTROL_HEADER: record}, None, None)
+        self.settle()
+
     def _produce(
         self,
         topic: str,
-        key: Any,
-        value: Any,
-        codecs: tuple[Codec, Codec],
+        key: bytes | None,
+        value: bytes | None,
         headers: Headers | Mapping[str, bytes],
         partition: int | None,
+        timestamp_ms: int | None,
     ) -> None:
-        raw_key = None if key is None else codecs[0].encode(key)
-        raw_value = None if value is None else codecs[1].encode(value)
         pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
         if partition is None:
             place = self._app.partitioner_for(topic)
-            partition = 0 if raw_key is None else place.home(raw_key, self._partitions)
+            partition = 0 if key is None else place.home(key, self._partitions)
 
         async def produce() -> None:
-            self._cluster.produce(TopicPartition(topic, partition), [(raw_key, raw_value, pairs)])
+            self._cluster.produce(TopicPartition(topic, partition), [(key, value, pairs, timestamp_ms)])
 
         self._run(produce())
 
@@ -498,45 +596,3 @@ class ActorTestDriver:
             return self._clock.wall_ms()
         finally:
             asyncio._set_running_loop(outer)
-
-
-@dataclass(frozen=True)
-class _Patient(WorkerSettings):
-    """A worker's settings with long polls once there is nothing left to do: a takeover doesn't end one."""
-
-    is_settled: Callable[[], bool] = bool
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "poll_s":
-            return _IDLE_S if self.is_settled() else _BUSY_S
-        return super().__getattribute__(name)
-
-
-class _OutsideClock(FakeClock):
-    """The virtual time, also for a test that reads a view while the loop stands still."""
-
-    def __init__(self, loop: VirtualLoop) -> None:
-        super().__init__()
-        self._loop = loop
-
-    def wall_ms(self) -> int:
-        """Give Unix milliseconds."""
-        return EPOCH_MS + int(self._loop.time() * 1000)
-
-
-class _Topics:
-    """What `Setup` asks of `actors._kafka.topics.Topics`, from the simulated cluster."""
-
-    def __init__(self, cluster: SimKafka) -> None:
-        self._cluster = cluster
-
-    async def existing(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        found = {}
-        for name in names:
-            with contextlib.suppress(KeyError):
-                topic = self._cluster.topic(name)
-                found[name] = TopicInfo(name, UUID(topic.topic_id), len(topic.partitions))
-        return found
-
-    async def configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
-        return {name: dict(_TOPIC_CONFIG) for name in names}

@@ -244,13 +244,13 @@ def _writes(cluster: SimKafka, batch: CommitBatch) -> Mapping[TopicPartition, li
     writes: dict[TopicPartition, list[Any]] = defaultdict(list)
     for topic, changelog in batch.changelogs.items():
         writes[TopicPartition(topic, batch.source.partition)] += [
-            (key, value, [(STAMP_HEADER, stamp)]) for key, (stamp, value) in changelog.items()
+            (key, value, [(STAMP_HEADER, stamp)], None) for key, (stamp, value) in changelog.items()
         ]
-    for topic, partition, key, value, headers, _ in batch.outputs:
+    for topic, partition, key, value, headers, timestamp_ms in batch.outputs:
         if not isinstance(partition, int):
             count, place = len(cluster.topic(topic).partitions), partition or MURMUR2
             partition = place.home(key, count) if key is not None else len(value or b"") % count
-        writes[TopicPartition(topic, partition)].append((key, value, headers))
+        writes[TopicPartition(topic, partition)].append((key, value, headers, timestamp_ms))
     return writes
 
 

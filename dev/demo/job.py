@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import sys
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -40,6 +39,7 @@ from dev.kafka import (
     TOPIC_COMMAND,
     Cluster,
     ensure_jars,
+    existing_brokers,
     run_tool,
     tool_command,
 )
@@ -111,11 +111,11 @@ async def send_commands(brokers: str) -> None:
 
 
 async def start_kafka(step: Step, stack: AsyncExitStack) -> str:
-    """Start a broker in our folder, or take the cluster of KAFKA_BROKERS; give the bootstrap list."""
+    """Start a broker in our folder, or take the cluster that the environment names; give the bootstrap list."""
     existing = existing_brokers()
     await asyncio.to_thread(ensure_jars)
     if existing:
-        step.note(f"KAFKA_BROKERS={existing}")
+        step.note(f"the cluster at {existing}")
         return existing
     folder = FOLDER / "kafka"
     # The callback comes first: a start that is cut off has brokers too.
@@ -123,11 +123,6 @@ async def start_kafka(step: Step, stack: AsyncExitStack) -> str:
     cluster = await asyncio.to_thread(Cluster.up, folder)
     step.note(f"{KAFKA_VERSION} at {cluster.bootstrap}")
     return cluster.bootstrap
-
-
-def existing_brokers() -> str:
-    """Give the bootstrap list of a cluster that is to be used instead of one of our own, or nothing."""
-    return os.environ.get("KAFKA_BROKERS", "").strip()
 
 
 def take_down(folder: Path) -> None:
@@ -149,7 +144,7 @@ async def make_topics(brokers: str, stack: AsyncExitStack) -> None:
         if taken:
             raise DemoError(
                 f"the cluster at {brokers} has {', '.join(taken)} already, and the demo counts on empty ones: "
-                "delete them with kafka-topics.sh --delete, or unset KAFKA_BROKERS"
+                "delete them with kafka-topics.sh --delete, or unset KAFKA_URL and KAFKA_BROKERS"
             )
         names = "|".join(sorted(ours))
         stack.push_async_callback(topic_command, brokers, "--delete", "--if-exists", "--topic", names)

@@ -2,6 +2,7 @@
 
 from dev.kafka.cluster import BrokerStatus, Cluster
 from dev.kafka.errors import BrokerNotReadyError, ClusterStateError, LocalKafkaError, ToolMissingError
+from dev.kafka.existing import existing_brokers
 from dev.kafka.jars import (
     CONFIG_COMMAND,
     CONSOLE_CONSUMER,
@@ -42,6 +43,7 @@ __all__ = [
     "ToolMissingError",
     "alive_brokers",
     "ensure_jars",
+    "existing_brokers",
     "free_port",
     "free_ports",
     "run_tool",

@@ -1,6 +1,5 @@
 """The command line of the local cluster: `python -m dev.kafka up | status | down`."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +10,13 @@ from rich.table import Table
 
 from dev.kafka.cluster import BrokerStatus, Cluster
 from dev.kafka.errors import LocalKafkaError
+from dev.kafka.existing import existing_brokers
 from dev.kafka.jars import KAFKA_VERSION, REPOSITORY, ensure_jars
+from dev.kafka.ports import is_free
 from dev.kafka.probe import alive_brokers
 from dev.kafka.settings import STATE_FILE, Secure
 
+USUAL_PORT = 9092
 _NOT_ALL_RUN = 3
 _COLOURS = {"running": "green", "starting": "yellow", "paused": "yellow", "down": "red"}
 _progress = Console(stderr=True)
@@ -38,7 +40,8 @@ def _one_line_errors() -> Iterator[None]:
 
 
 def _existing() -> str | None:
-    return os.environ.get("KAFKA_BROKERS", "").strip() or None
+    with _one_line_errors():
+        return existing_brokers()
 
 
 def _answers(address: str) -> bool:
@@ -51,7 +54,10 @@ def _answers(address: str) -> bool:
 
 @click.group()
 def main() -> None:
-    """A Kafka cluster on this machine. With KAFKA_BROKERS=host:port,… set, that cluster is used instead."""
+    """A Kafka cluster on this machine.
+
+    With KAFKA_URL=kafka://host:port or KAFKA_BROKERS=host:port,… set, that cluster is used instead.
+    """
 
 
 @main.command()
@@ -62,8 +68,11 @@ def main() -> None:
     help="A PEM file with a key (PKCS #8) and certificates: adds a SASL_SSL listener to a new cluster.",
 )
 @click.option("--user", "users", multiple=True, metavar="NAME:PASSWORD", help="May log in there, by SASL.")
+@click.option(
+    "--port", type=click.IntRange(1024, 65_000), help="Of the first broker of a new cluster; 9092 if that is free."
+)
 @_folder_option
-def up(brokers: int | None, keystore: Path | None, users: tuple[str, ...], folder: Path) -> None:
+def up(brokers: int | None, keystore: Path | None, users: tuple[str, ...], port: int | None, folder: Path) -> None:
     """Starts the cluster and waits until it is ready; the last line on stdout is its bootstrap list."""
     if (keystore is None) != (not users):
         raise click.UsageError("--keystore and --user go together")
@@ -71,7 +80,8 @@ def up(brokers: int | None, keystore: Path | None, users: tuple[str, ...], folde
     if existing is not None:
         if not any(_answers(address) for address in existing.split(",")):
             raise click.ClickException(
-                f"no Kafka answers at KAFKA_BROKERS={existing}: start it, or unset KAFKA_BROKERS"
+                f"no Kafka answers at {existing}, which the environment names: start it, or unset KAFKA_URL and "
+                "KAFKA_BROKERS"
             )
         click.echo(existing)
         return
@@ -79,8 +89,10 @@ def up(brokers: int | None, keystore: Path | None, users: tuple[str, ...], folde
         with _progress.status(f"Kafka {KAFKA_VERSION}: jars"):
             ensure_jars()
         count = brokers or len(_statuses(folder)) or 1
+        if port is None and not _statuses(folder) and is_free(USUAL_PORT):
+            port = USUAL_PORT
         with _progress.status(f"Kafka {KAFKA_VERSION}: {count} broker(s) starting"):
-            cluster = Cluster.up(folder, brokers=count, secure=_secure(keystore, users))
+            cluster = Cluster.up(folder, brokers=count, secure=_secure(keystore, users), port=port)
     _progress.print(f"Kafka {KAFKA_VERSION} is ready, data and logs in {cluster.folder}", highlight=False)
     if cluster.secure_bootstrap:
         _progress.print(f"with TLS and SASL: {cluster.secure_bootstrap}", highlight=False)
@@ -117,7 +129,7 @@ def status(context: click.Context, folder: Path) -> None:
 def down(delete: bool, folder: Path) -> None:
     """Ends the brokers that `up` started, and no other process."""
     if _existing() is not None:
-        _progress.print("KAFKA_BROKERS is set: that cluster is not ours to end")
+        _progress.print("KAFKA_URL or KAFKA_BROKERS is set: that cluster is not ours to end")
         return
     if not (folder / STATE_FILE).exists():
         _progress.print(f"no cluster in {folder}", highlight=False)

@@ -20,7 +20,7 @@ from typing import Self
 from dev.kafka import jars, settings
 from dev.kafka.errors import BrokerNotReadyError, ClusterStateError, LocalKafkaError
 from dev.kafka.files import locked
-from dev.kafka.ports import free_ports
+from dev.kafka.ports import free_ports, is_free
 from dev.kafka.probe import alive_brokers
 from dev.kafka.processes import Process, spawn
 from dev.kafka.settings import HOST, STATE_FILE, Broker, Secure, State
@@ -77,6 +77,7 @@ class Cluster:
         brokers: int = 1,
         overrides: Mapping[str, str] | None = None,
         secure: Secure | None = None,
+        port: int | None = None,
     ) -> Self:
         """Starts the cluster in `folder`, or those brokers of it that do not run; waits until all are ready.
 
@@ -86,16 +87,18 @@ class Cluster:
             overrides: Broker settings that replace this module's; they stay for later starts. None keeps
                 those of the last time.
             secure: A second listener, with TLS and SASL, for a cluster that is made now.
+            port: Of the first broker of a cluster that is made now; any free one by default.
 
         Raises:
             ToolMissingError: There is no JDK or no Maven.
-            ClusterStateError: The folder holds a cluster with another number of brokers.
+            ClusterStateError: The folder holds a cluster with another number of brokers, or another port; or the port
+                is taken.
             BrokerNotReadyError: A broker ended or was not ready in a minute; those started here are killed.
         """
         jars.ensure_jars()
         folder = folder.absolute()
         with locked(folder / _LOCK_FILE):
-            state = _prepare(folder, brokers, overrides, secure)
+            state = _prepare(folder, brokers, overrides, secure, port)
             missing = [broker for broker in state.brokers if not broker.running()]
             _format(folder, state, missing)
             state = _start(folder, state, missing, awaited=[broker.id for broker in state.brokers])
@@ -223,12 +226,18 @@ def _home(folder: Path, broker_id: int) -> Path:
     return folder / f"broker-{broker_id}"
 
 
-def _prepare(folder: Path, brokers: int, overrides: Mapping[str, str] | None, secure: Secure | None) -> State:
+def _prepare(
+    folder: Path, brokers: int, overrides: Mapping[str, str] | None, secure: Secure | None, port: int | None
+) -> State:
     if brokers < 1:
         raise ClusterStateError("a cluster has one broker at least")
     state = settings.load(folder)
     if state is None:
-        ports = free_ports(3 * brokers)
+        ports = free_ports(3 * brokers + 1)
+        if port is not None:
+            if not is_free(port):
+                raise ClusterStateError(f"port {port} of {HOST} is taken: name another one, or end what listens there")
+            ports = [port, *(other for other in ports if other != port)]
         nodes = tuple(
             Broker(i + 1, ports[3 * i], ports[3 * i + 1], None if secure is None else ports[3 * i + 2])
             for i in range(brokers)
@@ -236,6 +245,9 @@ def _prepare(folder: Path, brokers: int, overrides: Mapping[str, str] | None, se
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         # a leading dash would be taken for an option
         state = State("k" + cluster_id[1:], nodes, dict(overrides or {}), secure)
+    elif port not in (None, state.brokers[0].port):
+        have = state.brokers[0].port
+        raise ClusterStateError(f"{folder} holds a cluster on port {have}, not {port}: down --delete first")
     elif len(state.brokers) != brokers:
         have = len(state.brokers)
         raise ClusterStateError(f"{folder} holds a cluster with brokers={have}, not {brokers}: down --delete first")

@@ -32,6 +32,18 @@ def free_ports(count: int) -> list[int]:
     raise LocalKafkaError(f"fewer than {count} free ports on {HOST}")
 
 
+def is_free(port: int) -> bool:
+    """Tell whether nobody listens on a port now."""
+    with socket.socket() as probe:
+        # As a broker does: a connection that was closed a moment ago doesn't hold the port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
 def free_port() -> int:
     """Give one of `free_ports`."""
     return free_ports(1)[0]

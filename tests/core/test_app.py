@@ -5,9 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from faust.cli.base import cli
+from faust.cli.worker import worker as FaustWorker  # noqa: N812  the class has the command's name
 
 import actors
 from actors import App, ConfigurationError, Context, StoreOutsideHandlerError
+from actors._faust.cli.worker import banner_rows, worker
 from actors._faust.service import ActorService
 from actors._faust.setup import Setup
 from stores.errors import StoreUnavailableError
@@ -139,3 +142,19 @@ def test_where_seeds_are_the_environment_says_first(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("STATE_SEED", "/mnt/others")
     assert str(Setup(app).seeds.path) == "/mnt/others"
     assert Setup(app).seeds.app == "unit"
+
+
+def test_the_banner_says_where_the_state_of_actors_is() -> None:
+    app = new_app()
+    assert banner_rows(app, "store", "memory:") == [("store", "memory:")]
+
+    @app.actor(app.topic("a"))
+    async def handle(ctx: Context, value: object) -> None: ...
+
+    assert banner_rows(app, "store", "memory:") == [("state", f"RocksDB in {app.conf.datadir}, changelogs in Kafka")]
+    assert banner_rows(app, "pid", "1") == [("pid", "1")]
+    app.Table("words")
+    assert banner_rows(app, "store", "memory:")[1] == ("tables", "memory:")
+    command = cli.commands["worker"]
+    assert {"web_port", "loglevel"} <= {option.name for option in command.params}
+    assert worker._banner_data is not FaustWorker._banner_data

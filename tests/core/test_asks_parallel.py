@@ -93,7 +93,7 @@ def test_questions_that_one_message_asks_at_once_free_one_lane():
         await asyncio.sleep(1)
         running["now"] -= 1
 
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         for number in range(6):
             driver.post(orders, key=f"k{number}", value=number)
         driver.settle()

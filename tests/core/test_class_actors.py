@@ -73,7 +73,7 @@ def test_each_type_of_message_has_its_handler_and_each_key_its_state():
 
 def test_a_handler_that_raises_leaves_no_change_of_the_state_and_no_output():
     app, _, refusals, account = bank()
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         driver.tell(account, "ada", Deposit(5))
         with pytest.raises(HandlerFailedError, match=r"commands\[0\] offset 1 key 'ada'.*ValueError: no money"):
             driver.tell(account, "ada", Withdraw(8))
@@ -95,7 +95,7 @@ def test_state_survives_a_kill_with_and_without_the_disk():
 
 def test_a_message_of_an_unknown_type_is_a_clear_error():
     app, commands, _, _ = bank()
-    with ActorTestDriver(app) as driver, pytest.raises(NewerProgramError) as caught:
+    with ActorTestDriver(app, partitions=1) as driver, pytest.raises(NewerProgramError) as caught:
         driver.send(commands, key="ada", value={"type": "transfer", "amount": 1})
     text = str(caught.value)
     assert "'transfer'" in text

@@ -27,7 +27,7 @@ def an_app() -> App:
 
 @pytest.fixture
 def driver():
-    with ActorTestDriver(an_app()) as made:
+    with ActorTestDriver(an_app(), partitions=1) as made:
         yield made
 
 

@@ -380,7 +380,7 @@ def test_a_node_that_is_deleted_in_a_session_changes_once():
 def test_answers_go_to_who_asked_though_the_topic_was_made_anew():
     app = App(APP, broker="kafka://127.0.0.1:1", allow_reprocessing=True)
     coordination(app)
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         token = ask(driver, "x", acquire("a", ttl_ms=3_600_000)).token
         post(driver, "x", acquire("b", wait_ms=3_600_000), b"b")
         driver._kill()

@@ -302,7 +302,7 @@ def test_handlers_use_the_same_calls_and_a_message_that_is_handled_again_has_its
         driver.advance(5, settle=False)
         assert [key for key, _ in seen] == ["a"]
         driver.post(topic, key="b", value="quick")
-        driver.crash()
+        driver.crash(down_s=10)
         assert sorted(key for key, _ in seen) == ["a", "a", "b"]
         assert driver.get(ACTOR, "printer").lock.holders == ()
         tokens = [token for key, token in seen if key == "a"]

@@ -13,7 +13,7 @@ from tests.core.test_parked import World
 def test_what_is_skipped_is_a_dead_letter_if_that_is_wanted(is_buried: bool):
     world = World(OnError(then="skip", dead_letters=is_buried))
     sent = [(b"a", b"bad 1"), (b"a", b"\xff"), (b"\xff", b"x"), (None, b"x"), (b"a", None)]
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         for key, value in sent:
             driver.post(world.raw, key=key, value=value, partition=0)
         world.post(driver, "a good")

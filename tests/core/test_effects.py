@@ -358,7 +358,7 @@ def shop(**options):
         if value == "bad":
             raise ValueError("bad order")
 
-    return app, orders, done, calls, state
+    return app, orders, done, calls, state, {"partitions": 1, "effects": {charge: charge}}
 
 
 def sent(driver, topic):
@@ -367,8 +367,8 @@ def sent(driver, topic):
 
 @pytest.mark.parametrize("concurrency", [1, 8])
 def test_a_result_is_a_message_to_its_key(concurrency):
-    app, orders, done, calls, _ = shop(concurrency=concurrency)
-    with ActorTestDriver(app) as driver:
+    app, orders, done, calls, _, options = shop(concurrency=concurrency)
+    with ActorTestDriver(app, **options) as driver:
         for number in range(3):
             driver.post(orders, key="ada", value=f"a{number}")
         driver.post(orders, key="bob", value="quiet")
@@ -382,8 +382,8 @@ def test_a_result_is_a_message_to_its_key(concurrency):
 
 @pytest.mark.parametrize("concurrency", [1, 8])
 def test_a_message_that_is_taken_back_has_no_effect(concurrency):
-    app, orders, _, calls, _ = shop(concurrency=concurrency, on_error="skip")
-    with ActorTestDriver(app) as driver:
+    app, orders, _, calls, _, options = shop(concurrency=concurrency, on_error="skip")
+    with ActorTestDriver(app, **options) as driver:
         driver.send(orders, key="ada", value="bad")
         driver.send(orders, key="ada", value="good")
         assert [plain(call.idempotency_key) for call in calls] == ["orders-0-1-*-1"]
@@ -391,9 +391,9 @@ def test_a_message_that_is_taken_back_has_no_effect(concurrency):
 
 @pytest.mark.parametrize("concurrency", [1, 8])
 def test_a_retry_goes_on_after_a_crash_without_the_disk(concurrency):
-    app, orders, done, calls, state = shop(concurrency=concurrency)
+    app, orders, done, calls, state, options = shop(concurrency=concurrency)
     state["fails"] = 2
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, **options) as driver:
         driver.send(orders, key="ada", value="x")
         assert [call.attempt for call in calls] == [1]
         driver.crash(keep_disk=False)
@@ -404,8 +404,8 @@ def test_a_retry_goes_on_after_a_crash_without_the_disk(concurrency):
 
 
 def test_an_effect_that_a_crash_cuts_short_is_called_again_by_the_next_owner():
-    app, orders, done, calls, _ = shop()
-    with ActorTestDriver(app) as driver:
+    app, orders, done, calls, _, options = shop()
+    with ActorTestDriver(app, **options) as driver:
         driver.post(orders, key="ada", value="x")
         driver._run(asyncio.sleep(0.5))
         assert len(calls) == 1
@@ -417,9 +417,9 @@ def test_an_effect_that_a_crash_cuts_short_is_called_again_by_the_next_owner():
 
 @pytest.mark.parametrize("concurrency", [1, 8])
 def test_a_result_whose_handler_fails_stops_the_partition_and_is_there_after_a_restart(concurrency):
-    app, orders, done, calls, state = shop(concurrency=concurrency)
+    app, orders, done, calls, state, options = shop(concurrency=concurrency)
     state["handler fails"] = True
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, **options) as driver:
         with pytest.raises(HandlerFailedError, match="not now"):
             driver.send(orders, key="ada", value="x")
         assert len(calls) == 1
@@ -430,9 +430,9 @@ def test_a_result_whose_handler_fails_stops_the_partition_and_is_there_after_a_r
 
 
 def test_a_result_whose_handler_fails_can_be_skipped():
-    app, orders, done, calls, state = shop(on_error="skip")
+    app, orders, done, calls, state, options = shop(on_error="skip")
     state["handler fails"] = True
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, **options) as driver:
         driver.send(orders, key="ada", value="x")
         driver.restart()
         assert len(calls) == 1
@@ -454,7 +454,7 @@ def test_ids_do_not_grow_where_each_result_begins_the_next_call():
         if number:
             ctx.effect(step, number)
 
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, effects={step: step}) as driver:
         driver.send(topic, key="a", value=60)
     assert len(set(keys)) == 60
     assert max(map(len, keys)) < 300
@@ -478,7 +478,7 @@ def test_the_calls_of_keys_that_expire_have_ids_of_their_own():
         seen.set(ctx.key, value)
         ctx.effect(warn, "seen")
 
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, effects={warn: warn}) as driver:
         for name in ("a", "b"):
             driver.send(topic, key=name, value="x")
         driver.advance(3_700)

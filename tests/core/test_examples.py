@@ -11,7 +11,7 @@ from examples.bank_accounts import app as bank
 from examples.cart_reminders import Checkout, Put, Shopper, reminders
 from examples.cart_reminders import app as cart_app
 from examples.cart_reminders import orders as cart_orders
-from examples.order_saga import Place, Process, Stock, Supply, results
+from examples.order_saga import Place, Process, Stock, Supply, charge, results
 from examples.order_saga import app as saga
 from examples.rate_limiter import Bucket, Take
 from examples.rate_limiter import app as limits
@@ -137,7 +137,7 @@ def test_webhooks_arrive_in_order_with_one_key_each():
     [(2, "ok", "confirmed", 3), (9, "ok", "out of stock", 5), (2, "empty-1", "payment refused", 5)],
 )
 def test_orders_come_to_an_end(count: int, card: str, result: str, free: int):
-    with ActorTestDriver(saga, partitions=2) as driver:
+    with ActorTestDriver(saga, partitions=2, effects={charge: charge}) as driver:
         driver.tell(Stock, "hat", Supply(5))
         driver.tell(Process, "o1", Place("hat", count, card))
         driver.crash()

@@ -37,7 +37,7 @@ def sessions(**options):
 
 def test_an_expired_key_is_absent_at_once_and_its_remains_go_with_a_tombstone():
     app, clicks, ended, store = sessions(ttl=HOUR)
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         driver.send(clicks, key="a", value="home")
         driver.advance(1800)
         driver.send(clicks, key="b", value="home")

@@ -13,10 +13,11 @@ import pytest
 from actors import App, Context, OnError
 from actors.errors import FencedError, MigratedError, OutcomeUnknownError, RestoreError
 from actors.ports import TopicPartition
+from actors.runtime import status
 from actors.runtime.meters import Histogram, TaskMeters
 from actors.runtime.restore import Restorer
 from actors.runtime.status import Sight, TaskStatus, WorkerStatus, picture
-from actors.testing import ActorTestDriver
+from actors.testing import ActorTestDriver, DiskStore
 from stores.memory import MemoryStore
 from stores.rocks import FIGURES, RocksStore
 from tests.core.test_restore import CHANGELOG, RECORDS
@@ -67,7 +68,7 @@ def seen(driver: ActorTestDriver) -> WorkerStatus:
 @pytest.fixture(params=[1, 3])
 def driver(request: pytest.FixtureRequest) -> Iterator[tuple[World, ActorTestDriver]]:
     world = World(concurrency=request.param, on_error=OnError(then="park"))
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         yield world, driver
 
 
@@ -142,7 +143,7 @@ def test_parked_effects_are_counted_also_after_a_crash(concurrency: int):
     async def work(ctx: Context, value: str) -> None:
         ctx.effect(ship, value)
 
-    with ActorTestDriver(app) as run:
+    with ActorTestDriver(app, partitions=1, effects={ship: ship}) as run:
         assert task_of(run).parked_effects == 0
         for key, value in (("a", "bad"), ("b", "good"), ("c", "bad"), ("a", "behind")):
             run.send(topic, key=key, value=value)
@@ -154,14 +155,14 @@ def test_parked_effects_are_counted_also_after_a_crash(concurrency: int):
         run.send(topic, key="a", value="control", headers={"fa-control": told})
         assert task_of(run).parked_effects == 1
     plain = World()
-    with ActorTestDriver(plain.app) as run:
+    with ActorTestDriver(plain.app, partitions=1) as run:
         run.send(plain.topic, key="a", value="1")
         assert task_of(run).parked_effects is None
 
 
 def test_what_is_in_hand_is_shown():
     world = World()
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         driver.send(world.topic, key="a", value="1")
         world.waits = True
         for key in ("a", "b", "c"):
@@ -174,7 +175,7 @@ def test_what_is_in_hand_is_shown():
 
 def test_a_partition_that_stands_still_says_why():
     world = World(on_error="stop")
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         driver.send(world.topic, key="a", value="1")
         driver.post(world.topic, key="a", value="2")
         driver.post(world.topic, key="a", value="bad")
@@ -203,7 +204,7 @@ def test_a_marker_at_the_inputs_end_is_nothing_that_waits():
     async def end(ctx: Context, value: str) -> None:
         """Take it."""
 
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         driver.send(first, key="a", value="1")
         driver.send(first, key="a", value="2")
         driver.advance(1)
@@ -280,3 +281,38 @@ def test_rocksdb_gives_its_figures(tmp_path: Any):
         assert store.figures()["cur-size-all-mem-tables"] > 0
     finally:
         store.close()
+
+
+def test_the_keys_of_small_stores_are_counted_when_they_changed(monkeypatch: pytest.MonkeyPatch):
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    topic = app.topic("in", key_type=str, value_type=str)
+    store = app.store("held", key_type=str, value_type=str)
+
+    @app.actor(topic, stores=[store])
+    async def work(ctx: Context, value: str) -> None:
+        store.set(ctx.key, value)
+
+    scans: list[str] = []
+    scan = DiskStore.scan
+
+    def counting(self: DiskStore, *args: Any, **options: Any) -> Any:
+        scans.append("scan")
+        return scan(self, *args, **options)
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        monkeypatch.setattr(DiskStore, "estimated_keys", lambda _: 2_553)
+        monkeypatch.setattr(DiskStore, "scan", counting)
+        for key in ("a", "b", "a"):
+            driver.send(topic, key=key, value="x")
+        (held,) = task_of(driver).stores
+        assert (held.keys, held.keys_exact) == (2, True)
+        count = len(scans)
+        (held,) = task_of(driver).stores
+        assert (held.keys, held.keys_exact, len(scans)) == (2, True, count)
+        driver.send(topic, key="c", value="x")
+        (held,) = task_of(driver).stores
+        assert (held.keys, held.keys_exact) == (3, True)
+        monkeypatch.setattr(status, "COUNT_LIMIT", 3)
+        driver.send(topic, key="d", value="x")
+        (held,) = task_of(driver).stores
+        assert (held.keys, held.keys_exact) == (2_553, False)

@@ -40,7 +40,7 @@ def values(driver: ActorTestDriver, topic: Any) -> list[str]:
 
 def test_messages_of_different_keys_overlap():
     app, topic, done, counts, log = make()
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         for number, seconds in enumerate((3, 1, 2)):
             driver.post(topic, key=f"k{number}", value=f"m{number}:{seconds}")
         driver.settle()
@@ -51,7 +51,7 @@ def test_messages_of_different_keys_overlap():
 
 def test_messages_of_one_key_stay_in_order():
     app, topic, done, counts, log = make()
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         driver.post(topic, key="slow", value="s:5")
         for number in range(3):
             driver.post(topic, key="a", value=f"m{number}:1")
@@ -63,7 +63,7 @@ def test_messages_of_one_key_stay_in_order():
 
 def test_no_more_run_at_once_than_was_said():
     app, topic, _, _, log = make(concurrency=2)
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         for number in range(6):
             driver.post(topic, key=f"k{number}", value=f"m{number}:1")
         driver.settle()
@@ -96,7 +96,7 @@ def test_what_is_finished_behind_a_slow_message_is_committed_and_not_handled_aga
 
 def test_what_was_finished_is_known_although_the_next_owner_dies_too():
     app, topic, done, _, _ = make()
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         driver.post(topic, key="slow", value="s:100")
         driver.post(topic, key="a", value="m0")
         driver.advance(10, settle=False)
@@ -110,7 +110,7 @@ def test_what_was_finished_is_known_although_the_next_owner_dies_too():
 
 def test_a_message_that_fails_stops_the_partition_with_all_before_it_committed():
     app, topic, done, counts, _ = make()
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         driver.post(topic, key="a", value="m0:3")
         driver.post(topic, key="b", value="bad:1")
         driver.post(topic, key="b", value="m2")

@@ -97,7 +97,7 @@ def test_ids_of_messages_that_overlap_are_remembered():
         await asyncio.sleep(1)
         ctx.send(done, key=ctx.key, value=value)
 
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         for key in ("ada", "ada", "bob"):
             driver.post(topic, key=key, value=key, headers={"id": b"1"})
         driver.settle()
@@ -214,7 +214,7 @@ def test_a_store_that_is_away_for_a_moment_is_mended(concurrency: int, monkeypat
 
     original = Lines.head
     monkeypatch.setattr(Lines, "head", head)
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1, effects={call: call}) as driver:
         driver.post(topic, key="a", value="effect")
         driver.advance(0.5, settle=False)
         away[0] = True

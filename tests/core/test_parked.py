@@ -124,7 +124,7 @@ def test_a_line_survives_kills_and_a_mended_handler_gets_it_in_order(keep_disk: 
 
 def test_a_retried_message_is_what_it_was():
     world = World()
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         driver.send(world.topic, key="b", value="1")
         driver.send(world.topic, key="a", value="bad", headers={"x": b"\xff"})
         (message,) = world.line(driver, b"a")
@@ -140,7 +140,7 @@ def test_a_retried_message_is_what_it_was():
 
 def test_the_dead_letter_has_the_message_and_says_why():
     world = World(OnError(retries=2, then="park"))
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         driver.send(world.topic, key="a", value="bad", headers={"x": b"1", "fa-error": b"of another actor"})
         world.post(driver, "a 2")
         (letter,) = driver.outputs(world.letters)
@@ -205,7 +205,7 @@ def test_an_error_text_that_is_long_or_not_utf_8_does_no_harm():
 
 def test_one_that_is_too_large_to_be_parked_stops_the_partition_and_leaves_nothing():
     world = World()
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         driver.post(world.topic, key="b", value="1")
         with pytest.raises(HandlerFailedError, match=r"in\[0\] offset 1 key 'a'.*can't be parked.*work-parked") as told:
             driver.send(world.topic, key="a", value="bad" + "x" * 900_000)
@@ -217,7 +217,7 @@ def test_one_that_is_too_large_to_be_parked_stops_the_partition_and_leaves_nothi
 
 def test_one_that_is_too_large_to_wait_stops_the_partition():
     world = World()
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         world.post(driver, "a bad")
         with pytest.raises(RecordError, match=r"in\[0\] offset 1 key 'a'.*has to wait behind a parked message"):
             driver.send(world.topic, key="a", value="x" * 900_000)
@@ -267,7 +267,7 @@ def test_a_retry_stops_at_the_first_that_fails_again():
 
 def test_drop_takes_the_first_or_the_one_of_an_id_or_all():
     world = World()
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         world.post(driver, "a bad", "a 1", "a 2", "a 3", "b bad")
         world.tell(driver, "a", "drop")
         world.tell(driver, "a", "drop", id="in-0-3")
@@ -320,7 +320,7 @@ def test_a_control_record_that_is_wrong_is_skipped_with_a_warning(
     control: bytes, told: str, caplog: pytest.LogCaptureFixture
 ):
     world = World()
-    with ActorTestDriver(world.app) as driver, caplog.at_level(logging.WARNING):
+    with ActorTestDriver(world.app, partitions=1) as driver, caplog.at_level(logging.WARNING):
         world.post(driver, "a bad")
         caplog.clear()
         driver.send(world.topic, key="a", value="control", headers={"fa-control": control})
@@ -441,7 +441,7 @@ def test_control_records_reach_parked_effects(on_error: str):
         told = json.dumps({"actor": "work", "what": "effect", "command": command, "id": None})
         driver.send(topic, key="a", value="control", headers={"fa-control": told.encode()})
 
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1, effects={pay: pay}) as driver:
         for value in ("one", "two", "three"):
             driver.send(topic, key="a", value=value)
         tell("drop")

@@ -297,7 +297,7 @@ def test_bytes_are_converted_only_where_they_differ():
 
 def test_a_replay_makes_the_same_state():
     app, source, _, orders = order_app()
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         for value in ("set 1", "set 2"):
             driver.send(source, key="ada", value=value)
         records = driver._cluster.fetch(TopicPartition("in", 0), 0, 100)[0]

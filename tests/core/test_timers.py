@@ -575,7 +575,7 @@ def test_stream_time_on_the_driver(options):
             ctx.schedule("window closed", after=60 * SECOND, name="w", stream_time=True)
 
     app, orders, said, _ = an_app(handle, **options)
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         driver.send(orders, key="ada", value="new")
         driver.advance(300)
         driver.crash()
@@ -590,7 +590,7 @@ def test_a_damaged_timer_stops_nobody(caplog):
             store.set(b"w" + bytes(8) + b"?", b"")
 
     app, orders, said, store = an_app(handle)
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         driver.send(orders, key="ada", value="damage")
         driver.crash()
         driver.advance(60)

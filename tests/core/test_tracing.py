@@ -130,7 +130,7 @@ def test_input_output_and_the_next_actor_are_one_trace(spans: InMemorySpanExport
 
 def test_a_span_says_which_message_it_is_of(spans: InMemorySpanExporter):
     world = World()
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         driver.send(world.input, key="a", value="0")
         driver.send(world.input, key="a", value="hello")
     found = [span for span in spans.get_finished_spans() if span.name == "process in"][1]
@@ -195,7 +195,7 @@ def test_a_timer_goes_on_in_the_trace_that_set_it(spans: InMemorySpanExporter):
 
 def test_an_effect_and_what_it_gave_are_in_the_trace_also_after_a_kill(spans: InMemorySpanExporter):
     world = World()
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1, effects={world.charge: world.charge}) as driver:
         driver.send(world.middle, key="a", value="effect twice", headers={"traceparent": TRACEPARENT})
         driver.crash()
         driver.advance(10)
@@ -221,7 +221,7 @@ def test_a_question_is_handled_in_the_trace_of_who_asks(spans: InMemorySpanExpor
 
 def test_a_record_that_has_a_context_keeps_it(spans: InMemorySpanExporter):
     world = World()
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         driver.send(world.middle, key="a", value="own")
         own, other = driver.outputs(world.out)
     assert own.headers == [("traceparent", b"mine")]

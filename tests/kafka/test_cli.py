@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -10,9 +11,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from actors._core.partitioner import partition_for
 from dev.kafka import free_port
@@ -147,6 +150,42 @@ def test_actors_lists_tasks_owners_and_offsets(running: Running) -> None:
         assert row["stores"] == ["seen", "brief", "newest"]
         assert row["epoch"] == 1
         assert str(running.web_port) in row["owner"]["address"]
+        assert (row["state"], row["reason"]) == ("running", None)
+
+
+async def test_actors_tells_what_waits_from_markers_and_why_a_partition_stands_still(
+    brokers: str, workers: list[WorkerProcess], tmp_path: Path
+) -> None:
+    name, port = unique("cli"), free_port()
+    await make_topics(brokers, f"{name}-in", partitions=PARTITIONS)
+    worker = WorkerProcess(MODULE, brokers, tmp_path / "one", APP_NAME=name, APP_WEB_PORT=str(port)).start(web=True)
+    workers.append(worker)
+    app, (bad, good) = Running(name, brokers, tmp_path / "one", port), range(PARTITIONS)
+    producer = AIOKafkaProducer(bootstrap_servers=brokers, transactional_id=name)
+    await producer.start()
+    try:
+        for _ in range(3):
+            async with producer.transaction():
+                await producer.send(f"{name}-in", INPUTS[0][1].encode(), b"key", partition=good)
+        async with producer.transaction():
+            await producer.send(f"{name}-in", b"not json", b"key", partition=bad)
+    finally:
+        await producer.stop()
+
+    def told() -> list[dict[str, Any]] | None:
+        rows: Any = app.json("actors")
+        is_over = rows[bad]["state"] == "halted" and rows[good]["committed_offset"]
+        return rows if is_over and rows[good]["lag"] == 0 else None
+
+    rows = await eventually(lambda: asyncio.to_thread(told), what=worker.log)
+    assert [row["state"] for row in rows] == ["halted", "running"]
+    assert (rows[bad]["lag"], rows[good]["end_offset"]) == (1, 6)
+    assert f"{name}-in[{bad}] offset 0" in rows[bad]["reason"]
+    shown = app.faust("actors").stdout
+    assert f"remember, partition {bad}, halted: {name}-in[{bad}] offset 0" in " ".join(shown.split())
+    worker.kill()
+    rows = app.json("actors")
+    assert {row["state"] for row in rows} == {"unknown"}
 
 
 def test_actors_prints_a_table_with_a_row_per_task(running: Running) -> None:

@@ -2,10 +2,12 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from dev.kafka import (
@@ -14,16 +16,20 @@ from dev.kafka import (
     TOPIC_COMMAND,
     Cluster,
     ClusterStateError,
+    LocalKafkaError,
     alive_brokers,
+    existing_brokers,
+    free_port,
     run_tool,
 )
+from dev.kafka import __main__ as command_line
 from dev.kafka.settings import Broker, Secure, State, load, save, server_properties
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def cli(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if k not in ("KAFKA_BROKERS", "KAFKA_DIR")}
+    clean = {k: v for k, v in os.environ.items() if k not in ("KAFKA_BROKERS", "KAFKA_URL", "KAFKA_DIR")}
     command = [sys.executable, "-m", "dev.kafka", *args]
     return subprocess.run(command, cwd=ROOT, env=clean | env, text=True, capture_output=True, timeout=90)
 
@@ -65,9 +71,18 @@ def sleeper():
 
 def test_a_cluster_from_up_to_down(tmp_path):
     folder = tmp_path / "with a spáce"
-    started = cli("up", "--brokers", "1", "--dir", str(folder))
+    port = free_port()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        refused = cli("up", "--port", str(port), "--dir", str(folder))
+        assert (refused.returncode, f"port {port} of 127.0.0.1 is taken" in refused.stderr) == (1, True)
+    started = cli("up", "--brokers", "1", "--port", str(port), "--dir", str(folder))
     assert started.returncode == 0, started.stderr
     bootstrap = started.stdout.splitlines()[-1]
+    assert bootstrap == f"127.0.0.1:{port}"
+    refused = cli("up", "--port", str(port + 1), "--dir", str(folder))
+    assert (refused.returncode, f"holds a cluster on port {port}" in refused.stderr) == (1, True)
     with Cluster.open(folder) as cluster:
         assert cluster.bootstrap == bootstrap
         assert processes_of(folder) == [cluster.pid(1)]
@@ -87,8 +102,9 @@ def test_a_cluster_from_up_to_down(tmp_path):
         assert Cluster.open(folder).bootstrap == bootstrap
         assert offsets(bootstrap, "t") == "t:0:2"
 
-        used = cli("up", "--dir", str(tmp_path / "unused"), KAFKA_BROKERS=bootstrap)
-        assert (used.returncode, used.stdout) == (0, f"{bootstrap}\n")
+        for named in ({"KAFKA_BROKERS": bootstrap}, {"KAFKA_URL": f"kafka://{bootstrap}"}):
+            used = cli("up", "--dir", str(tmp_path / "unused"), **named)
+            assert (used.returncode, used.stdout) == (0, f"{bootstrap}\n")
         assert cli("down", "--delete", "--dir", str(folder), KAFKA_BROKERS=bootstrap).returncode == 0
         assert alive_brokers(*_address(bootstrap))
 
@@ -168,3 +184,39 @@ def test_a_cluster_that_does_not_answer_is_one_line(tmp_path):
     assert (result.returncode, result.stdout) == (1, "")
     assert len(result.stderr.splitlines()) == 1
     assert "127.0.0.1:1" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, None),
+        ({"KAFKA_URL": ""}, None),
+        ({"KAFKA_URL": "kafka://a:1;kafka://b:2"}, "a:1,b:2"),
+        ({"KAFKA_BROKERS": "a:1, b:2"}, "a:1,b:2"),
+        ({"KAFKA_BROKERS": "kafka://a:1", "KAFKA_URL": "a:1"}, "a:1"),
+    ],
+)
+def test_two_names_of_the_environment_name_one_cluster(given, found):
+    assert existing_brokers(given) == found
+
+
+def test_two_names_of_the_environment_that_differ_are_refused():
+    with pytest.raises(LocalKafkaError, match="KAFKA_URL=a:1 and KAFKA_BROKERS=b:1 name different clusters"):
+        existing_brokers({"KAFKA_URL": "a:1", "KAFKA_BROKERS": "b:1"})
+
+
+def test_a_new_cluster_of_the_command_line_prefers_the_usual_port(monkeypatch, tmp_path):
+    asked = []
+
+    def up(folder, **options):
+        asked.append(options["port"])
+        raise LocalKafkaError("not in this test")
+
+    monkeypatch.setattr(command_line.Cluster, "up", up)
+    monkeypatch.setattr(command_line, "ensure_jars", lambda: None)
+    monkeypatch.setattr(command_line, "existing_brokers", lambda: None)
+    for is_free in (True, False):
+        monkeypatch.setattr(command_line, "is_free", lambda port, free=is_free: free)
+        with pytest.raises(click.ClickException, match="not in this test"):
+            command_line.main(["up", "--dir", str(tmp_path / "x")], standalone_mode=False)
+    assert asked == [9092, None]

@@ -386,6 +386,11 @@ async def test_the_examples_of_the_page(brokers: str, tmp_path: Path) -> None:
             said = await documents.run(command, port)
             assert documents.shows(said, command.answer), (command, said)
         assert not documents.shows(said, {"status": 200})
+        addresses = {'["http://10.0.0.1:6066", "http://10.0.0.2:6066"]': f'["http://127.0.0.1:{port}"]'}
+        added = 'state.ask("Account", "can_pay", "ada", cents=300)'
+        shown = documents.block("docs/queries.md", "From Python")
+        names = await shown.run_async({}, changes={**addresses, f"await {added}": f"answer = await {added}"})
+        assert (names["answer"], names["key"], names["value"]) == (True, "alonzo", {"cents": 10})
         (command,) = documents.commands_of("examples/bank_accounts.py")
         assert documents.shows(await documents.run(command, port), {"key": "ada", "value": True})
     finally:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import collections
 import json
+import os
 import re
+import shlex
+import sys
 from pathlib import Path
 
 from aiokafka.admin import AIOKafkaAdminClient
@@ -72,6 +76,19 @@ async def request(brokers: str, keys: list[str]) -> None:
             await producer.send(INPUT, value, key.encode())
 
 
+async def shown_send(brokers: str) -> None:
+    """Send what the README sends, with its command."""
+    (shown,) = [line for line in documents.block("README.md", "Try it").commands() if " send " in line]
+    program, *words = shlex.split(shown)
+    assert program == "faust"
+    url = ";".join(f"kafka://{broker}" for broker in brokers.split(","))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "faust", *words), cwd=ROOT, env={**os.environ, "KAFKA_URL": url}
+    )
+    async with asyncio.timeout(60):
+        assert await process.wait() == 0
+
+
 async def runs_of(brokers: str, mine: str) -> dict[str, list[tuple[str, list[str]]]]:
     """The runs of this test's commands, by key, read committed."""
     found: dict[str, list[tuple[str, list[str]]]] = collections.defaultdict(list)
@@ -101,10 +118,11 @@ async def test_the_example_runs_each_command_once_also_after_a_restart(
     assert worker.terminate() == 0, worker.log()[-3000:]
     worker.start(web=True)
     # The later ones come behind the repeats in every partition: once they ran, the repeats were handled.
-    await request(brokers, ["command-17", *first, *later])
+    await shown_send(brokers)
+    await request(brokers, [*first, *later])
     await eventually(lambda: have_run(later), what="the later commands are run")
     (question,) = documents.commands_of("README.md")
-    run = {"key": "command-17", "value": {"command": "resize", "args": ["command-17"]}}
+    run = {"key": "command-17", "value": {"command": "resize", "args": ["a.png"]}}
 
     async def says_what_was_run() -> bool:
         return documents.shows(await documents.run(question, port), run)

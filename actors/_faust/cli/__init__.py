@@ -8,6 +8,7 @@ actors.py, parked.py, state.py   the commands, those of `parked` and `state` in 
 reset.py     Faust's `reset`, for stores and views too
 coordination.py   the groups `locks` and `config`, whose commands are in actors.coordination.cli
 output.py    tables
+worker.py    Faust's `worker` with another banner; its class registers itself
 progress.py  progress
 
 Importing it puts the commands beside Faust's own. That happens in every worker too, so whatever only a command
@@ -22,6 +23,7 @@ from actors._faust.cli.parked import parked
 from actors._faust.cli.reset import reset as reset
 from actors._faust.cli.state import state
 from actors._faust.cli.stopped import stopped
+from actors._faust.cli.worker import worker as worker
 
 cli.add_command(actors)
 cli.add_command(config)

@@ -15,7 +15,7 @@ from actors.ports import OwnerRecord
 NOBODY = "(nobody yet)"
 NO_TOPIC = "(the topic isn't on the broker)"
 _COLUMNS = (
-    "actor", "input topic", "#partition", "stores", "owner", "#epoch", "#committed", "#end", "#lag",
+    "actor", "input topic", "#partition", "stores", "owner", "state", "#epoch", "#committed", "#end", "#lag",
 )  # fmt: skip
 
 
@@ -25,7 +25,8 @@ def actors(session: Session) -> None:
     """List the tasks of the app's actors.
 
     A task is one actor on one partition of its input. The owner is the worker that took it over last, as the app's
-    leader registry has it; the lag counts offsets between the committed one and the end of the input.
+    leader registry has it; the state is what that worker answers. A partition that stands still is listed with its
+    reason. The lag counts the records that wait, or the offsets where these are more than 100.
     """
     rows = asyncio.run(_ask(session.setup))
     if session.as_json:
@@ -38,6 +39,9 @@ def actors(session: Session) -> None:
         from actors._faust.cli.output import print_table
 
         print_table(session.stdout, f"Actors of {session.app.conf.id}", _COLUMNS, map(_as_row, rows))
+    for row in rows:
+        if row.reason:
+            session.say(f"{row.actor}, partition {row.partition}, {row.state}: {row.reason}")
 
 
 async def _ask(setup: Setup) -> list[TaskStatus]:
@@ -50,7 +54,7 @@ def _as_row(row: TaskStatus) -> list[str]:
 
     stores = ", ".join(row.stores) or "-"
     if row.partition is None:
-        return [row.actor, row.topic, "-", stores, NO_TOPIC, "-", "-", "-", "-"]
+        return [row.actor, row.topic, "-", stores, NO_TOPIC, "-", "-", "-", "-", "-"]
     owner = row.owner
     return [
         row.actor,
@@ -58,6 +62,7 @@ def _as_row(row: TaskStatus) -> list[str]:
         str(row.partition),
         stores,
         NOBODY if owner is None else owner_name(owner),
+        row.state,
         number(None if owner is None else owner.epoch),
         number(row.committed),
         str(row.end),
@@ -73,6 +78,8 @@ def _as_json(row: TaskStatus) -> dict[str, Any]:
         "partition": row.partition,
         "stores": list(row.stores),
         "owner": None if owner is None else _owner_json(owner),
+        "state": row.state if known else None,
+        "reason": row.reason or None,
         "epoch": None if owner is None else owner.epoch,
         "committed_offset": row.committed,
         "end_offset": row.end if known else None,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+from actors._faust.dashboard.group import Seen, ask_worker
+from actors._faust.queries.routing import Router
 from actors._faust.setup import Setup
 from actors._kafka.control import ControlPlane, TopicInfo
 from actors._kafka.logs import KafkaLogs
 from actors._kafka.owners import KafkaOwners
-from actors.errors import ConfigurationError
+from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreError
 from actors.ports import OwnerRecord, TopicPartition
 
 if TYPE_CHECKING:
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 MAX_QUESTIONS = 32
 """How many questions to the brokers are under way at a time."""
+LOOKED_AT = 100
+"""Up to so many offsets behind the committed one are read: markers of transactions take offsets, and aren't waiting."""
+LOOK_S = 5.0
+UNKNOWN = "unknown"
 
 Owners = dict[tuple[str, int], OwnerRecord]
 """(actor, partition) → who took the task over last."""
@@ -34,6 +40,9 @@ class TaskStatus:
         owner: who took it over last; None where nobody ever did.
         committed: the next offset to handle; None where nothing was ever committed.
         start, end: the input's offsets, of the first record that is left and behind the last.
+        waiting: how many records are between what is committed and the end; None where they weren't looked at.
+        state: what the owner says of the task ("running", "halted", …); "unknown" where it doesn't answer.
+        reason: why the partition stands still, or why the state isn't known; "" where there is nothing to say.
     """
 
     actor: str
@@ -44,11 +53,19 @@ class TaskStatus:
     committed: int | None = None
     start: int = 0
     end: int = 0
+    waiting: int | None = None
+    state: str = UNKNOWN
+    reason: str = ""
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that is handled next."""
+        return max(self.committed or 0, self.start)
 
     @property
     def lag(self) -> int:
-        """How many offsets are between what is committed and the end."""
-        return self.end - max(self.committed or 0, self.start)
+        """How many records wait; how many offsets, where the records weren't looked at."""
+        return self.end - self.next_offset if self.waiting is None else self.waiting
 
 
 def owner_name(owner: OwnerRecord) -> str:
@@ -85,7 +102,8 @@ class Cluster:
             for definition in definitions
             for row in self._rows(definition, inputs.get(definition.topic_name), owners)
         ]
-        return list(await asyncio.gather(*map(self._with_offsets, rows)))
+        known = await asyncio.gather(*map(self._with_offsets, rows))
+        return await self._with_states(known)
 
     async def owners(self) -> Owners:
         """Give the leader registry; it is empty before the app's first worker ran."""
@@ -133,13 +151,43 @@ class Cluster:
             # The committed offset first: asked the other way round, a busy task would be ahead of its input's end.
             committed = await self._control.committed(source)
             bounds = await self._control.bounds(source)
-        return TaskStatus(
-            actor=row.actor,
-            topic=row.topic,
-            stores=row.stores,
-            partition=row.partition,
-            owner=row.owner,
-            committed=None if committed is None else committed.offset,
-            start=bounds.start,
-            end=bounds.end,
-        )
+            known = replace(
+                row, committed=None if committed is None else committed.offset, start=bounds.start, end=bounds.end
+            )
+            return replace(known, waiting=await self._waiting(source, known))
+
+    async def _waiting(self, source: TopicPartition, row: TaskStatus) -> int | None:
+        """Count the records that wait, where there may be none but markers; None where they can't be read now."""
+        if row.lag > LOOKED_AT:
+            return None
+        count, logs = 0, KafkaLogs(self._setup.connection, self._control)
+        try:
+            async with asyncio.timeout(LOOK_S):
+                async for records, _ in logs.read(source, row.next_offset, row.end):
+                    count += len(records)
+        except (TimeoutError, BrokerUnavailableError, RestoreError):
+            return None
+        return count
+
+    async def _with_states(self, rows: Sequence[TaskStatus]) -> list[TaskStatus]:
+        """Ask each owner for the states of its tasks."""
+        # A router needs no more than this to fetch, and a command has neither stores nor a registry in memory.
+        nothing: Any = None
+        try:
+            router = Router(nothing, nothing, self._setup.hops())
+        except ConfigurationError as error:
+            return [replace(row, reason=f"its owner can't be asked: {error}") for row in rows]
+        owners = {row.owner.worker: Seen(row.owner.worker, row.owner.address) for row in rows if row.owner is not None}
+        try:
+            await asyncio.gather(*(ask_worker(router, seen) for seen in owners.values()))
+        finally:
+            await router.close()
+        return [row if row.owner is None else _as_told(row, owners[row.owner.worker]) for row in rows]
+
+
+def _as_told(row: TaskStatus, owner: Seen) -> TaskStatus:
+    told = next((task for task in owner.tasks if (task.actor, task.partition) == (row.actor, row.partition)), None)
+    if told is not None:
+        return replace(row, state=told.state, reason=told.reason or "")
+    trouble = owner.trouble if owner.status is None else "it doesn't own the partition now"
+    return replace(row, reason=f"worker {owner.worker}: {trouble}")

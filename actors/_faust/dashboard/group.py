@@ -55,7 +55,7 @@ class Report(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast a task is: None where it isn't known yet, or there was no commit."""
+    """How fast a task is: None where it isn't known yet, or there was no commit in the last 10 s."""
 
     records_per_s: float | None = None
     commit_ms: float | None = None
@@ -101,6 +101,9 @@ class Seen:
     def answered(self, report: Report, now_ms: int) -> None:
         """Take in an answer."""
         status = report.status
+        if self.report is not None and self.report.status.started_at_ms != status.started_at_ms:
+            # Another process of the same name.
+            self._past.clear()
         self.report, self.answered_ms, self.silent_since_ms, self.trouble = report, now_ms, None, ""
         self.address = status.address or self.address
         counts = {
@@ -113,9 +116,15 @@ class Seen:
         while len(past) > 2 and past[1][0] <= status.at_ms - WINDOW_MS:
             past.popleft()
         then_ms, before = past[0]
-        last = {(task.actor, task.partition): task.last_commit_ms for task in status.tasks}
+        recently_ms = status.at_ms - WINDOW_MS
+        last = {
+            (task.actor, task.partition): task.last_commit_ms
+            for task in status.tasks
+            if (task.last_commit_at_ms or 0) >= recently_ms
+        }
         self.pace = {
-            key: _pace(before.get(key), now, (status.at_ms - then_ms) / 1000, last[key]) for key, now in counts.items()
+            key: _pace(before.get(key), now, (status.at_ms - then_ms) / 1000, last.get(key))
+            for key, now in counts.items()
         }
 
     def failed(self, trouble: str, now_ms: int) -> None:
@@ -191,7 +200,7 @@ class Group:
         here.answered(await self._own_report(), _now_ms())
         others = [seen for seen in self._known.values() if seen is not here]
         self._meet()
-        await asyncio.gather(*(_ask(service.router, seen) for seen in (*others, *self._strangers.values())))
+        await asyncio.gather(*(ask_worker(service.router, seen) for seen in (*others, *self._strangers.values())))
         self._know()
         self._forget({record.worker for record in owners.values()} | {here.worker})
         return Picture(
@@ -258,7 +267,7 @@ async def _owners(service: QueryService) -> tuple[Owners, str]:
     return {key: record for key, record in found.items() if key[1] < counts.get(key[0], 0)}, trouble
 
 
-async def _ask(router: Router, seen: Seen) -> None:
+async def ask_worker(router: Router, seen: Seen) -> None:
     """Ask another worker; what it says, or that it doesn't, is noted."""
     if not seen.address:
         seen.failed("it has no web server", _now_ms())

@@ -34,6 +34,7 @@ class Pages:
         )
         self._environment.filters.update(
             count=count,
+            keys=keys,
             rate=rate,
             took=took,
             size=size,
@@ -68,6 +69,11 @@ class Pages:
 def count(value: float | None) -> str:
     """Write a whole number."""
     return UNKNOWN if value is None else f"{value:,.0f}"
+
+
+def keys(row: Any) -> str:
+    """Write how many keys a row's stores have, with a mark where that is an estimate."""
+    return count(row.keys) if row.keys is None or row.keys_exact else f"about {count(row.keys)}"
 
 
 def rate(value: float | None) -> str:

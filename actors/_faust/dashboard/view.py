@@ -108,6 +108,7 @@ class PartitionRow:
     records_per_s: float | None
     commit_ms: float | None
     keys: int | None
+    keys_exact: bool
     size_bytes: int | None
     restoring: Sequence[RestoreStatus]
     copies: Sequence[CopyCell]
@@ -120,6 +121,7 @@ class StoreRow:
 
     name: str
     keys: int | None
+    keys_exact: bool
     size_bytes: int | None
     changelog: str
 
@@ -137,6 +139,7 @@ class ActorRow:
     records_per_s: float | None
     commit_ms: float | None
     keys: int | None
+    keys_exact: bool
     size_bytes: int | None
     overlay_bytes: int | None
     parked: int
@@ -307,6 +310,7 @@ def _unheard(picture: Picture, key: TaskKey, silent: set[str], copies: Sequence[
         records_per_s=None,
         commit_ms=None,
         keys=None,
+        keys_exact=False,
         size_bytes=None,
         restoring=(),
         copies=copies,
@@ -330,6 +334,7 @@ def _partition(owner: str, task: TaskStatus, pace: Pace, copies: Sequence[CopyCe
         records_per_s=pace.records_per_s,
         commit_ms=pace.commit_ms,
         keys=_total(store.keys for store in task.stores),
+        keys_exact=all(store.keys_exact for store in task.stores),
         size_bytes=_total(store.size_bytes for store in task.stores),
         restoring=task.restoring,
         copies=copies,
@@ -356,6 +361,7 @@ def _actor(picture: Picture, name: str, rows: Sequence[PartitionRow]) -> ActorRo
         records_per_s=_total(row.records_per_s for row in rows),
         commit_ms=max((row.commit_ms for row in rows if row.commit_ms is not None), default=None),
         keys=_total(row.keys for row in rows),
+        keys_exact=all(row.keys_exact for row in rows if row.keys is not None),
         size_bytes=_total(row.size_bytes for row in rows),
         overlay_bytes=_total(task.overlay_bytes for task in tasks),
         parked=sum(one.parked for one in waiting),
@@ -380,6 +386,7 @@ def _stores(rows: Sequence[PartitionRow]) -> list[StoreRow]:
         StoreRow(
             name=name,
             keys=_total(part.keys for part in parts if part.name == name),
+            keys_exact=all(part.keys_exact for part in parts if part.name == name),
             size_bytes=_total(part.size_bytes for part in parts if part.name == name),
             changelog=next(part.changelog_topic for part in parts if part.name == name),
         )

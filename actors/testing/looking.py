@@ -1,0 +1,170 @@
+"""What a test sees of an app on the test driver: records, parked messages, answers of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import msgspec
+
+from actors._core.keys import place_of
+from actors._faust.decoder import as_json
+from actors._faust.definition import ActorDefinition
+from actors._faust.parking.lines import kinds_of
+from actors._faust.setup import topic_codecs
+from actors.errors import UsageError
+from actors.ports import Headers, TopicPartition
+from actors.runtime.actor import Actor
+from actors.runtime.context import Store
+from actors.runtime.parked import ACTOR_HEADER, ALL, Command, ParkedMessage
+from actors.runtime.query_methods import Asked
+from actors.testing.log import StoredRecord
+from stores.ports import PartitionStore
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A record that a topic holds: key and value decoded as the topic says, value None for a tombstone."""
+
+    key: Any
+    value: Any
+    headers: Sequence[tuple[str, bytes]]
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+    @classmethod
+    def of(cls, record: StoredRecord, decode_key: Callable[[bytes], Any], decode_value: Callable[[bytes], Any]) -> Self:
+        """Decode a record."""
+        return cls(
+            None if record.key is None else decode_key(record.key),
+            None if record.value is None else decode_value(record.value),
+            record.headers,
+            record.partition,
+            record.offset,
+            record.timestamp,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedHere:
+    """A parked message, or one that waits behind a parked message of its key.
+
+    Attributes:
+        key, value: decoded as the actor's messages are; bytes where that fails.
+        headers, partition, offset, timestamp_ms: as it came.
+        error: why it couldn't be handled; None if it only waits.
+        attempts: how often it was tried.
+    """
+
+    key: Any
+    value: Any
+    headers: Sequence[tuple[str, bytes | None]]
+    partition: int
+    offset: int
+    timestamp_ms: int
+    error: str | None
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A partition of an actor: where it is, of how many, and its committed stores at a time."""
+
+    source: TopicPartition
+    partition_count: int
+    stores: Mapping[Store[Any, Any], PartitionStore]
+    now_ms: int
+
+
+def dead_letter(actors: Mapping[str, ActorDefinition], record: StoredRecord) -> tuple[str, Sent]:
+    """Give the name of a dead letter's actor, and the letter decoded as that one's messages are."""
+    name = dict(record.headers)[ACTOR_HEADER].decode()
+    decode_key, decode_value = _decoders(actors[name], record.headers)
+    return name, Sent.of(record, decode_key, decode_value)
+
+
+def parked_messages(definition: ActorDefinition, items: Mapping[bytes, bytes]) -> Iterator[ParkedHere]:
+    """Give what an actor's store of parked messages holds, by key and place in line."""
+    for place in sorted(items, key=place_of):
+        held = msgspec.json.decode(items[place], type=ParkedMessage)
+        headers: Any = held.headers
+        decode_key, decode_value = _decoders(definition, headers)
+        yield ParkedHere(
+            None if held.key is None else decode_key(held.key),
+            None if held.value is None else decode_value(held.value),
+            held.headers,
+            held.partition,
+            held.offset,
+            held.timestamp_ms,
+            held.error,
+            held.attempts,
+        )
+
+
+def control_records(definition: ActorDefinition, command: Literal["retry", "drop"]) -> list[bytes]:
+    """Give the control records that retry or drop whatever an actor parks of a key.
+
+    Raises:
+        UsageError: it parks nothing.
+    """
+    kinds = kinds_of(definition)
+    if not kinds:
+        raise UsageError(f'actor {definition.name} parks nothing: declare it with on_error="park", or with effects')
+    told = [
+        Command(actor=definition.name, what=what, command=command, id=ALL if command == "drop" else None)
+        for what in kinds
+    ]
+    return [msgspec.json.encode(one) for one in told]
+
+
+def answer_query(definition: ActorDefinition, query: Any, key: Any, arguments: Mapping[str, Any], place: Place) -> Any:
+    """Call a query, given by function or name.
+
+    Raises:
+        UsageError: the actor has none such.
+        ReadOnlyQueryError: it tried to do more than read.
+    """
+    found = next((one for name, one in definition.queries.items() if query in (name, one.function)), None)
+    if found is None:
+        known = ", ".join(sorted(definition.queries)) or "none"
+        raise UsageError(f"actor {definition.name} has no query {query!r}; its queries: {known}")
+    key_codec, _ = topic_codecs(definition.topic)
+    raw_key = key_codec.encode(key)
+    asked = Asked(
+        definition.name,
+        place.source,
+        place.partition_count,
+        key_codec.decode(raw_key),
+        raw_key,
+        place.now_ms,
+        place.stores,
+    )
+    declared = definition.declared
+    cls = declared if isinstance(declared, type) and issubclass(declared, Actor) else None
+    answer = asked.answer(found, found.bind(arguments, is_text=False), cls)
+    # Over HTTP it becomes JSON, so what doesn't has to fail here.
+    as_json(answer)
+    return answer
+
+
+def _decoders(definition: ActorDefinition, headers: Headers) -> tuple[Callable[[bytes], Any], Callable[[bytes], Any]]:
+    """Give what decodes keys and values of an actor's input, and gives the bytes where they don't decode."""
+    messages, (key_codec, _) = definition.messages(), topic_codecs(definition.topic)
+
+    def decode_value(raw: bytes) -> Any:
+        return messages.decode(raw) if messages.by_headers is None else messages.by_headers(headers, raw)
+
+    return _or_bytes(key_codec.decode), _or_bytes(decode_value)
+
+
+def _or_bytes(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def decoded(raw: bytes) -> Any:
+        try:
+            return decode(raw)
+        except Exception:
+            # A user's type may raise anything about bytes that aren't one of it: that may be why the message is here.
+            return raw
+
+    return decoded
