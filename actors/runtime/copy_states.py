@@ -92,3 +92,11 @@ class TaskCopy:
     spec: ActorSpec
     stores: list[StoreCopy] = field(default_factory=list)
     is_ready: bool = False
+
+
+class RebuildError(Exception):
+    """A copy can't be followed on."""
+
+    def __init__(self, copy: TaskCopy, store: StoreCopy, why: str) -> None:
+        super().__init__(why)
+        self.copy, self.store, self.why = copy, store, why

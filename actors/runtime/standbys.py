@@ -44,7 +44,7 @@ from actors.errors import BrokerUnavailableError, LostChangelogError, RestoreErr
 from actors.ports import Clock, Following, LogRecord, StoreProvider, TopicPartition
 from actors.runtime.asking import Asking
 from actors.runtime.copy_ends import ANSWER_S, Answers, Ends, StandbyLogs
-from actors.runtime.copy_states import CopyState, Role, StoreCopy, TaskCopy
+from actors.runtime.copy_states import CopyState, RebuildError, Role, StoreCopy, TaskCopy
 from actors.runtime.restore import LONG_READ, Changelog, begin_position, stored_writes
 from actors.runtime.spec import ActorSpec
 from actors.runtime.threads import finish_in_thread
@@ -89,14 +89,6 @@ class Surroundings:
     ask_for_rebalance: Callable[[], None]
     begin_from_seed: Callable[[PartitionStore, Changelog, int, LogBounds], Awaitable[Position | None]] | None = None
     why_lost: Callable[[Position, TopicPartition, LogBounds], Awaitable[str | None]] | None = None
-
-
-class _RebuildError(Exception):
-    """A copy can't be followed on."""
-
-    def __init__(self, copy: TaskCopy, store: StoreCopy, why: str) -> None:
-        super().__init__(why)
-        self.copy, self.store, self.why = copy, store, why
 
 
 class Standbys:
@@ -308,7 +300,7 @@ class Standbys:
         following = await self._logs.follow(positions)
         try:
             await self._apply_all(following, is_complete)
-        except _RebuildError as rebuild:
+        except RebuildError as rebuild:
             await self._rebuild(rebuild)
         finally:
             await following.close()
@@ -345,7 +337,7 @@ class Standbys:
         if self._held.get(copy.task) is not copy:
             return
         if self._is_too_old(one):
-            raise _RebuildError(copy, one, "it was behind for longer than deletes are kept, some may have escaped it")
+            raise RebuildError(copy, one, "it was behind for longer than deletes are kept, some may have escaped it")
         writes, newest = stored_writes(records)
         one.position = advance(one.position, newest, next_offset)
         one.reached()
@@ -371,7 +363,7 @@ class Standbys:
             await self._why_lost(one.position, one.source, bounds, one.changelog.topic_id)
         why = self._why(one.position, bounds, one.changelog)
         if why is not None:
-            raise _RebuildError(copy, one, why)
+            raise RebuildError(copy, one, why)
         one.look(asked_ms, bounds, self._clock.monotonic())
         self._note_current(copy, one)
         if one.is_bulk and one.lag <= LONG_READ:
@@ -480,7 +472,7 @@ class Standbys:
         with self._suspecting(changelog.store, partition):
             return await self._around.begin_from_seed(store, changelog, partition, bounds)
 
-    async def _rebuild(self, rebuild: _RebuildError) -> None:
+    async def _rebuild(self, rebuild: RebuildError) -> None:
         copy, one = rebuild.copy, rebuild.store
         async with self._lock(copy.task):
             if self._held.get(copy.task) is copy:

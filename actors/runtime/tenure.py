@@ -29,7 +29,7 @@ from operator import attrgetter
 from actors._core.lifecycle import Event
 from actors._core.progress import Progress
 from actors.errors import CommitRefusedError, LogWentBackError, RecordError, RefusedRecordError, RestoreError
-from actors.ports import CommitBatch, InputRecord, Output
+from actors.ports import CommitBatch, CommitReceipt, InputRecord, Output
 from actors.runtime.backlog import Backlog
 from actors.runtime.context import Context, Store, TaskState, enter_message
 from actors.runtime.expiry import Sweeper
@@ -41,7 +41,7 @@ from actors.runtime.state import Restored
 from actors.runtime.threads import finish_in_thread
 from actors.runtime.tools import make_tools
 from actors.runtime.turns import Duty, Turn
-from stores._core.overlay import MessageScope, Overlay, stamped
+from stores._core.overlay import MessageScope, Overlay, Writes, stamped
 
 logger = logging.getLogger(__name__)
 
@@ -509,21 +509,7 @@ class Tenure:
             )
         )
         ownership.is_storing = True
-        for (store, _), (held, overlay, writes) in zip(self._overlays, frozen, strict=True):
-            topic = spec.changelogs[store.name].topic
-            try:
-                await held.write(
-                    ((key, stamped(entry)) for key, entry in writes.items()),
-                    len(writes),
-                    source_offset=reached,
-                    changelog_offset=receipt.changelog_offsets.get(topic),
-                    wall_time_ms=began_ms,
-                    epoch=ownership.epoch,
-                )
-            except LogWentBackError as error:
-                self._cautions.went_back[store.name] = str(error)
-                raise
-            overlay.settle()
+        await self._store(frozen, receipt, reached, began_ms)
         self.committed_offset = next_offset
         ownership.failures = 0
         ended_s = self._clock.monotonic()
@@ -540,3 +526,26 @@ class Tenure:
         ownership.advance(Event.COMMITTED)
         for duty in self._duties:
             duty.committed()
+
+    async def _store(
+        self,
+        frozen: Sequence[tuple[Restored, Overlay, Writes]],
+        receipt: CommitReceipt,
+        reached: int,
+        began_ms: int,
+    ) -> None:
+        """Write what is committed into the stores."""
+        for (store, _), (held, overlay, writes) in zip(self._overlays, frozen, strict=True):
+            try:
+                await held.write(
+                    ((key, stamped(entry)) for key, entry in writes.items()),
+                    len(writes),
+                    source_offset=reached,
+                    changelog_offset=receipt.changelog_offsets.get(self._spec.changelogs[store.name].topic),
+                    wall_time_ms=began_ms,
+                    epoch=self._ownership.epoch,
+                )
+            except LogWentBackError as error:
+                self._cautions.went_back[store.name] = str(error)
+                raise
+            overlay.settle()

@@ -198,7 +198,7 @@ class ActorTestDriver:
         definition = self._app.definition_of(actor)
         value, type_headers = definition.messages().with_headers(message)
         raw_key = topic_codecs(definition.topic)[0].encode(key)
-        pairs = [*checked_headers(headers), *type_headers]
+        pairs = [*checked_headers(headers, ()), *type_headers]
         self._produce(definition.topic_name, raw_key, value, pairs, None, timestamp_ms)
         self.settle()
 
@@ -303,7 +303,9 @@ class ActorTestDriver:
         """
         definition = self._app.definition_of(actor)
         raw_key = topic_codecs(definition.topic)[0].encode(key)
-        source = TopicPartition(definition.topic_name, partition_for(raw_key, self._partitions))
+        source = TopicPartition(
+            definition.topic_name, self._app.partitioner_for(definition.topic_name).home(raw_key, self._partitions)
+        )
         task = None if self._worker is None else self._worker.task_of(source)
         held = None if task is None else task.committed
         if held is None:

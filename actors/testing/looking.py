@@ -17,7 +17,8 @@ from actors.errors import UsageError
 from actors.ports import Headers, TopicPartition
 from actors.runtime.actor import Actor
 from actors.runtime.context import Store
-from actors.runtime.parked import ACTOR_HEADER, ALL, Command, ParkedMessage
+from actors.runtime.outputs import ACTOR_HEADER
+from actors.runtime.parked import ALL, Command, ParkedMessage
 from actors.runtime.query_methods import Asked
 from actors.testing.log import StoredRecord
 from stores.ports import PartitionStore
