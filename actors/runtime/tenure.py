@@ -50,6 +50,7 @@ YIELD_EVERY_S = 0.005
 SWEEP_AGAIN_S = 60.0
 CAREFUL_TURNS_S = 30.0
 _offset = attrgetter("offset")
+_ROUNDING_S = 0.001
 _SIZE_MASK = 15
 """How much is held is looked at every 16 messages."""
 
@@ -222,7 +223,7 @@ class Tenure:
         if await self._inbox.wait(min(left_s, self._due_in_s())):
             # What runs beside wakes a task too.
             await self._see_to_duties()
-        elif not await self._see_to_duties() and self._clock.monotonic() >= self._refreshed_s + refresh_s:
+        elif not await self._see_to_duties() and self._clock.monotonic() >= self._refreshed_s + refresh_s - _ROUNDING_S:
             await self._refresh_checkpoints()
 
     def _due_in_s(self) -> float:
