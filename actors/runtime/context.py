@@ -398,7 +398,14 @@ class Store(Subscripts[K, V], Generic[K, V]):
         """Give the value of `key`, or `default` when it is absent or expired."""
         overlay, state = self._overlay()
         raw = overlay.get(self._address(key))
-        return default if raw is None else self._decoded(raw, state)
+        if raw is None:
+            return default
+        try:
+            found: V = self.decode_value(raw)
+        except NewerVersionError:
+            # It raises again, and has the partition stop. Hot: no call more where all is well.
+            return self._decoded(raw, state)
+        return found
 
     def __contains__(self, key: K) -> bool:
         return self._overlay()[0].get(self._address(key)) is not None

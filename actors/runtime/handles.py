@@ -56,13 +56,15 @@ def checked_ttl_ms(store: Handle, ttl: timedelta) -> int:
     """Give a write's time to live in milliseconds.
 
     Raises:
-        UsageError: the store's keys don't expire, or it isn't more than nothing.
+        UsageError: the store's keys don't expire, or it isn't a timedelta of more than nothing.
     """
     if not store.expires:
         raise UsageError(
             f"store {store.name}: a write with a ttl in a store whose keys don't expire: declare it with ttl=… (for "
             "all writes) or expires=True, so that what expired is removed"
         )
+    if not isinstance(ttl, timedelta):
+        raise UsageError(f"store {store.name}: ttl={ttl!r} has to be a timedelta: write ttl=timedelta(seconds={ttl!r})")
     ttl_ms = ttl // timedelta(milliseconds=1)
     if ttl_ms <= 0:
         raise UsageError(f"store {store.name}: ttl={ttl} isn't a time to live: delete the key instead")

@@ -11,7 +11,7 @@ import faust
 import msgspec
 import pytest
 
-from actors import Actor, App, ConfigurationError, Context, OnError, query, receive
+from actors import Actor, App, ConfigurationError, Context, HandlerFailedError, OnError, query, receive
 from actors.testing import ActorTestDriver
 
 
@@ -250,3 +250,15 @@ def test_a_message_that_is_annotated_needs_a_value_type(type_: Any) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(said)):
         app.actor(app.topic("in"))(place)
     app.actor(app.topic("in", value_type=type_))(place)
+
+
+def test_a_write_with_a_ttl_that_is_no_timedelta_says_what_to_write() -> None:
+    app = app_of()
+    topic, store = app.topic("in", key_type=str, value_type=int), app.store("s", expires=True)
+
+    @app.actor(topic, stores=[store])
+    async def keep(ctx: Context, value: int) -> None:
+        store.set(ctx.key, value, ttl=60)  # type: ignore[arg-type]
+
+    with ActorTestDriver(app) as driver, pytest.raises(HandlerFailedError, match=r"write ttl=timedelta\(seconds=60\)"):
+        driver.send(topic, key="a", value=1)

@@ -12,8 +12,8 @@ from actors._core.keys import place_of
 from actors._core.policy import OnError
 from actors.ports import TopicPartition
 from actors.runtime import parked
-from actors.runtime.context import Context, OutputTopic
-from actors.runtime.outputs import ATTEMPTS_HEADER, ORIGIN_HEADER
+from actors.runtime.context import Context
+from actors.runtime.outputs import ATTEMPTS_HEADER, ORIGIN_HEADER, OutputTopic
 from tests.sim import app
 from tests.sim.part import Host, Operation, Part, Stores
 
