@@ -270,7 +270,7 @@ class Node:
     def _services(
         self, logs: FakeLogs, restorer: Restorer, stores: StoreCache, sink: LateSource, copies: NodeCopies
     ) -> TaskServices:
-        world = self._world
+        world, asks = self._world, self._world.model.asks
         return TaskServices(
             group=WatchedGroup(FakeGroupView(world.cluster, world.network), world.audit),
             logs=logs,
@@ -279,8 +279,9 @@ class Node:
             stores=stores,
             sink=sink,
             clock=self.clock,
-            resolve_output=lambda topic: OutputTopic(topic, str.encode, str.encode, 1_000_000),
+            resolve_output=_plain_topic if asks is None else asks.resolve,
             encode_owner=lambda record: encode_owner(app.OWNERS, record),
+            asks=None if asks is None else asks.carrier(),
             let_go=copies.let_go,
         )
 
@@ -320,6 +321,10 @@ class Node:
                 commit_deadline_s=world.commit_deadline_s,
             )
         return WatchedLog(log, world.audit, identity)
+
+
+def _plain_topic(topic: str) -> OutputTopic:
+    return OutputTopic(topic, str.encode, str.encode, 1_000_000)
 
 
 def _on_disk(stores: StoreCache) -> dict[TopicPartition, int]:

@@ -8,7 +8,7 @@ what the handler said about each step: events in a topic of the part, sent in th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from types import ModuleType
@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from actors.ports import Clock, TopicPartition
 from actors.runtime.context import Context, Store
-from actors.testing import StoredRecord, fold
+from actors.testing import Process, StoredRecord, fold
 from actors.testing.cluster import EPOCH_MS
 from tests.sim import app
 
 if TYPE_CHECKING:
-    from tests.sim.node import World
+    from tests.sim.node import Node, World
 
-Operation = Callable[[Context, str], Awaitable[None]]
+Operation = Callable[[Context, str], Awaitable[Any]]
+Handler = Callable[[Context, str], Awaitable[Any]]
 Stores = tuple[Store[Any, Any], ...]
 
 
@@ -71,12 +72,23 @@ class Part:
         """Give what the handler does for messages that aren't inputs."""
         return {}
 
+    def around(self, handler: Handler, stores: Stores) -> Handler:
+        """Give the handler with what the feature puts around it; that of an earlier part is inside."""
+        return handler
+
     def make_stores(self) -> Stores:
         return tuple(raw_store(name) for name in self.stores)
 
     def declared(self, host: Host, stores: Stores) -> dict[str, Any]:
         """Give the arguments of `ActorSpec`."""
         return {}
+
+    async def open(self, node: Node, process: Process) -> None:
+        """Start what runs in a process beside its worker."""
+
+    def faults(self, nodes: Sequence[Node]) -> Iterator[Callable[[], float | None]]:
+        """Give the faults that come with the feature."""
+        return iter(())
 
     # --- the end ---------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ About half of the runs have features beside faults:
     effects         it asks for calls outside
     expiry          some of its values expire
     park            messages that can't be handled are put aside
+    asks            handlers ask another key of the actor, several at a time; comes with `parallel`
     standbys        workers keep copies of each other's partitions; in runs of their own
 
 With the first four of them partitions may stand still after the last fault: each has to do so for its own reason and
@@ -40,7 +41,7 @@ from actors.testing import Network, SimKafka, StuckError, VirtualLoop, fold
 from tests.sim import app
 from tests.sim.audit import Audit
 from tests.sim.inputs import Inputs
-from tests.sim.model import ODDS, Model, drawn
+from tests.sim.model import ODDS, Model, completed, drawn
 from tests.sim.nemesis import Nemesis
 from tests.sim.node import DELETE_RETENTION_MS, Node, World
 from tests.sim.operator import Operator
@@ -169,6 +170,7 @@ class Simulation:
         cluster = SimKafka(app.GROUP, rebalance_s=8.0, marker_s=lambda: random.uniform(0.0005, 0.005))
         self._bad_inputs = Random(f"{seed} bad inputs")
         has_zombies = self._bad_inputs.random() < 0.5
+        features = completed(features)
         if "park" in features and "at_least_once" in features:
             # A zombie's place in a line may be another message's: nothing can be said of such a run.
             has_zombies = False
