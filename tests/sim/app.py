@@ -30,9 +30,11 @@ SHOWN = 20
 """How much of a result is echoed, so that a large value is large once."""
 POISON = ("1", "11", "01", "1011", "x", "x", "c")
 CONTROL_HEADER = "fa-control"
-MODEL_OPERATIONS = frozenset(("later", "unlater", "call", "brief", "peek", "unbrief", "doomed", "ask"))
+MODEL_OPERATIONS = frozenset(
+    ("later", "unlater", "call", "brief", "peek", "unbrief", "doomed", "ask", "visit", "leave")
+)
 """The operations of the model's parts: the echo tells nothing of what they did (see `tests.sim.part`)."""
-SILENT = frozenset(("book",))
+SILENT = frozenset(("book", "once"))
 """Operations whose inputs may come again and are skipped then: they aren't echoed."""
 UNDECODABLE = ((b"k0", b"\xff"), (None, b"count:0"), (b"k0", None))
 

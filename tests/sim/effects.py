@@ -171,7 +171,7 @@ class EffectsPart(Part):
             if number % 5 == 0 and self.is_first_attempt(ctx.partition, ctx.offset):
                 ctx.effect(self._function(GARBAGE_NUMBER), GARBAGE_NUMBER)
                 self.fail_with_garbage(ctx)
-            self._ask(ctx, number)
+            self.call(ctx, number)
 
         return {"call": call}
 
@@ -183,11 +183,12 @@ class EffectsPart(Part):
                 self.fail_with_garbage(ctx)
             ctx.send(TOPIC, key=ctx.key, value=f"done {number} {id}")
             if number % 6 == 0:
-                self._ask(ctx, number + CHAINED)
+                self.call(ctx, number + CHAINED)
 
         return {"done": done}
 
-    def _ask(self, ctx: Context, number: int) -> None:
+    def call(self, ctx: Context, number: int) -> None:
+        """Ask for a call; no two have the same number."""
         id = ctx.effect(self._function(number), number)
         ctx.send(TOPIC, key=ctx.key, value=f"asked {number} {id}")
 

@@ -6,26 +6,30 @@ import contextlib
 from collections.abc import Collection, Iterator
 from datetime import timedelta
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors._core.policy import OnError
 from actors.runtime.context import Context
 from tests.sim import app
 from tests.sim.asks import AsksPart
+from tests.sim.dedupe import DedupePart
 from tests.sim.effects import EffectsPart
 from tests.sim.expiry import ExpiryPart
 from tests.sim.park import ParkPart
 from tests.sim.part import Host, Part, Stores
+from tests.sim.sessions import SessionsPart
 from tests.sim.timers import TimersPart
 
 if TYPE_CHECKING:
     from tests.sim.node import World
 
-PARTS = (TimersPart, EffectsPart, ExpiryPart, ParkPart, AsksPart)
+P = TypeVar("P", bound=Part)
+
+PARTS = (TimersPart, EffectsPart, ExpiryPart, ParkPart, SessionsPart, DedupePart, AsksPart)
 NOT_WITH_PARK = frozenset(("poison", "refused", "operator"))
 """What stops a partition, or goes back in it, where parking goes on."""
-ODDS = {"parallel": 0.4, "timers": 0.25, "effects": 0.25, "expiry": 0.2, "park": 0.2, "asks": 0.2}
-FLAKY = frozenset(("timers", "effects", "asks"))
+ODDS = {"parallel": 0.4, "timers": 0.25, "effects": 0.25, "expiry": 0.2, "park": 0.2, "asks": 0.2, "sessions": 0.15, "dedupe": 0.15}
+FLAKY = frozenset(("timers", "effects", "asks", "sessions", "dedupe"))
 NEEDED = {"asks": ("parallel",)}
 """What a part can't be without."""
 
@@ -90,10 +94,9 @@ class Model:
             whole = part.around(whole, own)
         return stores, whole, declared
 
-    @property
-    def asks(self) -> AsksPart | None:
-        """The part that asks, if there is one."""
-        return next((part for part in self.parts if isinstance(part, AsksPart)), None)
+    def part(self, kind: type[P]) -> P | None:
+        """Give the part of that kind, if the run has it."""
+        return next((part for part in self.parts if isinstance(part, kind)), None)
 
     @contextlib.contextmanager
     def small_limits(self) -> Iterator[None]:

@@ -41,6 +41,7 @@ from actors.testing import (
 from actors.testing.disk import Files
 from actors.testing.loop import current_process
 from tests.sim import app
+from tests.sim.asks import AsksPart
 from tests.sim.audit import Audit, WatchedGroup, WatchedLog
 from tests.sim.copies import NodeCopies, writes_copy
 from tests.sim.model import Model
@@ -270,7 +271,7 @@ class Node:
     def _services(
         self, logs: FakeLogs, restorer: Restorer, stores: StoreCache, sink: LateSource, copies: NodeCopies
     ) -> TaskServices:
-        world, asks = self._world, self._world.model.asks
+        world, asks = self._world, self._world.model.part(AsksPart)
         return TaskServices(
             group=WatchedGroup(FakeGroupView(world.cluster, world.network), world.audit),
             logs=logs,

@@ -129,9 +129,13 @@ class Part:
         """Give a time that no clock has come to yet."""
         return self.now_ms() + self.world.clock_ahead_ms + 1
 
+    def attempt(self, *identity: object) -> int:
+        """Count an attempt at something, and give how many there were."""
+        self._attempts[identity] += 1
+        return self._attempts[identity]
+
     def is_first_attempt(self, *identity: object) -> bool:
-        self._attempts[self.name, *identity] += 1
-        return self._attempts[self.name, *identity] == 1
+        return self.attempt(*identity) == 1
 
     def fail_with_garbage(self, ctx: Context) -> None:
         """Raise after something was sent that must not be there."""
@@ -166,6 +170,14 @@ class Part:
         """Give the highest timestamp of an input that was processed, up to an offset."""
         found = (r.timestamp for r in self.inputs(partition) if offset is None or r.offset <= offset)
         return max(found, default=0)
+
+
+def now_ms_of(ctx: Context) -> int:
+    """Give the time by which keys expire for a message: it is read once for a run of them."""
+    state = ctx._state
+    if state is None:
+        raise AssertionError("called while the message is handled")
+    return state.scope.now_ms
 
 
 def raw_store(name: str) -> Store[bytes, bytes]:

@@ -13,6 +13,8 @@ About half of the runs have features beside faults:
     effects         it asks for calls outside
     expiry          some of its values expire
     park            messages that can't be handled are put aside
+    sessions        the states of a class actor expire, its hook may fail
+    dedupe          messages with an id that was seen are skipped
     asks            handlers ask another key of the actor, several at a time; comes with `parallel`
     standbys        workers keep copies of each other's partitions; in runs of their own
 
