@@ -31,7 +31,7 @@ SHOWN = 20
 POISON = ("1", "11", "01", "1011", "x", "x", "c")
 CONTROL_HEADER = "fa-control"
 MODEL_OPERATIONS = frozenset(
-    ("later", "unlater", "call", "brief", "peek", "unbrief", "doomed", "ask", "visit", "leave")
+    ("later", "unlater", "call", "brief", "peek", "unbrief", "doomed", "ask", "visit", "leave", "look")
 )
 """The operations of the model's parts: the echo tells nothing of what they did (see `tests.sim.part`)."""
 SILENT = frozenset(("book", "once"))

@@ -79,6 +79,9 @@ class AsksPart(Part):
         super().__init__(seed)
         self._numbers = 0
         self._most: Counter[str] = Counter()
+        """How often what the inputs ask for is asked."""
+        self._once: set[tuple[str, str]] = set()
+        """What other parts' messages asked, and their ids; one that is replaced may never be committed."""
         self._timeout = timedelta(seconds=self.random.choice(TIMEOUTS_S))
         codec = SimpleNamespace(encode=lambda answer: b"%d" % answer, decode=int)
         self._types = AnswerTypes(app.ACTOR, {str: Account.book}, lambda _: codec)
@@ -157,6 +160,7 @@ class AsksPart(Part):
 
     async def ask_once(self, ctx: Context, asker: str, entry: str) -> None:
         """Ask for another part's message: `asker` is another one each time, `entry` may be the same."""
+        self._once.add((entry, ctx.message_id))
         account = ACCOUNT_KEYS[len(entry) % len(ACCOUNT_KEYS)]
         self._say(ctx, asker, account, entry, await self._ask(ctx, account, entry, 0.0))
 
@@ -182,18 +186,16 @@ class AsksPart(Part):
         booked, answers = self._said()
         if self.is_exact:
             yield from self._check_accounts(booked)
-            for entry, found in booked.items():
-                most = self._most.get(entry, len(answers[entry]))
-                if len(found) > most and (entry in self._most or not self._may_lack_askers):
-                    yield f"asks: {entry} was asked {most} times, and is booked {len(found)} times: {found}"
+            for entry, most in self._most.items():
+                if len(booked[entry]) > most:
+                    yield f"asks: {entry} was asked {most} times, and is booked more often: {booked[entry]}"
+            for entry, asker in self._once:
+                found = [booking for booking in booked[entry] if booking.id.startswith(f"{asker}-")]
+                if len(found) > 1:
+                    yield f"asks: {asker} asked {entry} once, and it is booked more often: {found}"
         if self.is_complete:
             for entry, given in answers.items():
                 yield from self._check_answers(entry, given, booked[entry])
-
-    @property
-    def _may_lack_askers(self) -> bool:
-        """Whether a message that asked may be skipped, or begin over, before its commit."""
-        return not self.world.features.isdisjoint(("operator", "retention"))
 
     def _said(self) -> tuple[defaultdict[str, list[Booked]], defaultdict[str, dict[str, tuple[bytes, str]]]]:
         """Give by entry what was booked, and by entry and asker what was answered."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors._core.policy import OnError
 from actors.runtime.context import Context
+from actors.testing import Process
 from tests.sim import app
 from tests.sim.asks import AsksPart
 from tests.sim.dedupe import DedupePart
@@ -19,16 +20,17 @@ from tests.sim.park import ParkPart
 from tests.sim.part import Host, Part, Stores
 from tests.sim.sessions import SessionsPart
 from tests.sim.timers import TimersPart
+from tests.sim.views import ViewsPart
 
 if TYPE_CHECKING:
-    from tests.sim.node import World
+    from tests.sim.node import Node, World
 
 P = TypeVar("P", bound=Part)
 
-PARTS = (TimersPart, EffectsPart, ExpiryPart, ParkPart, SessionsPart, DedupePart, AsksPart)
+PARTS = (TimersPart, EffectsPart, ExpiryPart, ParkPart, SessionsPart, DedupePart, ViewsPart, AsksPart)
 NOT_WITH_PARK = frozenset(("poison", "refused", "operator"))
 """What stops a partition, or goes back in it, where parking goes on."""
-ODDS = {"parallel": 0.4, "timers": 0.25, "effects": 0.25, "expiry": 0.2, "park": 0.2, "asks": 0.2, "sessions": 0.15, "dedupe": 0.15}
+ODDS = {"parallel": 0.4, "timers": 0.25, "effects": 0.25, "expiry": 0.2, "park": 0.2, "asks": 0.2, "sessions": 0.15, "dedupe": 0.15, "views": 0.1}
 FLAKY = frozenset(("timers", "effects", "asks", "sessions", "dedupe"))
 NEEDED = {"asks": ("parallel",)}
 """What a part can't be without."""
@@ -49,7 +51,7 @@ class Model:
     """The parts of one run.
 
     Attributes:
-        stores, topics: what the parts need, by name.
+        stores, topics, compacted: what the parts need, by name.
     """
 
     def __init__(self, seed: int, features: Collection[str]) -> None:
@@ -57,6 +59,7 @@ class Model:
         self.parts: list[Part] = [part(seed) for part in PARTS if part.name in features]
         self.stores = tuple(store for part in self.parts for store in part.stores)
         self.topics = tuple(topic for part in self.parts for topic in part.topics)
+        self.compacted = tuple(topic for part in self.parts for topic in part.compacted)
 
     def join(self, world: World) -> None:
         """Know the world; called once, when there is one."""
@@ -93,6 +96,15 @@ class Model:
         for part, own in made:
             whole = part.around(whole, own)
         return stores, whole, declared
+
+    async def open(self, node: Node, process: Process) -> None:
+        """Start what the parts have in a process beside its worker."""
+        for part in self.parts:
+            await part.open(node, process)
+
+    def faults(self, nodes: Sequence[Node]) -> Iterator[Callable[[], float | None]]:
+        for part in self.parts:
+            yield from part.faults(nodes)
 
     def part(self, kind: type[P]) -> P | None:
         """Give the part of that kind, if the run has it."""

@@ -126,8 +126,13 @@ class Node:
 
     def _machine(self, world: World) -> Disk:
         disk = Disk()
-        disk.on_write = self._written
+        disk.on_write, disk.on_delete = self._written, self._deleted
         return disk
+
+    def _deleted(self, files: Files) -> None:
+        if not files.is_damaged:
+            where = f"{self.name} {files.store}[{files.partition}]"
+            self._world.audit.violated(f"kept: {where} is deleted, and there was nothing wrong with it")
 
     def _written(self, kind: str, files: Files) -> None:
         """Have a write looked at. A copy on its way is like a restore: compaction took what came in between."""
@@ -205,6 +210,7 @@ class Node:
         stores = self.disk.cache(process)
         for files in self.disk.files():
             await stores.open(files.store, files.partition)
+        await world.model.open(self, process)
         logs = FakeLogs(world.cluster, world.network, chunk_records=world.chunk_records)
 
         def failed(error: BaseException) -> None:

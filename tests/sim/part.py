@@ -41,7 +41,7 @@ class Part:
 
     Attributes:
         name: the feature.
-        stores, topics: what it needs, by name.
+        stores, topics, compacted: what it needs, by name; `compacted` are topics too.
         limits: limits of the product that are drawn anew for the run: module, name, choices.
         counts: how many inputs it may have.
     """
@@ -49,6 +49,7 @@ class Part:
     name = ""
     stores: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
+    compacted: tuple[str, ...] = ()
     limits: tuple[tuple[ModuleType, str, tuple[float, ...]], ...] = ()
     counts: tuple[int, ...] = (8, 20, 40)
 

@@ -15,6 +15,7 @@ About half of the runs have features beside faults:
     park            messages that can't be handled are put aside
     sessions        the states of a class actor expire, its hook may fail
     dedupe          messages with an id that was seen are skipped
+    views           handlers read a view; its database is damaged while it is open, or one of the task's
     asks            handlers ask another key of the actor, several at a time; comes with `parallel`
     standbys        workers keep copies of each other's partitions; in runs of their own
 
@@ -232,10 +233,8 @@ class Simulation:
         for topic in (app.ECHO, *self._model.topics):
             cluster.make_topic(topic, partitions)
         cluster.make_topic(app.OWNERS, 1, is_compacted=True, delete_retention_ms=DELETE_RETENTION_MS)
-        for store in self._world.stores:
-            cluster.make_topic(
-                app.changelog(store), partitions, is_compacted=True, delete_retention_ms=DELETE_RETENTION_MS
-            )
+        for topic in (*map(app.changelog, self._world.stores), *self._model.compacted):
+            cluster.make_topic(topic, partitions, is_compacted=True, delete_retention_ms=DELETE_RETENTION_MS)
 
     @contextlib.contextmanager
     def small_limits(self) -> Iterator[None]:
