@@ -260,7 +260,10 @@ class TaskSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A message that wants an answer. `id` is the same each time the same question is asked."""
+    """A message that wants an answer. `id` is the same each time the same question is asked.
+
+    `older_id` is what earlier releases would have called it, None where they would call it the same.
+    """
 
     id: str
     topic: str
@@ -268,6 +271,7 @@ class Question:
     key: bytes
     value: bytes
     headers: Sequence[tuple[str, bytes]]
+    older_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

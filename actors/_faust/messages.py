@@ -19,8 +19,8 @@ from actors.errors import ConfigurationError
 from actors.ports import Headers
 from actors.runtime.actor import Actor
 from actors.runtime.context import Context
+from actors.runtime.outputs import TYPE_HEADER
 
-TYPE_HEADER = "fa-type"
 Handler = Callable[[Context, Any], Awaitable[Any]]
 
 

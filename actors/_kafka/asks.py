@@ -26,7 +26,7 @@ from actors._kafka.control import ControlPlane
 from actors._kafka.topics import Topics
 from actors.errors import AskClosedError, BrokerUnavailableError, UnknownTopicError
 from actors.ports import Answer, Question, TopicPartition
-from actors.runtime.asks import ASK, REPLY_CONFIG, REPLY_PARTITIONS, REPLY_TO, Waiting
+from actors.runtime.asks import REPLY_CONFIG, REPLY_PARTITIONS, Waiting, question_headers
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +193,7 @@ class KafkaAsks:
             raise _closed()
         reply_to = f"{self._topic}/{self._partition}/{self._identity.hex}"
         what = f"sending question {question.id} to {question.topic}[{question.partition}]"
-        headers = [*question.headers, (ASK, question.id.encode()), (REPLY_TO, reply_to.encode())]
+        headers = question_headers(question, reply_to)
         source = TopicPartition(question.topic, question.partition)
         await send_record(producer, source, question.key, question.value, headers, what)
 

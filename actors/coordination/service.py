@@ -21,6 +21,7 @@ from actors._core.partitioner import partition_for
 from actors._core.registry import Barrier, Group, Node, Party
 from actors.coordination import messages as m
 from actors.runtime.asks import ASK
+from actors.runtime.outputs import ACTOR_HEADER, ATTEMPTS_HEADER, ERROR_HEADER, ORIGIN_HEADER, OwnHeaders
 
 ACTOR = "coordination"
 PARTITIONS = 1
@@ -191,12 +192,14 @@ class Coordinator(Actor[Resource]):
     def _bury(self, raw: bytes, refusal: m.Refusal) -> None:
         ctx = self.ctx
         origin = f"{ctx.topic}/{ctx.partition}/{ctx.offset}"
-        headers = {
-            "fa-error": refusal.text.encode(),
-            "fa-origin": origin.encode(),
-            "fa-attempts": b"1",
-            "fa-actor": ACTOR.encode(),
-        }
+        headers = OwnHeaders(
+            [
+                (ERROR_HEADER, refusal.text.encode()),
+                (ORIGIN_HEADER, origin.encode()),
+                (ATTEMPTS_HEADER, b"1"),
+                (ACTOR_HEADER, ACTOR.encode()),
+            ]
+        )
         ctx.send(self.dead_letters, key=ctx._raw_key, value=raw, headers=headers)
 
     def _no_room(self, request: m.AnyRequest, size: int) -> m.Refusal | None:

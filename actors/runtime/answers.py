@@ -6,7 +6,7 @@ import inspect
 import logging
 import typing
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import NoneType, SimpleNamespace
 from typing import Any, Protocol
 
@@ -14,9 +14,9 @@ import msgspec
 
 from actors.errors import ConfigurationError, Rejected, UsageError, show_bytes
 from actors.ports import InputRecord, Output
-from actors.runtime.asks import ASK, DEADLINE, FAILED, OK, REJECTED, REPLY_TO, STATUS
+from actors.runtime.asks import ASK, ASK_ID, DEADLINE, FAILED, OK, REJECTED, REPLY_TO, STATUS
 from actors.runtime.context import Context, Store, TaskState
-from actors.runtime.outputs import RECORD_OVERHEAD_BYTES
+from actors.runtime.outputs import ORIGIN_HEADER, RECORD_OVERHEAD_BYTES
 from actors.runtime.turns import Moment
 
 logger = logging.getLogger(__name__)
@@ -129,6 +129,7 @@ class _Request:
     id: bytes
     reply_to: bytes
     deadline_ms: int | None
+    older_id: bytes | None = None
 
     @classmethod
     def of(cls, record: InputRecord) -> _Request | None:
@@ -140,7 +141,11 @@ class _Request:
             return None
         deadline = headers.get(DEADLINE) or b""
         is_number = deadline.isdigit() and len(deadline) <= _MAX_DIGITS
-        return cls(headers[ASK], headers.get(REPLY_TO) or b"", int(deadline) if is_number else None)
+        deadline_ms, reply_to = int(deadline) if is_number else None, headers.get(REPLY_TO) or b""
+        id = headers.get(ASK_ID)
+        if id:
+            return cls(id, reply_to, deadline_ms, older_id=headers[ASK])
+        return cls(headers[ASK], reply_to, deadline_ms)
 
 
 class AnswerLater(msgspec.Struct, frozen=True):
@@ -209,9 +214,24 @@ class Answers:
         if state is None:
             raise AssertionError("a message that is being handled has a state")
         given = state.overlays[self._store].get(request.id)
+        if given is None and request.older_id is not None:
+            given = state.overlays[self._store].get(request.older_id)
+            if given is not None:
+                # A worker of an earlier release was asked.
+                request = replace(request, id=request.older_id)
         # It was put aside, and is handled now because an operator wants it to be, however late it is.
-        is_again = isinstance(ctx._record, Moment) and (given is None or given.startswith(_FAILED))
+        was_aside = isinstance(ctx._record, Moment) or _is_dead_letter(ctx._record)
+        is_again = was_aside and (given is None or given.startswith(_FAILED))
         if given is not None and not is_again:
+            if was_aside:
+                logger.warning(
+                    "%s offset %d key %s: question %r was put aside once, but it has been handled since: it isn't "
+                    "handled again, its answer is sent again",
+                    ctx.topic,
+                    ctx.offset,
+                    show_bytes(ctx._raw_key),
+                    request.id,
+                )
             self._again(state, request, given)
             return
         if not is_again and self._is_late(state, request):
@@ -327,6 +347,11 @@ class Answers:
         headers = [(ASK, request.id), (STATUS, _STATUS_OF[answer[:1]].encode())]
         state.outputs.append(Output(topic, int(number), asker.encode(), value, headers, None))
         state.output_bytes += len(answer) + len(request.id) + len(asker) + 64
+
+
+def _is_dead_letter(record: InputRecord) -> bool:
+    """Tell whether the record was sent to the dead letters once, and is back in the input now."""
+    return any(name == ORIGIN_HEADER for name, _ in record.headers)
 
 
 def _is_below(number: str, count: int) -> bool:

@@ -3,13 +3,16 @@
     asker's handler ──fa-ask──▶ input of the other actor ──▶ its handler, its commit ──▶ reply topic ──▶ asker's handler
 
 A question is a message like any other, sent at once and outside of any transaction, with an id that is the same each
-time the asking message is handled. The other actor keeps its answer under that id, in the commit of what the question
-led to, and sends it in the same commit. So a question that comes again is not handled again: its first answer is sent
-again, for as long as `answer_ttl` says. An answer is on its way only when what it tells of is committed.
+time the asking message is handled: it depends on what is asked. The other actor keeps its answer under that id, in the
+commit of what the question led to, and sends it in the same commit. So a question that comes again is not handled
+again: its first answer is sent again, for as long as `answer_ttl` says. An answer is on its way only when what it tells
+of is committed.
 
 Headers of a question:
 
-    fa-ask        its id
+    fa-ask        its id; where there is an fa-ask-id, the id by the order of calls that earlier releases gave it
+    fa-ask-id     its id, where fa-ask is the older one: the question is known by either, so that one that was asked by
+                  a worker of an earlier release, or is answered by one, isn't handled twice
     fa-reply-to   topic/partition/asker: where the answer goes, and the key that it goes with
     fa-chain      who waits for it, and who waits for them: JSON [[actor, partition, key], …], the outermost first
     fa-deadline   when nobody waits any more, Unix ms. A question that is older is not handled at all, unless its actor
@@ -30,7 +33,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from hashlib import blake2b
 from typing import Any
 
 from actors._core.partitioner import partition_for
@@ -46,12 +48,13 @@ from actors.errors import (
     show_bytes,
 )
 from actors.ports import Answer, Asks, Clock, LogRecord, Question
-from actors.runtime.context import Context, Recipient, TaskState
+from actors.runtime.context import Context, Recipient, TaskState, digest_of
 from actors.runtime.outputs import RECORD_OVERHEAD_BYTES, OutputTopic
 
 logger = logging.getLogger(__name__)
 
 ASK, REPLY_TO, CHAIN, DEADLINE, STATUS = "fa-ask", "fa-reply-to", "fa-chain", "fa-deadline", "fa-status"
+ASK_ID = "fa-ask-id"
 OK, REJECTED, FAILED = "ok", "rejected", "failed"
 REPLY_PARTITIONS = 8
 REPLY_CONFIG = {"cleanup.policy": "delete", "retention.ms": "3600000"}
@@ -102,8 +105,14 @@ class Asker:
         asked = Asked.of(target, key, message)
         chain: list[Link] = [*_chain_in(ctx), (state.actor, state.partition, _text(ctx._raw_key))]
         _refuse_cycle(chain, target, asked)
+        older_id = None
+        if id is None:
+            parts = (state.actor, target.name, asked.key, asked.value)
+            names = [part for name, data in asked.headers for part in (name, data)]
+            id = ctx.id_of(*parts, *names)
+            older_id = f"{ctx.message_id}-{ctx._counts['']}-{digest_of(*parts, size=4)}"
         question = Question(
-            id=id or f"{ctx.next_id()}-{_digest(state.actor, target.name, asked.key, asked.value)}",
+            id=id,
             topic=target.name,
             partition=partition_for(asked.key, target.partition_count),
             key=asked.key,
@@ -113,6 +122,7 @@ class Asker:
                 (CHAIN, json.dumps(chain).encode()),
                 deadline_header(self._clock, timeout),
             ],
+            older_id=older_id,
         )
         with self._waiting(state):
             answer = await carry(lambda left_s: self._asks.ask(question, left_s), self._clock, timeout, asked.what)
@@ -225,13 +235,12 @@ async def carry(ask: Callable[[float], Awaitable[Answer]], clock: Clock, timeout
     ) from failure
 
 
-def _digest(*parts: str | bytes) -> str:
-    """Tell questions apart that have the same number in the same message because the handler took another way."""
-    digest = blake2b(digest_size=4)
-    for part in parts:
-        raw = part.encode() if isinstance(part, str) else part
-        digest.update(b"%d:" % len(raw) + raw)
-    return digest.hexdigest()
+def question_headers(question: Question, reply_to: str) -> list[tuple[str, bytes]]:
+    """Return the headers that a question is sent with, for those who implement `actors.ports.Asks`."""
+    ids = [(ASK, (question.older_id or question.id).encode())]
+    if question.older_id is not None:
+        ids.append((ASK_ID, question.id.encode()))
+    return [*question.headers, *ids, (REPLY_TO, reply_to.encode())]
 
 
 def _text(raw_key: bytes) -> str:
@@ -290,16 +299,20 @@ class Waiting:
                 "nobody answers"
             )
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._futures.setdefault(question.id, set()).add(future)
+        # An actor of an earlier release answers under the older id.
+        ids = {question.id, question.older_id or question.id}
+        for id in ids:
+            self._futures.setdefault(id, set()).add(future)
         self._count += 1
         try:
             yield future
         finally:
             future.cancel()
             self._count -= 1
-            self._futures[question.id].discard(future)
-            if not self._futures[question.id]:
-                del self._futures[question.id]
+            for id in ids:
+                self._futures[id].discard(future)
+                if not self._futures[id]:
+                    del self._futures[id]
 
     def deliver(self, record: LogRecord) -> None:
         """Take a record of the reply topic; what is late, repeated or another process's is dropped."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from actors._core.partitioner import partition_for
@@ -24,7 +25,15 @@ from actors.errors import (
 )
 from actors.ports import Clock, Headers, InputRecord, Output, TopicPartition
 from actors.runtime.failures import undecodable
-from actors.runtime.outputs import RECORD_OVERHEAD_BYTES, OutputTopic, check_placement, checked_headers, too_large
+from actors.runtime.outputs import (
+    RECORD_OVERHEAD_BYTES,
+    TYPE_HEADER,
+    OutputTopic,
+    OwnHeaders,
+    check_placement,
+    checked_headers,
+    too_large,
+)
 from stores._core.overlay import MessageScope, Overlay
 from stores._core.record import NEVER
 
@@ -168,10 +177,23 @@ class Context:
         return state.scope.now_ms if clock is None else max(state.scope.now_ms, clock.wall_ms())
 
     def next_id(self, series: str = "") -> str:
-        """Give an id for what the message begets: the same for the n-th of a series whenever it is handled again."""
+        """Return an id that is the same for the n-th call of a series whenever the message is handled again.
+
+        Branches that run side by side (`asyncio.gather`) may come here in another order next time: name a series for
+        each of them. Without a series, asks, effects and timers without a name are counted too.
+        """
         self._counts = counts = getattr(self, "_counts", {})
         number = counts[series] = counts.get(series, 0) + 1
         return f"{self.message_id}-{series}-{number}" if series else f"{self.message_id}-{number}"
+
+    def id_of(self, *parts: str | bytes) -> str:
+        """Return an id for what the message leads to, which depends on its content and not on the order of calls.
+
+        Equal content is numbered: equal questions, effects or timers of one message are interchangeable.
+        """
+        # Earlier releases numbered all of them together: `next_id` and `Question.older_id` go on as they did.
+        self.next_id()
+        return self.next_id(digest_of(*parts))
 
     def undecodable(self, error: Exception) -> UndecodableRecordError:
         """Give the error that says that the message isn't what its actor takes."""
@@ -196,7 +218,8 @@ class Context:
             value: None sends a tombstone.
             partition: overrides the key's partition.
             timestamp_ms: Unix milliseconds; the time of the commit when left out.
-            headers: (name, bytes) pairs, or a mapping.
+            headers: (name, bytes) pairs, or a mapping. Names that begin with `fa-` are reserved: those of the message
+                may be passed on, and what belongs to the message alone is left out.
 
         Raises:
             RecordTooLargeError: the record is larger than the topic's `max.message.bytes` allows.
@@ -213,7 +236,7 @@ class Context:
         size = (len(raw_key) if raw_key else 0) + (len(raw_value) if raw_value else 0)
         pairs = _NO_HEADERS
         if headers:
-            pairs = checked_headers(headers)
+            pairs = checked_headers(headers, self._record.headers)
             size += sum(len(name) + len(data) for name, data in pairs)
         if size + RECORD_OVERHEAD_BYTES > target.max_record_bytes:
             raise too_large(target.name, raw_key, size, target.max_record_bytes)
@@ -229,7 +252,7 @@ class Context:
             actor: an actor's class, its function, or its name.
             key: which one of them; encoded as the actor's input says.
             message: of a type that the actor takes.
-            headers: (name, bytes) pairs, or a mapping.
+            headers: as for `send`.
 
         Raises:
             UsageError: the app has no such actor, or it doesn't take such messages; else as `send`.
@@ -242,7 +265,10 @@ class Context:
         if key is None:
             raise UsageError(f"ctx.tell({target.name}): a message to an actor needs a key")
         if target.type_headers is not None:
-            headers = [*checked_headers(headers), *target.type_headers(message)]
+            passed_on = checked_headers(headers, self._record.headers)
+            # The type of the message that is handled isn't that of the one that is sent.
+            others = [pair for pair in passed_on if pair[0] != TYPE_HEADER]
+            headers = OwnHeaders([*others, *target.type_headers(message)])
         self.send(recipient, key=key, value=message, headers=headers)
 
     def schedule(
@@ -389,6 +415,15 @@ class Context:
         if self._state is None:
             raise StoreOutsideHandlerError(f"ctx.{call} after the message was handled: use it before that")
         return self._state
+
+
+def digest_of(*parts: str | bytes, size: int = 16) -> str:
+    """Return a digest that tells apart what `parts` are, where each of them ends included."""
+    digest = blake2b(digest_size=size)
+    for part in parts:
+        raw = part.encode(errors="surrogatepass") if isinstance(part, str) else part
+        digest.update(b"%d:" % len(raw) + raw)
+    return digest.hexdigest()
 
 
 _current: ContextVar[Context] = ContextVar("actors_message")

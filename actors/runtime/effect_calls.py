@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from actors._core import keys
 from actors._core.commit import Backoff
 from actors._core.keys import make_place, place_of
+from actors.errors import UsageError
+
+if TYPE_CHECKING:
+    from actors.runtime.context import Context
 
 PREFIX, END = b"e", b"f"
 """All keys of the outbox lie between."""
@@ -128,6 +132,27 @@ class EffectRecord(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     parked: bool = False
     trace: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+
+
+def call_id(ctx: Context, effect: Effect, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return the idempotency key of a call, which depends on what is called and with what.
+
+    Raises:
+        UsageError: an argument doesn't become JSON.
+    """
+    try:
+        raw = msgspec.json.encode([args, kwargs])
+    except Exception as error:
+        raise not_json(effect, error) from error
+    return ctx.id_of("effect", effect.name, raw)
+
+
+def not_json(effect: Effect, error: Exception) -> UsageError:
+    """Return the error for arguments that can't be recorded."""
+    return UsageError(
+        f"ctx.effect({effect.name}): the arguments have to become JSON, and to come back from it as what the "
+        f"function takes after its call: {error}"
+    )
 
 
 Mark = tuple[bytes, str, int, bool]

@@ -41,10 +41,12 @@ from actors.runtime.effect_calls import (
     EffectCall,
     EffectRecord,
     Head,
+    call_id,
     decoded,
     line_bounds,
     line_of,
     make_key,
+    not_json,
 )
 from actors.runtime.effect_lines import Lines
 from actors.runtime.meters import TaskMeters
@@ -154,7 +156,8 @@ class Effects:
         effect = self._effect(function)
         tracing = self._spec.tracing
         carried = msgspec.UNSET if tracing is None else tracing.carried()
-        record = EffectRecord(id=ctx.next_id(), name=effect.name, args=list(args), kwargs=dict(kwargs), trace=carried)
+        id = call_id(ctx, effect, args, kwargs)
+        record = EffectRecord(id=id, name=effect.name, args=list(args), kwargs=dict(kwargs), trace=carried)
         raw = self._encoded(effect, record)
         store_key = make_key(ctx._raw_key, self._next_sequence(state.overlays[self._store], ctx._raw_key))
         limit = state.max_record_bytes[self._store.name] - RESERVE_BYTES
@@ -186,10 +189,7 @@ class Effects:
             back = msgspec.json.decode(raw, type=EffectRecord)
             self._arguments[effect.name].bind(back)
         except Exception as error:
-            raise UsageError(
-                f"ctx.effect({effect.name}): the arguments have to become JSON, and to come back from it as what the "
-                f"function takes after its call: {error}"
-            ) from error
+            raise not_json(effect, error) from error
         return raw
 
     @staticmethod

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from actors.errors import RecordTooLargeError, UsageError, show_bytes
 from actors.ports import Headers
 
+RESERVED = "fa-"
+"""How the names of the framework's own headers begin."""
+TYPE_HEADER = "fa-type"
+ERROR_HEADER, ORIGIN_HEADER, ATTEMPTS_HEADER, ACTOR_HEADER = "fa-error", "fa-origin", "fa-attempts", "fa-actor"
+DEAD_LETTER_HEADERS = frozenset((ERROR_HEADER, ORIGIN_HEADER, ATTEMPTS_HEADER, ACTOR_HEADER))
 RECORD_OVERHEAD_BYTES = 256
 """What a record takes in a batch beside key, value and headers, generously: batch header, framing, stamp."""
 
@@ -32,17 +37,44 @@ class OutputTopic:
     answer_decoder: Callable[[Any], Callable[[bytes], Any] | None] | None = None
 
 
-def checked_headers(headers: Headers | Mapping[str, bytes]) -> list[tuple[str, bytes]]:
-    """Give headers as pairs.
+class OwnHeaders(list[tuple[str, bytes]]):
+    """Headers that the framework sets itself."""
+
+
+def checked_headers(
+    headers: Headers | Mapping[str, bytes], came: Sequence[tuple[str, bytes]]
+) -> list[tuple[str, bytes]]:
+    """Return headers as pairs, without those of the framework that came with the message and belong to it alone.
+
+    Passed on, `fa-ask` would make the receiver take the record for a repeat of the question.
+
+    Args:
+        headers: what a handler wants to send.
+        came: the headers of the message that it handles.
 
     Raises:
-        UsageError: one of them is no pair of text and bytes.
+        UsageError: one of them is no pair of text and bytes, or has a reserved name and didn't come with the message.
     """
-    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+    if isinstance(headers, OwnHeaders):
+        return headers
+    pairs, is_any_reserved = list(headers.items() if isinstance(headers, Mapping) else headers), False
     for pair in pairs:
         if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], bytes):
             raise UsageError(f"ctx.send(headers=…): a header is a pair of str and bytes, not {pair!r}")
-    return pairs
+        is_any_reserved = is_any_reserved or pair[0].startswith(RESERVED)
+    return [pair for pair in pairs if _may_pass(pair, came)] if is_any_reserved else pairs
+
+
+def _may_pass(pair: tuple[str, bytes], came: Sequence[tuple[str, bytes]]) -> bool:
+    name = pair[0]
+    if not name.startswith(RESERVED) or name == TYPE_HEADER:
+        return True
+    if tuple(pair) not in came:
+        raise UsageError(
+            f"ctx.send(headers=…): the header {name!r} can't be set: names that begin with {RESERVED!r} are reserved, "
+            f"except {TYPE_HEADER!r}: choose another name. Headers of the message may be passed on as they came"
+        )
+    return name in DEAD_LETTER_HEADERS
 
 
 def check_placement(target: OutputTopic, key: bytes | None, partition: int | None, timestamp_ms: int | None) -> None:

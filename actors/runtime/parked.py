@@ -28,7 +28,14 @@ from actors._core.keys import line_bounds, make_place, place_of
 from actors.errors import RecordError, RecordTooLargeError, Rejected, show_bytes
 from actors.ports import InputRecord, Output
 from actors.runtime.context import Context, Store, TaskState
-from actors.runtime.outputs import RECORD_OVERHEAD_BYTES
+from actors.runtime.outputs import (
+    ACTOR_HEADER,
+    ATTEMPTS_HEADER,
+    DEAD_LETTER_HEADERS,
+    ERROR_HEADER,
+    ORIGIN_HEADER,
+    RECORD_OVERHEAD_BYTES,
+)
 from actors.runtime.spec import ActorSpec
 from actors.runtime.turns import Moment, Turn
 from stores._core.overlay import Overlay
@@ -39,10 +46,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONTROL_HEADER = "fa-control"
-ERROR_HEADER = "fa-error"
-ORIGIN_HEADER = "fa-origin"
-ATTEMPTS_HEADER = "fa-attempts"
-ACTOR_HEADER = "fa-actor"
 ALL = "*"
 """In the place of an id: all of a line."""
 RETRY_MESSAGES = 1_000
@@ -50,7 +53,6 @@ RETRY_BYTES = 16 * 1024 * 1024
 """One command hands no more to the handler than this, because it all goes into one commit; the rest stays parked."""
 ERROR_CHARS = 2_000
 SHORT_ERROR_CHARS = 100
-_DEAD_LETTER_HEADERS = frozenset((ERROR_HEADER, ORIGIN_HEADER, ATTEMPTS_HEADER, ACTOR_HEADER))
 _LETTER = b"p"
 _AFTER_ALL = b"q"
 
@@ -391,7 +393,7 @@ def send_dead_letter(spec: ActorSpec, state: TaskState, record: InputRecord, *, 
         return
     source = state.source
     # One that was parked before and sent again has these headers already.
-    headers = [pair for pair in record.headers if pair[0] not in _DEAD_LETTER_HEADERS]
+    headers = [pair for pair in record.headers if pair[0] not in DEAD_LETTER_HEADERS]
     headers += [
         (ERROR_HEADER, reason.encode()),
         (ORIGIN_HEADER, f"{source.topic}/{source.partition}/{record.offset}".encode()),

@@ -31,7 +31,7 @@ import msgspec
 from actors._core.keys import sized, split_sized
 from actors.errors import StoreOutsideHandlerError, UsageError, show_bytes
 from actors.ports import Clock
-from actors.runtime.context import Context, TaskState
+from actors.runtime.context import Context, TaskState, digest_of
 from actors.runtime.spec import ActorSpec
 from actors.runtime.turns import Moment, Turn
 
@@ -44,20 +44,25 @@ ClockName: TypeAlias = Literal["wall", "stream"]
 _ENTRY = b"n"
 _STREAM_TIME = b"t"
 _WORD = 8
+_ID_BYTES = 8
 _ADDRESS_AT = 1 + _WORD
 _MILLISECOND = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNSEEN = -1
 
 
-class _Entry(msgspec.Struct, frozen=True):
-    """A timer as the store has it. `every_ms` is None for one that fires once."""
+class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A timer as the store has it. `every_ms` is None for one that fires once.
+
+    `id` tells the timer from others of its key and name; None in what earlier releases wrote.
+    """
 
     due_ms: int
     every_ms: int | None
     clock: ClockName
     value: bytes
     headers: list[tuple[str, bytes]]
+    id: str | None = None
 
 
 _encode_entry = msgspec.json.Encoder().encode
@@ -165,10 +170,13 @@ class Timers:
         if spec.encode_message is None:
             raise UsageError(f"ctx.schedule(): actor {spec.name} takes no messages but records of {spec.topic}")
         value, headers = spec.encode_message(message)
-        name = ctx.next_id() if name is None else name
+        if name is None:
+            when = f"{after} {at} {every} {index.clock}"
+            name = ctx.id_of("timer", when, value, *(part for header in headers for part in header))
         address = _address(ctx._raw_key, name)
         held = self._held(state, address)
-        self._put(state, address, _Entry(due_ms, every_ms, index.clock, value, headers))
+        id = digest_of(ctx.next_id(f"timer {name}"), size=_ID_BYTES)
+        self._put(state, address, _Entry(due_ms, every_ms, index.clock, value, headers, id))
         # Last, so that a handler that catches RecordTooLargeError still has the timer that it had.
         if held is not None and (held.due_ms, held.clock) != (due_ms, index.clock):
             self._unlist(state, address, held)
@@ -292,7 +300,8 @@ class Timers:
         if parts is None or (entry is not None and (entry.due_ms, entry.clock) != (due_ms, index.clock)):
             entry = None
         raw_key, name = parts or (None, show_bytes(address))
-        digest = blake2b(address + due_ms.to_bytes(_WORD), digest_size=8).hexdigest()
+        own = b"" if entry is None or entry.id is None else entry.id.encode()
+        digest = blake2b(address + due_ms.to_bytes(_WORD) + own, digest_size=_ID_BYTES).hexdigest()
         moment = Moment(
             offset=self._state.scope.source_offset,
             timestamp=due_ms,

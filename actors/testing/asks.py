@@ -7,7 +7,7 @@ import math
 
 from actors.errors import BrokerUnavailableError, RecordTooLargeError
 from actors.ports import Answer, Question, TopicPartition
-from actors.runtime.asks import ASK, REPLY_TO, Waiting
+from actors.runtime.asks import Waiting, question_headers
 from actors.testing.cluster import Produced, SimKafka
 from actors.testing.errors import NoAnswerError, RecordRefusedError, RefusedError
 from actors.testing.network import Network, retried
@@ -62,7 +62,7 @@ class FakeAsks:
 
     async def _send(self, question: Question) -> None:
         reply_to = f"{self._source.topic}/{self._source.partition}/{self._waiting.asker}"
-        headers = [*question.headers, (ASK, question.id.encode()), (REPLY_TO, reply_to.encode())]
+        headers = question_headers(question, reply_to)
         target = TopicPartition(question.topic, question.partition)
         async with self._sending:
             try:

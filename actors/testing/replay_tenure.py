@@ -15,6 +15,7 @@ from actors._core.progress import Progress
 from actors.errors import ActorsError, RecordError, UsageError
 from actors.ports import CommitBatch, CommitReceipt, InputRecord
 from actors.runtime.context import Context, Store, TaskState
+from actors.runtime.effect_calls import call_id
 from actors.runtime.effects import Effect, Effects
 from actors.runtime.expiry import remove
 from actors.runtime.handling import Handling
@@ -161,7 +162,7 @@ class _Uncalled:
         effect = self._named(function)
         if _may_return(effect):
             self._unknowns.note(ctx._record, f"what effect {effect.name} sent back isn't in the input")
-        return ctx.next_id()
+        return call_id(ctx, effect, args, kwargs)
 
     def _named(self, function: Any) -> Effect:
         for effect in self._spec.effect_functions.values():

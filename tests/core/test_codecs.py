@@ -459,3 +459,10 @@ def test_the_schema_follows_an_update(app: faust.App) -> None:
         schema.loads_value(app, Message(value=raw))
     schema.update(value_type=Reading)
     assert schema.loads_value(app, Message(value=raw)) == READING
+
+
+def test_equal_sets_have_equal_bytes_whatever_the_order_in_which_they_were_filled():
+    words = [f"word-{number}" for number in range(0, 1000, 8)]
+    codec = resolve(set[str])
+    assert codec.encode(set(words)) == codec.encode({*reversed(words)})
+    assert resolve(dict[int, set[int]]).encode({1: {2}}) == b'{"1":[2]}'

@@ -261,7 +261,7 @@ def test_a_call_that_is_dropped_while_it_runs_has_no_outcome():
         await at.settle()
         assert log.values == [1, 2]
         assert log.most == 1
-        assert [entry[2] for entry in at.handled] == ["in-0-1-1-result"]
+        assert [entry[2][:7] + entry[2][-9:] for entry in at.handled] == ["in-0-1--1-result"]
 
     play(main)
 

@@ -15,7 +15,7 @@ import pytest
 from actors import AskFailedError, AskRejectedError, AskTimeoutError
 from actors._core.partitioner import partition_for
 from actors.errors import UnknownTopicError
-from tests.kafka.apps.asks_app import Balance, Break, Deposit, Fetch, Look, Ring, Withdraw, make
+from tests.kafka.apps.asks_app import Balance, Break, Deposit, Fetch, Look, Ring, Spread, Withdraw, make
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
 MODULE = "tests.kafka.apps.asks_app"
@@ -131,3 +131,28 @@ async def test_no_money_is_lost_or_made_by_kill_9(
     assert sum(balance.withdrawals for balance in balances) == counted["done"]
     assert sum(balance.cents for balance in balances) == 1_000 * len(ACCOUNTS)
     assert "skipped after" not in one.log() + two.log()
+
+
+async def test_branches_that_ask_in_another_order_after_kill_9_book_once(
+    brokers: str, name: str, outside: SimpleNamespace, workers: list, tmp_path: Path
+) -> None:
+    await make_topics(brokers, f"{name}-in", f"{name}-out", partitions=2)
+    first, second = (
+        WorkerProcess(MODULE, brokers, tmp_path / "one", APP_NAME=name, SPREAD_S=waits)
+        for waits in ("0 0.3 600", "0.3 0 0")
+    )
+    workers += [first.start(), second]
+    await send(brokers, f"{name}-in", encoded([("giver", Spread("s", "sum", [100, 1]))]))
+
+    async def is_booked() -> bool:
+        return await outside.app.ask(outside.Account, "sum", Look()) == Balance(101)
+
+    await eventually(is_booked, what=first.log)
+    first.kill()
+    second.start()
+
+    async def is_done() -> bool:
+        return await outcomes(brokers, name) == {"s": "done"}
+
+    await eventually(is_done, what=second.log)
+    assert await outside.app.ask(outside.Account, "sum", Look()) == Balance(101)

@@ -13,7 +13,7 @@ from actors._core.policy import OnError
 from actors.ports import TopicPartition
 from actors.runtime import parked
 from actors.runtime.context import Context, OutputTopic
-from actors.runtime.parked import ATTEMPTS_HEADER, ORIGIN_HEADER
+from actors.runtime.outputs import ATTEMPTS_HEADER, ORIGIN_HEADER
 from tests.sim import app
 from tests.sim.part import Host, Operation, Part, Stores
 

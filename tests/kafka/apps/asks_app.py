@@ -3,10 +3,11 @@
 import asyncio
 import os
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 
-from actors import Actor, App, AskRejectedError, OnError, Rejected, receive
+from actors import Actor, App, AskRejectedError, Context, OnError, Rejected, receive
 
 
 class Deposit(msgspec.Struct, tag="deposit"):
@@ -41,6 +42,14 @@ class Ring(msgspec.Struct, tag="ring"):
     keys: list[str]
 
 
+class Spread(msgspec.Struct, tag="spread"):
+    """Put these amounts into another account, side by side."""
+
+    id: str
+    target: str
+    cents: list[int]
+
+
 class Break(msgspec.Struct, tag="break"):
     """Fail."""
 
@@ -52,7 +61,19 @@ class Balance(msgspec.Struct):
     withdrawals: int = 0
 
 
-def make(name: str, brokers: str) -> SimpleNamespace:
+async def spread_out(ctx: Context, account: Any, message: Spread) -> None:
+    """Put each amount into the account after its time, then wait."""
+    *ios_s, then_s = map(float, os.environ["SPREAD_S"].split())
+
+    async def put(cents: int, io_s: float) -> None:
+        await asyncio.sleep(io_s)
+        await ctx.ask(account, message.target, Deposit(cents))
+
+    await asyncio.gather(*(put(cents, io_s) for cents, io_s in zip(message.cents, ios_s, strict=True)))
+    await asyncio.sleep(then_s)
+
+
+def make(name: str, brokers: str) -> SimpleNamespace:  # noqa: C901  one class with a handler for each message
     """Make the app."""
     app = App(
         name,
@@ -105,6 +126,12 @@ def make(name: str, brokers: str) -> SimpleNamespace:
             if not message.keys:
                 return [self.key]
             return [self.key, *await self.ctx.ask(Account, message.keys[0], Ring(message.keys[1:]))]
+
+        @receive
+        async def spread(self, message: Spread) -> None:
+            """Ask from branches that reach their question after so many seconds as the environment says."""
+            await spread_out(self.ctx, Account, message)
+            self.ctx.send(outcomes, key=message.id, value="done")
 
         @receive
         def broken(self, message: Break) -> int:

@@ -1,0 +1,110 @@
+"""Ids of what a message leads to: the same when it is handled again, in whatever order its branches run."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from actors import App, Context, EffectCall
+from actors.runtime.asks import ASK, REPLY_TO
+from actors.testing import ActorTestDriver
+
+
+def an_app() -> App:
+    return App("ids", broker="kafka://127.0.0.1:1")
+
+
+def booking(way: dict[str, Any]) -> tuple[App, Any, list[int]]:
+    """`transfer` books 100 and 1 from two branches, whose I/O takes as long as `way` says, then waits."""
+    app = an_app()
+    inbox, orders = app.topic("inbox", key_type=str, value_type=int), app.topic("orders", key_type=str, value_type=str)
+    booked: list[int] = []
+
+    @app.actor(inbox)
+    def book(ctx: Context, amount: int) -> int:
+        booked.append(amount)
+        return len(booked)
+
+    @app.actor(orders, concurrency=4)
+    async def transfer(ctx: Context, _: str) -> None:
+        async def branch(amount: int, io_s: float) -> int:
+            await asyncio.sleep(io_s)
+            answer: int = await ctx.ask(book, "sum", amount)
+            return answer
+
+        way["answers"] = await asyncio.gather(*(branch(amount, io_s) for amount, io_s in way["branches"]))
+        await asyncio.sleep(way["then_s"])
+
+    return app, orders, booked
+
+
+def test_branches_that_reach_their_asks_in_another_order_ask_the_same_questions() -> None:
+    way: dict[str, Any] = {"branches": [(100, 1.0), (1, 2.0)], "then_s": 500.0}
+    app, orders, booked = booking(way)
+    with ActorTestDriver(app) as driver:
+        driver.post(orders, key="x", value="go")
+        driver.advance(10, settle=False)
+        assert booked == [100, 1]
+        way |= {"branches": [(100, 2.0), (1, 1.0)], "then_s": 0.0}
+        driver.crash()
+        assert booked == [100, 1]
+        assert way["answers"] == [1, 2]
+
+
+def test_equal_questions_of_one_message_are_told_apart() -> None:
+    way: dict[str, Any] = {"branches": [(5, 1.0), (5, 2.0), (7, 1.5)], "then_s": 500.0}
+    app, orders, booked = booking(way)
+    with ActorTestDriver(app) as driver:
+        driver.post(orders, key="x", value="go")
+        driver.advance(10, settle=False)
+        way |= {"branches": [(5, 2.0), (5, 1.0), (7, 1.5)], "then_s": 0.0}
+        driver.crash()
+        assert booked == [5, 7, 5]
+        assert sorted(way["answers"]) == [1, 2, 3]
+
+
+def test_effects_and_unnamed_timers_keep_their_ids_in_whatever_order_they_are_called() -> None:
+    app = an_app()
+    orders = app.topic("orders", key_type=str, value_type=str)
+    way = {"order": ["a", "b", "b"], "fails": True}
+    seen: list[dict[str, list[str]]] = []
+
+    @app.effect()
+    async def call(call: EffectCall, text: str, *, loud: bool = False) -> None: ...
+
+    @app.actor(orders, timers=True, effects=[call], on_error="skip")
+    async def handle(ctx: Context, value: str) -> None:
+        if value != "go":
+            return
+        seen.append({})
+        for text in way["order"]:
+            effect = ctx.effect(call, text, loud=True)
+            timer = ctx.schedule(text, after=timedelta(seconds=5))
+            seen[-1].setdefault(text, []).extend((effect, timer))
+        if way["fails"]:
+            await asyncio.sleep(500)
+
+    with ActorTestDriver(app) as driver:
+        driver.post(orders, key="x", value="go")
+        driver.advance(10, settle=False)
+        way |= {"order": ["b", "a", "b"], "fails": False}
+        driver.crash()
+        assert seen[0] == seen[1]
+        assert len({id for ids in seen[0].values() for id in ids}) == 6
+
+
+@pytest.mark.parametrize("has_older", [True, False])
+def test_a_question_that_an_earlier_release_asked_is_known_by_its_older_id(has_older: bool) -> None:
+    way: dict[str, Any] = {"branches": [], "then_s": 0.0}
+    app, _, booked = booking(way)
+    inbox = app.definition_of("book").topic
+    older = {ASK: b"orders-0-0-1-12345678", REPLY_TO: b"ids-replies/0/me"}
+    newer = {ASK: b"orders-0-0-abc-1", REPLY_TO: b"ids-replies/0/me"}
+    if has_older:
+        newer |= {ASK: older[ASK], "fa-ask-id": newer[ASK]}
+    with ActorTestDriver(app) as driver:
+        driver.send(inbox, key="sum", value=5, headers=older)
+        for _ in range(2):
+            driver.send(inbox, key="sum", value=5, headers=newer)
+        assert booked == ([5] if has_older else [5, 5])
