@@ -102,8 +102,10 @@ class RecordError(ActorsError):
     """An input record can't be handled. It isn't skipped: its partition stops in front of it.
 
     The record is named by `topic`, `partition`, `offset` and `key` (its bytes, or None). `is_passed` says whether
-    records behind it are finished, as with key-parallel handlers.
+    records behind it are finished, as with key-parallel handlers; `remedy` is what to do about it.
     """
+
+    remedy = "Mend the handler or the record's schema and restart the worker"
 
     def __init__(self, reason: str, *, topic: str, partition: int, offset: int, key: bytes | None) -> None:
         self.reason = reason
@@ -128,13 +130,17 @@ class RecordError(ActorsError):
             )
         return (
             f"{source} offset {self.offset} key {show_bytes(self.key)}: {self.reason}. "
-            "The partition is stopped in front of this record and nothing of it was written or sent. Mend the handler "
-            f"or the record's schema and restart the worker; {give_up}."
+            "The partition is stopped in front of this record and nothing of it was written or sent. "
+            f"{self.remedy}; {give_up}."
         )
 
 
 class UndecodableRecordError(RecordError):
     """The record's key or value isn't what the topic declares."""
+
+
+class UnreadableRecordError(UndecodableRecordError):
+    """The client can't read the record, or a whole batch of which it is the last one."""
 
 
 class RefusedRecordError(RecordError):
@@ -147,6 +153,18 @@ class HandlerFailedError(RecordError):
 
 class TakeoverRefusedError(ActorsError):
     """What the broker holds for a task contradicts its state: an operator has to choose."""
+
+
+class UnreadableLogError(TakeoverRefusedError):
+    """A log from which state is restored has records that can't be read.
+
+    `source` is its topic and partition, `next_offset` the one behind them.
+    """
+
+    def __init__(self, reason: str, *, source: tuple[str, int], next_offset: int) -> None:
+        self.source = source
+        self.next_offset = next_offset
+        super().__init__(reason)
 
 
 class TaskError(ActorsError):

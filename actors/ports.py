@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from actors._core.takeover import LogBounds
+from stores.errors import StoreError
 from stores.ports import PartitionStore, SeedContent
 
 Headers = Sequence[tuple[str, bytes]]
@@ -37,6 +38,34 @@ class LogRecord(Protocol):
 
 
 InputRecord = LogRecord
+
+
+@dataclass(slots=True)
+class Unreadable:
+    """Stands in the place of a record that the client can't read, or of all that are left of a batch.
+
+    It has no key and no value, so that it is never taken for a message.
+
+    Attributes:
+        first_offset, offset: of the first and the last record that it stands for.
+        reason: why they can't be read, with their offsets if they are several.
+        remedy: what an operator may do, as a sentence.
+        original: the record with what can be read of it; None if nothing can.
+        lacks_codec: whether this process lacks the codec, and another one might read it.
+        may_be_transient: whether it may be readable when it is fetched again.
+    """
+
+    first_offset: int
+    offset: int
+    reason: str
+    remedy: str
+    original: LogRecord | None = None
+    lacks_codec: bool = False
+    may_be_transient: bool = False
+    timestamp: int = 0
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: Sequence[tuple[str, bytes]] = ()
 
 
 class Output(NamedTuple):
@@ -322,3 +351,6 @@ class StoreProvider(Protocol):
 
     async def reopen(self, store: str, partition: int) -> None:
         """Close a store whose last write failed, so that the next `open` starts from what the disk holds."""
+
+    async def mend(self, store: str, partition: int, error: StoreError) -> None:
+        """Close a store after `error`; delete its files if that says that they, and no other store's, are damaged."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from stores._core.record import Position
 from stores.errors import SeedError, StoreClosedError
@@ -16,6 +17,11 @@ class MemoryStore:
         self._data: dict[bytes, bytes] = {}
         self._position: Position | None = None
         self._closed = False
+
+    @property
+    def path(self) -> Path:
+        """A name of its own; there is no such folder."""
+        return Path("memory") / str(id(self))
 
     def get(self, key: bytes) -> bytes | None:
         """See `PartitionReader.get`."""

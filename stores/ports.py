@@ -48,7 +48,15 @@ class SeedContent(Protocol):
 
 
 class PartitionStore(PartitionReader, Protocol):
-    """A `PartitionReader` that its single owner writes to."""
+    """A `PartitionReader` that its single owner writes to.
+
+    Attributes:
+        path: what tells it apart from all others; its `StoreCorruptedError` has the same.
+    """
+
+    @property
+    def path(self) -> Path:
+        """See above."""
 
     def apply(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
         """Write all (key, stamped value or None to delete) and the position, or nothing if the process dies.

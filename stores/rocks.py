@@ -161,6 +161,11 @@ class _Database:
         self._meta: Any = data.get_column_family(_META)
         self._scans: WeakSet[_Scan] = WeakSet()
 
+    @property
+    def path(self) -> Path:
+        """The database's folder."""
+        return self._path
+
     def get(self, key: bytes) -> bytes | None:
         """See `PartitionReader.get`."""
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from actors._faust.options import milliseconds
 from actors._faust.setup import changelog_topic, connection, topic_codecs
 from actors._kafka.connection import Connection
 from actors._kafka.views import KafkaTopicLogs
+from actors.errors import UnreadableLogError
 from actors.runtime.clock import SystemClock
 from actors.runtime.context import Store
 from actors.runtime.copies import CopyStores
@@ -29,6 +31,8 @@ from stores.rocks_options import RocksResources
 
 if TYPE_CHECKING:
     from actors._faust.app import App
+
+logger = logging.getLogger(__name__)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -103,7 +107,12 @@ class View(TopicView[K, V]):
     async def open_in_worker(self, app: App, default_folder: Path) -> None:
         """Open it as a worker does, which keeps it in its data folder unless told otherwise."""
         folder = None if self.in_memory else self.folder or default_folder / self.topic
-        await self.open(await connect(self.topic, connection(app), folder, margin_ms(app)))
+        try:
+            await self.open(await connect(self.topic, connection(app), folder, margin_ms(app)))
+        except UnreadableLogError as error:
+            # Handlers that read the view fail by their actors' policies; all others don't need it.
+            logger.critical("the view of %s can't be opened: %s", self.topic, error)
+            self.fail(error)
 
 
 def view_of(app: App, source: Any, *, folder: Path | str | None, in_memory: bool) -> View[Any, Any]:

@@ -23,9 +23,10 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from actors._kafka.appends import MAX_REQUEST_BYTES, send_record
 from actors._kafka.connection import Connection, broker_errors, let_go
 from actors._kafka.control import ControlPlane
+from actors._kafka.records import RAW
 from actors._kafka.topics import Topics
 from actors.errors import AskClosedError, BrokerUnavailableError, UnknownTopicError
-from actors.ports import Answer, Question, TopicPartition
+from actors.ports import Answer, Question, TopicPartition, Unreadable
 from actors.runtime.asks import REPLY_CONFIG, REPLY_PARTITIONS, Waiting, question_headers
 
 logger = logging.getLogger(__name__)
@@ -153,6 +154,7 @@ class KafkaAsks:
             enable_auto_commit=False,
             # When the topic was made anew, or its records are gone, all that is there may be for us.
             auto_offset_reset="earliest",
+            key_deserializer=RAW,
         )
         self._connection.outages.watch(consumer._client)
         try:
@@ -208,7 +210,10 @@ class KafkaAsks:
                 await asyncio.sleep(RETRY_S)
                 continue
             for record in fetched.get(source, ()):
-                self._waiting.deliver(record)
+                if isinstance(record, Unreadable):
+                    logger.error("%s[%d]: answers are lost: %s. %s", *source, record.reason, record.remedy)
+                else:
+                    self._waiting.deliver(record)
 
 
 def _closed() -> AskClosedError:

@@ -13,7 +13,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from actors._core.takeover import LogBounds
 from actors._kafka.connection import Connection, broker_errors, committed_reader, let_go
 from actors._kafka.control import ControlPlane
-from actors._kafka.records import CHUNK_RECORDS
+from actors._kafka.records import CHUNK_RECORDS, readable
 from actors.errors import BrokerUnavailableError, RestoreError
 from actors.ports import LogRecord, TopicPartition
 
@@ -45,6 +45,7 @@ class KafkaLogs:
 
         Raises:
             RestoreError: the log doesn't have `start` any more.
+            UnreadableLogError: records can't be read.
             BrokerUnavailableError: there was no progress for `GIVE_UP_S`.
         """
         if start >= end:
@@ -79,7 +80,7 @@ async def _follow(
         now_s = loop.time()
         if reached > position:
             position, moved_s = reached, now_s
-            records = fetched.get(source, ())
+            records = readable(partition, fetched.get(source, ()))
             if records and records[-1].offset >= end:
                 records = [record for record in records if record.offset < end]
             yield records, min(position, end)

@@ -13,6 +13,7 @@ from dataclasses import asdict
 import msgspec
 
 from actors._kafka.logs import KafkaLogs
+from actors.errors import UnreadableLogError
 from actors.ports import LogRecord, Output, OwnerRecord, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -64,9 +65,18 @@ class KafkaOwners:
                 return
             covered = self._asked
             bounds = await self._logs.bounds(self._source)
-            start = max(self._next_offset, bounds.start)
-            async for records, next_offset in self._logs.read(self._source, start, bounds.end):
+            self._next_offset = max(self._next_offset, bounds.start)
+            while self._next_offset < bounds.end:
+                await self._read(self._next_offset, bounds.end)
+            self._covered = covered
+
+    async def _read(self, start: int, end: int) -> None:
+        """Read to `end`, or past records that can't be read: the epochs are in the changelogs and the offsets too."""
+        try:
+            async for records, next_offset in self._logs.read(self._source, start, end):
                 for record in records:
                     self._take(record)
                 self._next_offset = next_offset
-            self._covered = covered
+        except UnreadableLogError as error:
+            logger.warning("the registry of owners, which goes on behind them: %s", error)
+            self._next_offset = error.next_offset

@@ -12,7 +12,7 @@ from actors._core.takeover import LogBounds
 from actors._kafka.connection import Connection, broker_errors, committed_reader, let_go
 from actors._kafka.control import ControlPlane
 from actors._kafka.logs import KafkaLogs
-from actors._kafka.records import CHUNK_RECORDS
+from actors._kafka.records import CHUNK_RECORDS, readable
 from actors._kafka.topics import Topics
 from actors.errors import BrokerUnavailableError, RestoreError
 from actors.ports import LogRecord, TopicFacts, TopicPartition
@@ -126,7 +126,7 @@ class KafkaFollowing:
             reached = await self._consumer.position(KafkaPartition(*source))
             if reached > before:
                 self._positions[source] = reached
-                found[source] = (fetched.get(KafkaPartition(*source), ()), reached)
+                found[source] = (readable(source, fetched.get(KafkaPartition(*source), ())), reached)
         return found
 
     async def close(self) -> None:

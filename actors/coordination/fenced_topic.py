@@ -47,7 +47,13 @@ from actors._kafka.views import KafkaTopicLogs
 from actors.coordination.errors import CoordinationError, CoordinationTimeoutError, FenceLostError
 from actors.coordination.fence_log import FencedRecord, FenceLog, FenceState, Verdict, headers_of
 from actors.coordination.locking import Seconds, seconds
-from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreError, UnknownTopicError
+from actors.errors import (
+    BrokerUnavailableError,
+    ConfigurationError,
+    RestoreError,
+    UnknownTopicError,
+    UnreadableLogError,
+)
 from actors.ports import Following, LogRecord, TopicFacts, TopicLogs, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -229,6 +235,11 @@ class FencedReader:
             raise FenceLostError(
                 f"{self.topic}: records were deleted before they were read, so the greatest tokens aren't known "
                 f"({error}): begin with the state of a reader that has read them, and raise the topic's retention"
+            ) from error
+        except UnreadableLogError as error:
+            raise FenceLostError(
+                f"records can't be read, so the greatest tokens aren't known: {error}. When that is mended, begin with "
+                "the state that this reader has"
             ) from error
         except BrokerUnavailableError as error:
             logger.warning("reading %s: %s; it is tried again", self.topic, error)

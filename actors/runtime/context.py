@@ -99,7 +99,7 @@ class Context:
     """One message being handled.
 
     Attributes:
-        key: the message's key, decoded.
+        key: the message's key, decoded; None for a message without one, which only actors without state by key get.
         topic, partition, offset: where it came from.
         timestamp_ms: its timestamp, Unix milliseconds.
         headers: its headers, (name, bytes) in order.

@@ -36,7 +36,7 @@ from actors.errors import (
 from actors.ports import Clock, LogRecord, StoreProvider, TopicFacts, TopicLogs, TopicPartition
 from actors.runtime.restore import Changelog, Restorer, stored_writes
 from stores._core.record import Position
-from stores.errors import StoreError
+from stores.errors import StoreCorruptedError, StoreError
 from stores.ports import PartitionStore
 
 logger = logging.getLogger(__name__)
@@ -132,12 +132,14 @@ class _Copy:
         position: the store's.
         mark: when a look began, and the log's end that it found; None when there is nothing to reach.
         is_suspect: whether a write failed, so that the disk may have something else.
+        is_damaged: whether the database can't be read, so that the partition has to be built again.
     """
 
     store: PartitionStore
     position: Position
     mark: tuple[int, int] | None = None
     is_suspect: bool = False
+    is_damaged: bool = False
 
     def write(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
         """Write to the store."""
@@ -222,6 +224,12 @@ class TopicCopy:
         if self._is_closed or self._facts is None:
             raise ViewClosedError(f"the view of {self.topic} isn't open: use it inside `async with view:`")
 
+    def doubt(self, error: StoreError) -> None:
+        """Note that a read of one of the stores raised: what is damaged is built again from the topic, soon."""
+        for copy in self._copies.values():
+            if isinstance(error, StoreCorruptedError) and copy.store.path == error.path:
+                copy.is_damaged = self._must_mend = True
+
     async def moved(self) -> None:
         """Wait until something was applied, or the copy ended."""
         await self._moved.wait()
@@ -303,7 +311,12 @@ class TopicCopy:
 
         async def restore(number: int, store: PartitionStore) -> None:
             async with room:
-                self._copies[number] = await self._restored(store, facts, number)
+                try:
+                    self._copies[number] = await self._restored(store, facts, number)
+                except StoreCorruptedError as error:
+                    logger.warning("%s[%d]: building the view anew: %s", self.topic, number, error)
+                    self._copies[number] = await self._restored(await self._stores.spare(number), facts, number)
+                    await self._stores.use_spare(number)
 
         restores = [asyncio.create_task(restore(number, store)) for number, store in opened.items()]
         try:
@@ -345,6 +358,8 @@ class TopicCopy:
             except (BrokerUnavailableError, RestoreError, StoreError) as error:
                 self._say("following", f"following {self.topic}: {error}; it is tried again")
                 self._must_mend = True
+                if isinstance(error, StoreError):
+                    self.doubt(error)
             except asyncio.CancelledError:
                 self._raise_if_cancelled()
                 self._must_mend = True
@@ -470,7 +485,7 @@ class TopicCopy:
             copy, bounds = self._copies.get(number), await self._logs.bounds(TopicPartition(self.topic, number))
             if copy is not None:
                 await self._reopen_suspect(number, copy)
-                why = self._why_rebuild(copy, bounds, facts)
+                why = "its database is damaged" if copy.is_damaged else self._why_rebuild(copy, bounds, facts)
                 if why is None:
                     if copy.position.changelog_offset >= bounds.end - 1:
                         # The log's last record is never compacted: nothing can have escaped.
@@ -486,7 +501,7 @@ class TopicCopy:
 
     async def _reopen_suspect(self, number: int, copy: _Copy) -> None:
         """Go on from what the disk has where a write failed."""
-        if not copy.is_suspect:
+        if not copy.is_suspect or copy.is_damaged:
             return
         copy.store = await self._stores.reopen(number)
         # A damaged store was deleted, and has no position: no topic's, then.
@@ -496,7 +511,8 @@ class TopicCopy:
     async def _rebuild(self, number: int, facts: TopicFacts) -> None:
         spare = await self._stores.spare(number)
         new, old = await self._restored(spare, facts, number), self._copies.get(number)
-        before: Iterator[tuple[bytes, bytes]] = iter(()) if old is None else old.store.scan()
+        # What a damaged store had isn't known: to those who are told of changes, all of its keys are new.
+        before: Iterator[tuple[bytes, bytes]] = iter(()) if old is None or old.is_damaged else old.store.scan()
         differing = differences(before, spare.scan())
         self._copies[number] = new
         self._wake()

@@ -50,7 +50,7 @@ from actors.runtime.effect_calls import (
 )
 from actors.runtime.effect_lines import Lines
 from actors.runtime.meters import TaskMeters
-from actors.runtime.turns import Moment, Turn
+from actors.runtime.turns import Moment, Turn, refuse_keyless
 from stores.ports import PartitionStore
 
 if TYPE_CHECKING:
@@ -153,6 +153,7 @@ class Effects:
         state = ctx._state
         if state is None:
             raise UsageError("ctx.effect() after the message was handled: call it before that")
+        refuse_keyless(ctx, "effect")
         effect = self._effect(function)
         tracing = self._spec.tracing
         carried = msgspec.UNSET if tracing is None else tracing.carried()

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from actors.errors import HandlerFailedError, RecordError, RefusedRecordError, UndecodableRecordError
-from actors.ports import InputRecord, TopicPartition
+from actors.errors import (
+    HandlerFailedError,
+    RecordError,
+    RefusedRecordError,
+    UndecodableRecordError,
+    UnreadableRecordError,
+)
+from actors.ports import InputRecord, TopicPartition, Unreadable
 from stores.errors import StoreError
 
 
@@ -34,10 +40,12 @@ def as_record_error(
 
 def undecodable(source: TopicPartition, record: InputRecord, error: Exception | None) -> UndecodableRecordError:
     """Give the error for a record that isn't what its topic declares; `error` None if only a null is in the way."""
-    if record.key is None or record.value is None:
-        reason = "the key is null" if record.key is None else "the value is null"
-    else:
+    if error is not None:
         reason = f"it doesn't decode: {error}"
+    elif record.key is None and record.value is not None:
+        reason = "the key is null, and the actor's state lives with keys"
+    else:
+        reason = "the value is null"
     return UndecodableRecordError(
         reason, topic=source.topic, partition=source.partition, offset=record.offset, key=record.key
     )
@@ -52,3 +60,13 @@ def refused(actor: str, source: TopicPartition, record: InputRecord, error: Exce
         offset=record.offset,
         key=record.key,
     )
+
+
+def unreadable(source: TopicPartition, record: Unreadable) -> UnreadableRecordError:
+    """Give the error for what the client couldn't read."""
+    key = None if record.original is None else record.original.key
+    failed = UnreadableRecordError(
+        record.reason, topic=source.topic, partition=source.partition, offset=record.offset, key=key
+    )
+    failed.remedy = record.remedy
+    return failed

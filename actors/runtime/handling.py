@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from actors._core.policy import OnError
 from actors.errors import RecordError, RecordTooLargeError, Rejected, UndecodableRecordError
-from actors.ports import InputRecord, TopicPartition
+from actors.ports import InputRecord, TopicPartition, Unreadable
 from actors.runtime.context import Context, TaskState, enter_message
-from actors.runtime.failures import as_record_error, undecodable
+from actors.runtime.failures import as_record_error, undecodable, unreadable
 from actors.runtime.parked import Parked, describe, send_dead_letter
 from actors.runtime.spec import ActorSpec
 from actors.runtime.turns import Turn
@@ -44,6 +44,9 @@ class Handling:
         Raises:
             RecordError: the partition has to stop in front of it.
         """
+        if isinstance(record, Unreadable):
+            self._pass_unreadable(state, record)
+            return
         parked, sent = self.parked, len(state.outputs)
         if self.condemned and identity(record) in self.condemned:
             self.give_up(state, record, self.condemned[identity(record)], 1, turn)
@@ -69,14 +72,14 @@ class Handling:
                 if not turn.settle(ctx) or raw_value is None:
                     state.scope.release()
                     return
+            if raw_value is None or (raw_key is None and spec.needs_key):
+                raise undecodable(self.source, record, None)
             try:
-                key, value = spec.decode_key(raw_key), spec.decode_value(raw_value)  # type: ignore[arg-type]
+                key, value = None if raw_key is None else spec.decode_key(raw_key), spec.decode_value(raw_value)
             except Exception as error:
                 raise undecodable(self.source, record, error) from error
-            if raw_key is None or raw_value is None:
-                raise undecodable(self.source, record, None)
             if ctx is None:
-                ctx = Context(state, record, key, raw_key)
+                ctx = Context(state, record, key, raw_key or b"")
                 enter_message(ctx)
             ctx.key = key
             await spec.handler(ctx, value)
@@ -146,6 +149,18 @@ class Handling:
         if self.spec.answers is not None:
             self.spec.answers.failed(state, record, failed.reason)
         state.scope.release()
+
+    def _pass_unreadable(self, state: TaskState, record: Unreadable) -> None:
+        """Do what the policy says about a record, or a batch, that the client couldn't read.
+
+        Raises:
+            RecordError: the partition has to stop. It stops whatever the policy if this process lacks a codec, and if
+                records without readable keys would have to be parked: later messages of their keys couldn't wait.
+        """
+        failed = unreadable(self.source, record)
+        if record.lacks_codec or (record.original is None and self.spec.on_error.then == "park"):
+            raise failed
+        self.give_up(state, record.original or record, failed, 1)
 
     def _bury(self, state: TaskState, record: InputRecord, failed: RecordError, attempts: int) -> None:
         """Send what is skipped to the dead letters, if the policy wants that; one that doesn't fit is only logged."""

@@ -50,9 +50,9 @@ class Slot:
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """The messages of one key, one of which may run."""
+    """The messages of one key, one of which may run; or, with the key None, one message without a key."""
 
-    key: bytes
+    key: bytes | None
     waiting: deque[Slot] = field(default_factory=deque)
     is_busy: bool = False
 
@@ -92,6 +92,8 @@ class Lanes:
         self._error: BaseException | None = None
         self._merged = 0
         self._is_closed = False
+        # Those that are parked share a line, in which only one at a time may be given a place.
+        self._orders_keyless = handling.spec.parked is not None
 
     def __len__(self) -> int:
         """How many messages were admitted and aren't merged."""
@@ -117,10 +119,13 @@ class Lanes:
 
     def admit(self, record: InputRecord, turn: Turn | None = None) -> None:
         """Take the next message; it runs as soon as all before it of its key are done and a lane is free."""
-        key = record.key or b""
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = Line(key)
+        key = record.key
+        if key is None and not self._orders_keyless:
+            line = Line(None)
+        else:
+            key = key or b""
+            line = self._lines.get(key) or Line(key)
+            self._lines[key] = line
         slot = Slot(record, turn, line)
         self._open[slot] = None
         line.waiting.append(slot)
@@ -223,7 +228,7 @@ class Lanes:
         line.is_busy = False
         if line.waiting:
             self._ready.append(line)
-        else:
+        elif line.key is not None:
             del self._lines[line.key]
         if slot.turn is None:
             self._merged += 1

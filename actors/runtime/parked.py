@@ -5,7 +5,8 @@ Other keys go on. The messages of a key stand in a line in the actor's store of 
     key     b"p", the length of the message's key as 4 bytes, the key, a sequence as 8 bytes; numbers big-endian
     value   a `ParkedMessage` as JSON, its bytes in base64
 
-Messages without a key stand in the line of the empty key. The first of a line was tried and has an error; those that
+Messages without a key stand in the line of the empty key, each because it failed itself: they have no order that a
+later one would have to wait for. The first of a line was tried and has an error; those that
 only wait behind it have none. What is parked is also sent to the dead-letter topic when it is parked, for whoever
 watches that; the store alone decides.
 
@@ -143,7 +144,7 @@ class Parked:
         for name, _ in record.headers:
             if name == CONTROL_HEADER:
                 return True
-        return bool(self._next) and (record.key or b"") in self._next
+        return bool(self._next) and record.key is not None and record.key in self._next
 
     async def take(self, state: TaskState, record: InputRecord, handling: Handling, turn: Turn | None = None) -> bool:
         """Carry out a control record, or put a message behind the parked ones of its key.
@@ -157,7 +158,7 @@ class Parked:
         told = _control(record) if turn is None else None
         if told is not None:
             await self._obey(state, record, handling, told)
-        elif not self._has_line(state, record.key or b""):
+        elif record.key is None or not self._has_line(state, record.key):
             return False
         elif turn is None or _settled(state, record, turn):
             try:

@@ -57,6 +57,11 @@ class ActorSpec:
     tracing: Tracing | None = None
     published: Publications = field(default_factory=dict)
 
+    @property
+    def needs_key(self) -> bool:
+        """Whether state lives with the messages' keys, so that a message without one can't be handled."""
+        return any(store.placement == "key" for store in self.stores)
+
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:

@@ -42,7 +42,7 @@ from actors._core.assign import Task as TaskId
 from actors._core.placement import Copies
 from actors._core.takeover import LogBounds, plan_restore
 from actors._core.views import why_rebuild
-from actors.errors import BrokerUnavailableError, RestoreError
+from actors.errors import BrokerUnavailableError, RestoreError, UnreadableLogError
 from actors.ports import Clock, Following, LogRecord, StoreProvider, TopicPartition
 from actors.runtime.asking import Asking
 from actors.runtime.copy_ends import Answers, Ends, StandbyLogs
@@ -324,7 +324,12 @@ class Standbys:
                 return
             while self._around.is_restoring() and not self._changed.is_set():
                 await self._wait(POLL_S)
-            fetched = await following.poll(POLL_S)
+            try:
+                fetched = await following.poll(POLL_S)
+            except UnreadableLogError as error:
+                with self._alone(by_source[TopicPartition(*error.source)][0].task):
+                    raise
+                return
             began_s = self._clock.monotonic()
             for source, (records, next_offset) in fetched.items():
                 copy, one = by_source[source]
@@ -550,7 +555,7 @@ class Standbys:
         """Have a store that fails stop nothing but its own copy, for a while that gets longer."""
         try:
             yield
-        except (StoreError, OSError) as error:
+        except (StoreError, OSError, UnreadableLogError) as error:
             if task in self._held:
                 self._drop(task)
             _, before_s = self._pauses.get(task, (0.0, 0.0))

@@ -52,6 +52,18 @@ class StoreCache:
         await self.reopen(store, partition)
         await finish_in_thread(self._delete_store, store, partition)
 
+    async def mend(self, store: str, partition: int, error: StoreError) -> None:
+        """Close a store after `error`; delete its files if that says that they, and no other store's, are damaged.
+
+        A handler may have met the damage of any database, such as a view's. One that isn't open is looked at when it is
+        opened.
+        """
+        held = self._stores.get((store, partition))
+        if not isinstance(error, StoreCorruptedError):
+            await self.reopen(store, partition)
+        elif held is not None and held.path == error.path:
+            await self.discard(store, partition)
+
     def opened(self) -> Iterator[tuple[str, int, PartitionStore]]:
         """Give (store, partition, open store) of all that are open."""
         return ((store, partition, held) for (store, partition), held in list(self._stores.items()))

@@ -49,7 +49,7 @@ from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state import Restored
 from actors.runtime.tenure import CAREFUL_TURNS_S, Tenure
 from actors.runtime.threads import finish_in_thread
-from stores.errors import StoreCorruptedError, StoreError
+from stores.errors import StoreError
 from stores.ports import PartitionStore
 
 logger = logging.getLogger(__name__)
@@ -355,10 +355,7 @@ class Task:
 
     async def _mend_stores(self, error: StoreError) -> None:
         for store in self.spec.stores:
-            if isinstance(error, StoreCorruptedError):
-                await self._services.stores.discard(store.name, self.partition)
-            else:
-                await self._services.stores.reopen(store.name, self.partition)
+            await self._services.stores.mend(store.name, self.partition, error)
 
     async def _drop_work(self) -> None:
         self._inbox.clear()

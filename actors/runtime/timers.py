@@ -33,7 +33,7 @@ from actors.errors import StoreOutsideHandlerError, UsageError, show_bytes
 from actors.ports import Clock
 from actors.runtime.context import Context, TaskState, digest_of
 from actors.runtime.spec import ActorSpec
-from actors.runtime.turns import Moment, Turn
+from actors.runtime.turns import Moment, Turn, refuse_keyless
 
 logger = logging.getLogger(__name__)
 
@@ -162,6 +162,7 @@ class Timers:
     ) -> str:
         """See `Context.schedule`."""
         state, spec = _reached(ctx), self._spec
+        refuse_keyless(ctx, "schedule")
         index = self._stream if stream_time else self._wall
         every_ms = None if every is None else _checked_ms("every", every, least_ms=1)
         due_ms = self._first_ms(ctx, index, after, at, every_ms)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from actors.errors import UsageError
+
 if TYPE_CHECKING:
     from actors.runtime.context import Context
 
@@ -48,6 +50,20 @@ class Turn:
     settle: Callable[[Context], bool]
     done: Callable[[], None]
     what: str
+
+
+def refuse_keyless(ctx: Context, call: str) -> None:
+    """Refuse what would send a message to the key of a message that has none.
+
+    Raises:
+        UsageError: naming the call.
+    """
+    if ctx._record.key is None:
+        raise UsageError(
+            f"ctx.{call}(): the message at {ctx.topic}[{ctx.partition}] offset {ctx.offset} has no key, and what comes "
+            "of it is a message to its key: use it for messages with a key, or ctx.tell an actor whose messages have "
+            "one"
+        )
 
 
 class Duty(Protocol):

@@ -9,6 +9,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from heapq import merge
@@ -17,11 +18,12 @@ from typing import Any, Generic, Self, TypeVar
 
 from actors._core.partitioner import partition_for
 from actors._core.views import Change
-from actors.errors import ViewClosedError, ViewError, ViewTimeoutError, show_bytes
+from actors.errors import ViewClosedError, ViewError, ViewFailedError, ViewTimeoutError, show_bytes
 from actors.ports import Clock, TopicLogs
 from actors.runtime.copies import CopyStores, TopicCopy
 from stores._core.overlay import after_prefix
 from stores._core.record import STAMP_BYTES, is_expired
+from stores.errors import StoreError
 from stores.ports import PartitionStore
 
 logger = logging.getLogger(__name__)
@@ -87,6 +89,7 @@ class TopicView(Generic[K, V]):
         self._waiting: asyncio.Queue[tuple[int, Sequence[Change]]] | None = None
         self._calling: asyncio.Task[None] | None = None
         self._is_opening = False
+        self._failure: Exception | None = None
 
     def __repr__(self) -> str:
         return f"<View of {self._topic()}>"
@@ -120,7 +123,7 @@ class TopicView(Generic[K, V]):
         """
         if self._copy is not None or self._is_opening:
             raise ViewError(f"the view of {self.topic} is open already: close it first, or share it")
-        self._is_opening = True
+        self._is_opening, self._failure = True, None
         try:
             self._codecs = self._make_codecs()
             parts = parts or await self._connect()
@@ -152,6 +155,10 @@ class TopicView(Generic[K, V]):
             await asyncio.wait([calling])
         if copy is not None:
             await copy.close()
+
+    def fail(self, error: Exception) -> None:
+        """Make reads raise `ViewFailedError` for this reason, until the view is opened."""
+        self._failure = error
 
     def forget(self) -> None:
         """Take it for closed: the process that had opened it is gone."""
@@ -297,6 +304,8 @@ class TopicView(Generic[K, V]):
 
     def _running(self) -> TopicCopy:
         if self._copy is None:
+            if self._failure is not None:
+                raise ViewFailedError(f"the view of {self.topic} isn't open: {self._failure}") from self._failure
             raise ViewClosedError(f"the view of {self.topic} isn't open: use it inside `async with view:`")
         self._copy.check()
         return self._copy
@@ -316,9 +325,10 @@ class TopicView(Generic[K, V]):
         copy = self._running()
         raw_key = self._opened().encode_key(key)
         home = partition_for(raw_key, copy.partitions)
-        stamped = copy.store(home).get(raw_key)
-        if stamped is None and copy.partitions > 1:
-            stamped = self._elsewhere(copy, raw_key, home)
+        with _noting_damage(copy):
+            stamped = copy.store(home).get(raw_key)
+            if stamped is None and copy.partitions > 1:
+                stamped = self._elsewhere(copy, raw_key, home)
         return None if stamped is None or is_expired(stamped, self._now_ms()) else stamped[STAMP_BYTES:]
 
     @staticmethod
@@ -331,12 +341,13 @@ class TopicView(Generic[K, V]):
         return None
 
     def _scan(self, start: bytes | None, end: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        stores: list[PartitionStore] = list(self._running().stores.values())
-        now_ms = self._now_ms()
-        # Begun here, not at the first row: they show the state as of the call.
-        scans = [store.scan(start, end, reverse=reverse) for store in stores]
-        rows = scans[0] if len(scans) == 1 else merge(*scans, key=_first, reverse=reverse)
-        return ((key, stamped[STAMP_BYTES:]) for key, stamped in rows if not is_expired(stamped, now_ms))
+        copy, now_ms = self._running(), self._now_ms()
+        stores: list[PartitionStore] = list(copy.stores.values())
+        with _noting_damage(copy):
+            # Begun here, not at the first row: they show the state as of the call.
+            scans = [store.scan(start, end, reverse=reverse) for store in stores]
+            rows = scans[0] if len(scans) == 1 else merge(*scans, key=_first, reverse=reverse)
+        return _live(copy, rows, now_ms)
 
     def _decoded(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[K, V]]:
         codecs = self._opened()
@@ -363,3 +374,21 @@ class TopicView(Generic[K, V]):
             raise ViewTimeoutError(
                 f"{what()} after {timeout.total_seconds():g} s: look whether its writer runs"
             ) from error
+
+
+@contextmanager
+def _noting_damage(copy: TopicCopy) -> Iterator[None]:
+    """Have what can't be read be built again; the error is for the caller, who may try again later."""
+    try:
+        yield
+    except StoreError as error:
+        copy.doubt(error)
+        raise
+
+
+def _live(copy: TopicCopy, rows: Iterator[tuple[bytes, bytes]], now_ms: int) -> Iterator[tuple[bytes, bytes]]:
+    """Give what hasn't expired, without its stamps."""
+    with _noting_damage(copy):
+        for key, stamped in rows:
+            if not is_expired(stamped, now_ms):
+                yield key, stamped[STAMP_BYTES:]

@@ -114,6 +114,11 @@ class DiskStore:
         return f"<DiskStore {self._files.store}[{self._files.partition}]>"
 
     @property
+    def path(self) -> Path:
+        """See `stores.ports.PartitionStore`."""
+        return Path(f"{self._files.store}-{self._files.partition}")
+
+    @property
     def is_closed(self) -> bool:
         """Whether it was closed, by its process or by that one's death."""
         return self._is_closed or self._process.is_dead

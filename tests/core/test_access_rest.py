@@ -24,6 +24,7 @@ from tests.core.web_part import ADMIN, READ, TOKENS, bearer
 
 SECRET = "for readers only"
 OPEN = {
+    ("GET", "/health"),
     ("GET", "/health/live"),
     ("GET", "/health/ready"),
     ("GET", "/dashboard/login"),

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from actors import App, Context
-from actors._faust.health import what_is_dead, what_is_missing
+from actors._faust.health import stopped_partitions, what_is_dead, what_is_missing
 from actors._faust.metrics import WorkerCollector
 from actors._faust.operations import mount_operations
 from actors.testing import ActorTestDriver
@@ -58,7 +58,8 @@ async def asked(
 
 
 async def test_a_worker_that_starts_is_alive_and_not_ready():
-    live, ready = await asked(World().app, "/health/live", "/health/ready")
+    live, ready, health = await asked(World().app, "/health/live", "/health/ready", "/health")
+    assert health == (503, {"status": "unavailable", "missing": ["the worker is starting"], "stopped": []})
     assert live == (200, {"status": "ok", "missing": []})
     assert ready == (503, {"status": "unavailable", "missing": ["the worker is starting"]})
 
@@ -72,6 +73,24 @@ def test_a_worker_is_ready_while_its_partitions_are_served():
         driver.advance(1, settle=False)
         assert {task.state.value for task in world.app.actor_service.tasks} == {"running", "halted"}
         assert what_is_missing(world.app) == []
+
+
+def test_stopped_partitions_are_named_without_keys():
+    world = World()
+    with ActorTestDriver(world.app, partitions=2) as driver:
+        world.adopt(driver)
+        driver.send(world.topic, key="secret", value="good")
+        home = next(sent.partition for sent in driver.outputs(world.topic))
+        assert stopped_partitions(world.app) == []
+        driver.post(world.topic, key="secret", value="bad")
+        driver.advance(1, settle=False)
+        assert stopped_partitions(world.app) == [
+            {"actor": "work", "topic": "in", "partition": home, "offset": 1, "error": "HandlerFailedError"}
+        ]
+        world.app.actor_service._worker.is_assigned = True
+        found = asyncio.run(asked(world.app, "/health", "/health/ready"))
+        assert found[0] == (200, {"status": "degraded", "missing": [], "stopped": stopped_partitions(world.app)})
+        assert found[1] == (200, {"status": "ok", "missing": []})
 
 
 def test_a_partition_that_is_taken_over_makes_its_worker_not_ready():

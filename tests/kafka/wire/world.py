@@ -124,6 +124,9 @@ class Stores:
     async def reopen(self, store: str, partition: int) -> None:
         """It is in memory."""
 
+    async def mend(self, store: str, partition: int, error: object) -> None:
+        raise AssertionError("not here")
+
     async def discard(self, store: str, partition: int) -> None:
         self.held = MemoryStore()
 
