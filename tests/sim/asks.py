@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 from actors.errors import AskRejectedError, AskTimeoutError, Rejected
 from actors.ports import Asks
@@ -29,11 +29,12 @@ ACCOUNT_KEYS = ("a0", "a1", "a2")
 """Who is asked; they ask nobody and get no other inputs, so that no two messages wait for each other."""
 REJECTED, UNKNOWN = "rejected", "unknown"
 TIMEOUTS_S = (0.5, 2.0)
+ATTEMPTS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """A question: add to the account, and answer with how many bookings it has."""
+    """A question: add to the account, and answer with its balance and the number of the attempt, as one number."""
 
     entry: str
 
@@ -47,15 +48,22 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """A booking that was committed: the question's id, the account, and how many it has with this one."""
+    """A booking that was committed: the question's id, the account, and the answer."""
 
     id: str
     account: bytes
-    balance: int
+    answer: int
+
+    @property
+    def balance(self) -> int:
+        """How many bookings the account has with this one."""
+        return self.answer // ATTEMPTS
 
 
 class Account(Actor[Ledger]):
-    """An actor that is asked."""
+    """An actor that is asked; `part` is set in a class of its own for each run."""
+
+    part: ClassVar[AsksPart]
 
     @receive
     async def book(self, message: Book) -> int:
@@ -63,8 +71,10 @@ class Account(Actor[Ledger]):
             raise Rejected(message.entry)
         self.state.bookings += 1
         id = dict(self.ctx.headers)[ASK].decode()
-        self.ctx.send(TOPIC, key=self.key, value=f"booked {message.entry} {id} {self.state.bookings}")
-        return self.state.bookings
+        # Two attempts never have the same answer: that of one which isn't committed is nobody's.
+        answer = self.state.bookings * ATTEMPTS + self.part.attempt("booking", id)
+        self.ctx.send(TOPIC, key=self.key, value=f"booked {message.entry} {id} {answer}")
+        return answer
 
 
 class AsksPart(Part):
@@ -151,7 +161,7 @@ class AsksPart(Part):
             for place, ((account, entry), answer) in enumerate(zip(questions, answers, strict=True)):
                 self._say(ctx, f"{ctx.message_id}#{place}", account, entry, answer)
 
-        handle = handler_of(Account, stores[0])
+        handle = handler_of(type("Account", (Account,), {"part": self}), stores[0])
 
         async def book(ctx: Context, entry: str) -> Any:
             return await handle(ctx, Book(entry))
@@ -216,7 +226,7 @@ class AsksPart(Part):
         self, entry: str, given: Mapping[str, tuple[bytes, str]], booked: Iterable[Booked]
     ) -> Iterator[str]:
         """Compare the answers that came with the bookings: each is of another one."""
-        left = Counter((booking.account, str(booking.balance)) for booking in booked)
+        left = Counter((booking.account, str(booking.answer)) for booking in booked)
         for asker, (account, answer) in given.items():
             if answer == UNKNOWN:
                 continue

@@ -188,7 +188,7 @@ class EffectsPart(Part):
         return {"done": done}
 
     def call(self, ctx: Context, number: int) -> None:
-        """Ask for a call; no two have the same number."""
+        """Ask for a call; those with the same number have ids of their own."""
         id = ctx.effect(self._function(number), number)
         ctx.send(TOPIC, key=ctx.key, value=f"asked {number} {id}")
 

@@ -128,6 +128,21 @@ def test_every_part_of_the_model_comes() -> None:
         "handled when cured",
         "retried in vain",
         "parked",
+        "asks retried",
+        "booked",
+        "ask answered",
+        "ask rejected",
+        "ask unknown",
+        "dedupe retried",
+        "id handled",
+        "id skipped",
+        "sessions retried",
+        "session visited",
+        "session left",
+        "session expired",
+        "looked",
+        "view damaged",
+        "store damaged",
     }
     for seed in range(50):
         left -= simulate(seed, features=MODEL).counted.keys()

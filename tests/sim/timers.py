@@ -98,7 +98,7 @@ class TimersPart(Part):
         if asks is not None:
             await asks.ask_once(ctx, f"{origin}#{left}", f"fire-{origin}")
         if effects is not None:
-            effects.call(ctx, MOMENT_EFFECTS + int(origin.rpartition("-")[2]) * 10 + left)
+            effects.call(ctx, MOMENT_EFFECTS + int(origin.rpartition("-")[2]))
         if left:
             again = f"fire:{name},0,{kind[:-1]}{left - 1},{origin}"
             if kind[:-1] == SOON:
