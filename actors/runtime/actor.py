@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar, overload
 from actors._core.unions import arms_of
 from actors.errors import ConfigurationError, UsageError
 from actors.runtime.context import Context, Store
+from actors.runtime.expiry import remove_own
 from actors.runtime.query_methods import NO_QUERIES, Query, queries_of
 
 S = TypeVar("S")
@@ -186,20 +187,15 @@ def handler_of(
         store: of its states.
         threaded: makes a method that isn't async one that runs in a thread.
     """
-    expire = expiry_of(cls)
     receivers = {
         type_: method if threaded is None or inspect.iscoroutinefunction(method) else threaded(method)
         for type_, method in cls.receivers.items()
     }
 
     async def handle(ctx: Context, message: Any) -> Any:
-        if expire is not None and store is not None:
-            raw = store.expired_own(ctx)
-            if raw is not None:
-                # The message came before the round that removes: what it writes would take the expired state's place.
-                store.delete_own(ctx)
-                ctx.expired_in = store
-                await expire(ctx, store.decode_value(raw))
+        if store is not None and store.on_expire is not None:
+            # The message came before the round that removes: what it writes would take the expired state's place.
+            await remove_own(ctx, store)
         method = receivers.get(type(message))
         if method is None:
             method = _inherited(cls, receivers, message)

@@ -48,7 +48,8 @@ from actors.errors import (
     show_bytes,
 )
 from actors.ports import Answer, Asks, Clock, LogRecord, Question
-from actors.runtime.context import Context, Recipient, TaskState, digest_of
+from actors.runtime.context import Context, Recipient, TaskState
+from actors.runtime.ids import digest_of, id_of
 from actors.runtime.outputs import RECORD_OVERHEAD_BYTES, OutputTopic
 
 logger = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ class Asker:
         if id is None:
             parts = (state.actor, target.name, asked.key, asked.value)
             names = [part for name, data in asked.headers for part in (name, data)]
-            id = ctx.id_of(*parts, *names)
+            id = id_of(ctx, *parts, *names)
             older_id = f"{ctx.message_id}-{ctx._counts['']}-{digest_of(*parts, size=4)}"
         question = Question(
             id=id,

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from actors._core.partitioner import partition_for
@@ -25,15 +24,8 @@ from actors.errors import (
 )
 from actors.ports import Clock, Headers, InputRecord, Output, TopicPartition
 from actors.runtime.failures import undecodable
-from actors.runtime.outputs import (
-    RECORD_OVERHEAD_BYTES,
-    TYPE_HEADER,
-    OutputTopic,
-    OwnHeaders,
-    check_placement,
-    checked_headers,
-    too_large,
-)
+from actors.runtime.outputs import RECORD_OVERHEAD_BYTES as OVERHEAD_BYTES
+from actors.runtime.outputs import OutputTopic, check_placement, checked_headers, too_large, typed_headers
 from stores._core.overlay import MessageScope, Overlay
 from stores._core.record import NEVER
 
@@ -177,23 +169,10 @@ class Context:
         return state.scope.now_ms if clock is None else max(state.scope.now_ms, clock.wall_ms())
 
     def next_id(self, series: str = "") -> str:
-        """Return an id that is the same for the n-th call of a series whenever the message is handled again.
-
-        Branches that run side by side (`asyncio.gather`) may come here in another order next time: name a series for
-        each of them. Without a series, asks, effects and timers without a name are counted too.
-        """
+        """Return an id for the n-th call of a series. Give each branch that runs side by side a series of its own."""
         self._counts = counts = getattr(self, "_counts", {})
         number = counts[series] = counts.get(series, 0) + 1
         return f"{self.message_id}-{series}-{number}" if series else f"{self.message_id}-{number}"
-
-    def id_of(self, *parts: str | bytes) -> str:
-        """Return an id for what the message leads to, which depends on its content and not on the order of calls.
-
-        Equal content is numbered: equal questions, effects or timers of one message are interchangeable.
-        """
-        # Earlier releases numbered all of them together: `next_id` and `Question.older_id` go on as they did.
-        self.next_id()
-        return self.next_id(digest_of(*parts))
 
     def undecodable(self, error: Exception) -> UndecodableRecordError:
         """Give the error that says that the message isn't what its actor takes."""
@@ -218,8 +197,7 @@ class Context:
             value: None sends a tombstone.
             partition: overrides the key's partition.
             timestamp_ms: Unix milliseconds; the time of the commit when left out.
-            headers: (name, bytes) pairs, or a mapping. Names that begin with `fa-` are reserved: those of the message
-                may be passed on, and what belongs to the message alone is left out.
+            headers: (name, bytes) pairs, or a mapping. Names that begin with `fa-` are reserved.
 
         Raises:
             RecordTooLargeError: the record is larger than the topic's `max.message.bytes` allows.
@@ -238,7 +216,7 @@ class Context:
         if headers:
             pairs = checked_headers(headers, self._record.headers)
             size += sum(len(name) + len(data) for name, data in pairs)
-        if size + RECORD_OVERHEAD_BYTES > target.max_record_bytes:
+        if size + OVERHEAD_BYTES > target.max_record_bytes:
             raise too_large(target.name, raw_key, size, target.max_record_bytes)
         if partition is not None or timestamp_ms is not None or raw_key is None:
             check_placement(target, raw_key, partition, timestamp_ms)
@@ -265,10 +243,7 @@ class Context:
         if key is None:
             raise UsageError(f"ctx.tell({target.name}): a message to an actor needs a key")
         if target.type_headers is not None:
-            passed_on = checked_headers(headers, self._record.headers)
-            # The type of the message that is handled isn't that of the one that is sent.
-            others = [pair for pair in passed_on if pair[0] != TYPE_HEADER]
-            headers = OwnHeaders([*others, *target.type_headers(message)])
+            headers = typed_headers(headers, self._record.headers, target.type_headers(message))
         self.send(recipient, key=key, value=message, headers=headers)
 
     def schedule(
@@ -379,8 +354,7 @@ class Context:
     def answer_later(self) -> AnswerLater | None:
         """Give what it takes to answer this question in a later message or timer of this key: keep it in the state.
 
-        What the handler returns then goes nowhere. The same question, asked again meanwhile, isn't handled again; the
-        answer goes to where it was asked last.
+        What the handler returns then goes nowhere. The same question, asked again meanwhile, isn't handled again.
 
         Returns:
             None if the message is no question: nobody waits for an answer.
@@ -415,15 +389,6 @@ class Context:
         if self._state is None:
             raise StoreOutsideHandlerError(f"ctx.{call} after the message was handled: use it before that")
         return self._state
-
-
-def digest_of(*parts: str | bytes, size: int = 16) -> str:
-    """Return a digest that tells apart what `parts` are, where each of them ends included."""
-    digest = blake2b(digest_size=size)
-    for part in parts:
-        raw = part.encode(errors="surrogatepass") if isinstance(part, str) else part
-        digest.update(b"%d:" % len(raw) + raw)
-    return digest.hexdigest()
 
 
 _current: ContextVar[Context] = ContextVar("actors_message")
@@ -529,9 +494,9 @@ class Store(Generic[K, V]):
         """Give the encoded value of the message's own key, None when it is absent or expired."""
         return self._reach(ctx)[0].get(ctx._raw_key)
 
-    def expired_own(self, ctx: Context) -> bytes | None:
-        """Give the encoded value that the message's own key had until it expired, if nothing took its place yet."""
-        return self._reach(ctx)[0].expired(ctx._raw_key)
+    def own(self, ctx: Context) -> tuple[Overlay, bytes]:
+        """Return the state that the message sees, and its own key there."""
+        return self._reach(ctx)[0], ctx._raw_key
 
     def write_own(self, ctx: Context, raw_value: bytes) -> None:
         """Write the encoded value of the message's own key."""
@@ -619,7 +584,7 @@ class Store(Generic[K, V]):
 
     def _write(self, overlay: Overlay, state: TaskState, raw_key: bytes, raw_value: bytes, ttl_ms: int | None) -> None:
         limit = state.max_record_bytes[self.name]
-        if len(raw_key) + len(raw_value) + RECORD_OVERHEAD_BYTES > limit:
+        if len(raw_key) + len(raw_value) + OVERHEAD_BYTES > limit:
             raise too_large(f"changelog of store {self.name}", raw_key, len(raw_key) + len(raw_value), limit)
         overlay.set(raw_key, raw_value, NEVER if ttl_ms is None else state.scope.now_ms + ttl_ms)
 

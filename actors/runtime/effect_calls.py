@@ -21,6 +21,7 @@ from actors._core import keys
 from actors._core.commit import Backoff
 from actors._core.keys import make_place, place_of
 from actors.errors import UsageError
+from actors.runtime.ids import id_of
 
 if TYPE_CHECKING:
     from actors.runtime.context import Context
@@ -144,7 +145,7 @@ def call_id(ctx: Context, effect: Effect, args: Sequence[Any], kwargs: Mapping[s
         raw = msgspec.json.encode([args, kwargs])
     except Exception as error:
         raise not_json(effect, error) from error
-    return ctx.id_of("effect", effect.name, raw)
+    return id_of(ctx, "effect", effect.name, raw)
 
 
 def not_json(effect: Effect, error: Exception) -> UsageError:

@@ -8,6 +8,7 @@ committed, and what it didn't is still expired.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Sequence
@@ -115,35 +116,67 @@ class Sweeper:
 
 async def remove(messages: TaskState, store: Store[Any, Any], overlay: Overlay, key: bytes, raw: bytes) -> None:
     """Remove an expired key and call its store's hook, all of it or, if the hook raises, nothing."""
-    scope, sent = messages.scope, len(messages.outputs)
-    if overlay.has_write(key):
-        # A handler or another key's hook was here first: the next round sees what it left.
+    if not overlay.has_write(key):
+        # Else a handler or another key's hook was here first: the next round sees what it left.
+        await _remove(messages, store, key, raw, "it is called again later")
+        messages.scope.release()
+
+
+async def remove_own(ctx: Context, store: Store[Any, Any]) -> None:
+    """Remove the message's own key if it has expired, and call its store's hook, ahead of the message.
+
+    The hook has its own context and the id that it would have in a later round. What it writes belongs to the message's
+    savepoint; if it raises, that alone is taken back, and the message is handled.
+    """
+    overlay, key = store.own(ctx)
+    if overlay.expired(key) is None:
         return
+    raw, state = overlay.read(key), ctx._working("on_expire")
+    if raw is None:
+        raise AssertionError("a value that has expired has a stamp")
+    try:
+        again = "a message of the key is handled now: the hook is called again later unless that writes the key"
+        await _remove(state, store, key, raw, again)
+    finally:
+        enter_message(ctx)
+
+
+async def _remove(messages: TaskState, store: Store[Any, Any], key: bytes, raw: bytes, again: str) -> None:
+    """Remove an expired key and call its store's hook; if the hook raises, take that back and log it."""
+    scope, sent = messages.scope, len(messages.outputs)
+    written = len(scope.undo)
     moment = Moment(scope.source_offset, scope.now_ms, key, raw[STAMP_BYTES:], id=_id_of(messages, store, key, raw))
     ctx = Context(messages, moment, None, key)
     enter_message(ctx)
     try:
-        overlay.delete(key)
+        messages.overlays[store].delete(key)
         if store.on_expire is not None:
             ctx.key, ctx.expired_in = store.decode_key(key), store
             result = store.on_expire(ctx, store.decode_value(raw[STAMP_BYTES:]))
             if inspect.isawaitable(result):
                 await result
     except BaseException as error:
-        scope.rollback()
+        scope.rollback(written)
         del messages.outputs[sent:]
-        if not isinstance(error, Exception) or isinstance(error, StoreError):
+        if not _is_hooks(error):
             raise
         logger.exception(
-            "store %s, partition %d: on_expire raised for the expired key %s, it is called again later",
+            "store %s, partition %d: on_expire raised for the expired key %s; %s",
             store.name,
             messages.partition,
             show_bytes(key),
+            again,
         )
-    else:
-        scope.release()
     finally:
         ctx._state = None
+
+
+def _is_hooks(error: BaseException) -> bool:
+    """Tell whether the hook failed, and not the store or the task, which may have been cancelled."""
+    if isinstance(error, asyncio.CancelledError):
+        running = asyncio.current_task()
+        return running is not None and not running.cancelling()
+    return isinstance(error, Exception) and not isinstance(error, StoreError)
 
 
 def _id_of(messages: TaskState, store: Store[Any, Any], key: bytes, raw: bytes) -> str:

@@ -65,6 +65,13 @@ def checked_headers(
     return [pair for pair in pairs if _may_pass(pair, came)] if is_any_reserved else pairs
 
 
+def typed_headers(
+    headers: Headers | Mapping[str, bytes], came: Sequence[tuple[str, bytes]], own: Sequence[tuple[str, bytes]]
+) -> OwnHeaders:
+    """Return `checked_headers` with those that name the type of what is sent, in the place of the message's own."""
+    return OwnHeaders([*(pair for pair in checked_headers(headers, came) if pair[0] != TYPE_HEADER), *own])
+
+
 def _may_pass(pair: tuple[str, bytes], came: Sequence[tuple[str, bytes]]) -> bool:
     name = pair[0]
     if not name.startswith(RESERVED) or name == TYPE_HEADER:

@@ -31,7 +31,8 @@ import msgspec
 from actors._core.keys import sized, split_sized
 from actors.errors import StoreOutsideHandlerError, UsageError, show_bytes
 from actors.ports import Clock
-from actors.runtime.context import Context, TaskState, digest_of
+from actors.runtime.context import Context, TaskState
+from actors.runtime.ids import digest_of, id_of
 from actors.runtime.spec import ActorSpec
 from actors.runtime.turns import Moment, Turn, refuse_keyless
 
@@ -173,7 +174,7 @@ class Timers:
         value, headers = spec.encode_message(message)
         if name is None:
             when = f"{after} {at} {every} {index.clock}"
-            name = ctx.id_of("timer", when, value, *(part for header in headers for part in header))
+            name = id_of(ctx, "timer", when, value, *(part for header in headers for part in header))
         address = _address(ctx._raw_key, name)
         held = self._held(state, address)
         id = digest_of(ctx.next_id(f"timer {name}"), size=_ID_BYTES)

@@ -52,10 +52,10 @@ class MessageScope:
         self.now_ms = now_ms
         self.undo: list[tuple[Writes, bytes, Entry | None]] = []
 
-    def rollback(self) -> None:
-        """Take back all writes since the last `release` or `rollback`, newest first."""
+    def rollback(self, keep: int = 0) -> None:
+        """Take back all writes since the last `release` or `rollback` but the first `keep`, newest first."""
         undo = self.undo
-        while undo:
+        while len(undo) > keep:
             writes, key, previous = undo.pop()
             if previous is None:
                 writes.pop(key, None)

@@ -157,9 +157,7 @@ def test_a_time_is_rounded_up_and_one_that_has_passed_is_due_at_once_and_clocks_
 def test_names_and_ids_are_the_same_whenever_a_message_is_handled_again():
     task = Task()
     ctx = task.ctx()
-    names = [task.timers.schedule(ctx, "m", after=after * SECOND) for after in (1, 2)]
-    assert len(set(names)) == 2
-    assert all(name.startswith("in-0-1-") for name in names)
+    assert len({task.timers.schedule(ctx, "m", after=after * SECOND) for after in (1, 2)}) == 2
     for key in "bc":
         task.schedule(key=key, name="ü" * 125, after=SECOND)
     task.commit()
