@@ -26,7 +26,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from actors._core.partitioner import partition_for
+from actors._core.partitioner import MURMUR2, PARTITIONERS
 from actors.errors import ActorsError
 
 T = TypeVar("T")
@@ -361,7 +361,11 @@ class StateClient:
         if about is None or about["keys"] != kind or about["placement"] != "key":
             return None
         raw = key if isinstance(key, bytes) else key.encode()
-        address = known.routes.get((about["actor"], partition_for(raw, about["partitions"])))
+        # Workers of older releases don't say it. A function's name tells nothing: then any worker is asked.
+        partitioner = PARTITIONERS.get(about.get("partitioner", MURMUR2.name))
+        if partitioner is None:
+            return None
+        address = known.routes.get((about["actor"], partitioner.home(raw, about["partitions"])))
         if address is None or self._shunned.get(address, 0.0) > time.monotonic():
             return None
         # Nothing that was meant to be encrypted goes another way.

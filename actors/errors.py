@@ -143,6 +143,10 @@ class UnreadableRecordError(UndecodableRecordError):
     """The client can't read the record, or a whole batch of which it is the last one."""
 
 
+class MisplacedRecordError(RecordError):
+    """The record is in another partition than its key's, so that the key would have state in two partitions."""
+
+
 class RefusedRecordError(RecordError):
     """The broker refuses what the record's handler wrote or sent; its answer is this one's cause."""
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from actors._core.partitioner import Partitioner
 from actors._core.takeover import LogBounds
 from stores.errors import StoreError
 from stores.ports import PartitionStore, SeedContent
@@ -69,10 +70,10 @@ class Unreadable:
 
 
 class Output(NamedTuple):
-    """A record that a handler sent. `partition` None means: where murmur2 puts the key."""
+    """A record that a handler sent. `partition` None means: where murmur2 puts the key; or where a partitioner does."""
 
     topic: str
-    partition: int | None
+    partition: int | Partitioner | None
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes]]

@@ -1,4 +1,4 @@
-"""Which partition a key lives in, as the Java client's default partitioner decides it.
+"""Which partition a key lives in: as the Java client's default partitioner decides, or the one that a topic declares.
 
 Producers in any language and the workers have to agree on this number: it is what puts a key's records in
 front of the one task that holds the key's state.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,3 +90,63 @@ def _murmur2_side_by_side(joined: bytes, length: int, count: int) -> NDArray[np.
     hashed *= multiplier
     hashed ^= hashed >> np.uint32(15)
     return hashed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partitioner:
+    """How the producers of a topic place keys.
+
+    Attributes:
+        name: for people, and for clients that know it.
+        home: gives the partition of a key in a topic of so many partitions.
+        homes: gives those of many keys.
+        places_empty: whether the empty key has a partition; else producers put it anywhere.
+    """
+
+    name: str
+    home: Callable[[bytes, int], int]
+    homes: Callable[[Sequence[bytes], int], list[int]]
+    places_empty: bool = True
+
+    def __repr__(self) -> str:
+        return f"<Partitioner {self.name}>"
+
+
+def _crc32_home(key: bytes, partitions: int) -> int:
+    return crc32(key) % partitions
+
+
+def _crc32_homes(keys: Sequence[bytes], partitions: int) -> list[int]:
+    return [crc32(key) % partitions for key in keys]
+
+
+MURMUR2 = Partitioner("murmur2", partition_for, partitions_for)
+"""The Java client's, and aiokafka's and kafka-python's; librdkafka's `murmur2_random`."""
+CRC32 = Partitioner("crc32", _crc32_home, _crc32_homes, places_empty=False)
+"""librdkafka's `consistent_random`, its default, which places the empty key at random."""
+PARTITIONERS = {one.name: one for one in (MURMUR2, CRC32)}
+
+
+def partitioner_of(declared: str | Callable[[bytes, int], int]) -> Partitioner:
+    """Give the partitioner of a name, or of a function that is called with the key and the number of partitions.
+
+    Raises:
+        ValueError: there is no such partitioner.
+    """
+    known = PARTITIONERS.get(declared) if isinstance(declared, str) else None
+    if known is not None:
+        return known
+    if isinstance(declared, str) or not callable(declared):
+        names = ", ".join(repr(name) for name in PARTITIONERS)
+        raise ValueError(  # noqa: TRY004  a name that isn't known is no other type
+            f"partitioner={declared!r}: it is one of {names}, or a function of (key, partitions)"
+        )
+    function, name = declared, getattr(declared, "__qualname__", repr(declared))
+
+    def home(key: bytes, partitions: int) -> int:
+        found = function(key, partitions)
+        if not (isinstance(found, int) and 0 <= found < partitions):
+            raise ValueError(f"partitioner {name} gave {found!r} for key {key!r} of {partitions} partitions")
+        return found
+
+    return Partitioner(name, home, lambda keys, partitions: [home(key, partitions) for key in keys])

@@ -9,6 +9,8 @@ from typing import Literal, get_args
 from actors._core.commit import Backoff
 
 Then = Literal["stop", "skip", "park"]
+Misplaced = Literal["stop", "warn"]
+"""What becomes of a record in another partition than its key's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

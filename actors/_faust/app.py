@@ -10,8 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from actors._core.partitioner import partition_for
-from actors._core.policy import OnError, Then
+from actors._core.policy import Misplaced, OnError, Then
 from actors._faust.codecs import key_codec, resolve
 from actors._faust.declared import Declaration, as_coroutine, check_options
 from actors._faust.decoder import Decoder
@@ -90,7 +89,7 @@ class App(FaustApp):
             expires: writes may say a `ttl` of their own, also without one for all.
             on_expire: called as `(ctx, value)` when an expired key is removed, once for each; may write and send. It is
                 called some time after the key expired, and again later if it raises.
-            placement: "key" keeps each key in the partition that murmur2 gives it, "task" lets a handler use any key.
+            placement: "key" keeps each key in its partition of the actor's input, "task" lets a handler use any key.
             version: of `value_type`, from 1 on, for one that changes in ways that older values don't fit.
             upgrades: for each earlier version, the function that turns a value of it, as plain JSON data, into one of
                 the next; applied when a value is read.
@@ -146,6 +145,7 @@ class App(FaustApp):
         threads: bool = False,
         answer_ttl: timedelta = timedelta(days=1),
         publish: Any = None,
+        misplaced: Misplaced = "stop",
     ) -> Callable[[Declared], Declared]:
         """Make a function or an `Actor` class the actor of a topic.
 
@@ -171,6 +171,9 @@ class App(FaustApp):
                 asked again; after that it would be handled again. A handler whose return annotation isn't None
                 answers.
             publish: of a class actor, a topic of `app.topic(...)` that gets its states; see `store`.
+            misplaced: what becomes of a record in another partition than the one where its topic's partitioner puts its
+                key, in an actor that keeps anything by key: "stop" halts the partition in front of it, "warn" logs and
+                counts it, and handles it where it is.
 
         Raises:
             ConfigurationError: name, topic or a store is taken, or isn't this app's; options contradict each other.
@@ -186,6 +189,7 @@ class App(FaustApp):
             threads=threads,
             answer_ttl=answer_ttl,
             publish=publish,
+            misplaced=misplaced,
         )
 
         def decorate(declared: Declared) -> Declared:
@@ -361,7 +365,7 @@ class App(FaustApp):
 
         async def once(left_s: float) -> Answer:
             async with asyncio.timeout(left_s):
-                partition = partition_for(asked.key, await self.asks.partitions_of(inbox.name))
+                partition = inbox.home(asked.key, await self.asks.partitions_of(inbox.name))
             return await self.asks.ask(
                 Question(question_id, inbox.name, partition, asked.key, asked.value, headers), left_s
             )
@@ -466,6 +470,8 @@ class App(FaustApp):
             answers=answers,
             answer_types=answer_types,
             queries=dict(getattr(declared, "queries", {})),
+            misplaced=options.misplaced,
+            ids=ids,
         )
         for other in self.actors.values():
             check_disjoint(definition, other)

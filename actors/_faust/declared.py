@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
-from actors._core.policy import OnError
+from actors._core.policy import Misplaced, OnError
 from actors.errors import ConfigurationError
 from actors.runtime.actor import Actor
 from actors.runtime.context import Context, Store
@@ -34,6 +34,7 @@ class Declaration:
     threads: bool
     answer_ttl: timedelta
     publish: Any = None
+    misplaced: Misplaced = "stop"
 
 
 def check_options(name: str, declared: Any, options: Declaration) -> None:
@@ -46,6 +47,10 @@ def check_options(name: str, declared: Any, options: Declaration) -> None:
         raise ConfigurationError(
             f"actor {name}: concurrency={options.concurrency!r}: it is how many messages of a partition are handled at "
             f"once, 1 to {MAX_CONCURRENCY}"
+        )
+    if options.misplaced not in get_args(Misplaced):
+        raise ConfigurationError(
+            f"actor {name}: misplaced={options.misplaced!r}: it is one of {', '.join(get_args(Misplaced))}"
         )
     roaming = [store.name for store in options.stores if store.placement == "task"]
     if options.concurrency > 1 and roaming:

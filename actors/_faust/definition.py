@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from actors._core.policy import STOP_ON_ERROR, OnError
+from actors._core.policy import STOP_ON_ERROR, Misplaced, OnError
 from actors._faust.messages import MessageCodec, function_codec, message_codec
 from actors.errors import ConfigurationError
 from actors.runtime.answers import AnswerTypes
@@ -23,8 +23,8 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 class ActorDefinition:
     """An actor as it was declared: `declared` is the function or class, `stores` all of its stores.
 
-    `timers`, `effects`, `parked` and `answers` are the stores of what it uses; `answer_types` is what it answers with,
-    `queries` what can be asked without a message.
+    `timers`, `effects`, `parked`, `answers` and `ids` are the stores of what it uses; `answer_types` is what it answers
+    with, `queries` what can be asked without a message.
     """
 
     name: str
@@ -41,6 +41,14 @@ class ActorDefinition:
     answers: Store[bytes, bytes] | None = None
     answer_types: AnswerTypes | None = None
     queries: dict[str, Query] = field(default_factory=dict)
+    misplaced: Misplaced = "stop"
+    ids: Store[bytes, bytes] | None = None
+
+    @property
+    def places_by_key(self) -> bool:
+        """Whether what it keeps belongs to keys; what is parked does in so far as others of the key wait, and goes."""
+        extras = (self.timers, self.effects, self.answers, self.ids)
+        return any(store.placement == "key" or store in extras for store in self.stores)
 
     @property
     def buries(self) -> bool:

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from faust.app.base import BootStrategy
 from mode import Service
 
+from actors._core.partitioner import MURMUR2, Partitioner, partitioner_of
 from actors._faust.access.files import AccessFiles
 from actors._faust.access.rest import protect_rest
 from actors._faust.access.tls import with_own_tls
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
     from actors._faust.definition import ActorDefinition
     from actors._faust.views import View
     from actors.runtime.context import Store
+
+
+def _partitioner(topics: Sequence[str], declared: Any) -> Partitioner | None:
+    try:
+        return None if declared is None else partitioner_of(declared)
+    except ValueError as error:
+        raise ConfigurationError(f"app.topic({', '.join(map(repr, topics))}): {error}") from error
 
 
 class Boot(BootStrategy):  # type: ignore[misc]
@@ -61,7 +69,19 @@ class FaustApp(faust.App):  # type: ignore[misc]
         """Describe a topic, as Faust does; `msgspec.Struct` and dataclasses work as types, bytes and str are raw.
 
         Faust would read JSON where `value_type` is `bytes` or `str` and no `value_serializer` is given.
+
+        Args:
+            topics: as Faust's.
+            partitioner: how all its producers place keys: "murmur2" (the default: Java, aiokafka, kafka-python),
+                "crc32" (librdkafka's default: confluent-kafka for Python, Go, C#, Node), or a function of the encoded
+                key and the number of partitions. Sends, asks and queries go by it, and what an actor of the topic gets
+                is compared with it.
+            options: as Faust's.
+
+        Raises:
+            ConfigurationError: there is no such partitioner.
         """
+        partitioner = _partitioner(topics, options.pop("partitioner", None))
         for part in ("key", "value"):
             if options.get(f"{part}_type") in (bytes, str) and options.get(f"{part}_serializer") is None:
                 options[f"{part}_serializer"] = "raw"
@@ -70,8 +90,33 @@ class FaustApp(faust.App):  # type: ignore[misc]
                 **{name: options.get(name) for name in ("key_type", "value_type", "key_serializer", "value_serializer")}
             )
         topic = super().topic(*topics, **options)
+        topic.partitioner = partitioner
         self.declared_topics.append(topic)
         return topic
+
+    def partitioner_for(self, topic: str) -> Partitioner:
+        """Give how the producers of a topic place keys, as one of its declarations says, or by default.
+
+        Raises:
+            ConfigurationError: two declarations contradict each other.
+        """
+        found = {
+            declared.partitioner.name: declared.partitioner
+            for declared in self.declared_topics
+            if declared.topics and declared.partitioner is not None and declared.get_topic_name() == topic
+        }
+        if len(found) > 1:
+            raise ConfigurationError(
+                f"topic {topic} is declared with partitioner={' and partitioner='.join(sorted(found))}: a topic has one"
+            )
+        return next(iter(found.values()), MURMUR2)
+
+    def partitioner_of_store(self, store: str) -> Partitioner:
+        """Give how the keys of a store with `placement="key"` are placed: as those of its actor's input are."""
+        for definition in self.actors.values():
+            if any(store == held.name for held in definition.stores):
+                return self.partitioner_for(definition.topic_name)
+        return MURMUR2
 
     def Table(self, name: str, **options: Any) -> Any:  # noqa: N802  Faust's name
         """Declare a Faust table. Its changelog's name must not be a store's."""

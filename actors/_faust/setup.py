@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from faust.types import ProcessingGuarantee
 
 from actors._core.commit import Backoff, CommitPolicy
+from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.placement import PlacementRules
 from actors._core.takeover import ResetPolicy, StartRules
 from actors._faust.access.settings import check_access, own_address
@@ -218,6 +219,8 @@ class Setup:
             parked=definition.parked,
             dead_letters=self._dead_letters() if definition.buries else None,
             answers=answers,
+            partitioner=self.app.partitioner_for(definition.topic_name),
+            misplaced=definition.misplaced if definition.places_by_key else None,
             published={
                 store.name: self._publication(store) for store in definition.stores if isinstance(store, PublishedStore)
             },
@@ -313,6 +316,7 @@ class Setup:
                 self.batch_bytes(name),
                 partition_count=existing[name].partitions,
                 is_compacted="compact" in configs[name]["cleanup.policy"],
+                partitioner=_unless_murmur2(self.app.partitioner_for(name)),
             )
 
         self._opened = opened
@@ -396,7 +400,12 @@ def inbox_of(definition: ActorDefinition) -> OutputTopic:
         type_headers=messages.type_headers,
         actor=definition.name,
         answer_decoder=_answer_decoder(definition),
+        partitioner=_unless_murmur2(definition.topic.app.partitioner_for(definition.topic_name)),
     )
+
+
+def _unless_murmur2(partitioner: Partitioner) -> Partitioner | None:
+    return None if partitioner is MURMUR2 else partitioner
 
 
 def _answer_decoder(definition: ActorDefinition) -> Callable[[Any], Callable[[bytes], Any] | None] | None:

@@ -6,12 +6,33 @@ from typing import Any
 
 import faust
 
+from actors._core.partitioner import Partitioner
 from actors.errors import UsageError
 from actors.runtime.context import is_handling
 
 
 class ActorTopic(faust.Topic):  # type: ignore[misc]
-    """A topic that agents, pages and tasks send to as always, and actors through `ctx.send` only."""
+    """A topic that agents, pages and tasks send to as always, and actors through `ctx.send` only.
+
+    Attributes:
+        partitioner: how its producers place keys, as it was declared; None if it wasn't.
+    """
+
+    partitioner: Partitioner | None = None
+
+    def derive_topic(self, **options: Any) -> Any:
+        """Derive as Faust does; the new topic's producers place keys alike."""
+        derived = super().derive_topic(**options)
+        derived.partitioner = self.partitioner
+        return derived
+
+    async def publish_message(self, fut: Any, wait: bool = False) -> Any:
+        """Send as Faust does, which knows murmur2 only."""
+        message, partitioner = fut.message, self.partitioner
+        if partitioner is not None and message.partition is None and isinstance(message.key, bytes):
+            count = await self.app.asks.partitions_of(self._topic_name_or_default(message.channel))
+            fut.message = message._replace(partition=partitioner.home(message.key, count))
+        return await super().publish_message(fut, wait)
 
     def send(self, **options: Any) -> Any:
         """Send as Faust does.

@@ -119,14 +119,16 @@ def view_of(app: App, source: Any, *, folder: Path | str | None, in_memory: bool
     """Make the view of a topic or store of the app."""
     path = None if folder is None else Path(folder)
     if isinstance(source, Store):
-        codecs = ViewCodecs(
-            lambda key: source.encode_key(key), lambda raw: source.decode_key(raw), lambda raw: source.decode_value(raw)
-        )
-        return View._of(app, lambda: changelog_topic(app, source.name), lambda: codecs, path, in_memory)
+
+        def stores_own() -> ViewCodecs:
+            partitioner = app.partitioner_of_store(source.name)
+            return ViewCodecs(source.encode_key, source.decode_key, source.decode_value, partitioner)
+
+        return View._of(app, lambda: changelog_topic(app, source.name), stores_own, path, in_memory)
 
     def topics_own() -> ViewCodecs:
         key, value = topic_codecs(source)
-        return ViewCodecs(key.encode, key.decode, value.decode)
+        return ViewCodecs(key.encode, key.decode, value.decode, app.partitioner_for(str(source.get_topic_name())))
 
     return View._of(app, lambda: str(source.get_topic_name()), topics_own, path, in_memory)
 

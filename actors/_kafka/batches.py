@@ -12,7 +12,7 @@ from typing import TypeAlias
 from aiokafka import AIOKafkaProducer
 from aiokafka.producer.message_accumulator import BatchBuilder
 
-from actors._core.partitioner import partitions_for
+from actors._core.partitioner import Partitioner, partitions_for
 from actors.ports import ChangelogWrites, Headers, Output
 from stores._core.record import STAMP_HEADER
 
@@ -76,7 +76,10 @@ async def by_partition(producer: AIOKafkaProducer, outputs: Iterable[Output]) ->
         count = len(await producer.client._wait_on_metadata(topic))
         homes = partitions_for([_placed_by(output) for output in group], count)
         for output, home in zip(group, homes, strict=True):
-            found[topic, home if output.partition is None else output.partition].append(output)
+            place = output.partition
+            if isinstance(place, Partitioner):
+                place = home if output.key is None else place.home(output.key, count)
+            found[topic, home if place is None else place].append(output)
     return found
 
 

@@ -35,7 +35,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from actors._core.partitioner import partition_for
 from actors.errors import (
     AskCycleError,
     AskFailedError,
@@ -115,7 +114,7 @@ class Asker:
         question = Question(
             id=id,
             topic=target.name,
-            partition=partition_for(asked.key, target.partition_count),
+            partition=target.home(asked.key),
             key=asked.key,
             value=asked.value,
             headers=[

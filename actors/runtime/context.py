@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from actors._core.partitioner import partition_for
+from actors._core.partitioner import MURMUR2, Partitioner
 from actors.errors import (
     ForeignKeyError,
     StoreOutsideHandlerError,
@@ -78,6 +78,7 @@ class TaskState:
     output_bytes: int = 0
     tools: Tools = field(default_factory=Tools)
     on_wait: Callable[[int], None] | None = None
+    partitioner: Partitioner = MURMUR2
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +192,8 @@ class Context:
         """Send a record as a part of this message's commit: it is there if, and only if, the message's writes are.
 
         Args:
-            topic: a topic of `app.topic(...)`, or the name of one; by name, key and value are encoded by their own
-                type.
-            key: encoded as the topic says. The record goes where murmur2 puts it, like the Java client's.
+            topic: a topic of `app.topic(...)`, or its name, with which key and value are encoded by their own type.
+            key: encoded as the topic says. The record goes where the topic's partitioner puts it, murmur2 by default.
             value: None sends a tombstone.
             partition: overrides the key's partition.
             timestamp_ms: Unix milliseconds; the time of the commit when left out.
@@ -220,7 +220,8 @@ class Context:
             raise too_large(target.name, raw_key, size, target.max_record_bytes)
         if partition is not None or timestamp_ms is not None or raw_key is None:
             check_placement(target, raw_key, partition, timestamp_ms)
-        state.outputs.append(_new_tuple(Output, (target.name, partition, raw_key, raw_value, pairs, timestamp_ms)))
+        place = target.partitioner if partition is None else partition
+        state.outputs.append(_new_tuple(Output, (target.name, place, raw_key, raw_value, pairs, timestamp_ms)))
         state.output_bytes += size + 64
 
     def tell(self, actor: Any, key: Any, message: Any, *, headers: Headers | Mapping[str, bytes] = ()) -> None:
@@ -356,8 +357,7 @@ class Context:
 
         What the handler returns then goes nowhere. The same question, asked again meanwhile, isn't handled again.
 
-        Returns:
-            None if the message is no question: nobody waits for an answer.
+        Returns None if the message is no question: nobody waits for an answer.
 
         Raises:
             UsageError: the actor gives no answers to such messages.
@@ -563,7 +563,7 @@ class Store(Generic[K, V]):
                 f"store {self.name}: key {show_bytes(raw_key)} isn't the message's own, and with concurrency another "
                 "message may be changing it at this moment: send its actor a message"
             )
-        home = partition_for(raw_key, state.partition_count)
+        home = state.partitioner.home(raw_key, state.partition_count)
         if home != state.partition:
             raise ForeignKeyError(
                 f"store {self.name}: key {show_bytes(raw_key)} lives in partition {home}, this is partition "

@@ -11,6 +11,7 @@ from actors.errors import RecordError, RecordTooLargeError, Rejected, Undecodabl
 from actors.ports import InputRecord, TopicPartition, Unreadable
 from actors.runtime.context import Context, TaskState, enter_message
 from actors.runtime.failures import as_record_error, undecodable, unreadable
+from actors.runtime.misplaced import MisplacedRecord
 from actors.runtime.parked import Parked, describe, send_dead_letter
 from actors.runtime.spec import ActorSpec
 from actors.runtime.turns import Turn
@@ -47,6 +48,8 @@ class Handling:
         if isinstance(record, Unreadable):
             self._pass_unreadable(state, record)
             return
+        if isinstance(record, MisplacedRecord):
+            raise record.error
         parked, sent = self.parked, len(state.outputs)
         if self.condemned and identity(record) in self.condemned:
             self.give_up(state, record, self.condemned[identity(record)], 1, turn)

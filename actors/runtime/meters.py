@@ -96,6 +96,7 @@ class TaskMeters:
         end_offset: the input's end as the last takeover saw it, or a look while the partition stands still.
         parked: how many messages are put aside, None when that isn't known: it is counted anew then.
         parked_effects: how many effects are known to be parked; None before a takeover's first look at the outbox.
+        misplaced: how many records were found in another partition than their key's, among those that were looked at.
     """
 
     records: int = 0
@@ -113,6 +114,7 @@ class TaskMeters:
     end_offset: int | None = None
     parked: int | None = None
     parked_effects: int | None = None
+    misplaced: int = 0
 
     def looked(self, committed: int | None, end: int) -> None:
         """Note what a takeover found."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from actors._core.partitioner import MURMUR2, Partitioner
 from actors.errors import RecordTooLargeError, UsageError, show_bytes
 from actors.ports import Headers
 
@@ -24,6 +25,7 @@ class OutputTopic:
 
     `type_headers` gives the headers that name a message's type, where its actor needs them. For an actor's input,
     `actor` is its name, and `answer_decoder` gives what reads the answer to a message, None if there is none.
+    `partitioner` is the one that the topic declares, None for murmur2.
     """
 
     name: str
@@ -35,6 +37,11 @@ class OutputTopic:
     type_headers: Callable[[Any], list[tuple[str, bytes]]] | None = None
     actor: str | None = None
     answer_decoder: Callable[[Any], Callable[[bytes], Any] | None] | None = None
+    partitioner: Partitioner | None = None
+
+    def home(self, key: bytes, partitions: int | None = None) -> int:
+        """Give the partition of a key, in as many partitions as the topic has unless told otherwise."""
+        return (self.partitioner or MURMUR2).home(key, partitions or self.partition_count)
 
 
 class OwnHeaders(list[tuple[str, bytes]]):

@@ -63,21 +63,21 @@ class Publication:
         return size + WRITE_OVERHEAD_BYTES
 
     def records(self, writes: ChangelogWrites) -> Iterable[Output]:
-        """Give the records of what a commit writes: where murmur2 puts the topic's key, with the commit's time."""
+        """Give the records of what a commit writes, where the topic's partitioner puts keys, with the commit's time."""
         if self.convert_key is None and self.convert_value is None:
-            name = self.topic.name
+            name, place = self.topic.name, self.topic.partitioner
             return [
-                _new_tuple(Output, (name, None, key, value, _NO_HEADERS, None)) for key, (_, value) in writes.items()
+                _new_tuple(Output, (name, place, key, value, _NO_HEADERS, None)) for key, (_, value) in writes.items()
             ]
         return self._converted(writes)
 
     def _converted(self, writes: ChangelogWrites) -> Iterator[Output]:
-        name = self.topic.name
+        name, place = self.topic.name, self.topic.partitioner
         for raw_key, (_, raw_value) in writes.items():
             if raw_value is not None:
-                yield Output(name, None, self._key(raw_key), self._value(raw_value), _NO_HEADERS, None)
+                yield Output(name, place, self._key(raw_key), self._value(raw_value), _NO_HEADERS, None)
             elif (key := self._key_of_delete(raw_key)) is not None:
-                yield Output(name, None, key, None, _NO_HEADERS, None)
+                yield Output(name, place, key, None, _NO_HEADERS, None)
 
     def _key_of_delete(self, raw_key: bytes) -> bytes | None:
         """Give the topic's key; None for one that it can't hold, so that there never was a record of it."""

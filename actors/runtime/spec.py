@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from actors._core.commit import Backoff, CommitPolicy
-from actors._core.policy import STOP_ON_ERROR, OnError
+from actors._core.partitioner import MURMUR2, Partitioner
+from actors._core.policy import STOP_ON_ERROR, Misplaced, OnError
 from actors._core.takeover import StartRules
 from actors.ports import Asks, Clock, GroupView, Logs, OwnerRecord, Owners, StoreProvider, TaskSink
 from actors.runtime.answers import Answers
@@ -35,6 +36,8 @@ class ActorSpec:
         answers: how its handlers' answers go to who asked; None if they give none.
         tracing: makes spans, if the app wants that; its handler is wrapped already.
         published: where changes of its stores go beside the changelog.
+        partitioner: how the producers of its input place keys.
+        misplaced: what becomes of a record in another partition than its key's; None if that isn't looked at.
     """
 
     name: str
@@ -56,6 +59,8 @@ class ActorSpec:
     answers: Answers | None = None
     tracing: Tracing | None = None
     published: Publications = field(default_factory=dict)
+    partitioner: Partitioner = MURMUR2
+    misplaced: Misplaced | None = None
 
     @property
     def needs_key(self) -> bool:

@@ -124,6 +124,7 @@ class TaskStatus:
     stores: list[StoreStatus]
     # Workers of older releases don't say it.
     parked_effects: int | None = None
+    misplaced: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +238,7 @@ def _task(task: Task, sight: Sight) -> TaskStatus:
         pending_timers=None if timers is None else timers // 2,
         parked=_parked(task, meters, stores),
         parked_effects=None if task.spec.effects is None else meters.parked_effects,
+        misplaced=meters.misplaced,
         takeovers=meters.takeovers,
         fences=dict(meters.fences),
         restores=_histogram(meters.restores),

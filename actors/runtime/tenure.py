@@ -34,6 +34,7 @@ from actors.runtime.context import Context, Store, TaskState, enter_message
 from actors.runtime.expiry import Sweeper
 from actors.runtime.failures import refused, undecodable
 from actors.runtime.handling import Handling, identity
+from actors.runtime.misplaced import PlacedRecords
 from actors.runtime.ownership import Ownership
 from actors.runtime.state import Restored
 from actors.runtime.threads import finish_in_thread
@@ -69,6 +70,7 @@ class Tenure:
         self._policy = ownership.settings.policy
         self._cautions = ownership.cautions
         self._stores = list(stores)
+        self._placed = None if spec.misplaced is None else PlacedRecords(ownership, progress)
         now_ms = max((held.position.wall_time_ms for held in stores), default=0)
         self._scope = scope = MessageScope(ownership.epoch, progress.reached - 1, now_ms)
         self._overlays: list[tuple[Store[object, object], Overlay]] = [
@@ -84,6 +86,7 @@ class Tenure:
             max_record_bytes={name: log.max_record_bytes for name, log in spec.changelogs.items()},
             resolve_output=self._services.resolve_output,
             outputs=[],
+            partitioner=spec.partitioner,
         )
         tools = make_tools(ownership, self._messages, [held.store for held in stores])
         self._messages.tools, self._duties = tools.tools, tools.duties
@@ -167,6 +170,8 @@ class Tenure:
         """Take the oldest records, and say so if there is room again."""
         was_full = self._inbox.is_full
         records = self._inbox.take()
+        if self._placed is not None:
+            records = self._placed.checked(records)
         if was_full and not self._inbox.is_full:
             self._services.sink.has_room()
         return records

@@ -16,7 +16,7 @@ from heapq import merge
 from operator import itemgetter
 from typing import Any, Generic, Self, TypeVar
 
-from actors._core.partitioner import partition_for
+from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.views import Change
 from actors.errors import ViewClosedError, ViewError, ViewFailedError, ViewTimeoutError, show_bytes
 from actors.ports import Clock, TopicLogs
@@ -42,11 +42,12 @@ Callback = Callable[[Any, Any, Any], Awaitable[None] | None]
 
 @dataclass(frozen=True, slots=True)
 class ViewCodecs:
-    """How the topic's keys and values become bytes and back."""
+    """How the topic's keys and values become bytes and back, and where most of its producers place keys."""
 
     encode_key: Callable[[Any], bytes]
     decode_key: Callable[[bytes], Any]
     decode_value: Callable[[bytes], Any]
+    partitioner: Partitioner = MURMUR2
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,10 +322,10 @@ class TopicView(Generic[K, V]):
         return self._clock.wall_ms()
 
     def _read(self, key: K) -> bytes | None:
-        """Give the value's bytes: from the partition where murmur2 puts the key, or, if it isn't there, any other."""
-        copy = self._running()
-        raw_key = self._opened().encode_key(key)
-        home = partition_for(raw_key, copy.partitions)
+        """Give the value's bytes: from the partition where the key belongs, or, if it isn't there, any other."""
+        copy, codecs = self._running(), self._opened()
+        raw_key = codecs.encode_key(key)
+        home = codecs.partitioner.home(raw_key, copy.partitions)
         with _noting_damage(copy):
             stamped = copy.store(home).get(raw_key)
             if stamped is None and copy.partitions > 1:

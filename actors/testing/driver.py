@@ -15,7 +15,6 @@ from random import Random
 from typing import Any, Self, TypeVar
 from uuid import UUID, uuid4
 
-from actors._core.partitioner import partition_for
 from actors._faust.app import App
 from actors._faust.codecs import Codec
 from actors._faust.publishing import published_stores
@@ -189,7 +188,7 @@ class ActorTestDriver:
             question = Question(
                 question_id,
                 inbox.name,
-                partition_for(asked.key, partition_count),
+                inbox.home(asked.key, partition_count),
                 asked.key,
                 asked.value,
                 [*asked.headers, deadline_header(clock, timeout)],
@@ -476,7 +475,8 @@ class ActorTestDriver:
         raw_value = None if value is None else codecs[1].encode(value)
         pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
         if partition is None:
-            partition = 0 if raw_key is None else partition_for(raw_key, self._partitions)
+            place = self._app.partitioner_for(topic)
+            partition = 0 if raw_key is None else place.home(raw_key, self._partitions)
 
         async def produce() -> None:
             self._cluster.produce(TopicPartition(topic, partition), [(raw_key, raw_value, pairs)])

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from actors._core.partitioner import partition_for
+from actors._core.partitioner import MURMUR2
 from actors._core.takeover import LogBounds
 from actors.errors import BrokerUnavailableError, CommitRefusedError, OutcomeUnknownError, RestoreError
 from actors.ports import (
@@ -247,9 +247,9 @@ def _writes(cluster: SimKafka, batch: CommitBatch) -> Mapping[TopicPartition, li
             (key, value, [(STAMP_HEADER, stamp)]) for key, (stamp, value) in changelog.items()
         ]
     for topic, partition, key, value, headers, _ in batch.outputs:
-        if partition is None:
-            count = len(cluster.topic(topic).partitions)
-            partition = partition_for(key, count) if key is not None else len(value or b"") % count
+        if not isinstance(partition, int):
+            count, place = len(cluster.topic(topic).partitions), partition or MURMUR2
+            partition = place.home(key, count) if key is not None else len(value or b"") % count
         writes[TopicPartition(topic, partition)].append((key, value, headers))
     return writes
 

@@ -132,9 +132,7 @@ def test_parked_ones_hold_nothing_up_and_can_be_retried_and_dropped(concurrency:
     with ActorTestDriver(world.app) as driver:
         world.post(driver, (None, "bad"), (None, "2"), ("a", "3"), (None, "bad"), (None, "bad"), (None, "5"))
         assert sorted(world.seen, key=str) == [("a", "3"), (None, "2"), (None, "5")]
-        assert [(key, message.key, message.value) for key, message in world.parked(driver)] == [
-            (b"", None, b"bad")
-        ] * 3
+        assert [(key, message.key, message.value) for key, message in world.parked(driver)] == [(b"", None, b"bad")] * 3
         assert len(driver.outputs(world.letters)) == 3
         ids = [message.message_id for _, message in world.parked(driver)]
         drop = {"actor": "work", "what": "message", "command": "drop", "id": ids[1]}

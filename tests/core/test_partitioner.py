@@ -7,7 +7,7 @@ from aiokafka import partitioner as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors._core.partitioner import murmur2, partition_for, partitions_for
+from actors._core.partitioner import CRC32, MURMUR2, murmur2, partition_for, partitioner_of, partitions_for
 
 # org.apache.kafka.common.utils.UtilsTest.testMurmur2
 JAVA_VECTORS = {
@@ -56,3 +56,25 @@ def test_many_keys_at_once_go_where_each_goes_alone(keys: list[bytes], partition
 def test_keys_of_one_length_are_hashed_side_by_side(length: int) -> None:
     keys = [random.Random(number).randbytes(length) for number in range(500)]
     assert partitions_for(keys, 1 << 30) == [partition_for(key, 1 << 30) for key in keys]
+
+
+def test_crc32_is_librdkafkas():
+    # The check value of CRC-32/ISO-HDLC, which is zlib's and librdkafka's.
+    assert CRC32.home(b"123456789", 1 << 31) == 0xCBF43926 % (1 << 31)
+    assert CRC32.home(b"123456789", 7) == 0xCBF43926 % 7
+
+
+@given(st.lists(st.binary(max_size=20), max_size=60), st.integers(1, 50))
+def test_many_keys_are_placed_as_one_is(keys, partitions):
+    for partitioner in (MURMUR2, CRC32, partitioner_of(lambda key, count: len(key) % count)):
+        assert partitioner.homes(keys, partitions) == [partitioner.home(key, partitions) for key in keys]
+
+
+def test_a_partitioner_is_a_name_or_a_function():
+    assert partitioner_of("murmur2") is MURMUR2
+    assert partitioner_of("crc32") is CRC32
+    for wrong in ("random", 7):
+        with pytest.raises(ValueError, match="it is one of 'murmur2', 'crc32', or a function"):
+            partitioner_of(wrong)
+    with pytest.raises(ValueError, match="gave 3 for key b'a' of 3 partitions"):
+        partitioner_of(lambda key, partitions: partitions).home(b"a", 3)

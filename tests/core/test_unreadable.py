@@ -59,7 +59,7 @@ def _as_read(record: StoredRecord) -> InputRecord:
 def test_the_partition_stops_in_front_of_it(monkeypatch: pytest.MonkeyPatch, what: str, concurrency: int) -> None:
     world = World(monkeypatch, concurrency=concurrency)
     with ActorTestDriver(world.app) as driver:
-        with pytest.raises(UnreadableRecordError, match="it can't be read.*Do something about it") as caught:
+        with pytest.raises(UnreadableRecordError, match=r"it can't be read.*Do something about it") as caught:
             world.post(driver, "1", what, "3")
         assert isinstance(caught.value, UndecodableRecordError)
         assert caught.value.offset == 1

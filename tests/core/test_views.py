@@ -15,12 +15,11 @@ from actors._core.partitioner import partition_for
 from actors._faust.views import copy_stores
 from actors.ports import TopicPartition
 from actors.runtime.copies import CopyStores
-from actors.runtime.restore import Restorer
 from actors.runtime.views import TopicView, ViewCodecs, ViewParts
 from actors.testing import Conditions, FakeClock, FakeTopicLogs, Network, SimKafka, VirtualLoop
 from actors.testing.views import FakeFollowing
 from stores._core.record import STAMP_HEADER, encode_stamp
-from stores.errors import StoreCorruptedError, StoreUnavailableError
+from stores.errors import StoreUnavailableError
 
 HOUR_MS = 3600 * 1000
 SECOND = timedelta(seconds=1)
@@ -268,61 +267,6 @@ def test_a_topic_that_is_gone_for_a_while_keeps_its_content(world: World, caplog
 
     world.run(test())
     assert "isn't on the broker" in caplog.text
-
-
-@pytest.mark.parametrize("how", ["get", "items", "following"])
-def test_a_damaged_database_is_built_again_from_the_topic(world: World, how: str, monkeypatch: pytest.MonkeyPatch):
-    async def test() -> None:
-        for number in range(10):
-            world.put(f"k{number}", "1")
-        mine = next(key for number in range(10) if partition_for((key := f"k{number}").encode(), 2) == 0)
-        async with world.view() as view:
-            seen, store, other = changes_of(view), view._running().store(0), view._running().store(1)
-            damage = StoreCorruptedError(store.path, "bad block")
-
-            def fail(*_: object, **__: object) -> Iterator[Any]:
-                raise damage
-
-            for name in ("scan", "get"):
-                monkeypatch.setattr(store, name, fail)
-            if how == "following":
-                world.put(mine, "2")
-            else:
-                with pytest.raises(StoreCorruptedError):
-                    view.get(mine) if how == "get" else len(view)
-            while view._running().store(0) is store:
-                await view._running().moved()
-            await view.caught_up()
-            await view.callbacks_done()
-            assert view._running().store(1) is other
-            assert view.get(mine) == ("2" if how == "following" else "1")
-            assert len(view) == 10
-            assert seen[0] == (mine, None, view.get(mine))
-
-    world.run(asyncio.wait_for(test(), 60))
-
-
-def test_a_database_that_is_damaged_when_the_view_is_opened_is_built_again(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    restore, failed = Restorer.restore, []
-
-    async def damaged(self: Restorer, store: Any, changelog: Any, partition: int, meter: Any = None) -> Any:
-        if partition == 0 and not failed:
-            failed.append(store)
-            raise StoreCorruptedError(store.path, "bad block")
-        return await restore(self, store, changelog, partition, meter)
-
-    async def test() -> None:
-        world.put("a", "1", partition=0)
-        monkeypatch.setattr(Restorer, "restore", damaged)
-        async with world.view() as view:
-            assert view.get("a") == "1"
-            assert view._running().store(0) is not failed[0]
-
-    with caplog.at_level(logging.WARNING):
-        world.run(test())
-    assert "t[0]: building the view anew" in caplog.text
 
 
 def test_new_partitions_end_the_view(world: World, tmp_path: Path):

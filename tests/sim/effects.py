@@ -229,10 +229,14 @@ class EffectsPart(Part):
     def _check_lines(self, partition: int) -> Iterator[str]:
         lines: defaultdict[bytes, list[tuple[int, str]]] = defaultdict(list)
         done: set[str] = set()
+        asked_once: set[str] = set()
         for key, (what, number, id) in self.events(TOPIC, partition):
             self.count(f"effect {what}")
             line = lines[key]
             if what == "asked":
+                if id in asked_once and self.is_exact and "operator" not in self.world.features:
+                    yield f"effects: {number} of {key} was asked for as {id}, and so was another call"
+                asked_once.add(id)
                 line.append((int(number), id))
                 continue
             done.add(id)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+import actors.runtime.actor as actor
+import actors.runtime.asks as asks
 import actors.runtime.dedupe as dedupe
-import actors.runtime.timers as timers
+import actors.runtime.expiry as expiry
 import tests.sim.dedupe as dedupe_part
-from actors._core.partitioner import partition_for
 from actors.ports import CommitBatch, TopicPartition
 from actors.runtime.actor import Actor
 from actors.runtime.answers import Answers
 from actors.runtime.asks import Waiting
-from actors.runtime.context import Context, Store
+from actors.runtime.context import Context
 from actors.runtime.stores import StoreCache
 from actors.runtime.timers import Timers
 from actors.runtime.views import TopicView
@@ -30,7 +30,7 @@ from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 
 def number_questions_by_call(patch: Patch) -> None:
     """A question's id is its place among the calls of its message."""
-    patch.setattr(Context, "id_of", lambda self, *parts: self.next_id())
+    patch.setattr(asks, "id_of", lambda ctx, *parts: ctx.next_id())
 
 
 def keep_no_answer(patch: Patch) -> None:
@@ -80,7 +80,16 @@ def name_firings_by_their_time(patch: Patch) -> None:
 
 def overwrite_what_expired(patch: Patch) -> None:
     """A message doesn't look whether the state has expired."""
-    patch.setattr(Store, "expired_own", lambda self, ctx: None)
+
+    async def remove_own(*_: Any) -> None:
+        """Leave it to the next round."""
+
+    patch.setattr(actor, "remove_own", remove_own)
+
+
+def blame_the_message(patch: Patch) -> None:
+    """A hook that raises ahead of a message fails that message."""
+    patch.setattr(expiry, "_is_hooks", lambda error: False)
 
 
 # --- ids of messages --------------------------------------------------------------------------------------------------
@@ -156,6 +165,7 @@ PLANTED = (
     Planted(name_firings_by_their_time, "timers", features=("timers",)),
     Planted(name_firings_by_their_time, "effects", features=("effects", "timers")),
     Planted(overwrite_what_expired, "sessions", features=("sessions",)),
+    Planted(blame_the_message, "offender", features=("sessions",)),
     Planted(forget_ids, "dedupe", features=("dedupe",)),
     Planted(forget_ids, "dedupe", features=("at_least_once", "dedupe")),
     Planted(remember_ids_of_what_failed, "dedupe", features=("dedupe",)),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from actors._core.partitioner import MURMUR2
 from actors._faust.cli.cluster import Cluster
 from actors._faust.cli.session import Session, with_session
 from actors._faust.setup import Setup
@@ -42,7 +43,9 @@ def export(session: Session, name: str, to: Path) -> None:
     worker = worker_name(folder.path)
     _check_target(to / worker, app=folder.app, store=name)
     partition_count = asyncio.run(_partition_count(session.setup, name))
-    manifest = _export(session, folder, to, name, store.placement, worker, partition_count)
+    # Readers know murmur2 only: to them, keys of another partitioner may be anywhere.
+    placement = store.placement if session.app.partitioner_of_store(name) is MURMUR2 else "task"
+    manifest = _export(session, folder, to, name, placement, worker, partition_count)
     _remove_left_over(to / worker, manifest)
     session.say_json(
         {

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from actors._core.partitioner import partition_for
+from actors._core.partitioner import MURMUR2, Partitioner
 from actors._faust.cli.cluster import Cluster, owner_name
 from actors._faust.cli.keys import key_bytes, value_json
 from actors._faust.cli.reading import Reading, read_key
@@ -28,6 +28,7 @@ class Placement:
 
     partition_count: int
     owners: Mapping[int, OwnerRecord] = field(default_factory=dict)
+    partitioner: Partitioner = MURMUR2
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,8 @@ async def _ask(setup: Setup, store: str, actor: str) -> Placement:
     async with Cluster.connect(setup) as cluster:
         count = await cluster.partition_count(store)
         owners = await cluster.owners()
-    return Placement(count, {partition: owner for (owning, partition), owner in owners.items() if owning == actor})
+    own = {partition: owner for (owning, partition), owner in owners.items() if owning == actor}
+    return Placement(count, own, setup.app.partitioner_of_store(store))
 
 
 def _candidates(question: Question, partition: int | None) -> list[int]:
@@ -88,7 +90,7 @@ def _candidates(question: Question, partition: int | None) -> list[int]:
     if placement is not None and partition is not None and partition >= placement.partition_count:
         raise click.UsageError(f"store {store.name} has partitions 0 to {placement.partition_count - 1}")
     if partition is None and placement is not None and store.placement == "key":
-        partition = partition_for(question.raw_key, placement.partition_count)
+        partition = placement.partitioner.home(question.raw_key, placement.partition_count)
     on_disk = question.on_disk
     if partition is None and on_disk:
         return on_disk

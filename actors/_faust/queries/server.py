@@ -13,7 +13,6 @@ import msgspec
 from aiohttp import web
 
 from actors._core.pages import Part, decode_place
-from actors._core.partitioner import partition_for
 from actors._faust.access import Level, needs, protect
 from actors._faust.access.callers import HOP
 from actors._faust.access.guard import GUARD, Guard
@@ -137,7 +136,7 @@ class QueryRoutes:
             named = said.parameters.number("partition", 0, spec.partition_count - 1)
             partition = _partition(spec, coding.store, key, named)
         else:
-            partition = partition_for(key, spec.partition_count)
+            partition = spec.partitioner.home(key, spec.partition_count)
         return Question(
             service.router if said.read == "committed" else service.copies, spec, coding, partition, key, said.is_raw
         )
@@ -241,7 +240,7 @@ class QueryRoutes:
         body = await json_body(request) if is_post else None
         given = arguments(body) if body is not None else _texts(parameters, query)
         key = keys.key_of_url(key_in_path(request, 5), parameters.encoding())
-        partition = partition_for(key, spec.partition_count)
+        partition = spec.partitioner.home(key, spec.partition_count)
         own_key = keys.key(key)
         try:
             bound = query.bind(given, is_text=not is_post)
@@ -292,6 +291,7 @@ class QueryRoutes:
                         "actor": spec.name,
                         "placement": self._app.stores[name].placement,
                         "partitions": spec.partition_count,
+                        "partitioner": spec.partitioner.name,
                         "keys": self._coding(name).kind,
                     }
                     for name, spec in service.stores.items()
@@ -440,7 +440,7 @@ def _partition(spec: ActorSpec, store: Store[Any, Any], key: bytes, given: int |
             f"keys of store {store.name} are kept where they were written: say which partition, 0 to "
             f"{spec.partition_count - 1}",
         )
-    return partition_for(key, spec.partition_count)
+    return spec.partitioner.home(key, spec.partition_count)
 
 
 def _partitions(request: web.Request, spec: ActorSpec, parameters: Parameters) -> list[int]:
