@@ -245,9 +245,7 @@ class AsksPart(Part):
         for bookings in booked.values():
             for booking in bookings:
                 balances[booking.account].append(booking.balance)
-        kept = {
-            key: int(raw) for partition in range(self.world.partitions) for key, raw in self._accounts(partition)
-        }
+        kept = {key: int(raw) for partition in range(self.world.partitions) for key, raw in self._accounts(partition)}
         for account in sorted(balances.keys() | kept.keys()):
             found = sorted(balances[account])
             if found != list(range(1, kept.get(account, 0) + 1)):

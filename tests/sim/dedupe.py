@@ -54,8 +54,9 @@ class DedupePart(Part):
             if self.is_exact:
                 wanted = self._wanted(partition)
                 for name in sorted(wanted.keys() | handled.keys()):
-                    if handled[name] != wanted.get(name):
-                        yield f"dedupe: {name} of partition {partition}: handled {handled[name]}, not {wanted.get(name)}"
+                    found, first = handled[name], wanted.get(name)
+                    if found != first:
+                        yield f"dedupe: {name} of partition {partition}: handled {found}, not {first}"
             elif self.is_complete:
                 for name in sorted(self._wanted(partition).keys() - handled.keys()):
                     yield f"dedupe: {name} of partition {partition} was never handled"

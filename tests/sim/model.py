@@ -30,7 +30,17 @@ P = TypeVar("P", bound=Part)
 PARTS = (TimersPart, EffectsPart, ExpiryPart, ParkPart, SessionsPart, DedupePart, ViewsPart, AsksPart)
 NOT_WITH_PARK = frozenset(("poison", "refused", "operator"))
 """What stops a partition, or goes back in it, where parking goes on."""
-ODDS = {"parallel": 0.4, "timers": 0.25, "effects": 0.25, "expiry": 0.2, "park": 0.2, "asks": 0.2, "sessions": 0.15, "dedupe": 0.15, "views": 0.1}
+ODDS = {
+    "parallel": 0.4,
+    "timers": 0.25,
+    "effects": 0.25,
+    "expiry": 0.2,
+    "park": 0.2,
+    "asks": 0.2,
+    "sessions": 0.15,
+    "dedupe": 0.15,
+    "views": 0.1,
+}
 FLAKY = frozenset(("timers", "effects", "asks", "sessions", "dedupe"))
 NEEDED = {"asks": ("parallel",)}
 """What a part can't be without."""

@@ -145,7 +145,7 @@ class SessionsPart(Part):
             if self.is_exact:
                 yield from self._replayed(partition)
             elif self.is_complete:
-                last = {key: words for key, words in self.events(TOPIC, partition)}
+                last = dict(self.events(TOPIC, partition))
                 for key, words in last.items():
                     if words[0] == "visited":
                         yield f"sessions: {key!r} of partition {partition} never ended: {words}"
