@@ -21,7 +21,7 @@ WAITS_S = (0.0, 0.05, 0.5, 3.0, 10.0, 30.0)
 PERIODS_S = (0.3, 2.0, 7.0)
 WALL_INDEX, STREAM_INDEX = b"w", b"s"
 AGAIN, SOON = "again", "soon"
-"""What fires sets its timer again, for the moment for which it was due or for now, as often as the digit behind says."""
+"""What fires sets its timer again, for the moment for which it was due or for now; the digit behind is how often."""
 MOMENT_EFFECTS = 50_000
 """Where the numbers of the effects that these ask for begin."""
 
