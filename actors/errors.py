@@ -102,7 +102,8 @@ class RecordError(ActorsError):
     """An input record can't be handled. It isn't skipped: its partition stops in front of it.
 
     The record is named by `topic`, `partition`, `offset` and `key` (its bytes, or None). `is_passed` says whether
-    records behind it are finished, as with key-parallel handlers; `remedy` is what to do about it.
+    records behind it are finished, as with key-parallel handlers; `remedy` is what to do about it. `turn` is (actor, id)
+    where it is no input record but a timer or the result of an effect.
     """
 
     remedy = "Mend the handler or the record's schema and restart the worker"
@@ -114,10 +115,19 @@ class RecordError(ActorsError):
         self.offset = offset
         self.key = key
         self.is_passed = False
+        self.turn: tuple[str, str] | None = None
         super().__init__(reason)
 
     def __str__(self) -> str:
         source = f"{self.topic}[{self.partition}]"
+        if self.turn is not None:
+            actor, id = self.turn
+            which = f"{actor} {self.partition} {id}"
+            return (
+                f"{source} key {show_bytes(self.key)}: {self.reason}. The partition is stopped and nothing of it was "
+                f"written or sent. Mend the handler and restart the worker, or try it again with `faust -A APP stopped "
+                f"retry {which}`; to give it up, `faust -A APP stopped drop {which}`."
+            )
         if self.is_passed:
             give_up = (
                 'to give the record up, start the workers once with on_error="skip" for its actor; moving the group\'s '

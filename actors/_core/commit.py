@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from actors._core.progress import decode_finished
 
+_MAX_DIGITS = 18
+
 
 @dataclass(frozen=True, slots=True)
 class CommitMark:
@@ -13,16 +15,21 @@ class CommitMark:
 
     An offset alone says nothing after a commit whose outcome is unknown: another owner may have committed the same
     offset with other state. `finished` is there when inputs behind the offset are finished too: see `Progress`.
+
+    `now_ms` is the partition's time, Unix milliseconds, 0 where it isn't known. It is behind a dot in the nonce, which
+    releases that don't know of it take as a whole.
     """
 
     epoch: int
     transaction: int
     nonce: str
     finished: str = ""
+    now_ms: int = 0
 
     def encode(self) -> str:
         """Give the mark as offset metadata."""
-        mark = f"{self.epoch};{self.transaction};{self.nonce}"
+        time = f".{self.now_ms}" if self.now_ms else ""
+        mark = f"{self.epoch};{self.transaction};{self.nonce}{time}"
         return f"{mark};{self.finished}" if self.finished else mark
 
 
@@ -35,7 +42,9 @@ def parse_mark(metadata: str | None) -> CommitMark | None:
         decode_finished(0, "".join(parts[3:]))
     except ValueError:
         return None
-    return CommitMark(int(parts[0]), int(parts[1]), *parts[2:])
+    nonce, _, now_ms = parts[2].partition(".")
+    known_ms = int(now_ms) if now_ms.isdecimal() and len(now_ms) <= _MAX_DIGITS else 0
+    return CommitMark(int(parts[0]), int(parts[1]), nonce, "".join(parts[3:]), known_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,19 +22,16 @@ from actors.errors import (
     UsageError,
     show_bytes,
 )
-from actors.ports import Clock, Headers, InputRecord, Output, TopicPartition
+from actors.ports import Headers, InputRecord, Output, TopicPartition
 from actors.runtime.failures import undecodable
 from actors.runtime.outputs import RECORD_OVERHEAD_BYTES as OVERHEAD_BYTES
 from actors.runtime.outputs import OutputTopic, check_placement, checked_headers, too_large, typed_headers
+from actors.runtime.toolbox import Tools
 from stores._core.overlay import MessageScope, Overlay
 from stores._core.record import NEVER
 
 if TYPE_CHECKING:
     from actors.runtime.answers import AnswerLater, Answers
-    from actors.runtime.asks import Asker
-    from actors.runtime.effects import Effects
-    from actors.runtime.publishing import Publications
-    from actors.runtime.timers import Timers
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -44,18 +41,6 @@ DEFAULT_ASK_TIMEOUT = timedelta(seconds=30)
 _NO_HEADERS: list[tuple[str, bytes]] = []
 _new_tuple = tuple.__new__
 """Makes a named tuple in a third of the time that its class takes."""
-
-
-@dataclass(slots=True)
-class Tools:
-    """What an actor has beside stores, as far as it was declared to; `clock` is there in every worker."""
-
-    clock: Clock | None = None
-    timers: Timers | None = None
-    effects: Effects | None = None
-    asks: Asker | None = None
-    answers: Answers | None = None
-    published: Publications = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -166,8 +151,7 @@ class Context:
     def now_ms(self) -> int:
         """The time in Unix milliseconds by the task's clock, which never goes back: not below what was committed."""
         state = self._working("now_ms")
-        clock = state.tools.clock
-        return state.scope.now_ms if clock is None else max(state.scope.now_ms, clock.wall_ms())
+        return state.tools.now_ms(state.scope.now_ms)
 
     def next_id(self, series: str = "") -> str:
         """Return an id for the n-th call of a series. Give each branch that runs side by side a series of its own."""

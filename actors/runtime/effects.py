@@ -26,7 +26,6 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +49,7 @@ from actors.runtime.effect_calls import (
 )
 from actors.runtime.effect_lines import Lines
 from actors.runtime.meters import TaskMeters
+from actors.runtime.threads import DaemonThreads
 from actors.runtime.turns import Moment, Turn, refuse_keyless
 from stores.ports import PartitionStore
 
@@ -128,7 +128,7 @@ class Effects:
         self._wake = wake
         self._functions = spec.effect_functions
         self._arguments = {name: Arguments(effect) for name, effect in spec.effect_functions.items()}
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: DaemonThreads | None = None
         self._is_closed = False
         self._failure: Exception | None = None
         self._touched: dict[bytes, None] = {}
@@ -399,7 +399,7 @@ class Effects:
             return await made()
         if self._threads is None:
             # Not the threads that write stores: an effect that hangs must not hold up a commit.
-            self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix=f"effects of {self._spec.name}")
+            self._threads = DaemonThreads(AT_ONCE, f"effects of {self._spec.name}")
         context = contextvars.copy_context()
         result = await asyncio.get_running_loop().run_in_executor(self._threads, context.run, made)
         return await result if inspect.isawaitable(result) else result

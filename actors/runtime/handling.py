@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
 
 from actors._core.policy import OnError
-from actors.errors import RecordError, RecordTooLargeError, Rejected, UndecodableRecordError
+from actors.errors import RecordError, RecordTooLargeError, Rejected, UndecodableRecordError, show_bytes
 from actors.ports import InputRecord, TopicPartition, Unreadable
 from actors.runtime.context import Context, TaskState, enter_message
 from actors.runtime.failures import as_record_error, undecodable, unreadable
@@ -29,6 +29,7 @@ class Handling:
         parked: the messages that were put aside; None if the actor puts none aside.
         condemned: by what `identity` gives, why the broker refuses what a message led to.
         is_ending: whether the task is asked to end.
+        dropped: the ids of turns that an operator gave up.
         wait: lets so many seconds pass, with nothing of the message held; raises CancelledError if the task ends.
     """
 
@@ -38,6 +39,7 @@ class Handling:
     condemned: dict[str | int, RecordError]
     is_ending: Callable[[], bool]
     wait: Callable[[float], Awaitable[None]]
+    dropped: Container[str | int] = ()
 
     async def message(self, state: TaskState, record: InputRecord, turn: Turn | None = None) -> None:
         """Handle a message whose key nobody else is handling.
@@ -51,6 +53,11 @@ class Handling:
         if isinstance(record, MisplacedRecord):
             raise record.error
         parked, sent = self.parked, len(state.outputs)
+        if turn is not None and identity(record) in self.dropped:
+            logger.warning("%s key %s: %s is dropped, as told", self.source, show_bytes(record.key), turn.what)
+            self._settle(state, record, turn)
+            state.scope.release()
+            return
         if self.condemned and identity(record) in self.condemned:
             self.give_up(state, record, self.condemned[identity(record)], 1, turn)
             # One that stops the partition stays known until all before it is finished.
@@ -140,6 +147,8 @@ class Handling:
         """
         policy: OnError = self.spec.on_error
         if policy.then == "stop":
+            if turn is not None:
+                failed.turn = (self.spec.name, str(identity(record)))
             raise failed
         if policy.then == "park" and self.parked is not None and self.spec.parked is not None:
             # Before all else: it raises where there is no room, and nothing else may have been sent then.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from actors.ports import InputRecord
 
@@ -48,6 +49,10 @@ class Inbox:
         records = self._batches.popleft()
         self.queued -= len(records)
         return records
+
+    def records(self) -> Iterator[InputRecord]:
+        """Give all that waits, and leave it there."""
+        return chain.from_iterable(self._batches)
 
     def clear(self) -> None:
         """Drop all records: they are fetched again."""

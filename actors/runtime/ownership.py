@@ -23,6 +23,7 @@ class Cautions:
     Attributes:
         careful_until: messages before this offset are committed one by one: the broker refused a commit with them.
         careful_turns_s: turns are committed one by one until then, by the monotonic clock.
+        dropped: the ids of turns that stopped the partition, and that an operator gave up.
         condemned: by offset, or a turn's id, why the broker refuses what a message led to.
         sweep_after_s: nothing expired is removed before.
     """
@@ -31,6 +32,7 @@ class Cautions:
     careful_turns_s: float = 0.0
     condemned: dict[str | int, RecordError] = field(default_factory=dict)
     sweep_after_s: float = 0.0
+    dropped: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,7 +40,8 @@ class Ownership:
     """One partition of one actor as its task holds it.
 
     `is_storing` is true while what was committed goes into the stores: they and their positions may disagree then.
-    `commit` is another object from one state to the next.
+    `commit` is another object from one state to the next. `backlog_end` is the input's end as the takeover saw it.
+    `now_ms` is the partition's time as it was last committed, or is about to be.
     """
 
     spec: ActorSpec
@@ -52,6 +55,8 @@ class Ownership:
     state: State = State.FENCING
     epoch: int = 0
     transaction: int = 0
+    backlog_end: int = 0
+    now_ms: int = 0
     failures: int = 0
     is_storing: bool = False
     commit: object = field(default_factory=object)
@@ -95,7 +100,7 @@ class Ownership:
         """Give the offset metadata of the next commit."""
         self.transaction += 1
         finished = encode_finished(progress.next_offset, progress.finished) if progress.finished else ""
-        return CommitMark(self.epoch, self.transaction, uuid.uuid4().hex[:12], finished).encode()
+        return CommitMark(self.epoch, self.transaction, uuid.uuid4().hex[:12], finished, self.now_ms).encode()
 
     async def confirm(self) -> None:
         """Ask whether the partition is still ours. Before fencing it spares the new owner a fence; then it decides.

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Sequence
+from itertools import chain
 
 from actors._core.progress import Progress
 from actors.errors import RecordError
@@ -87,6 +88,10 @@ class ParallelTenure(Tenure):
     def reached(self) -> int:
         """See `Tenure.reached`."""
         return self._progress.reached
+
+    def _backlog_ms(self) -> float:
+        # What is admitted is in front of the timers of its key, also while it waits for one of another key.
+        return self._backlog.lowest_ms(self._admitted, chain(self._pending, self._inbox.records()))
 
     def _admit(self) -> None:
         lanes, progress = self._lanes, self._progress

@@ -99,13 +99,14 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         actor: the actor's name.
-        what: whose line: parked messages, or parked effects of the key.
+        what: whose line: parked messages, or parked effects of the key. "turn": the timer or result of that id, which
+            stopped the partition; its task looks for such commands ahead of all others: see `told_of`.
         command: "retry" hands the line to the handler again, up to the first that fails; "drop" forgets.
         id: which one to drop; None the first, `ALL` all. Of effects only the first of a key is ever parked.
     """
 
     actor: str
-    what: Literal["message", "effect"]
+    what: Literal["message", "effect", "turn"]
     command: Literal["retry", "drop"]
     id: str | None = None
 
@@ -266,6 +267,8 @@ class Parked:
         if command is None:
             return
         key = record.key or b""
+        if command.what == "turn":
+            return
         if command.what == "effect":
             count = self._control_effects(state, key, command)
         elif self._store is None:
@@ -420,6 +423,16 @@ def _lines(overlay: Overlay) -> Iterator[tuple[bytes, int]]:
         last, _ = next(overlay.items(*line_bounds(_LETTER, key), reverse=True))
         yield key, place_of(last)[1] + 1
         _, start = line_bounds(_LETTER, key)
+
+
+def told_of(record: InputRecord, turn: tuple[str, str]) -> str | None:
+    """Return what a control record says is to be done with a turn that stopped its partition, given as (actor, id)."""
+    try:
+        command = msgspec.json.decode(_control(record) or b"", type=Command)
+    except msgspec.MsgspecError:
+        return None
+    is_meant = command.what == "turn" and (command.actor, command.id) == turn
+    return command.command if is_meant else None
 
 
 def _control(record: InputRecord) -> bytes | None:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 import msgspec
 
 from actors.errors import ConfigurationError, ForeignKeyError, ReadOnlyQueryError
-from actors.runtime.context import Context, Store, TaskState, Tools, enter_message
+from actors.runtime.context import Context, Store, TaskState, enter_message
+from actors.runtime.toolbox import Tools
 from actors.runtime.turns import Moment
 from stores._core.overlay import MessageScope, Overlay
 

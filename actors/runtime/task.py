@@ -45,6 +45,7 @@ from actors.runtime.inbox import Inbox
 from actors.runtime.meters import TaskMeters
 from actors.runtime.ownership import Ownership
 from actors.runtime.parallel import ParallelTenure
+from actors.runtime.parked import told_of
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state import Restored
 from actors.runtime.tenure import CAREFUL_TURNS_S, Tenure
@@ -56,7 +57,11 @@ logger = logging.getLogger(__name__)
 
 _READABLE = (State.RUNNING, State.COMMITTING, State.HALTED)
 HALT_REMINDER_S = 60.0
+HALT_LOOK_S = 5.0
+"""How often a task that a timer stopped looks for a command that gives the timer up."""
 PREDECESSOR_REMINDER_S = 10.0
+AHEAD_MS = 5_000
+"""Clocks that differ by less aren't worth a warning."""
 
 
 class Task:
@@ -98,6 +103,7 @@ class Task:
         self._stores: list[Restored] = []
         self._tenure: Tenure | None = None
         self._run_task: asyncio.Task[None] | None = None
+        self._told_until = 0
 
     def __repr__(self) -> str:
         return f"<Task {self.spec.name} {self.source} {self.state.value} epoch {self.epoch}>"
@@ -325,15 +331,48 @@ class Task:
 
     async def _stand_still(self, event: Event, error: ActorsError) -> None:
         """Keep the partition, so that no other worker fails on the same, and say so until somebody acts."""
+        reached = 0 if self._tenure is None else self._tenure.committed_offset
         self._ownership.advance(event)
         self._services.sink.stop_delivery(self.source)
         await self._drop_work()
         self.halted_by = error
         logger.error("actor %s is stopped on %s: %s", self.spec.name, self.source, error, exc_info=error.__cause__)
+        turn = error.turn if isinstance(error, RecordError) else None
+        if turn is not None and await self._is_released(turn, reached):
+            self.halted_by = None
+            self._ownership.advance(Event.UNKNOWN)
+            return
         while not self._inbox.stopping:
             if not await self._inbox.wait(HALT_REMINDER_S):
                 logger.warning("actor %s is still stopped on %s: %s", self.spec.name, self.source, error)
                 await self._look_at_end()
+
+    async def _is_released(self, turn: tuple[str, str], reached: int) -> bool:
+        """Wait until a command says what to do with a turn that stopped the partition; false if the task ends first.
+
+        Nothing of the input is handled meanwhile, so the commands are looked for in what isn't committed of it.
+        """
+        at, reminded_s = max(reached, self._told_until), self._services.clock.monotonic()
+        while not self._inbox.stopping:
+            with contextlib.suppress(TaskError, OSError):
+                end = (await self._services.logs.bounds(self.source)).end
+                self.meters.end_offset = end
+                async for records, until in self._services.logs.read(self.source, at, end):
+                    for record in records:
+                        command = told_of(record, turn)
+                        if command is not None:
+                            self._told_until = record.offset + 1
+                            if command == "drop":
+                                self._ownership.cautions.dropped.add(turn[1])
+                            logger.info("%s: offset %d says %s: going on", self.source, record.offset, command)
+                            return True
+                    at = until
+            await self._inbox.wait(HALT_LOOK_S)
+            now_s = self._services.clock.monotonic()
+            if now_s - reminded_s >= HALT_REMINDER_S:
+                reminded_s = now_s
+                logger.warning("actor %s is still stopped on %s: %s", self.spec.name, self.source, self.halted_by)
+        return False
 
     async def _look_at_end(self) -> None:
         """See how much waits: nothing is fetched of a partition that stands still."""
@@ -374,6 +413,7 @@ class Task:
         self._ownership.advance(Event.CONFIRMED)
         committed = await self._services.group.committed(self.source)
         bounds = await self._services.logs.bounds(self.source)
+        self._ownership.backlog_end = bounds.end
         self.meters.looked(None if committed is None else committed.offset, bounds.end)
         self._ownership.advance(Event.LOOKED)
         if self._services.let_go is not None:
@@ -382,6 +422,7 @@ class Task:
         self._ownership.advance(Event.RESTORED)
         mark = parse_mark(committed.metadata) if committed is not None else None
         finished = set()
+        self._note_time(mark)
         if committed is not None and mark is not None:
             finished = decode_finished(committed.offset, mark.finished)
         facts = InputFacts(
@@ -402,6 +443,19 @@ class Task:
         await self._claim(progress, await self._new_epoch(mark))
         self._ownership.advance(Event.CLAIMED)
         self._begin(progress)
+
+    def _note_time(self, mark: CommitMark | None) -> None:
+        """Go on from the partition's time: an earlier owner's clock may have been ahead of this one."""
+        ownership = self._ownership
+        ownership.now_ms = max(ownership.now_ms, 0 if mark is None else mark.now_ms)
+        ahead_ms = ownership.now_ms - self._services.clock.wall_ms()
+        if ahead_ms >= AHEAD_MS:
+            logger.warning(
+                "%s: the clock of an earlier owner was %.1f s ahead of this worker's: the time of the partition stands "
+                "still until this clock has caught up. Synchronise the workers' clocks",
+                self.source,
+                ahead_ms / 1000,
+            )
 
     async def _restore(self, store: Store[Any, Any]) -> Restored:
         held = await self._services.stores.open(store.name, self.partition)

@@ -30,6 +30,7 @@ from actors._core.lifecycle import Event
 from actors._core.progress import Progress
 from actors.errors import CommitRefusedError, RecordError, RefusedRecordError, RestoreError
 from actors.ports import CommitBatch, InputRecord, Output
+from actors.runtime.backlog import Backlog
 from actors.runtime.context import Context, Store, TaskState, enter_message
 from actors.runtime.expiry import Sweeper
 from actors.runtime.failures import refused, undecodable
@@ -49,6 +50,7 @@ YIELD_EVERY_S = 0.005
 SWEEP_AGAIN_S = 60.0
 CAREFUL_TURNS_S = 30.0
 _offset = attrgetter("offset")
+_ROUNDING_S = 0.001
 _SIZE_MASK = 15
 """How much is held is looked at every 16 messages."""
 
@@ -72,6 +74,7 @@ class Tenure:
         self._stores = list(stores)
         self._placed = None if spec.misplaced is None else PlacedRecords(ownership, progress)
         now_ms = max((held.position.wall_time_ms for held in stores), default=0)
+        now_ms = max(now_ms, ownership.now_ms)
         self._scope = scope = MessageScope(ownership.epoch, progress.reached - 1, now_ms)
         self._overlays: list[tuple[Store[object, object], Overlay]] = [
             (store, Overlay(held.store, scope)) for store, held in zip(spec.stores, stores, strict=True)
@@ -93,8 +96,12 @@ class Tenure:
         self._handling = Handling(
             spec, self._source, tools.parked, self._cautions.condemned, self._is_ending, self._let_pass
         )
+        self._handling.dropped = self._cautions.dropped
         timers = self._messages.tools.timers
         self._saw = None if timers is None else timers.saw
+        self._backlog = Backlog(self._source, ownership.backlog_end, self._position, self._clock)
+        if timers is not None:
+            timers.backlog_ms = self._backlog_ms
         self._batch: Sequence[InputRecord] = ()
         self._counted = self._handled = 0
         self._oldest_s = 0.0
@@ -161,6 +168,12 @@ class Tenure:
         """Whether nothing is left to do now: all is committed, and nothing is due."""
         return self.is_clean and not any(duty.is_busy for duty in self._duties)
 
+    def _position(self) -> int | None:
+        return self._services.sink.position(self._source)
+
+    def _backlog_ms(self) -> float:
+        return self._backlog.lowest_ms(self.next_offset, self._inbox.records())
+
     def _check_doubt(self) -> None:
         doubt, self._inbox.doubt = self._inbox.doubt, None
         if doubt is not None:
@@ -190,11 +203,12 @@ class Tenure:
         return True
 
     async def _idle(self) -> None:
-        refresh_s = self._refreshed_s + self._ownership.settings.checkpoint_refresh_s - self._clock.monotonic()
-        if await self._inbox.wait(min(refresh_s, self._due_in_s())):
+        refresh_s = self._ownership.settings.checkpoint_refresh_s
+        left_s = self._refreshed_s + refresh_s - self._clock.monotonic()
+        if await self._inbox.wait(min(left_s, self._due_in_s())):
             # What runs beside wakes a task too.
             await self._see_to_duties()
-        elif not await self._see_to_duties():
+        elif not await self._see_to_duties() and self._clock.monotonic() >= self._refreshed_s + refresh_s - _ROUNDING_S:
             await self._refresh_checkpoints()
 
     def _due_in_s(self) -> float:
@@ -255,7 +269,7 @@ class Tenure:
         The committed offset moves past what is no record (markers, aborted transactions): else it would lie before the
         log's start when retention has removed them, and look like input that was lost.
         """
-        reached = self._services.sink.position(self._source)
+        reached = self._position()
         if reached is not None and reached > self.next_offset and not self._inbox:
             self._skip_to(reached)
             await self._commit()
@@ -420,6 +434,8 @@ class Tenure:
             await self._commit()
         except CommitRefusedError as error:
             found = refused(self._spec.name, self._source, record, error)
+            if (turn_id := getattr(record, "id", None)) is not None:
+                found.turn = (self._spec.name, turn_id)
             if self._spec.on_error.then != "stop" or self._spec.concurrency > 1:
                 # Its work is dropped with all that isn't committed, so it is given up when its turn comes again; where
                 # keys are handled side by side, the partition stops when all before it is finished.
@@ -455,6 +471,7 @@ class Tenure:
         handled, self._handled = self._handled, 0
         next_offset, progress = self.next_offset, self._progress
         progress.skip_to(next_offset)
+        ownership.now_ms = max(ownership.now_ms, scope.now_ms, messages.tools.latest_ms)
         reached, mark = progress.reached, ownership.mark(progress)
         changelogs = {
             spec.changelogs[store.name].topic: writes

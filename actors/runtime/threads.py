@@ -1,13 +1,15 @@
-"""Blocking store calls off the event loop."""
+"""Blocking calls off the event loop: of stores, which are waited for, and of the user's functions."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import functools
+import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from concurrent.futures import Executor, Future
+from queue import Empty, SimpleQueue
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,12 +31,61 @@ async def finish_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.
         raise
 
 
+class DaemonThreads(Executor):
+    """Up to `count` threads that the interpreter doesn't wait for when it ends.
+
+    A thread can't be stopped. `ThreadPoolExecutor` joins its threads at exit, so that a handler that blocks would hold
+    up the end of a worker that has stopped, has committed and has left its group.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count = count
+        self._name = name
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._started = 0
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run `fn` as soon as a thread is free."""
+        future: Future[T] = Future()
+        self._calls.put((future, functools.partial(fn, *args, **kwargs)))
+        if not self._idle.acquire(blocking=False) and self._started < self._count:
+            threading.Thread(target=self._work, name=f"{self._name}_{self._started}", daemon=True).start()
+            self._started += 1
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the threads as they get free. Never waits; takes no calls afterwards."""
+        while cancel_futures:
+            try:
+                call = self._calls.get_nowait()
+            except Empty:
+                break
+            if call is not None:
+                call[0].cancel()
+        for _ in range(self._started):
+            self._calls.put(None)
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            future, made = call
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = made()
+                except BaseException as error:
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+            del call, future, made
+            self._idle.release()
+
+
 def in_threads(count: int, name: str) -> Callable[[Callable[..., T]], Callable[..., Awaitable[T]]]:
     """Give what makes a plain function one that can be awaited and runs in one of `count` threads of their own.
 
     Not in the event loop's default ones: few as they are, a handler that blocks would hold up commits and takeovers.
     """
-    pool = ThreadPoolExecutor(count, thread_name_prefix=name)
+    pool = DaemonThreads(count, name)
 
     def wrap(function: Callable[..., T]) -> Callable[..., Awaitable[T]]:
         @functools.wraps(function)

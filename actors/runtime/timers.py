@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -39,6 +39,8 @@ from actors.runtime.turns import Moment, Turn, refuse_keyless
 logger = logging.getLogger(__name__)
 
 TURNS_AT_ONCE = 100
+BACKLOG_LOOK_S = 0.1
+"""How often a timer that is due looks whether the input that it waits for has come to its end."""
 LONGEST_NAME_BYTES = 250
 ClockName: TypeAlias = Literal["wall", "stream"]
 
@@ -142,6 +144,8 @@ class Timers:
         self._by_prefix = {index.prefix: index for index in (self._wall, self._stream)}
         self._in_hand: set[bytes] = set()
         self._is_merged_later = False
+        self.backlog_ms: Callable[[], float] = lambda: math.inf
+        """Gives the lowest timestamp of the input that has to be handled before wall-clock timers: see `Backlog`."""
         written = self._merged.get(_STREAM_TIME)
         self._keeps_stream_time = written is not None
         self._stream_ms = self._written_ms = _UNSEEN if written is None else int.from_bytes(written)
@@ -230,8 +234,9 @@ class Timers:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a turn is being made elsewhere: none ever is."""
-        return False
+        """Whether a timer is due that has to wait for input that was there before."""
+        earliest_ms = self._wall.earliest_ms
+        return earliest_ms <= self._now_ms(self._wall) and earliest_ms > self.backlog_ms()
 
     def saw(self, timestamp_ms: int) -> None:
         """Move stream time on: an input record with that timestamp was handled."""
@@ -243,15 +248,20 @@ class Timers:
         if self._stream.earliest_ms <= self._stream_ms:
             return 0.0
         earliest_ms = self._wall.earliest_ms
-        return math.inf if earliest_ms == math.inf else max(0.0, (earliest_ms - self._now_ms(self._wall)) / 1000)
+        if earliest_ms == math.inf:
+            return math.inf
+        wait_s = max(0.0, (earliest_ms - self._now_ms(self._wall)) / 1000)
+        return BACKLOG_LOOK_S if not wait_s and earliest_ms > self.backlog_ms() else wait_s
 
     def take(self) -> Sequence[Turn]:
         """See `Duty.take`: the oldest first, those by the wall clock before those by stream time."""
         turns: list[Turn] = []
         for index in self._by_prefix.values():
-            now_ms = self._now_ms(index)
-            if index.earliest_ms <= now_ms:
-                self._take(index, now_ms, turns)
+            until_ms: float = self._now_ms(index)
+            if index is self._wall and index.earliest_ms <= until_ms:
+                until_ms = min(until_ms, self.backlog_ms())
+            if index.earliest_ms <= until_ms:
+                self._take(index, until_ms, turns)
         return turns
 
     def before_commit(self) -> None:
@@ -284,11 +294,11 @@ class Timers:
 
     # --- turns -----------------------------------------------------------------------------------------------------
 
-    def _take(self, index: _Index, now_ms: int, turns: list[Turn]) -> None:
+    def _take(self, index: _Index, until_ms: float, turns: list[Turn]) -> None:
         for key, _ in self._merged.items(index.start, index.end):
             if key in self._in_hand:
                 continue
-            if _due_ms(key) > now_ms or len(turns) >= TURNS_AT_ONCE:
+            if _due_ms(key) > until_ms or len(turns) >= TURNS_AT_ONCE:
                 index.begins_at(key)
                 return
             self._in_hand.add(key)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from actors.runtime.asks import Asker
-from actors.runtime.context import TaskState, Tools
+from actors.runtime.context import TaskState
 from actors.runtime.effects import Effects
 from actors.runtime.ownership import Ownership
 from actors.runtime.parked import Parked
 from actors.runtime.timers import Timers
+from actors.runtime.toolbox import Tools
 from actors.runtime.turns import Duty
 from stores.ports import PartitionStore
 
@@ -46,6 +47,6 @@ def make_tools(ownership: Ownership, state: TaskState, stores: Sequence[Partitio
     if ownership.services.asks is not None:
         asks = ownership.services.asks
         made.tools.asks = Asker(asks if spec.tracing is None else spec.tracing.asks(asks), clock, spec.name)
-    if spec.parked is not None or spec.effects is not None:
+    if spec.parked is not None or spec.effects is not None or spec.timers is not None:
         made.parked = Parked(spec, state, effects=made.tools.effects)
     return made

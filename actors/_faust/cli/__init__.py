@@ -1,4 +1,4 @@
-"""Commands on Faust's command line: `actors`, `parked …`, `state …`, `locks …`, `config …`.
+"""Commands on Faust's command line: `actors`, `parked …`, `stopped …`, `state …`, `locks …`, `config …`.
 
 session.py   a run of a command: the app, how it speaks, errors as one line
 cluster.py   what the broker knows of the app's tasks
@@ -19,9 +19,11 @@ from actors._faust.cli.actors import actors
 from actors._faust.cli.coordination import config, locks
 from actors._faust.cli.parked import parked
 from actors._faust.cli.state import state
+from actors._faust.cli.stopped import stopped
 
 cli.add_command(actors)
 cli.add_command(config)
 cli.add_command(locks)
 cli.add_command(parked)
+cli.add_command(stopped)
 cli.add_command(state)

@@ -56,7 +56,7 @@ class Errand:
         line = self.line
         told = Command(actor=line.actor, what=line.what, command=command, id=call_id)  # type: ignore[arg-type]
         source = TopicPartition(line.topic, line.partition)
-        offset = await _produce(self.setup, source, line.key, msgspec.json.encode(told))
+        offset = await produce(self.setup, source, line.key, msgspec.json.encode(told))
         while not await self._is_handled(source, offset):
             if time.monotonic() >= self.deadline_s:
                 raise ParkedError(
@@ -79,7 +79,8 @@ class Errand:
         return committed is not None and committed.offset > offset
 
 
-async def _produce(setup: Setup, source: TopicPartition, key: bytes, told: bytes) -> int:
+async def produce(setup: Setup, source: TopicPartition, key: bytes | None, told: bytes) -> int:
+    """Send a control record; return its offset."""
     producer = AIOKafkaProducer(**setup.connection.arguments("parked"), acks="all", enable_idempotence=True)
     with broker_errors(f"sending a command to {source}"):
         try:

@@ -25,6 +25,15 @@ echo = app.topic(f"{NAME}-out", key_type=str, value_type=str)
 last = app.store("last", key_type=str, value_type=str)
 
 
+if "THREADED" in os.environ:
+
+    @app.actor(app.topic(f"{NAME}-threaded", key_type=str, value_type=str), threads=True, concurrency=2)
+    def block(ctx: Context, seconds: str) -> None:
+        """Block a thread."""
+        logging.getLogger(__name__).info("blocks a thread for %s s", seconds)
+        time.sleep(float(seconds))
+
+
 @app.actor(source, stores=[last])
 async def repeat(ctx: Context, value: str) -> None:
     """Echo a message."""

@@ -1,0 +1,54 @@
+"""`faust -A APP stopped retry | drop ACTOR PARTITION ID`: a timer or an effect's result that stopped its partition."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+import click
+import msgspec
+
+from actors._faust.cli.session import Session, with_session
+from actors._faust.parking.errands import produce
+from actors.ports import TopicPartition
+from actors.runtime.parked import Command
+from actors.runtime.task import HALT_LOOK_S
+
+
+@click.group("stopped")
+def stopped() -> None:
+    """Retry or drop the timer or the effect's result that stopped a partition; the error in the log names it."""
+
+
+@stopped.command("retry")
+@click.argument("actor")
+@click.argument("partition", type=click.IntRange(min=0))
+@click.argument("id")
+@with_session
+def retry(session: Session, actor: str, partition: int, id: str) -> None:
+    """Hand the timer or result of ID to its handler again."""
+    _send(session, actor, partition, "retry", id)
+
+
+@stopped.command("drop")
+@click.argument("actor")
+@click.argument("partition", type=click.IntRange(min=0))
+@click.argument("id")
+@with_session
+def drop(session: Session, actor: str, partition: int, id: str) -> None:
+    """Give up the timer or result of ID. A periodic timer goes on with its next time."""
+    _send(session, actor, partition, "drop", id)
+
+
+def _send(session: Session, actor: str, partition: int, command: Literal["retry", "drop"], id: str) -> None:
+    definition = session.app.actors.get(actor)
+    if definition is None:
+        known = ", ".join(sorted(session.app.actors)) or "none"
+        raise click.UsageError(f"app {session.app.conf.id} has no actor {actor!r}. Its actors: {known}")
+    source = TopicPartition(definition.topic_name, partition)
+    told = msgspec.json.encode(Command(actor=actor, what="turn", command=command, id=id))
+    offset = asyncio.run(produce(session.setup, source, None, told))
+    session.say(
+        f"sent to {source} at offset {offset}: the owner looks for it every {HALT_LOOK_S:g} s while {id} stops the "
+        "partition, and passes over it otherwise"
+    )

@@ -1,0 +1,103 @@
+"""A timer that stops its partition, and the commands that try it again or give it up."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from actors import App, Context, EffectCall, HandlerFailedError
+from actors.testing import ActorTestDriver
+
+
+class World:
+    """`orders` sets a timer, or calls an effect, whose handler raises as long as `fails`."""
+
+    def __init__(self, way: str, concurrency: int, every: timedelta | None = None) -> None:
+        self.app = App("halt", broker="kafka://127.0.0.1:1")
+        self.orders = self.app.topic("orders", key_type=str, value_type=str)
+        self.handled: list[str] = []
+        self.fails = True
+        world = self
+
+        @self.app.effect()
+        async def call(call: EffectCall) -> str:
+            return "bad"
+
+        @self.app.actor(self.orders, timers=True, effects=[call], concurrency=concurrency)
+        async def order(ctx: Context, text: str) -> None:
+            if text == "bad" and world.fails:
+                raise ValueError("not now")
+            world.handled.append(text)
+            if text == "set" and way == "timer":
+                ctx.schedule("bad", after=timedelta(seconds=10), every=every, name="t")
+            elif text == "set":
+                ctx.effect(call)
+
+    def halt(self, driver: ActorTestDriver) -> str:
+        """Let it stop its partition; give what the error says is its id."""
+        driver.post(self.orders, key="a", value="set")
+        with pytest.raises(HandlerFailedError, match="faust -A APP stopped drop order 0 ") as caught:
+            driver.advance(20)
+        assert "committed offset" not in str(caught.value)
+        return str(caught.value).split("stopped drop order 0 ")[1].rstrip("`.")
+
+    def tell(self, driver: ActorTestDriver, command: str, id: str) -> None:
+        told = {"actor": "order", "what": "turn", "command": command, "id": id}
+        driver.post(self.orders, value="x", partition=0, headers={"fa-control": json.dumps(told).encode()})
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("way", ["timer", "effect"])
+def test_what_stopped_its_partition_is_dropped_by_a_command_behind_other_input(way: str, concurrency: int) -> None:
+    world = World(way, concurrency)
+    with ActorTestDriver(world.app, partitions=1) as driver:
+        id = world.halt(driver)
+        driver.post(world.orders, key="b", value="behind")
+        world.tell(driver, "drop", "another")
+        world.tell(driver, "drop", id)
+        driver.advance(10, settle=False)
+        driver.settle()
+        assert world.handled == ["set", "behind"]
+        driver.crash(keep_disk=False)
+        driver.advance(100)
+        assert world.handled == ["set", "behind"]
+
+
+def test_a_periodic_timer_goes_on_after_a_firing_that_was_dropped() -> None:
+    world = World("timer", 1, every=timedelta(seconds=60))
+    with ActorTestDriver(world.app, partitions=1) as driver:
+        world.tell(driver, "drop", world.halt(driver))
+        world.fails = False
+        driver.advance(100)
+        assert world.handled == ["set", "bad"]
+
+
+def test_what_stopped_its_partition_is_tried_again_once_for_each_command() -> None:
+    world = World("timer", 1)
+    with ActorTestDriver(world.app, partitions=1) as driver:
+        id = world.halt(driver)
+        world.tell(driver, "retry", id)
+        driver.advance(100, settle=False)
+        assert world.handled == ["set"]
+        world.fails = False
+        driver.advance(100, settle=False)
+        assert world.handled == ["set"]
+        world.tell(driver, "retry", id)
+        driver.advance(100)
+        assert world.handled == ["set", "bad"]
+
+
+def test_a_command_that_came_while_no_worker_ran_counts() -> None:
+    world: Any = World("timer", 1)
+    with ActorTestDriver(world.app, partitions=1) as driver:
+        id = world.halt(driver)
+        driver._kill()
+        driver.post(world.orders, key="b", value="behind")
+        world.tell(driver, "drop", id)
+        driver._run(driver._restart(settle=False))
+        driver.advance(20, settle=False)
+        driver.settle()
+        assert world.handled == ["set", "behind"]
