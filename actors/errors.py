@@ -106,6 +106,7 @@ class RecordError(ActorsError):
     where it is no input record but a timer or the result of an effect.
     """
 
+    is_alone = True
     remedy = "Mend the handler or the record's schema and restart the worker"
 
     def __init__(self, reason: str, *, topic: str, partition: int, offset: int, key: bytes | None) -> None:
@@ -141,7 +142,7 @@ class RecordError(ActorsError):
         return (
             f"{source} offset {self.offset} key {show_bytes(self.key)}: {self.reason}. "
             "The partition is stopped in front of this record and nothing of it was written or sent. "
-            f"{self.remedy}; {give_up}."
+            f"{self.remedy}{f'; {give_up}' if self.is_alone else ''}."
         )
 
 
@@ -155,6 +156,8 @@ class UnreadableRecordError(UndecodableRecordError):
 
 class MisplacedRecordError(RecordError):
     """The record is in another partition than its key's, so that the key would have state in two partitions."""
+
+    is_alone = False
 
 
 class RefusedRecordError(RecordError):

@@ -30,6 +30,7 @@ from actors.errors import (
     ConfigurationError,
     RestoreError,
     UnknownTopicError,
+    UnreadableLogError,
     ViewClosedError,
     ViewFailedError,
 )
@@ -547,7 +548,7 @@ class TopicCopy:
             raise asyncio.CancelledError
 
     def _fail(self, error: Exception) -> None:
-        is_expected = isinstance(error, ConfigurationError)
+        is_expected = isinstance(error, ConfigurationError | UnreadableLogError)
         logger.critical("the view of %s ends: %s", self.topic, error, exc_info=None if is_expected else error)
         self._failure = error
         for task in self._tasks:

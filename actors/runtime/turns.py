@@ -58,7 +58,7 @@ def refuse_keyless(ctx: Context, call: str) -> None:
     Raises:
         UsageError: naming the call.
     """
-    if ctx._record.key is None:
+    if ctx.key is None and ctx._record.key is None:
         raise UsageError(
             f"ctx.{call}(): the message at {ctx.topic}[{ctx.partition}] offset {ctx.offset} has no key, and what comes "
             "of it is a message to its key: use it for messages with a key, or ctx.tell an actor whose messages have "

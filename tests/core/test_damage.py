@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from actors import App, Context
+from actors import App, Context, ViewFailedError
 from actors._core.partitioner import partition_for
+from actors.errors import UnreadableLogError
 from actors.runtime.restore import Restorer
 from actors.testing import ActorTestDriver
+from actors.testing.views import FakeFollowing
 from stores.errors import StoreCorruptedError, StoreError, StoreUnavailableError
 from tests.core.test_views import HOUR_MS, World, changes_of
 
@@ -123,3 +126,27 @@ def test_a_database_that_is_damaged_when_the_view_is_opened_is_built_again(
     with caplog.at_level(logging.WARNING):
         world.run(test())
     assert "t[0]: building the view anew" in caplog.text
+
+
+def test_a_view_whose_topic_cannot_be_read_ends_and_says_why(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    async def polled(*_: object) -> Any:
+        raise UnreadableLogError("t[0]: the records are damaged", source=("t", 0), next_offset=1)
+
+    async def test() -> None:
+        world.put("a", "1", partition=0)
+        async with world.view() as view:
+            assert view.get("a") == "1"
+            monkeypatch.setattr(FakeFollowing, "poll", polled)
+            with pytest.raises(ViewFailedError, match=r"t\[0\]: the records are damaged"):
+                await view.wait_for("b", timeout=timedelta(seconds=30))
+            view.fail(ViewFailedError("t[0]: can't be read"))
+        with pytest.raises(ViewFailedError, match=r"isn't open: t\[0\]: can't be read"):
+            view.get("a")
+        monkeypatch.undo()
+        async with view:
+            assert view.get("a") == "1"
+
+    world.run(test())
+    assert "Traceback" not in caplog.text

@@ -12,6 +12,7 @@ import pytest
 from actors import Actor, App, ConfigurationError, Context, ForeignKeyError, HandlerFailedError, receive
 from actors._core.partitioner import CRC32, MURMUR2, PARTITIONERS
 from actors._core.progress import Progress
+from actors.client import StateClient, _Stores
 from actors.errors import MisplacedRecordError
 from actors.ports import TopicPartition
 from actors.runtime.misplaced import FULL_S, SAMPLE, MisplacedRecord, PlacedRecords
@@ -386,3 +387,15 @@ def test_timers_fire_where_their_key_is(caplog: pytest.LogCaptureFixture) -> Non
         driver.send(topic, key="ada", value="set")
         driver.advance(10)
         assert seen == [(crc32(b"ada") % PARTITIONS, "set"), (crc32(b"ada") % PARTITIONS, "fired")]
+
+
+@pytest.mark.parametrize(
+    ("said", "home"),
+    [("crc32", crc32(b"ada") % 7), ("murmur2", MURMUR2.home(b"ada", 7)), (None, MURMUR2.home(b"ada", 7)), ("f", None)],
+)
+async def test_clients_follow_owners_of_partitioners_that_they_know(said: str | None, home: int | None) -> None:
+    about = {"store": "s", "actor": "a", "placement": "key", "partitions": 7, "keys": "text"}
+    client = StateClient("http://127.0.0.1:1")
+    routes = {("a", number): f"http://127.0.0.1:{number}" for number in range(7)}
+    client._stores = _Stores({"s": about if said is None else {**about, "partitioner": said}}, routes)
+    assert await client._route("s", "ada") == (None if home is None else f"http://127.0.0.1:{home}")

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from actors import App, Context, OnError, UndecodableRecordError
-from actors.errors import UnreadableRecordError
-from actors.ports import InputRecord, Unreadable
+from actors._core.lifecycle import State
+from actors._core.takeover import LogBounds
+from actors._kafka.owners import KafkaOwners, encode_owner
+from actors.coordination import FencedReader, FenceLostError
+from actors.errors import UnreadableLogError, UnreadableRecordError
+from actors.ports import InputRecord, OwnerRecord, TopicPartition, Unreadable
 from actors.runtime.task import Task
 from actors.testing import ActorTestDriver
 from actors.testing.log import StoredRecord
+from actors.testing.ports import FakeLogs
+from actors.testing.views import FakeFollowing
+from tests.core.test_standbys import LOG, ONE, ZERO, standby
+from tests.core.test_standbys import World as Standbys
 
 CONCURRENCY = pytest.mark.parametrize("concurrency", [1, 4])
 
@@ -105,8 +113,92 @@ def test_it_isnt_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
         assert driver.now_s < 1
 
 
-def _types(_: Sequence[InputRecord]) -> None:
-    """Say that an `Unreadable` passes for a record."""
+# --- logs that state is made of ---------------------------------------------------------------------------------------
 
 
-_types([Unreadable(first_offset=0, offset=0, reason="", remedy="")])
+def unreadable_log(source: TopicPartition, next_offset: int = 1) -> UnreadableLogError:
+    return UnreadableLogError(f"{source}: the records are damaged", source=source, next_offset=next_offset)
+
+
+def test_a_changelog_that_cannot_be_read_stops_its_partition_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, read = World(monkeypatch), FakeLogs.read
+
+    async def damaged(logs: FakeLogs, partition: TopicPartition, start: int, end: int) -> Any:
+        if partition == ("shop-counts-changelog", 0):
+            raise unreadable_log(partition)
+        async for chunk in read(logs, partition, start, end):
+            yield chunk
+
+    with ActorTestDriver(world.app, partitions=2) as driver:
+        for number in range(10):
+            driver.send(world.topic, key=f"k{number}", value="1")
+        monkeypatch.setattr(FakeLogs, "read", damaged)
+        driver.crash(keep_disk=False, settle=False)
+        driver.advance(60, settle=False)
+        tasks = {task.partition: task for task in driver._worker.tasks}
+        assert tasks[0].state is State.REFUSED
+        assert "shop-counts-changelog[0]: the records are damaged" in str(tasks[0].halted_by)
+        assert tasks[1].state is State.RUNNING
+
+
+async def test_the_registry_of_owners_is_read_on_behind_them() -> None:
+    class Logs:
+        async def bounds(self, _: TopicPartition) -> LogBounds:
+            return LogBounds(0, 5)
+
+        async def read(self, source: TopicPartition, start: int, end: int) -> Any:
+            if start < 3:
+                yield [owner(start)], start + 1
+                raise unreadable_log(source, 3)
+            yield [owner(start)], end
+
+    def owner(offset: int) -> StoredRecord:
+        made = OwnerRecord(actor=f"a{offset}", partition=0, epoch=1, worker="w", address="", at_ms=0)
+        sent = encode_owner("owners", made)
+        return SimpleNamespace(offset=offset, key=sent.key, value=sent.value)  # type: ignore[return-value]
+
+    owners = KafkaOwners("owners", Logs())  # type: ignore[arg-type]
+    assert [record.actor for record in await owners.all()] == ["a0", "a3"]
+
+
+async def test_a_fenced_reader_does_not_judge_behind_them() -> None:
+    class Following:
+        async def poll(self, _: float) -> Any:
+            raise unreadable_log(TopicPartition("ledger", 0))
+
+        async def close(self) -> None:
+            pass
+
+    reader = FencedReader("127.0.0.1:1", "ledger", partitions=1)
+    reader._logs = reader._following = Following()  # type: ignore[assignment]
+    for _ in range(2):
+        with pytest.raises(FenceLostError, match=r"ledger\[0\]: the records are damaged"):
+            await reader.step()
+    await reader.close()
+
+
+def test_copies_of_other_partitions_are_followed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, poll = Standbys(), FakeFollowing.poll
+    damaged = [True]
+
+    async def polled(following: FakeFollowing, timeout_s: float) -> Any:
+        found = await poll(following, timeout_s)
+        zero = TopicPartition(LOG, 0)
+        if damaged and zero in found:
+            raise unreadable_log(zero)
+        return found
+
+    monkeypatch.setattr(FakeFollowing, "poll", polled)
+
+    async def test() -> None:
+        world.fill(10)
+        world.fill(10, 1)
+        world.copies.assign(standby(ZERO, ONE))
+        await world.until(lambda: world.position(1) == world.end(1))
+        world.fill(5, 1)
+        await world.until(lambda: world.position(1) == world.end(1))
+        damaged.clear()
+        await world.until(lambda: world.position() == world.end())
+
+    world.run(test())
+    world.loop.close()

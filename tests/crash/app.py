@@ -156,7 +156,8 @@ def stamp(call: EffectCall, label: str) -> Done | None:
 
 
 # To stop at a message that is to be refused would end the run; what is skipped and shouldn't be is found missing.
-@app.actor(chores, stores=[kept], timers=True, effects=[post, stamp], on_error=OnError(then="skip"))
+# Ticks go to all partitions.
+@app.actor(chores, stores=[kept], timers=True, effects=[post, stamp], on_error=OnError(then="skip"), misplaced="warn")
 class Chores(Actor[list]):
     """Rings, keeps and acts; its state are the numbers that it was to keep lately."""
 

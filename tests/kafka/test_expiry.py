@@ -8,6 +8,7 @@ from pathlib import Path
 
 import orjson
 
+from actors._core.partitioner import partition_for
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, producing, read_all, send, unique
 
 MODULE = "tests.kafka.apps.visits_app"
@@ -96,10 +97,8 @@ async def test_a_payment_that_comes_twice_is_booked_once_whoever_is_killed(
             return len(await booked()) >= len(amounts)
 
         await eventually(all_booked, what=worker.log)
-        for partition in range(2):
-            await producer.send_and_wait(
-                f"{name}-payments", b"-1", key=b"k", partition=partition, headers=[("payment-id", b"last")]
-            )
+        for key in {partition_for(key, 2): key for key in (b"k%d" % number for number in range(7))}.values():
+            await producer.send_and_wait(f"{name}-payments", b"-1", key=key, headers=[("payment-id", b"last")])
 
         async def last() -> bool:
             return (await booked()).count(-1) == 2

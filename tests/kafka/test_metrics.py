@@ -15,6 +15,7 @@ import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from actors._core.partitioner import partition_for
 from dev.kafka import free_port
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, producing, send, unique
 
@@ -169,8 +170,8 @@ async def test_what_is_put_aside_is_shown(watched: Watched):
 async def test_a_transactions_marker_is_nothing_that_waits(watched: Watched):
     before = await watched.total("records_total")
     async with producing(watched.brokers, transactional_id=unique("metrics")) as producer, producer.transaction():
-        for partition in range(2):
-            await producer.send(f"{watched.name}-in", b"x", b"2", partition=partition)
+        for key in {partition_for(key, 2): key for key in (b"%d" % number for number in range(5, 20))}.values():
+            await producer.send(f"{watched.name}-in", b"x", key)
     await watched.has("records_total", before + 2)
     await watched.has("consumer_lag_records", 0)
 
