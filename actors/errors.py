@@ -102,8 +102,9 @@ class RecordError(ActorsError):
     """An input record can't be handled. It isn't skipped: its partition stops in front of it.
 
     The record is named by `topic`, `partition`, `offset` and `key` (its bytes, or None). `is_passed` says whether
-    records behind it are finished, as with key-parallel handlers; `remedy` is what to do about it. `turn` is (actor, id)
-    where it is no input record but a timer or the result of an effect.
+    records behind it are finished, as with key-parallel handlers; `remedy` is what to do about it, and `is_alone`
+    whether it helps to give this one record up. `turn` is (actor, id) where it is no input record but a timer or the
+    result of an effect.
     """
 
     is_alone = True
