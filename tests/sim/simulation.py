@@ -120,6 +120,7 @@ def simulate(
 ) -> Report:
     """Run a seed and report, whatever happens. `faults` restricts it to these kinds."""
     loop = VirtualLoop()
+    features = completed(features)
     simulation = Simulation(loop, seed, faults, features, print_trace=print_trace, check_phases=check_phases)
     loop.set_exception_handler(simulation.on_exception)
     with _logs_to(simulation.audit), simulation.small_limits(), warnings.catch_warnings():
@@ -173,7 +174,6 @@ class Simulation:
         cluster = SimKafka(app.GROUP, rebalance_s=8.0, marker_s=lambda: random.uniform(0.0005, 0.005))
         self._bad_inputs = Random(f"{seed} bad inputs")
         has_zombies = self._bad_inputs.random() < 0.5
-        features = completed(features)
         if "park" in features and "at_least_once" in features:
             # A zombie's place in a line may be another message's: nothing can be said of such a run.
             has_zombies = False
