@@ -34,6 +34,11 @@ class Files:
     unsettled: int = 0
     opened_by: DiskStore | None = None
 
+    def check(self) -> None:
+        """Raise `StoreCorruptedError` if they are damaged."""
+        if self.is_damaged:
+            raise StoreCorruptedError(Path(f"{self.store}-{self.partition}"), "damaged by the simulation")
+
     def lose(self, count: int) -> None:
         """Fall back by `count` checkpoints."""
         for _ in range(count):
@@ -47,11 +52,13 @@ class Disk:
     Attributes:
         is_full: writes are refused while it is true.
         on_write: called after each write with the kind ("apply", "load", "seed" or "wipe") and the files.
+        on_delete: called with the files when a store is deleted.
     """
 
     def __init__(self) -> None:
         self.is_full = False
         self.on_write: Callable[[str, Files], None] | None = None
+        self.on_delete: Callable[[Files], None] | None = None
         self._files: dict[tuple[str, int], Files] = {}
 
     def files(self) -> list[Files]:
@@ -82,15 +89,16 @@ class Disk:
         holder = files.opened_by
         if holder is not None and not holder.is_closed:
             raise StoreLockedError(f"store {store}[{partition}] is open")
-        if files.is_damaged:
-            raise StoreCorruptedError(Path(f"{store}-{partition}"), "damaged by the simulation")
+        files.check()
         if files.position is None:
             files.data.clear()
         files.opened_by = DiskStore(self, files, process)
         return files.opened_by
 
     def _delete(self, store: str, partition: int) -> None:
-        self._files.pop((store, partition), None)
+        files = self._files.pop((store, partition), None)
+        if files is not None and self.on_delete is not None:
+            self.on_delete(files)
 
 
 class DiskStore:
@@ -118,6 +126,7 @@ class DiskStore:
     def get(self, key: bytes) -> bytes | None:
         """See `stores.ports.PartitionReader.get`."""
         self._check_open()
+        self._files.check()
         return self._files.data.get(key)
 
     def scan(
@@ -125,6 +134,7 @@ class DiskStore:
     ) -> Iterator[tuple[bytes, bytes]]:
         """See `stores.ports.PartitionReader.scan`."""
         self._check_open()
+        self._files.check()
         data = self._files.data
         keys = [key for key in data if (start is None or key >= start) and (end is None or key < end)]
         return iter([(key, data[key]) for key in sorted(keys, reverse=reverse)])
@@ -186,6 +196,7 @@ class DiskStore:
     def _begin(self, kind: str) -> None:
         self._check_open()
         self._process.reach_now(f"{kind} to write")
+        self._files.check()
         if self._disk.is_full:
             raise StoreUnavailableError(f"{self}: no space left on the simulated disk")
 

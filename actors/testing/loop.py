@@ -123,10 +123,15 @@ class Process:
     def reap(self) -> None:
         """Free the tasks of a dead process, after the loop was closed. Their `finally` blocks run in here."""
         self._is_reaped = True
-        for task in self._tasks:
-            if not task.done():
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-                _close(task.get_coro())
+        # What a `finally` block starts is closed by `create_task`: without a loop it would be garbage that warns.
+        asyncio._set_running_loop(self._loop)
+        try:
+            for task in self._tasks:
+                if not task.done():
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    _close(task.get_coro())
+        finally:
+            asyncio._set_running_loop(None)
         self._tasks.clear()
         self._parked.clear()
 
@@ -272,6 +277,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> Any:
         """See `asyncio.AbstractEventLoop.create_task`."""
+        if self.is_closed():
+            coro.close()
         task: asyncio.Task[Any] = super().create_task(coro, name=name, context=context)
         owner = _process.get() if context is None else context.get(_process)
         if owner is not None:

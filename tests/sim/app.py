@@ -30,8 +30,12 @@ SHOWN = 20
 """How much of a result is echoed, so that a large value is large once."""
 POISON = ("1", "11", "01", "1011", "x", "x", "c")
 CONTROL_HEADER = "fa-control"
-MODEL_OPERATIONS = frozenset(("later", "unlater", "call", "brief", "peek", "unbrief", "doomed"))
+MODEL_OPERATIONS = frozenset(
+    ("later", "unlater", "call", "brief", "peek", "unbrief", "doomed", "ask", "visit", "leave", "look")
+)
 """The operations of the model's parts: the echo tells nothing of what they did (see `tests.sim.part`)."""
+SILENT = frozenset(("book", "once"))
+"""Operations whose inputs may come again and are skipped then: they aren't echoed."""
 UNDECODABLE = ((b"k0", b"\xff"), (None, b"count:0"), (b"k0", None))
 
 
@@ -136,7 +140,7 @@ class Expected:
         return {key: str(value).encode() for key, value in getattr(self, store).items()}
 
     def process(self, record: StoredRecord) -> None:
-        if is_control(record):
+        if is_control(record) or operation_of(record) in SILENT:
             return
         if not is_decodable(record):
             self.echo.append((b"", b"%d can't be handled" % record.offset))
@@ -186,7 +190,7 @@ def is_control(record: StoredRecord) -> bool:
 
 
 def owes_echo(record: StoredRecord) -> bool:
-    return is_decodable(record) and not is_control(record)
+    return is_decodable(record) and not is_control(record) and operation_of(record) not in SILENT
 
 
 def operation_of(record: StoredRecord) -> str:

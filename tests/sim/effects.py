@@ -171,7 +171,7 @@ class EffectsPart(Part):
             if number % 5 == 0 and self.is_first_attempt(ctx.partition, ctx.offset):
                 ctx.effect(self._function(GARBAGE_NUMBER), GARBAGE_NUMBER)
                 self.fail_with_garbage(ctx)
-            self._ask(ctx, number)
+            self.call(ctx, number)
 
         return {"call": call}
 
@@ -183,11 +183,12 @@ class EffectsPart(Part):
                 self.fail_with_garbage(ctx)
             ctx.send(TOPIC, key=ctx.key, value=f"done {number} {id}")
             if number % 6 == 0:
-                self._ask(ctx, number + CHAINED)
+                self.call(ctx, number + CHAINED)
 
         return {"done": done}
 
-    def _ask(self, ctx: Context, number: int) -> None:
+    def call(self, ctx: Context, number: int) -> None:
+        """Ask for a call; those with the same number have ids of their own."""
         id = ctx.effect(self._function(number), number)
         ctx.send(TOPIC, key=ctx.key, value=f"asked {number} {id}")
 
@@ -228,10 +229,14 @@ class EffectsPart(Part):
     def _check_lines(self, partition: int) -> Iterator[str]:
         lines: defaultdict[bytes, list[tuple[int, str]]] = defaultdict(list)
         done: set[str] = set()
+        asked_once: set[str] = set()
         for key, (what, number, id) in self.events(TOPIC, partition):
             self.count(f"effect {what}")
             line = lines[key]
             if what == "asked":
+                if id in asked_once and self.is_exact and "operator" not in self.world.features:
+                    yield f"effects: {number} of {key} was asked for as {id}, and so was another call"
+                asked_once.add(id)
                 line.append((int(number), id))
                 continue
             done.add(id)

@@ -17,7 +17,7 @@ from actors.runtime.context import Context
 from actors.runtime.outputs import OutputTopic
 from actors.runtime.publishing import Publication, PublishedStore
 from tests.sim import app
-from tests.sim.part import Host, Operation, Part, Stores
+from tests.sim.part import Host, Operation, Part, Stores, now_ms_of
 
 STORE = "briefs"
 TOPIC = "expired"
@@ -72,18 +72,18 @@ class ExpiryPart(Part):
 
         async def brief(ctx: Context, argument: str) -> None:
             life = timedelta(seconds=float(argument))
-            due_ms = _now_ms(ctx) + life // timedelta(milliseconds=1)
+            due_ms = now_ms_of(ctx) + life // timedelta(milliseconds=1)
             store.set(ctx.key, str(ctx.offset), ttl=life)
             ctx.send(TOPIC, key=ctx.key, value=f"set {ctx.offset} {due_ms}")
 
         async def peek(ctx: Context, _: str) -> None:
-            ctx.send(TOPIC, key=ctx.key, value=f"saw {store.get(ctx.key)} {_now_ms(ctx)}")
+            ctx.send(TOPIC, key=ctx.key, value=f"saw {store.get(ctx.key)} {now_ms_of(ctx)}")
 
         async def unbrief(ctx: Context, _: str) -> None:
             value = store.get(ctx.key)
             if store.delete(ctx.key) is not (value is not None):
                 self.world.audit.violated(f"expiry: {ctx.key} had {value}, and its removal said otherwise")
-            ctx.send(TOPIC, key=ctx.key, value=f"deleted {value} {_now_ms(ctx)}")
+            ctx.send(TOPIC, key=ctx.key, value=f"deleted {value} {now_ms_of(ctx)}")
 
         return {"brief": brief, "peek": peek, "unbrief": unbrief}
 
@@ -155,11 +155,3 @@ class _Value:
 
     def read(self, now_ms: int) -> str:
         return self.text if now_ms < self.due_ms else "None"
-
-
-def _now_ms(ctx: Context) -> int:
-    """Give the time by which keys expire for a message: it is read once for a run of them."""
-    state = ctx._state
-    if state is None:
-        raise AssertionError("called while the message is handled")
-    return state.scope.now_ms

@@ -3,41 +3,65 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import timedelta
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors._core.policy import OnError
 from actors.runtime.context import Context
+from actors.testing import Process
 from tests.sim import app
+from tests.sim.asks import AsksPart
+from tests.sim.dedupe import DedupePart
 from tests.sim.effects import EffectsPart
 from tests.sim.expiry import ExpiryPart
 from tests.sim.park import ParkPart
 from tests.sim.part import Host, Part, Stores
+from tests.sim.sessions import SessionsPart
 from tests.sim.timers import TimersPart
+from tests.sim.views import ViewsPart
 
 if TYPE_CHECKING:
-    from tests.sim.node import World
+    from tests.sim.node import Node, World
 
-PARTS = (TimersPart, EffectsPart, ExpiryPart, ParkPart)
+P = TypeVar("P", bound=Part)
+
+PARTS = (TimersPart, EffectsPart, ExpiryPart, ParkPart, SessionsPart, DedupePart, ViewsPart, AsksPart)
 NOT_WITH_PARK = frozenset(("poison", "refused", "operator"))
 """What stops a partition, or goes back in it, where parking goes on."""
-ODDS = {"parallel": 0.4, "timers": 0.25, "effects": 0.25, "expiry": 0.2, "park": 0.2}
-FLAKY = frozenset(("timers", "effects"))
+ODDS = {
+    "parallel": 0.4,
+    "timers": 0.25,
+    "effects": 0.25,
+    "expiry": 0.2,
+    "park": 0.2,
+    "asks": 0.2,
+    "sessions": 0.15,
+    "dedupe": 0.15,
+    "views": 0.1,
+}
+FLAKY = frozenset(("timers", "effects", "asks", "sessions", "dedupe"))
+NEEDED = {"asks": ("parallel",)}
+"""What a part can't be without."""
 
 
 def drawn(seed: int, others: Collection[str]) -> list[str]:
     """Give what a seed has of the model, each drawn apart from all else."""
     found = [name for name, odds in ODDS.items() if Random(f"{seed} {name}").random() < odds]
-    return [name for name in found if name != "park" or NOT_WITH_PARK.isdisjoint(others)]
+    return [name for name in completed(found) if name != "park" or NOT_WITH_PARK.isdisjoint(others)]
+
+
+def completed(features: Collection[str]) -> list[str]:
+    """Give the features with those that they need."""
+    return list(dict.fromkeys([*features, *(need for name in features for need in NEEDED.get(name, ()))]))
 
 
 class Model:
     """The parts of one run.
 
     Attributes:
-        stores, topics: what the parts need, by name.
+        stores, topics, compacted: what the parts need, by name.
     """
 
     def __init__(self, seed: int, features: Collection[str]) -> None:
@@ -45,6 +69,7 @@ class Model:
         self.parts: list[Part] = [part(seed) for part in PARTS if part.name in features]
         self.stores = tuple(store for part in self.parts for store in part.stores)
         self.topics = tuple(topic for part in self.parts for topic in part.topics)
+        self.compacted = tuple(topic for part in self.parts for topic in part.compacted)
 
     def join(self, world: World) -> None:
         """Know the world; called once, when there is one."""
@@ -54,27 +79,46 @@ class Model:
     def extended(self, host: Host, stores: Stores, handler: Any) -> tuple[Stores, Any, dict[str, Any]]:
         """Give the stores, the handler and what else `ActorSpec` needs, with all parts in a process."""
         operations, messages, declared = {}, {}, dict[str, Any]()
+        made: list[tuple[Part, Stores]] = []
         for part in self.parts:
             if part.name in FLAKY:
                 # What fails the first time is tried again, except where it is parked.
                 declared.setdefault("on_error", OnError(retries=1, first_wait=timedelta(seconds=0.1)))
             own = part.make_stores()
+            made.append((part, own))
             stores += own
             operations.update(part.operations(host, own))
             messages.update(part.messages(host))
             declared.update(part.declared(host, own))
 
-        async def handle(ctx: Context, value: str) -> None:
+        async def handle(ctx: Context, value: str) -> Any:
             operation, _, argument = value.partition(":")
             if operation in messages:
-                await messages[operation](ctx, argument)
-            elif operation in operations:
-                await operations[operation](ctx, argument)
+                return await messages[operation](ctx, argument)
+            if operation not in operations:
+                return await handler(ctx, value)
+            result = await operations[operation](ctx, argument)
+            if operation not in app.SILENT:
                 ctx.send(app.ECHO, key=ctx.key, value=f"{ctx.offset} {value} {operation}")
-            else:
-                await handler(ctx, value)
+            return result
 
-        return stores, handle if self.parts else handler, declared
+        whole = handle if self.parts else handler
+        for part, own in made:
+            whole = part.around(whole, own)
+        return stores, whole, declared
+
+    async def open(self, node: Node, process: Process) -> None:
+        """Start what the parts have in a process beside its worker."""
+        for part in self.parts:
+            await part.open(node, process)
+
+    def faults(self, nodes: Sequence[Node]) -> Iterator[Callable[[], float | None]]:
+        for part in self.parts:
+            yield from part.faults(nodes)
+
+    def part(self, kind: type[P]) -> P | None:
+        """Give the part of that kind, if the run has it."""
+        return next((part for part in self.parts if isinstance(part, kind)), None)
 
     @contextlib.contextmanager
     def small_limits(self) -> Iterator[None]:

@@ -41,6 +41,7 @@ from actors.testing import (
 from actors.testing.disk import Files
 from actors.testing.loop import current_process
 from tests.sim import app
+from tests.sim.asks import AsksPart
 from tests.sim.audit import Audit, WatchedGroup, WatchedLog
 from tests.sim.copies import NodeCopies, writes_copy
 from tests.sim.model import Model
@@ -125,8 +126,13 @@ class Node:
 
     def _machine(self, world: World) -> Disk:
         disk = Disk()
-        disk.on_write = self._written
+        disk.on_write, disk.on_delete = self._written, self._deleted
         return disk
+
+    def _deleted(self, files: Files) -> None:
+        if not files.is_damaged:
+            where = f"{self.name} {files.store}[{files.partition}]"
+            self._world.audit.violated(f"kept: {where} is deleted, and there was nothing wrong with it")
 
     def _written(self, kind: str, files: Files) -> None:
         """Have a write looked at. A copy on its way is like a restore: compaction took what came in between."""
@@ -204,6 +210,7 @@ class Node:
         stores = self.disk.cache(process)
         for files in self.disk.files():
             await stores.open(files.store, files.partition)
+        await world.model.open(self, process)
         logs = FakeLogs(world.cluster, world.network, chunk_records=world.chunk_records)
 
         def failed(error: BaseException) -> None:
@@ -270,7 +277,7 @@ class Node:
     def _services(
         self, logs: FakeLogs, restorer: Restorer, stores: StoreCache, sink: LateSource, copies: NodeCopies
     ) -> TaskServices:
-        world = self._world
+        world, asks = self._world, self._world.model.part(AsksPart)
         return TaskServices(
             group=WatchedGroup(FakeGroupView(world.cluster, world.network), world.audit),
             logs=logs,
@@ -279,8 +286,9 @@ class Node:
             stores=stores,
             sink=sink,
             clock=self.clock,
-            resolve_output=lambda topic: OutputTopic(topic, str.encode, str.encode, 1_000_000),
+            resolve_output=_plain_topic if asks is None else asks.resolve,
             encode_owner=lambda record: encode_owner(app.OWNERS, record),
+            asks=None if asks is None else asks.carrier(),
             let_go=copies.let_go,
         )
 
@@ -320,6 +328,10 @@ class Node:
                 commit_deadline_s=world.commit_deadline_s,
             )
         return WatchedLog(log, world.audit, identity)
+
+
+def _plain_topic(topic: str) -> OutputTopic:
+    return OutputTopic(topic, str.encode, str.encode, 1_000_000)
 
 
 def _on_disk(stores: StoreCache) -> dict[TopicPartition, int]:

@@ -14,7 +14,6 @@ from actors.testing import RefusedError
 from actors.testing.network import retried
 from tests.sim import app
 from tests.sim.node import Node, World
-from tests.sim.park import ParkPart
 
 STOP_S = 15.0
 EMPTY_S = 60.0
@@ -48,9 +47,7 @@ class Operator:
             yield self.deploy
         if "refused" in features:
             yield self.limit_records
-        for part in self._world.model.parts:
-            if isinstance(part, ParkPart):
-                yield part.retry_some
+        yield from self._world.model.faults(self._nodes)
 
     def interrupt(self) -> None:
         """Drop what is being done; a worker that is half stopped wouldn't come back by itself."""

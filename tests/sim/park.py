@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors._core.keys import place_of
 from actors._core.policy import OnError
@@ -16,6 +16,9 @@ from actors.runtime.context import Context
 from actors.runtime.outputs import ATTEMPTS_HEADER, ORIGIN_HEADER, OutputTopic
 from tests.sim import app
 from tests.sim.part import Host, Operation, Part, Stores
+
+if TYPE_CHECKING:
+    from tests.sim.node import Node
 
 STORE = app.PARKED
 TOPIC = "dead-letters"
@@ -69,6 +72,9 @@ class ParkPart(Part):
         return {"doomed": doomed}
 
     # --- the end ---------------------------------------------------------------------------------------------------
+
+    def faults(self, nodes: Sequence[Node]) -> Iterator[Callable[[], float | None]]:
+        return iter((self.retry_some,))
 
     def retry_some(self) -> None:
         """Somebody has the line of a key tried again, whether or not there is one."""
@@ -131,7 +137,7 @@ class ParkPart(Part):
     @property
     def _is_alone(self) -> bool:
         """Whether nothing else can fail so often that it is parked."""
-        return self._retries > 0 or self.world.features.isdisjoint(("timers", "effects"))
+        return self._retries > 0 or self.world.features.isdisjoint(("timers", "effects", "asks", "sessions", "dedupe"))
 
     def _letters(self, partition: int) -> list[Any]:
         log = self.world.cluster.log(TopicPartition(TOPIC, partition))

@@ -8,7 +8,7 @@ what the handler said about each step: events in a topic of the part, sent in th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from types import ModuleType
@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from actors.ports import Clock, TopicPartition
 from actors.runtime.context import Context, Store
-from actors.testing import StoredRecord, fold
+from actors.testing import Process, StoredRecord, fold
 from actors.testing.cluster import EPOCH_MS
 from tests.sim import app
 
 if TYPE_CHECKING:
-    from tests.sim.node import World
+    from tests.sim.node import Node, World
 
-Operation = Callable[[Context, str], Awaitable[None]]
+Operation = Callable[[Context, str], Awaitable[Any]]
+Handler = Callable[[Context, str], Awaitable[Any]]
 Stores = tuple[Store[Any, Any], ...]
 
 
@@ -40,7 +41,7 @@ class Part:
 
     Attributes:
         name: the feature.
-        stores, topics: what it needs, by name.
+        stores, topics, compacted: what it needs, by name; `compacted` are topics too.
         limits: limits of the product that are drawn anew for the run: module, name, choices.
         counts: how many inputs it may have.
     """
@@ -48,6 +49,7 @@ class Part:
     name = ""
     stores: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
+    compacted: tuple[str, ...] = ()
     limits: tuple[tuple[ModuleType, str, tuple[float, ...]], ...] = ()
     counts: tuple[int, ...] = (8, 20, 40)
 
@@ -71,12 +73,23 @@ class Part:
         """Give what the handler does for messages that aren't inputs."""
         return {}
 
+    def around(self, handler: Handler, stores: Stores) -> Handler:
+        """Give the handler with what the feature puts around it; that of an earlier part is inside."""
+        return handler
+
     def make_stores(self) -> Stores:
         return tuple(raw_store(name) for name in self.stores)
 
     def declared(self, host: Host, stores: Stores) -> dict[str, Any]:
         """Give the arguments of `ActorSpec`."""
         return {}
+
+    async def open(self, node: Node, process: Process) -> None:
+        """Start what runs in a process beside its worker."""
+
+    def faults(self, nodes: Sequence[Node]) -> Iterator[Callable[[], float | None]]:
+        """Give the faults that come with the feature."""
+        return iter(())
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -117,9 +130,13 @@ class Part:
         """Give a time that no clock has come to yet."""
         return self.now_ms() + self.world.clock_ahead_ms + 1
 
+    def attempt(self, *identity: object) -> int:
+        """Count an attempt at something, and give how many there were."""
+        self._attempts[identity] += 1
+        return self._attempts[identity]
+
     def is_first_attempt(self, *identity: object) -> bool:
-        self._attempts[self.name, *identity] += 1
-        return self._attempts[self.name, *identity] == 1
+        return self.attempt(*identity) == 1
 
     def fail_with_garbage(self, ctx: Context) -> None:
         """Raise after something was sent that must not be there."""
@@ -154,6 +171,14 @@ class Part:
         """Give the highest timestamp of an input that was processed, up to an offset."""
         found = (r.timestamp for r in self.inputs(partition) if offset is None or r.offset <= offset)
         return max(found, default=0)
+
+
+def now_ms_of(ctx: Context) -> int:
+    """Give the time by which keys expire for a message: it is read once for a run of them."""
+    state = ctx._state
+    if state is None:
+        raise AssertionError("called while the message is handled")
+    return state.scope.now_ms
 
 
 def raw_store(name: str) -> Store[bytes, bytes]:

@@ -13,6 +13,10 @@ About half of the runs have features beside faults:
     effects         it asks for calls outside
     expiry          some of its values expire
     park            messages that can't be handled are put aside
+    sessions        the states of a class actor expire, its hook may fail
+    dedupe          messages with an id that was seen are skipped
+    views           handlers read a view; its database is damaged while it is open, or one of the task's
+    asks            handlers ask another key of the actor, several at a time; comes with `parallel`
     standbys        workers keep copies of each other's partitions; in runs of their own
 
 With the first four of them partitions may stand still after the last fault: each has to do so for its own reason and
@@ -41,7 +45,7 @@ from actors.testing import Network, SimKafka, StuckError, VirtualLoop, fold
 from tests.sim import app
 from tests.sim.audit import Audit
 from tests.sim.inputs import Inputs
-from tests.sim.model import ODDS, Model, drawn
+from tests.sim.model import ODDS, Model, completed, drawn
 from tests.sim.nemesis import Nemesis
 from tests.sim.node import DELETE_RETENTION_MS, Node, World
 from tests.sim.operator import Operator
@@ -117,6 +121,7 @@ def simulate(
 ) -> Report:
     """Run a seed and report, whatever happens. `faults` restricts it to these kinds."""
     loop = VirtualLoop()
+    features = completed(features)
     simulation = Simulation(loop, seed, faults, features, print_trace=print_trace, check_phases=check_phases)
     loop.set_exception_handler(simulation.on_exception)
     with _logs_to(simulation.audit), simulation.small_limits(), warnings.catch_warnings():
@@ -229,10 +234,8 @@ class Simulation:
         for topic in (app.ECHO, *self._model.topics):
             cluster.make_topic(topic, partitions)
         cluster.make_topic(app.OWNERS, 1, is_compacted=True, delete_retention_ms=DELETE_RETENTION_MS)
-        for store in self._world.stores:
-            cluster.make_topic(
-                app.changelog(store), partitions, is_compacted=True, delete_retention_ms=DELETE_RETENTION_MS
-            )
+        for topic in (*map(app.changelog, self._world.stores), *self._model.compacted):
+            cluster.make_topic(topic, partitions, is_compacted=True, delete_retention_ms=DELETE_RETENTION_MS)
 
     @contextlib.contextmanager
     def small_limits(self) -> Iterator[None]:

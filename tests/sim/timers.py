@@ -1,16 +1,18 @@
-"""Durable timers: each one fires once, or is cancelled, and not before its time."""
+"""Durable timers: each one fires once, or is cancelled, and not before its time; each firing has an id of its own."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from actors.runtime import timers
 from actors.runtime.context import Context
 from tests.sim import app
+from tests.sim.asks import AsksPart
+from tests.sim.effects import EffectsPart
 from tests.sim.part import Host, Operation, Part, Stores
 
 STORE = TOPIC = "timers"
@@ -18,6 +20,13 @@ NAMES = ("a", "b", "c")
 WAITS_S = (0.0, 0.05, 0.5, 3.0, 10.0, 30.0)
 PERIODS_S = (0.3, 2.0, 7.0)
 WALL_INDEX, STREAM_INDEX = b"w", b"s"
+AGAIN, SOON = "again", "soon"
+"""What fires sets its timer again, for the moment for which it was due or for now; the digit behind is how often."""
+MOMENT_EFFECTS = 50_000
+"""Where the numbers of the effects that these ask for begin."""
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class TimersPart(Part):
@@ -36,7 +45,9 @@ class TimersPart(Part):
         clock = random.choice(("wall", "wall", "wall", "stream"))
         # Where nothing is handled that could end them, they aren't to be many.
         every_s = random.choice((0, 0, 0, random.choice(PERIODS_S[-1:] if self.is_parking else PERIODS_S)))
-        kind = random.choice(("plain", "plain", "flaky", "chain", "slow"))
+        kind = random.choice(("plain", "plain", "flaky", "chain", "slow", f"{AGAIN}2", f"{SOON}2"))
+        if kind[:-1] in (AGAIN, SOON):
+            every_s = 0
         return f"later:{name},{clock},{random.choice(WAITS_S)},{every_s},{random.randint(1, 4)},{kind}"
 
     def declared(self, host: Host, stores: Stores) -> dict[str, Any]:
@@ -69,15 +80,37 @@ class TimersPart(Part):
             if kind == "flaky" and self.is_first_attempt(ctx.partition, ctx.key, name, due_ms):
                 ctx.schedule(app.GARBAGE, after=timedelta(0), name=name)
                 self.fail_with_garbage(ctx)
-            ctx.send(TOPIC, key=ctx.key, value=f"fired {name} {origin} {due_ms} {self.latest_ms()} {ctx.offset}")
-            if int(until_ms) and due_ms >= int(until_ms):
+            fired = f"fired {name} {origin} {due_ms} {self.latest_ms()} {ctx.offset} {ctx.message_id}"
+            ctx.send(TOPIC, key=ctx.key, value=fired)
+            if kind[:-1] in (AGAIN, SOON):
+                await self._fire_again(ctx, host, name, kind, origin)
+            elif int(until_ms) and due_ms >= int(until_ms):
                 self._cancel(ctx, name)
             elif kind == "chain" and not int(until_ms):
                 self._schedule(ctx, host, (name, "wall", 1.0, 0), f"fire:{name},0,plain,{ctx.message_id}")
 
         return {"fire": fire}
 
-    def _schedule(self, ctx: Context, host: Host, when: tuple[str, str, float, int], message: str) -> None:
+    async def _fire_again(self, ctx: Context, host: Host, name: str, kind: str, origin: str) -> None:
+        """Set the timer again while it is to be, and do what a repeat of the same firing would be no more than once."""
+        left = int(kind[-1])
+        asks, effects = self.world.model.part(AsksPart), self.world.model.part(EffectsPart)
+        if asks is not None:
+            await asks.ask_once(ctx, f"{origin}#{left}", f"fire-{origin}")
+        if effects is not None:
+            effects.call(ctx, MOMENT_EFFECTS + int(origin.rpartition("-")[2]))
+        if left:
+            again = f"fire:{name},0,{kind[:-1]}{left - 1},{origin}"
+            if kind[:-1] == SOON:
+                self._schedule(ctx, host, (name, "wall", 0.0, 0), again, origin)
+            else:
+                ctx.schedule(again, at=_EPOCH + timedelta(milliseconds=ctx.timestamp_ms), name=name)
+                when = f"wall {ctx.timestamp_ms} {ctx.timestamp_ms} 0 {self.latest_ms()}"
+                ctx.send(TOPIC, key=ctx.key, value=f"scheduled {name} {origin} {when}")
+
+    def _schedule(
+        self, ctx: Context, host: Host, when: tuple[str, str, float, int], message: str, origin: str | None = None
+    ) -> None:
         name, clock, wait_s, every_ms = when
         wait_ms = int(wait_s * 1000)
         least_ms = (host.clock.wall_ms() if clock == "wall" else ctx.timestamp_ms) + wait_ms
@@ -89,7 +122,7 @@ class TimersPart(Part):
             stream_time=clock == "stream",
         )
         most_ms = self.latest_ms() + wait_ms
-        text = f"scheduled {name} {ctx.message_id} {clock} {least_ms} {most_ms} {every_ms} {self.latest_ms()}"
+        text = f"scheduled {name} {origin or ctx.message_id} {clock} {least_ms} {most_ms} {every_ms} {self.latest_ms()}"
         ctx.send(TOPIC, key=ctx.key, value=text)
 
     def _cancel(self, ctx: Context, name: str) -> None:
@@ -160,6 +193,7 @@ class _Book:
         self._part = part
         self._partition = partition
         self._set: dict[tuple[bytes, str], _Timer] = {}
+        self._ids: dict[str, tuple[bytes, str]] = {}
         # What came due while its key's messages waited may be replaced or cancelled before its message's turn comes.
         self._in_hand: defaultdict[tuple[bytes, str], list[_Timer]] = defaultdict(list)
 
@@ -177,7 +211,8 @@ class _Book:
             self._replace(name, int(times[3]))
             self._set[name] = _Timer(origin, clock, *map(int, times[:3]))
         elif what == "fired":
-            self._fire(name, numbers[0], *map(int, numbers[1:]))
+            self._fire(name, numbers[0], *map(int, numbers[1:4]))
+            self._identify(name, numbers[4])
         elif what == "cancelled":
             if name not in self._set:
                 self._say(name, "was cancelled, and wasn't there")
@@ -206,6 +241,11 @@ class _Book:
             latest_ms = self._part.latest_input(self._partition, None if self._part.is_parking else offset)
         if due_ms > latest_ms:
             self._say(name, f"is due at {due_ms}, and fired before {latest_ms} by its clock, the {timer.clock}'s")
+
+    def _identify(self, name: tuple[bytes, str], id: str) -> None:
+        if id in self._ids:
+            self._say(name, f"fired as {id}, and {self._ids[id]} had fired as that")
+        self._ids[id] = name
 
     def _say(self, name: tuple[bytes, str], what: str) -> None:
         self.wrong.append(f"timers: {name} of partition {self._partition} {what}")

@@ -1,0 +1,181 @@
+"""Every invariant of questions, class actors, ids and views fails on the damage it is there for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import actors.runtime.actor as actor
+import actors.runtime.asks as asks
+import actors.runtime.dedupe as dedupe
+import actors.runtime.expiry as expiry
+import tests.sim.dedupe as dedupe_part
+from actors.ports import CommitBatch, TopicPartition
+from actors.runtime.actor import Actor
+from actors.runtime.answers import Answers
+from actors.runtime.asks import Waiting
+from actors.runtime.context import Context
+from actors.runtime.stores import StoreCache
+from actors.runtime.timers import Timers
+from actors.runtime.views import TopicView
+from actors.testing.ports import FakeTaskLog
+from stores.errors import StoreCorruptedError
+from tests.sim.asks import REPLIES
+from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
+
+# --- questions --------------------------------------------------------------------------------------------------------
+
+
+def number_questions_by_call(patch: Patch) -> None:
+    """A question's id is its place among the calls of its message."""
+    patch.setattr(asks, "id_of", lambda ctx, *parts: ctx.next_id())
+
+
+def keep_no_answer(patch: Patch) -> None:
+    """A question that is asked again is handled again."""
+    original = Answers._give
+    patch.setattr(Answers, "_give", lambda self, *args, is_kept=True: original(self, *args, is_kept=False))
+
+
+def answer_before_the_commit(patch: Patch) -> None:
+    """Answers go out in front of the commit that has what they tell of."""
+    original = FakeTaskLog.commit
+
+    async def commit(self: FakeTaskLog, batch: CommitBatch) -> Any:
+        for answer in batch.outputs:
+            if answer.topic == REPLIES:
+                home = TopicPartition(REPLIES, answer.partition)
+                self._cluster.produce(home, [(answer.key, answer.value, answer.headers)])
+        kept = [output for output in batch.outputs if output.topic != REPLIES]
+        return await original(self, replace(batch, outputs=kept))
+
+    patch.setattr(FakeTaskLog, "commit", commit)
+
+
+def give_an_answer_to_all(patch: Patch) -> None:
+    """What comes is the answer to all who wait."""
+    edit = ("self._futures.get(question_id, ())", "{one for waiting in self._futures.values() for one in waiting}")
+    patch.setattr(Waiting, "deliver", rewritten(Waiting.deliver, edit))
+
+
+def keep_the_first_state_only(patch: Patch) -> None:
+    """A class actor's state is written when there was none."""
+    edit = ("if raw != self._raw:", "if store.read_own(self.ctx) is None:")
+    patch.setattr(Actor, "keep", rewritten(Actor.keep, edit))
+
+
+# --- timers -----------------------------------------------------------------------------------------------------------
+
+
+def name_firings_by_their_time(patch: Patch) -> None:
+    """Two timers of one key and name that are due at one time are one to those who see ids."""
+    edit = ('own = b"" if entry is None or entry.id is None else entry.id.encode()', 'own = b""')
+    patch.setattr(Timers, "_turn", rewritten(Timers._turn, edit))
+
+
+# --- class actors whose states expire ---------------------------------------------------------------------------------
+
+
+def overwrite_what_expired(patch: Patch) -> None:
+    """A message doesn't look whether the state has expired."""
+
+    async def remove_own(*_: Any) -> None:
+        """Leave it to the next round."""
+
+    patch.setattr(actor, "remove_own", remove_own)
+
+
+def blame_the_message(patch: Patch) -> None:
+    """A hook that raises ahead of a message fails that message."""
+    patch.setattr(expiry, "_is_hooks", lambda error: False)
+
+
+# --- ids of messages --------------------------------------------------------------------------------------------------
+
+
+def forget_ids(patch: Patch) -> None:
+    """What comes again is handled again."""
+    edit = ("store.put_if_absent(sized(ctx._raw_key) + raw, _SEEN) is not None", "False")
+    patch.setattr(dedupe_part, "deduplicated", rewritten(dedupe.deduplicated, edit))
+
+
+def remember_ids_of_what_failed(patch: Patch) -> None:
+    """An id is known as soon as its message was tried."""
+    seen: set[tuple[object, bytes]] = set()
+
+    def is_known(ctx: Context, raw: bytes) -> bool:
+        name = (ctx.partition, ctx._raw_key, raw)
+        return name in seen or seen.add(name) is not None
+
+    edit = ("store.put_if_absent(sized(ctx._raw_key) + raw, _SEEN) is not None", "is_known(ctx, raw)")
+    damaged = rewritten(dedupe.deduplicated, edit, is_known=is_known)
+
+    def deduplicated(*args: Any) -> Any:
+        seen.clear()
+        return damaged(*args)
+
+    patch.setattr(dedupe_part, "deduplicated", deduplicated)
+
+
+def share_ids_between_keys(patch: Patch) -> None:
+    """An id counts for all keys of a partition."""
+    patch.setattr(dedupe_part, "deduplicated", rewritten(dedupe.deduplicated, ("sized(ctx._raw_key) + raw", "raw")))
+
+
+# --- views ------------------------------------------------------------------------------------------------------------
+
+
+def blame_all_stores(patch: Patch) -> None:
+    """Whichever database is damaged, all stores of the actor are deleted."""
+
+    async def mend(self: StoreCache, store: str, partition: int, error: Exception) -> None:
+        await (self.discard if isinstance(error, StoreCorruptedError) else self.reopen)(store, partition)
+
+    patch.setattr(StoreCache, "mend", mend)
+
+
+def blame_no_store(patch: Patch) -> None:
+    """A database that is damaged is opened again."""
+
+    async def mend(self: StoreCache, store: str, partition: int, error: Exception) -> None:
+        """Do nothing."""
+
+    patch.setattr(StoreCache, "mend", mend)
+
+
+def show_what_was_read_first(patch: Patch) -> None:
+    """A view keeps what it has read once."""
+    original, kept = TopicView._read, dict[tuple[int, Any], Any]()
+
+    def read(self: TopicView[Any, Any], key: Any) -> Any:
+        return kept.setdefault((id(self), key), original(self, key))
+
+    patch.setattr(TopicView, "_read", read)
+
+
+PLANTED = (
+    Planted(number_questions_by_call, "asks", features=("asks",)),
+    Planted(keep_no_answer, "asks", features=("asks",)),
+    Planted(answer_before_the_commit, "asks", features=("asks",)),
+    Planted(give_an_answer_to_all, "asks", features=("asks",)),
+    Planted(keep_the_first_state_only, "asks", features=("asks",)),
+    Planted(keep_no_answer, "asks", features=("asks", "timers")),
+    Planted(name_firings_by_their_time, "timers", features=("timers",)),
+    Planted(name_firings_by_their_time, "effects", features=("effects", "timers")),
+    Planted(overwrite_what_expired, "sessions", features=("sessions",)),
+    Planted(blame_the_message, "offender", features=("sessions",)),
+    Planted(forget_ids, "dedupe", features=("dedupe",)),
+    Planted(remember_ids_of_what_failed, "dedupe", features=("dedupe",)),
+    Planted(remember_ids_of_what_failed, "dedupe", features=("at_least_once", "dedupe")),
+    Planted(share_ids_between_keys, "dedupe", features=("dedupe",)),
+    Planted(blame_all_stores, "kept", features=("views",)),
+    Planted(blame_no_store, "progress", features=("views",)),
+    Planted(show_what_was_read_first, "views", features=("views",)),
+)
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=str)
+def test_the_damage_is_found(planted: Planted, monkeypatch: Patch) -> None:
+    assert planted.seed(monkeypatch) is not None, f"{MAX_SEEDS} seeds, and nobody noticed"
