@@ -30,7 +30,8 @@ FORMAT_VERSION = 1
 _ABOUT = "worker.json"
 _LOCK = "worker.lock"
 _STORES = "stores"
-_STORE_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_STORE_NAME = re.compile(r"[A-Za-z0-9._~-]+")
+"""No app can declare a store with a tilde: such a name is the runtime's own."""
 
 
 class DataFolder:
@@ -99,7 +100,7 @@ class DataFolder:
         if not _is_store_name(store) or partition < 0:
             raise StoreError(
                 f"store {store!r}, partition {partition} has no place in {self.path}: "
-                "names have letters, digits, '.', '_' and '-', partitions start at 0"
+                "names have letters, digits, '.', '_', '-' and '~', partitions start at 0"
             )
         return self.path / _STORES / store / str(partition)
 
