@@ -13,6 +13,7 @@ import re
 import shlex
 import ssl
 import types
+import zlib
 from collections.abc import Callable
 from datetime import timedelta
 from inspect import signature
@@ -321,6 +322,35 @@ def repeats(code: Block, _: Path) -> None:
             driver.send(payments, key="ada", value=Thing("1"), headers={"payment-id": b"1"})
             driver.send(refunds, key="ada", value=Thing("1"))
         assert [len(driver.items(app.stores[f"{name}-ids"])) for name in ("pay", "pay_back")] == [1, 1]
+
+
+class Reading(msgspec.Struct):
+    celsius: float = 0.0
+
+
+@runs("docs/actors.md", "Which partition a key lives in")
+def a_partitioner(code: Block, _: Path) -> None:
+    app = an_app()
+    readings = code.run({"app": app, "Reading": Reading})["readings"]
+
+    @app.actor(readings, stores=[app.store("latest", key_type=str, value_type=Reading)])
+    async def keep(ctx: Context, reading: Reading) -> None:
+        app.stores["latest"].set(ctx.key, reading)
+
+    with ActorTestDriver(app) as driver:
+        for key in ("ada", "bob", "eve"):
+            driver.send(readings, key=key, value=Reading(1.5), partition=zlib.crc32(key.encode()) % 3)
+        assert driver.items(app.stores["latest"]) == dict.fromkeys(("ada", "bob", "eve"), Reading(1.5))
+
+
+@runs("docs/upgrades.md", "Raise the version of a state")
+def a_raised_version(code: Block, _: Path) -> None:
+    names = code.run({})
+    with ActorTestDriver(names["app"]) as driver:
+        driver.tell("Account", "ada", names["Add"](5))
+        assert driver.get("Account", "ada") == names["Balance"](5)
+        upgrade = names["Account"].state_upgrades[1]
+        assert upgrade({"amount": 3}) == {"cents": 300}
 
 
 @runs("docs/actors.md", "Testing without a broker")

@@ -52,7 +52,7 @@ class Shop:
 )
 def test_only_the_database_that_an_error_names_is_deleted(error: StoreError, deleted: list[str]) -> None:
     shop = Shop()
-    with ActorTestDriver(shop.app) as driver:
+    with ActorTestDriver(shop.app, partitions=1) as driver:
         driver.send(shop.topic, key="a", value="1")
         files = {held.store: held for held in driver._disk.files()}
         shop.error = error

@@ -66,7 +66,7 @@ def ended(world: World, driver: ActorTestDriver) -> list[Any]:
 
 def test_a_handler_asks_after_the_hook_of_its_expired_state() -> None:
     world = World()
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         driver.send(world.clicks, key="a", value="home")
         world.hold_sweeper(driver)
         driver.advance(3_600)
@@ -79,7 +79,7 @@ def test_a_handler_asks_after_the_hook_of_its_expired_state() -> None:
 @pytest.mark.parametrize("asks", [False, True], ids=["raises", "asks"])
 def test_an_error_of_the_hook_is_not_the_messages(options: Any, asks: bool, caplog: pytest.LogCaptureFixture) -> None:
     world = World(dedupe_by=lambda ctx, page: page, **options)
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         driver.send(world.clicks, key="a", value="home")
         world.hold_sweeper(driver)
         driver.advance(3_600)
@@ -96,7 +96,7 @@ def test_an_error_of_the_hook_is_not_the_messages(options: Any, asks: bool, capl
 
 def test_a_hook_that_failed_ahead_of_a_message_that_only_reads_is_called_again_with_its_id() -> None:
     world = World()
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         driver.send(world.clicks, key="a", value="home")
         world.hold_sweeper(driver)
         driver.advance(3_600)
@@ -107,7 +107,7 @@ def test_a_hook_that_failed_ahead_of_a_message_that_only_reads_is_called_again_w
         for task in driver._worker.tasks:
             if task._tenure._sweeper is not None:
                 task._tenure._sweeper._due_s = 0.0
-        driver.advance(1)
+        driver.advance(60)
         assert ended(world, driver) == [["home"]]
         assert len(world.ids()) == 2
         assert len(set(world.ids())) == 1
@@ -134,7 +134,7 @@ def test_what_a_hook_calls_has_an_id_of_the_hook() -> None:
         def on_expire(self) -> None:
             self.ctx.effect(note, "same")
 
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1, effects={note: note}) as driver:
         driver.send(clicks, key="a", value="home")
         for task in driver._worker.tasks:
             task._tenure._sweeper._due_s = 1e9

@@ -42,7 +42,7 @@ def booking(way: dict[str, Any]) -> tuple[App, Any, list[int]]:
 def test_branches_that_reach_their_asks_in_another_order_ask_the_same_questions() -> None:
     way: dict[str, Any] = {"branches": [(100, 1.0), (1, 2.0)], "then_s": 500.0}
     app, orders, booked = booking(way)
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         driver.post(orders, key="x", value="go")
         driver.advance(10, settle=False)
         assert booked == [100, 1]
@@ -55,7 +55,7 @@ def test_branches_that_reach_their_asks_in_another_order_ask_the_same_questions(
 def test_equal_questions_of_one_message_are_told_apart() -> None:
     way: dict[str, Any] = {"branches": [(5, 1.0), (5, 2.0), (7, 1.5)], "then_s": 500.0}
     app, orders, booked = booking(way)
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         driver.post(orders, key="x", value="go")
         driver.advance(10, settle=False)
         way |= {"branches": [(5, 2.0), (5, 1.0), (7, 1.5)], "then_s": 0.0}
@@ -85,7 +85,7 @@ def test_effects_and_unnamed_timers_keep_their_ids_in_whatever_order_they_are_ca
         if way["fails"]:
             await asyncio.sleep(500)
 
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1, effects={call: call}) as driver:
         driver.post(orders, key="x", value="go")
         driver.advance(10, settle=False)
         way |= {"order": ["b", "a", "b"], "fails": False}
@@ -103,7 +103,7 @@ def test_a_question_that_an_earlier_release_asked_is_known_by_its_older_id(has_o
     newer = {ASK: b"orders-0-0-abc-1", REPLY_TO: b"ids-replies/0/me"}
     if has_older:
         newer |= {ASK: older[ASK], "fa-ask-id": newer[ASK]}
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         driver.send(inbox, key="sum", value=5, headers=older)
         for _ in range(2):
             driver.send(inbox, key="sum", value=5, headers=newer)

@@ -69,7 +69,7 @@ def test_without_state_by_key_the_handler_gets_none(concurrency: int) -> None:
 
 def test_a_store_with_task_placement_can_be_used() -> None:
     world = World(placement="task")
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         world.post(driver, (None, "1"), (None, "2"))
         assert driver.get(world.app.stores["counts"], "all") == 2
 
@@ -86,7 +86,7 @@ def test_those_without_a_key_are_handled_side_by_side() -> None:
         await asyncio.sleep(1)
         running[0] -= 1
 
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         for number in range(6):
             driver.post(topic, key=None, value=str(number))
         driver.settle()
@@ -96,7 +96,10 @@ def test_those_without_a_key_are_handled_side_by_side() -> None:
 @CONCURRENCY
 def test_with_state_by_key_it_is_a_bad_record(concurrency: int) -> None:
     world = World(placement="key", concurrency=concurrency)
-    with ActorTestDriver(world.app) as driver, pytest.raises(UndecodableRecordError, match="the key is null"):
+    with (
+        ActorTestDriver(world.app, partitions=1) as driver,
+        pytest.raises(UndecodableRecordError, match="the key is null"),
+    ):
         world.post(driver, ("a", "1"), (None, "2"), ("a", "3"))
     assert world.seen == [("a", "1")] if concurrency == 1 else ("a", "1") in world.seen
 
@@ -111,7 +114,7 @@ def test_a_class_with_state_takes_none_either() -> None:
         def count(self, _: str) -> None:
             self.state += 1
 
-    with ActorTestDriver(app) as driver, pytest.raises(UndecodableRecordError, match="the key is null"):
+    with ActorTestDriver(app, partitions=1) as driver, pytest.raises(UndecodableRecordError, match="the key is null"):
         driver.send(topic, key=None, value="1")
 
 
@@ -119,7 +122,7 @@ def test_a_class_with_state_takes_none_either() -> None:
 @pytest.mark.parametrize("placement", ["key", None])
 def test_skipped_and_buried(placement: str | None, concurrency: int) -> None:
     world = World(placement=placement, concurrency=concurrency, on_error=OnError(then="skip", dead_letters=True))
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         world.post(driver, ("a", "1"), (None, "bad"), ("a", "3"))
         assert sorted(world.seen) == [("a", "1"), ("a", "3")]
         [letter] = driver.outputs(world.letters)
@@ -129,7 +132,7 @@ def test_skipped_and_buried(placement: str | None, concurrency: int) -> None:
 @CONCURRENCY
 def test_parked_ones_hold_nothing_up_and_can_be_retried_and_dropped(concurrency: int) -> None:
     world = World(on_error="park", concurrency=concurrency)
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         world.post(driver, (None, "bad"), (None, "2"), ("a", "3"), (None, "bad"), (None, "bad"), (None, "5"))
         assert sorted(world.seen, key=str) == [("a", "3"), (None, "2"), (None, "5")]
         assert [(key, message.key, message.value) for key, message in world.parked(driver)] == [(b"", None, b"bad")] * 3
@@ -147,7 +150,7 @@ def test_parked_ones_hold_nothing_up_and_can_be_retried_and_dropped(concurrency:
 
 def test_they_survive_a_crash_between_parking_and_retrying() -> None:
     world = World(on_error="park")
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         world.post(driver, (None, "bad"))
         driver.crash()
         world.post(driver, (None, "2"), (None, "bad"))
@@ -157,7 +160,7 @@ def test_they_survive_a_crash_between_parking_and_retrying() -> None:
 
 def test_ids_are_remembered() -> None:
     world = World(dedupe_by="id")
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         for number in ("7", "8", "7"):
             driver.send(world.topic, key=None, value=number, headers={"id": number.encode()})
         assert world.seen == [(None, "7"), (None, "8")]
@@ -165,7 +168,7 @@ def test_ids_are_remembered() -> None:
 
 def test_timers_need_a_key() -> None:
     world = World(timers=True)
-    with ActorTestDriver(world.app) as driver:
+    with ActorTestDriver(world.app, partitions=1) as driver:
         world.post(driver, (None, "1"))
         with pytest.raises(HandlerFailedError, match=r"ctx\.schedule\(\): the message at in\[0\] offset 1 has no key"):
             world.post(driver, (None, "timer"))
@@ -183,5 +186,8 @@ def test_effects_need_a_key() -> None:
     async def work(ctx: Context, value: str) -> None:
         ctx.effect(act, value)
 
-    with ActorTestDriver(app) as driver, pytest.raises(HandlerFailedError, match=r"ctx\.effect\(\): .* has no key"):
+    with (
+        ActorTestDriver(app, partitions=1) as driver,
+        pytest.raises(HandlerFailedError, match=r"ctx\.effect\(\): .* has no key"),
+    ):
         driver.send(topic, key=None, value="1")

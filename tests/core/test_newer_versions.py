@@ -76,7 +76,7 @@ def counter(version: int, how: str = "add", **options: Any) -> tuple[App, Any]:
 def test_a_newer_state_stops_the_partition_whatever_the_policy(policy: Any, concurrency: int, how: str) -> None:
     options = {"on_error": policy, "concurrency": concurrency}
     newer, topic = counter(2, **options)
-    with ActorTestDriver(newer) as driver:
+    with ActorTestDriver(newer, partitions=1) as driver:
         driver.send(topic, key="a", value=5)
         older, topic = counter(1, how, **options)
         driver.restart(older)
@@ -132,7 +132,7 @@ def store_app(  # noqa: C901  a branch for each way to a value
 )
 def test_a_newer_value_of_a_functions_store_stops_it_too(version: int | None, how: str) -> None:
     newer, topic, _ = store_app(2)
-    with ActorTestDriver(newer) as driver:
+    with ActorTestDriver(newer, partitions=1) as driver:
         driver.send(topic, key="a", value=5)
         older, topic, _ = store_app(version, how)
         driver.restart(older)
@@ -145,7 +145,7 @@ def test_a_newer_value_of_a_functions_store_stops_it_too(version: int | None, ho
 
 def test_an_expired_newer_value_is_not_removed_behind_a_hook_that_cannot_read_it() -> None:
     newer, topic, _ = store_app(2, ttl=timedelta(seconds=60), on_expire=lambda ctx, value: None)
-    with ActorTestDriver(newer) as driver:
+    with ActorTestDriver(newer, partitions=1) as driver:
         driver.send(topic, key="a", value=5)
         older, _, _ = store_app(1, "get", ttl=timedelta(seconds=60), on_expire=lambda ctx, value: None)
         driver.restart(older)
@@ -182,7 +182,7 @@ def teller(*types: Any, by_header: bool = False, declared: Any = None, **options
 def test_a_message_of_an_unknown_type_stops_the_partition(policy: str, concurrency: int, by_header: bool) -> None:
     options: Any = {"on_error": policy, "concurrency": concurrency, "by_header": by_header}
     older, topic = teller(Add, **options)
-    with ActorTestDriver(older) as driver:
+    with ActorTestDriver(older, partitions=1) as driver:
         driver.tell("teller", "a", Add(5))
         newer, topic = teller(Add, Take, **options)
         headers = [("fa-type", b"Take")] if by_header else []
@@ -197,7 +197,7 @@ def test_a_message_of_an_unknown_type_stops_the_partition(policy: str, concurren
 @pytest.mark.parametrize("raw", [b"nonsense", b'{"amount":1}', b'{"type":"add","amount":"x"}', b'{"type":null}', b"[]"])
 def test_a_message_that_is_no_message_goes_the_way_of_the_policy(raw: bytes) -> None:
     app, topic = teller(Add, Take, on_error="skip")
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         driver.send(topic, key="a", value=raw)
         driver.tell("teller", "a", Add(5))
         assert driver.items("teller") == {"a": Old(5)}
@@ -211,7 +211,7 @@ def test_a_function_actors_union_says_the_same() -> None:
     async def plain(ctx: Any, message: Add) -> None: ...
 
     untyped = app.topic("in", key_type=str)
-    with ActorTestDriver(app) as driver, pytest.raises(NewerProgramError, match=r"'take'.*add"):
+    with ActorTestDriver(app, partitions=1) as driver, pytest.raises(NewerProgramError, match=r"'take'.*add"):
         driver.send(untyped, key="a", value=b'{"type":"take","amount":2}')
 
 
@@ -253,7 +253,7 @@ def sleeper(is_newer: bool, calls: list[str], **options: Any) -> tuple[App, Any]
 @pytest.mark.parametrize("policy", ["skip", "park"])
 def test_a_timer_whose_message_only_the_newer_program_knows_waits_for_it(policy: str) -> None:
     newer, _ = sleeper(True, [], on_error=policy)
-    with ActorTestDriver(newer) as driver:
+    with ActorTestDriver(newer, partitions=1) as driver:
         driver.tell("sleeper", "a", Add(1))
         older, _ = sleeper(False, [], on_error=policy)
         driver.restart(older)
@@ -275,14 +275,15 @@ def test_an_effect_that_only_the_newer_program_knows_is_called_when_that_is_back
 
     newer, _ = sleeper(True, calls)
     unknown = newer.actors["sleeper"].effect_functions["unknown"]
-    with ActorTestDriver(newer, effects={unknown: fake}) as driver:
+    with ActorTestDriver(newer, partitions=1, effects={unknown: fake}) as driver:
         driver.tell("sleeper", "a", Add(2))
         driver.restart(sleeper(False, calls)[0])
         driver.advance(600)
         fails.clear()
         driver.restart(sleeper(True, calls)[0])
         driver.advance(600)
-        assert calls == ["in-0-0-1"]
+        (call,) = calls
+        assert call.startswith("in-0-0-")
 
 
 @pytest.mark.parametrize("extra", ["timers", "parked"])
@@ -290,7 +291,7 @@ def test_an_entry_of_a_newer_release_is_neither_acted_on_nor_removed(extra: str)
     app, topic = sleeper(True, [], on_error="park")
     app.topic("bank-control")
     raw = b'{"v":2,"clock":"lunar"}'
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         driver.send(topic, key="a", value=b"nonsense")
         driver.tell("sleeper", "b", Add(1))
         store = app.stores[f"sleeper-{extra}"]

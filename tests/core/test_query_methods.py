@@ -268,7 +268,7 @@ def test_a_query_of_a_state_whose_bytes_are_never_the_same_reads_it() -> None:
 def test_a_handler_that_only_reads_a_state_of_an_earlier_version_writes_nothing() -> None:
     app, account = wide()
     topic = app.actors["account"].topic
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         driver.send(topic, key="ada", value=5)
         for files in driver._disk.files():
             if files.store == "account":
@@ -297,7 +297,7 @@ def test_compare_and_set_compares_what_get_gives(raw: bytes, is_same: bool) -> N
         else:
             words.set(ctx.key, Wide(amount))
 
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         driver.send(topic, key="ada", value=5)
         for files in driver._disk.files():
             files.data[b"ada"] = files.data[b"ada"][:25] + raw

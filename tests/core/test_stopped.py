@@ -26,6 +26,8 @@ class World:
         async def call(call: EffectCall) -> str:
             return "bad"
 
+        self.effects = {call: call}
+
         @self.app.actor(self.orders, timers=True, effects=[call], concurrency=concurrency)
         async def order(ctx: Context, text: str) -> None:
             if text == "bad" and world.fails:
@@ -53,7 +55,7 @@ class World:
 @pytest.mark.parametrize("way", ["timer", "effect"])
 def test_what_stopped_its_partition_is_dropped_by_a_command_behind_other_input(way: str, concurrency: int) -> None:
     world = World(way, concurrency)
-    with ActorTestDriver(world.app, partitions=1) as driver:
+    with ActorTestDriver(world.app, partitions=1, effects=world.effects) as driver:
         id = world.halt(driver)
         driver.post(world.orders, key="b", value="behind")
         world.tell(driver, "drop", "another")
@@ -68,7 +70,7 @@ def test_what_stopped_its_partition_is_dropped_by_a_command_behind_other_input(w
 
 def test_a_periodic_timer_goes_on_after_a_firing_that_was_dropped() -> None:
     world = World("timer", 1, every=timedelta(seconds=60))
-    with ActorTestDriver(world.app, partitions=1) as driver:
+    with ActorTestDriver(world.app, partitions=1, effects=world.effects) as driver:
         world.tell(driver, "drop", world.halt(driver))
         world.fails = False
         driver.advance(100)
@@ -77,7 +79,7 @@ def test_a_periodic_timer_goes_on_after_a_firing_that_was_dropped() -> None:
 
 def test_what_stopped_its_partition_is_tried_again_once_for_each_command() -> None:
     world = World("timer", 1)
-    with ActorTestDriver(world.app, partitions=1) as driver:
+    with ActorTestDriver(world.app, partitions=1, effects=world.effects) as driver:
         id = world.halt(driver)
         world.tell(driver, "retry", id)
         driver.advance(100, settle=False)
@@ -92,7 +94,7 @@ def test_what_stopped_its_partition_is_tried_again_once_for_each_command() -> No
 
 def test_a_command_that_came_while_no_worker_ran_counts() -> None:
     world: Any = World("timer", 1)
-    with ActorTestDriver(world.app, partitions=1) as driver:
+    with ActorTestDriver(world.app, partitions=1, effects=world.effects) as driver:
         id = world.halt(driver)
         driver._kill()
         driver.post(world.orders, key="b", value="behind")

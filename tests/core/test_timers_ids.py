@@ -38,7 +38,7 @@ def chained(at: Any) -> tuple[Any, Any, list[int], list[int]]:
 @pytest.mark.parametrize("at", [lambda: {"after": timedelta(0)}, lambda: {"at": START}], ids=["after 0", "same moment"])
 def test_a_timer_that_is_set_again_for_the_same_moment_asks_anew(at: Any) -> None:
     app, orders, booked, answers = chained(at)
-    with ActorTestDriver(app) as driver:
+    with ActorTestDriver(app, partitions=1) as driver:
         driver.send(orders, key="a", value=3)
         assert (booked, answers) == ([1, 1, 1], [1, 2, 3])
 
