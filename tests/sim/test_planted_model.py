@@ -206,15 +206,16 @@ def publish_outside_of_the_transaction(patch: Patch) -> None:
 
 def call_the_hook_only(patch: Patch) -> None:
     """The hook runs for an expired key, and its tombstone isn't written."""
-    patch.setattr(expiry, "remove", rewritten(expiry.remove, ("        overlay.delete(key)\n", "")))
+    edit = ("        messages.overlays[store].delete(key)\n", "")
+    patch.setattr(expiry, "_remove", rewritten(expiry._remove, edit))
 
 
 def remove_although_the_hook_failed(patch: Patch) -> None:
     """A hook that raises is taken for one that ran."""
     patch.setattr(
         expiry,
-        "remove",
-        rewritten(expiry.remove, ("        scope.rollback()\n", "        scope.release()\n")),
+        "_remove",
+        rewritten(expiry._remove, ("        scope.rollback(written)\n", "        scope.release()\n")),
     )
 
 
