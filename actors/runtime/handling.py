@@ -54,6 +54,8 @@ class Handling:
         Raises:
             RecordError: the partition has to stop in front of it.
         """
+        if state.newer is not None:
+            raise state.newer
         if isinstance(record, Unreadable):
             self._pass_unreadable(state, record)
             return
@@ -117,7 +119,10 @@ class Handling:
         """
         state.scope.rollback()
         del state.outputs[sent:]
-        newer, state.newer = state.newer, None
+        newer = state.newer
+        if newer is not None and newer.offset == record.offset:
+            # That of an earlier record stays: what its handler made of the error is held, and must not be committed.
+            state.newer = None
         failed = as_record_error(error, self.spec.name, self.source, record, is_ending=self.is_ending())
         if newer is not None or isinstance(failed, NewerProgramError):
             raise newer or failed

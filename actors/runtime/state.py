@@ -47,9 +47,9 @@ class Restored:
         before = self.store.position()
         if before is None:
             raise OutcomeUnknownError("the store lost its position")
-        if changelog_offset is not None and changelog_offset <= before.changelog_offset:
+        if changelog_offset is not None and changelog_offset - count < before.changelog_offset:
             raise LogWentBackError(
-                f"a commit's records end at offset {changelog_offset}, before the checkpoint at "
+                f"a commit's records begin at offset {changelog_offset - count}, before the checkpoint at "
                 f"{before.changelog_offset}"
             )
         position = Position(

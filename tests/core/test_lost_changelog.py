@@ -160,11 +160,13 @@ def test_a_log_that_has_grown_to_the_very_same_end_stops_the_partition() -> None
         world.restore(store, LostChangelog.STOP, owner_epoch=2)
 
 
-def test_a_commit_whose_records_lie_before_the_store_is_noticed_at_once() -> None:
+@pytest.mark.parametrize(("count", "end"), [(1, 5), (1, 8), (10, 17)], ids=["behind", "to it", "past it"])
+def test_a_commit_whose_records_begin_before_the_store_is_noticed_at_once(count: int, end: int) -> None:
     world, store = owned()
     held = Restored(store, store.position(), is_empty=False)  # type: ignore[arg-type]
-    with pytest.raises(LogWentBackError, match="end at offset 5, before the checkpoint at 8"):
-        asyncio.run(held.write([], 0, source_offset=9, changelog_offset=5, wall_time_ms=NOW_MS, epoch=1))
+    writes = [(b"k%d" % number, b"v") for number in range(count)]
+    with pytest.raises(LogWentBackError, match=f"begin at offset {end - count}, before the checkpoint at 8"):
+        asyncio.run(held.write(writes, count, source_offset=9, changelog_offset=end, wall_time_ms=NOW_MS, epoch=1))
     world.lose(100)
     with pytest.raises(LostChangelogError, match="what a commit found"):
         world.restore(store, LostChangelog.STOP, doubt="what a commit found")

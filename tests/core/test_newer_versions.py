@@ -1,6 +1,7 @@
 """What a newer program wrote stops an older one's partition, whatever `on_error` says, and is still there after it."""
 
 import asyncio
+import contextlib
 from datetime import timedelta
 from typing import Any
 
@@ -325,3 +326,44 @@ async def test_a_query_says_that_a_newer_program_wrote_the_value() -> None:
             assert b"newer-version" in body
             assert b"a value of version 2" in body
         await connection.close()
+
+
+def swallowing(version: int, policy: Any) -> tuple[App, Any, Any]:
+    """An older program that goes on without the value, or fails, or sets a timer that fails."""
+    app, kind = app_of(), New if version == 2 else Old
+    topic = app.topic("in", key_type=str, value_type=int)
+    upgrades = {1: lambda old: {"total": old["count"]}} if version == 2 else None
+    held = app.store("held", key_type=str, value_type=kind, version=version, upgrades=upgrades)
+
+    @app.actor(topic, stores=[held], name="counter", on_error=policy, timers=True)
+    async def count(ctx: Any, message: int) -> None:
+        if version == 2:
+            held.set(ctx.key, New((held.get(ctx.key) or New()).total + max(0, message)))
+            return
+        await asyncio.sleep(0.01)
+        if message < 0 and (message == -1 or ctx.timer is not None):
+            raise RuntimeError("an ordinary failure")
+        with contextlib.suppress(ValueError):
+            held.get(ctx.key)
+        if message == -2:
+            ctx.schedule(-1, after=timedelta(0))
+
+    return app, topic, held
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("then", [-1, -2, None], ids=["fails", "timer fails", "no key"])
+def test_a_later_failure_does_not_commit_what_a_handler_made_of_a_swallowed_error(policy: Any, then: int) -> None:
+    app, topic, _ = swallowing(2, policy)
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver.send(topic, key="a", value=5)
+        app, topic, _ = swallowing(1, policy)
+        driver.restart(app)
+        driver.post(topic, key="a", value=7)
+        driver.post(topic, key="b" if then else None, value=then)
+        with pytest.raises(NewerProgramError, match=r"in\[0\] offset 1 key 'a'"):
+            driver.advance(10)
+        app, topic, held = swallowing(2, "skip")
+        driver.restart(app)
+        driver.settle()
+        assert driver.get(held, "a") == New(12)
