@@ -108,9 +108,11 @@ class StoreRegistry:
         for store, topic in self._changelogs.items():
             before, topic_id = known.get(store), str(changelogs[topic].topic_id)
             value = self._app.value_types[store]
-            version, shapes = value.version, _newest(value.shape())
+            version, shapes, former = value.version, _newest(value.shape()), dict[int, list[Any]]()
             if before is not None and before.topic_id == topic_id and before.changelog == topic:
-                version, shapes = max(before.version, version), self._shapes(store, before)
+                version, shapes, former = max(before.version, version), self._shapes(store, before), before.former
+                if version > before.version:
+                    former = {**former, before.version: before.shapes}
             record = StoreRecord(
                 store=store,
                 changelog=topic,
@@ -118,6 +120,7 @@ class StoreRegistry:
                 topic_id=topic_id,
                 version=version,
                 shapes=shapes,
+                former=former,
             )
             if before is None or msgspec.structs.replace(before, at_ms=record.at_ms) != record:
                 records[store] = record
@@ -242,6 +245,10 @@ class StoreRegistry:
         value = self._app.value_types[store]
         shape = value.shape()
         if record.version > value.version:
+            # A program that was rolled back, or one that was made from it.
+            former = record.former.get(value.version, [])
+            if shape is not None and former and shape not in former and (found := misfits(former[-1], shape)):
+                raise self._misfit(store, value.version, record, found)
             logger.warning(
                 "store %s: a newer program has written values of version %d, this one knows up to %d: a partition "
                 "where it meets one is stopped",

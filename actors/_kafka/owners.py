@@ -33,7 +33,8 @@ class StoreRecord(msgspec.Struct, kw_only=True):
 
     `topic_id` is the changelog's; empty from the moment when an app claims the changelog until it has checked that no
     other app does. `shapes` are those that the values of `version` have had, the newest last; none where the type says
-    nothing of its JSON. `at_ms` is when the record was written, Unix milliseconds.
+    nothing of its JSON. `former` has those of earlier versions. `at_ms` is when the record was written, Unix
+    milliseconds.
     """
 
     store: str
@@ -42,6 +43,7 @@ class StoreRecord(msgspec.Struct, kw_only=True):
     topic_id: str = ""
     version: int = 1
     shapes: list[Any] = []
+    former: dict[int, list[Any]] = {}
 
 
 def encode_owner(topic: str, record: OwnerRecord) -> Output:

@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from actors._core.progress import Progress
-from actors.ports import InputRecord
+from actors.ports import InputRecord, Unreadable
 from actors.runtime.context import TaskState
 from actors.runtime.handling import Handling
 from actors.runtime.turns import Turn
@@ -93,7 +93,8 @@ class Lanes:
         self._merged = 0
         self._is_closed = False
         # Those that are parked share a line, in which only one at a time may be given a place.
-        self._orders_keyless = handling.spec.parked is not None
+        # Of messages in separate lanes none sees what another, of the same id, has written.
+        self._orders_keyless = bool(handling.spec.stores)
 
     def __len__(self) -> int:
         """How many messages were admitted and aren't merged."""
@@ -120,6 +121,8 @@ class Lanes:
     def admit(self, record: InputRecord, turn: Turn | None = None) -> None:
         """Take the next message; it runs as soon as all before it of its key are done and a lane is free."""
         key = record.key
+        if isinstance(record, Unreadable) and record.original is not None:
+            key = record.original.key
         if key is None and not self._orders_keyless:
             line = Line(None)
         else:

@@ -78,7 +78,12 @@ async def write_back(
         raise AssertionError("a store without a position is ahead of nothing")
     bounds = await logs.bounds(source)
     newest = await _fold(logs, source, bounds.start, bounds.end, folded)
-    if decode_stamp(newest).epoch > before.epoch and now_ms - before.wall_time_ms >= delete_retention_ms:
+    if decode_stamp(newest).epoch <= before.epoch:
+        # Nobody else wrote: the store is the truth as of now. If the process dies in here, the next attempt finds
+        # records of this one in the log, and has to tell that no deletes of others have been forgotten since.
+        before = replace(before, wall_time_ms=max(before.wall_time_ms, now_ms))
+        await finish_in_thread(store.apply, [], before)
+    elif now_ms - before.wall_time_ms >= delete_retention_ms:
         raise LostChangelogError(
             f"{source}: others wrote to the topic since it lost records, and the store is older than "
             f"delete.retention.ms={delete_retention_ms}: which keys were deleted isn't known any more. Rebuild the "

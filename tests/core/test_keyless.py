@@ -191,3 +191,20 @@ def test_effects_need_a_key() -> None:
         pytest.raises(HandlerFailedError, match=r"ctx\.effect\(\): .* has no key"),
     ):
         driver.send(topic, key=None, value="1")
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_an_id_counts_for_all_messages_without_a_key(concurrency: int) -> None:
+    app = App("once", broker="kafka://127.0.0.1:1")
+    topic, out = (app.topic(name, key_type=str, value_type=str) for name in ("in", "out"))
+
+    @app.actor(topic, concurrency=concurrency, dedupe_by=lambda ctx, text: text)
+    async def once(ctx: Context, text: str) -> None:
+        await asyncio.sleep(0.05)
+        ctx.send(out, key=None, value=text)
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        for _ in range(3):
+            driver.post(topic, value="order-1")
+        driver.settle()
+        assert [sent.value for sent in driver.outputs(out)] == ["order-1"]

@@ -227,6 +227,17 @@ def test_deletes_that_may_be_forgotten_since_leave_rebuild_alone() -> None:
         world.write_back(held, epoch=3)
 
 
+def test_a_write_back_from_an_old_store_that_dies_is_done_again() -> None:
+    world, store = owned()
+    position = store.position()
+    assert position is not None
+    store.apply([], replace(position, wall_time_ms=NOW_MS - 2 * DAY_MS))
+    with pytest.raises(asyncio.CancelledError):
+        world.write_back(world.restore(store, LostChangelog.RESTORE), epoch=2, max_bytes=1, commits=1)
+    world.write_back(world.restore(store, LostChangelog.RESTORE), epoch=3)
+    assert content(store) == world.folded() == KEPT
+
+
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 COMMITS = st.lists(
     st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=1)), min_size=1, max_size=3, unique_by=lambda w: w[0]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,6 +86,27 @@ def test_it_is_skipped_and_buried(monkeypatch: pytest.MonkeyPatch, what: str, co
         [letter] = driver.outputs(world.letters)
         assert (letter.key, letter.value) == ((b"a", b"header") if what == "header" else (None, None))
         assert b"it can't be read" in dict(letter.headers)["fa-error"]
+
+
+def test_a_record_whose_key_can_be_read_keeps_its_place_among_those_of_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    World(monkeypatch)
+    app = App("lanes", broker="kafka://127.0.0.1:1")
+    topic = app.topic("in", key_type=str, value_type=str)
+    seen: list[tuple[str | None, str]] = []
+
+    @app.actor(topic, concurrency=4, on_error="park")
+    async def work(ctx: Context, value: str) -> None:
+        if ctx.key is None:
+            await asyncio.sleep(1.0)
+        seen.append((ctx.key, value))
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver.post(topic, value="slow")
+        driver.post(topic, key="a", value="header")
+        driver.post(topic, key="a", value="behind")
+        driver.settle()
+        assert seen == [(None, "slow")]
+        assert len(driver.parked("work", "a")) == 2
 
 
 @CONCURRENCY
