@@ -94,6 +94,10 @@ class ProduceError(KafkaError):  # type: ignore[misc]
         return str(self.args[0])
 
 
+class UnpackableError(Exception):
+    """What a commit sends can't become a batch: a partitioner raised, or a record has no form on the wire."""
+
+
 class _QuietSender(logging.Filter):
     """Drops the client's report of a fault that we made fatal on purpose; the commit's error says it."""
 
@@ -159,6 +163,8 @@ class TransactionLog:
         try:
             async with asyncio.timeout(self._commit_deadline_s):
                 return await self._transaction(producer, batch)
+        except UnpackableError as error:
+            raise CommitRefusedError(f"commit of {self._transactional_id} at {batch.next_offset}: {error}") from error
         except (KafkaError, IllegalOperation, TransportFaultError, OSError, TimeoutError, AssertionError) as error:
             # IllegalOperation is no KafkaError: a batch that comes after its transaction failed says so.
             said = _retrieve(producer)
@@ -245,6 +251,8 @@ class OrderedLog:
                 receipt = await send_all(producer, replace(batch, outputs=()), self._batch_bytes)
                 await self._commit_offset(batch)
                 return receipt
+        except UnpackableError as error:
+            raise CommitRefusedError(f"commit of {self._name} at {batch.next_offset}: {error}") from error
         except (KafkaError, OSError, TimeoutError, AssertionError) as error:
             what = f"commit of {self._name} at {batch.next_offset}"
             if _is_refusal(error):
@@ -331,18 +339,23 @@ async def send_all(producer: AIOKafkaProducer, batch: CommitBatch, batch_bytes: 
 
     Raises:
         KafkaError: a produce failed; nothing may be committed then.
+        UnpackableError: nothing was sent, and never can be.
     """
     now_ms = time.time_ns() // 1_000_000
-    targets, sends = [], []
-    for topic, writes in batch.changelogs.items():
-        builders = pack(producer, batch_bytes(topic), changelog_records(writes, now_ms))
-        targets.append(KafkaPartition(topic, batch.source.partition))
-        sends.append(_send(producer, targets[-1], builders))
-    by_target = await by_partition(producer, batch.outputs)
-    for (topic, number), outputs in by_target.items():
-        builders = pack(producer, batch_bytes(topic), output_records(outputs, now_ms))
-        targets.append(KafkaPartition(topic, number))
-        sends.append(_send(producer, targets[-1], builders))
+    targets, packed = [], []
+    try:
+        for topic, writes in batch.changelogs.items():
+            targets.append(KafkaPartition(topic, batch.source.partition))
+            packed.append(pack(producer, batch_bytes(topic), changelog_records(writes, now_ms)))
+        by_target = await by_partition(producer, batch.outputs)
+        for (topic, number), outputs in by_target.items():
+            targets.append(KafkaPartition(topic, number))
+            packed.append(pack(producer, batch_bytes(topic), output_records(outputs, now_ms)))
+    except (KafkaError, OSError):
+        raise
+    except Exception as error:
+        raise UnpackableError(f"a record can't be sent: {type(error).__name__}: {error}") from error
+    sends = [_send(producer, target, builders) for target, builders in zip(targets, packed, strict=True)]
     results: list[Any] = await asyncio.gather(*sends, return_exceptions=True)
     for target, result in zip(targets, results, strict=True):
         if isinstance(result, BrokerResponseError):

@@ -75,6 +75,8 @@ def checked_headers(
     for pair in pairs:
         if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], bytes):
             raise UsageError(f"ctx.send(headers=…): a header is a pair of str and bytes, not {pair!r}")
+        if not pair[0].isascii():
+            _check_text(pair[0])
         is_any_reserved = is_any_reserved or pair[0].startswith(RESERVED)
     return [pair for pair in pairs if _may_pass(pair, came)] if is_any_reserved else pairs
 
@@ -84,6 +86,13 @@ def typed_headers(
 ) -> OwnHeaders:
     """Return `checked_headers` with those that name the type of what is sent, in the place of the message's own."""
     return OwnHeaders([*(pair for pair in checked_headers(headers, came) if pair[0] != TYPE_HEADER), *own])
+
+
+def _check_text(name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"ctx.send(headers=…): the header {name!r} isn't Unicode text: {error}") from error
 
 
 def _may_pass(pair: tuple[str, bytes], came: Sequence[tuple[str, bytes]]) -> bool:
@@ -109,8 +118,8 @@ def check_placement(target: OutputTopic, key: bytes | None, partition: int | Non
             f"ctx.send(partition={partition!r}): topic {target.name} has the partitions 0 to "
             f"{target.partition_count - 1}"
         )
-    if timestamp_ms is not None and not (isinstance(timestamp_ms, int) and timestamp_ms >= 0):
-        raise UsageError(f"ctx.send(timestamp_ms={timestamp_ms!r}): Unix milliseconds are a whole number")
+    if timestamp_ms is not None and not (isinstance(timestamp_ms, int) and 0 <= timestamp_ms < 1 << 63):
+        raise UsageError(f"ctx.send(timestamp_ms={timestamp_ms!r}): Unix milliseconds are a whole number below 2**63")
     if key is None and target.is_compacted:
         raise UsageError(f"ctx.send(): topic {target.name} is compacted, so its records need a key")
 

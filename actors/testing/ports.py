@@ -249,7 +249,10 @@ def _writes(cluster: SimKafka, batch: CommitBatch) -> Mapping[TopicPartition, li
     for topic, partition, key, value, headers, timestamp_ms in batch.outputs:
         if not isinstance(partition, int):
             count, place = len(cluster.topic(topic).partitions), partition or MURMUR2
-            partition = place.home(key, count) if key is not None else len(value or b"") % count
+            try:
+                partition = place.home(key, count) if key is not None else len(value or b"") % count
+            except Exception as error:
+                raise RecordRefusedError(f"a record can't be sent: {type(error).__name__}: {error}") from error
         writes[TopicPartition(topic, partition)].append((key, value, headers, timestamp_ms))
     return writes
 

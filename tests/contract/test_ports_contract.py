@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from actors._core.partitioner import partitioner_of
 from actors._core.takeover import LogBounds
 from actors.errors import CommitRefusedError, OutcomeUnknownError, RestoreError
 from actors.ports import CommitBatch, Committed, Output, OwnerRecord, TopicPartition
@@ -125,6 +126,22 @@ async def test_a_record_that_the_broker_never_takes_is_a_refusal(world: World, t
     await log.commit(batch(topic, outputs=[Output(small, 0, b"k", b"small", [], None)]))
     await log.fence()
     assert [value for _, value in await read(world, small)] == [b"small"]
+
+
+def nowhere(key: bytes, partitions: int) -> int:
+    raise KeyError(key)
+
+
+async def test_a_record_that_no_partition_can_be_found_for_is_a_refusal(world: World, topic: str) -> None:
+    member = await world.join(topic)
+    lost = Output(topic, partitioner_of(nowhere), b"k", b"v", [], None)
+    for log in (world.task_log("a"), world.ordered_log("b", member.identity)):
+        await log.fence()
+        with pytest.raises(CommitRefusedError, match="KeyError"):
+            await log.commit(batch(topic, changelogs={topic: {b"k": (STAMP, b"v")}}, outputs=[lost]))
+        await log.fence()
+        assert await read(world, topic) == []
+        assert await world.group.committed(TopicPartition(topic, 0)) is None
 
 
 # --- at least once ----------------------------------------------------------------------------------------------------

@@ -122,3 +122,22 @@ def test_a_dead_letter_of_a_question_in_the_input_is_handled_once(then: Any, is_
         for _ in range(2):
             driver.send(world.inbox, key="a", value="v", headers=letter.headers)
         assert handled == ["v"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        ({"headers": {"x-\ud800": b""}}, "isn't Unicode text"),
+        ({"timestamp_ms": 1 << 63}, "a whole number below 2"),
+    ],
+)
+def test_what_has_no_form_on_the_wire_is_the_handlers_error(sent: dict[str, Any], why: str) -> None:
+    app = App("wire", broker="kafka://127.0.0.1:1")
+    topic, out = (app.topic(name, key_type=str, value_type=str) for name in ("in", "out"))
+
+    @app.actor(topic)
+    async def send(ctx: Context, text: str) -> None:
+        ctx.send(out, key=ctx.key, value=text, **sent)
+
+    with ActorTestDriver(app) as driver, pytest.raises(HandlerFailedError, match=why):
+        driver.send(topic, key="a", value="1")
