@@ -20,7 +20,7 @@ from spark_replay.formats import VERIFIED
 from spark_replay.reading import reading
 from spark_replay.session import require_classic
 from spark_replay.sources.base import RECORDS, Source, first_since
-from spark_replay.sources.digested import ArchiveFile, require_sound
+from spark_replay.sources.digested import ArchiveFile, require_listed, require_sound
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.ledger import LEDGERS, Ledger, decode_ledger
 from spark_replay.topic import Topic
@@ -48,11 +48,14 @@ class ArchiveSource(Source):
     topic: str
 
     def describe(self) -> Topic:
-        """Read what the archive covers, and check that its files are there, as long as they were written."""
+        """Read what the archive covers, and check that its files are listed and there, as long as they were written."""
         folder = Folder(self.spark, self.where)
         ledger = read_ledger(folder, self.topic)
-        for file in self.files():
+        files = self.files()
+        for file in files:
             _check(file, folder)
+        if folder.local is not None:
+            require_listed(folder.local, self.topic, files)
         return Topic(
             name=self.topic,
             starts=ledger.starts,

@@ -68,6 +68,23 @@ def write_digests(files: Iterable[ArchiveFile]) -> None:
             raise ArchiveError(f"{folder / DIGESTS} can't be written: {error}") from error
 
 
+def require_listed(folder: Path, topic: str, files: Iterable[ArchiveFile]) -> None:
+    """Check that the list of an archive's files still has all files of a topic that were written down.
+
+    Raises:
+        ArchiveError: It lacks one.
+    """
+    listed = {(file.local.parent.name, file.local.name) for file in files if file.local is not None}
+    for digests in sorted(folder.glob(f"topic={topic}/day=*/{DIGESTS}")):
+        day = digests.parent.name
+        lost = sorted(name for name in _read(digests.parent) if (day, name) not in listed)
+        if lost:
+            raise ArchiveError(
+                f"the list of files in {folder / '_spark_metadata'} has lost {digests.with_name(lost[0])}, which the "
+                "archive was written with: restore the folder from a backup"
+            )
+
+
 def require_sound(files: Iterable[ArchiveFile]) -> None:
     """Check that files that have digests are as they were written.
 
