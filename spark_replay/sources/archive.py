@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 FILES = "_spark_metadata"
 """Spark's list of the files that count."""
+_CLOCKS_MS = 60_000
 _SCHEMA = f"{RECORDS}, topic string, day date"
 
 
@@ -147,7 +148,7 @@ def list_files(folder: Folder) -> tuple[ArchiveFile, ...]:
 
 
 def batch_files(folder: Folder, batch: int, since_ms: int) -> tuple[ArchiveFile, ...]:
-    """Give the files that a batch wrote, of which none is older than `since_ms` (Unix milliseconds).
+    """Give the files that a batch wrote since `since_ms` (Unix milliseconds), and maybe some of the batches before.
 
     Raises:
         ArchiveError: Spark's list of them can't be read.
@@ -157,8 +158,9 @@ def batch_files(folder: Folder, batch: int, since_ms: int) -> tuple[ArchiveFile,
     if not folder.exists(f"{FILES}/{batch}.compact"):
         # a batch without rows
         return ()
-    # the list of all files until then
-    return tuple(file for file in _listed(folder, f"{FILES}/{batch}.compact") if file.modified_ms >= since_ms)
+    # the list of all files until then; an executor's clock may be behind, and file systems round times down
+    oldest_ms = since_ms - _CLOCKS_MS
+    return tuple(file for file in _listed(folder, f"{FILES}/{batch}.compact") if file.modified_ms >= oldest_ms)
 
 
 def _listed(folder: Folder, name: str) -> Iterator[ArchiveFile]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,6 +24,7 @@ from spark_replay import (
     write_rebuild,
 )
 from spark_replay.rebuild import read_rebuild
+from spark_replay.sources.archive import batch_files
 from tests.kafka.helpers import unique
 from tests.spark.helpers import NOW_MS, append, random_transactions, write_log
 
@@ -62,6 +65,13 @@ def test_an_entry_that_the_list_of_files_has_lost(
     with pytest.raises(ArchiveError, match=r"_spark_metadata .*lost"):
         write_rebuild(source, to=tmp_path / "rebuilt", as_of_ms=NOW_MS)
     assert not (tmp_path / "rebuilt").exists()
+
+
+def test_files_of_an_executor_whose_clock_is_behind_are_compared():
+    entry = {"path": "file:///to/topic=t/day=2026-01-31/part-0.parquet", "size": 7, "modificationTime": NOW_MS - 5_000}
+    names = {"_spark_metadata/9.compact": f"v1\n{json.dumps(entry)}"}
+    folder = SimpleNamespace(exists=names.__contains__, text=names.__getitem__)
+    assert [file.size_bytes for file in batch_files(folder, 9, NOW_MS)] == [7]
 
 
 def test_a_file_that_a_rebuild_has_lost(spark: SparkSession, brokers: str, tmp_path: Path):
