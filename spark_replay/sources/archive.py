@@ -20,7 +20,7 @@ from spark_replay.formats import VERIFIED
 from spark_replay.reading import reading
 from spark_replay.session import require_classic
 from spark_replay.sources.base import RECORDS, Source, first_since
-from spark_replay.sources.digested import ArchiveFile, require_listed, require_sound
+from spark_replay.sources.digested import ArchiveFile, digested_files, require_listed, require_sound
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.ledger import LEDGERS, Ledger, decode_ledger
 from spark_replay.topic import Topic
@@ -52,11 +52,12 @@ class ArchiveSource(Source):
         """Read what the archive covers, and check that its files are listed and there, as long as they were written."""
         folder = Folder(self.spark, self.where)
         ledger = read_ledger(folder, self.topic)
+        # in this order: a run that goes on lists a file first
+        digested = () if folder.local is None else digested_files(folder.local, self.topic)
         files = self.files()
+        require_listed(digested, files)
         for file in files:
             _check(file, folder)
-        if folder.local is not None:
-            require_listed(folder.local, self.topic, files)
         return Topic(
             name=self.topic,
             starts=ledger.starts,

@@ -68,20 +68,24 @@ def write_digests(files: Iterable[ArchiveFile]) -> None:
             raise ArchiveError(f"{folder / DIGESTS} can't be written: {error}") from error
 
 
-def require_listed(folder: Path, topic: str, files: Iterable[ArchiveFile]) -> None:
-    """Check that the list of an archive's files still has all files of a topic that were written down.
+def digested_files(folder: Path, topic: str) -> tuple[Path, ...]:
+    """Give the files of a topic of an archive that have digests."""
+    found = sorted(folder.glob(f"topic={topic}/day=*/{DIGESTS}"))
+    return tuple(digests.with_name(name) for digests in found for name in sorted(_read(digests.parent)))
+
+
+def require_listed(digested: Iterable[Path], files: Iterable[ArchiveFile]) -> None:
+    """Check that the list of an archive's files has those with digests; it is to be read after these.
 
     Raises:
         ArchiveError: It lacks one.
     """
-    listed = {(file.local.parent.name, file.local.name) for file in files if file.local is not None}
-    for digests in sorted(folder.glob(f"topic={topic}/day=*/{DIGESTS}")):
-        day = digests.parent.name
-        lost = sorted(name for name in _read(digests.parent) if (day, name) not in listed)
-        if lost:
+    listed = {(path.parent.name, path.name) for path in (file.local for file in files) if path is not None}
+    for path in digested:
+        if (path.parent.name, path.name) not in listed:
             raise ArchiveError(
-                f"the list of files in {folder / '_spark_metadata'} has lost {digests.with_name(lost[0])}, which the "
-                "archive was written with: restore the folder from a backup"
+                f"the archive's _spark_metadata, which lists its files, has lost {path}: restore the archive from a "
+                "backup"
             )
 
 
