@@ -33,7 +33,8 @@ from spark_replay.sources.archive import FILES, batch_files, read_ledger
 from spark_replay.sources.digested import write_digests
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.kafka import FETCHING
-from spark_replay.sources.ledger import LEDGERS, Ledger, Read, encode_ledger
+from spark_replay.sources.ledger import LEDGERS, Ledger, Read, encode_ledger, escaped_deletes
+from spark_replay.staging import local_folder
 from spark_replay.topic import Retention, Topic, client_options, describe_topic, matching_topics, retention_of
 
 if TYPE_CHECKING:
@@ -101,14 +102,15 @@ def archive_topics(
     Args:
         spark: A session with the Kafka connector, as `spark_session` gives it.
         wanted: Which topics.
-        to: The archive's folder, a local path or a URI; an archive that is there is gone on with.
+        to: The archive's folder, a path or a `file://` URI; an archive that is there is gone on with.
         every_ms: Goes on, with a batch in so many milliseconds, until `stop` is set. If left out, ends when all that
             was committed at the start is in.
         stop: Ends the run within 10 s; a batch that is cut off is made anew by the next run.
         tell: Is given a line for each batch.
 
     Raises:
-        TargetError: The folder holds something else, is in use, or archives topics that aren't wanted now.
+        TargetError: The folder holds something else, is in use, archives topics that aren't wanted now, or is a URI of
+            another file system.
         LogTooShortError: Kafka deleted records before they were archived.
         WrongTopicError: A topic was made anew since.
         UnknownTopicError: There is no such topic.
@@ -116,14 +118,20 @@ def archive_topics(
         ReadError: The stream failed.
     """
     require_classic(spark)
+    # what executors write elsewhere can't be compared with what the driver finds
+    to = local_folder(to).absolute()
     folder = Folder(spark, to)
     started = time.monotonic()
     require_archive(folder)
     stop = threading.Event() if stop is None else stop
-    with _alone(folder):
+    with _alone(to):
         books = Books(spark, wanted, folder, is_once=every_ms is None)
         books.settle()
-        require_following(wanted_topics(spark, wanted), books.ledgers, folder)
+        topics = wanted_topics(spark, wanted)
+        require_following(topics, books.ledgers, folder)
+        require_checkpoint(books.ledgers, folder)
+        for line in _doubts(spark, wanted, topics, books.ledgers):
+            tell(line)
         count = _run(_start(spark, wanted, folder, every_ms), books, stop, tell)
     return Archived(
         topics={name: ledger.ends for name, ledger in sorted(books.ledgers.items())},
@@ -205,6 +213,45 @@ def require_following(topics: Mapping[str, Topic], ledgers: Mapping[str, Ledger]
                     f"{name} partition {number}: the archive {folder} ends at offset {end}, and the brokers' log "
                     f"begins at {start}: what was between was deleted before it was archived; begin another archive"
                 )
+
+
+def require_checkpoint(ledgers: Mapping[str, Ledger], folder: Folder) -> None:
+    """Check that the checkpoint is that of the list of files, neither restored from another day nor incomplete.
+
+    Spark leaves out the files of a batch whose number is on the list already, whatever offsets the checkpoint gives it.
+
+    Raises:
+        TargetError: The checkpoint is older, or has other offsets than the archive.
+    """
+    listed = (int(name.removesuffix(".compact")) for name in folder.names(FILES) if name[:1].isdigit())
+    planned = max((int(name) for name in folder.names(f"{CHECKPOINT}/offsets") if name.isdigit()), default=-1)
+    known = max([*listed, *(ledger.batch for ledger in ledgers.values())], default=-1)
+    if planned < known:
+        raise TargetError(
+            f"the {CHECKPOINT} of the archive {folder} is older than its list of files: it ends with batch {planned} "
+            f"and the list with {known}, so that a run would leave out records. Restore both from one backup, or begin "
+            "another archive"
+        )
+    for name, ledger in ledgers.items():
+        # Spark removes old batches from the checkpoint
+        ends = _read_planned(folder, ledger.batch).ends.get(name, ledger.ends)
+        if ends != ledger.ends:
+            raise TargetError(
+                f"the {CHECKPOINT} of the archive {folder} has the offsets {list(ends)} for batch {ledger.batch} of "
+                f"{name}, and the archive ends at {list(ledger.ends)}: restore both from one backup, or begin another "
+                "archive"
+            )
+
+
+def _doubts(
+    spark: SparkSession, wanted: Wanted, topics: Mapping[str, Topic], ledgers: Mapping[str, Ledger]
+) -> Iterator[str]:
+    if ledgers:
+        retentions = retention_of(spark, wanted.brokers, sorted(ledgers), wanted.options)
+        for name, ledger in sorted(ledgers.items()):
+            told = escaped_deletes(ledger, topics[name].ends, retentions[name], _now_ms())
+            if told is not None:
+                yield told
 
 
 class Books:
@@ -396,21 +443,18 @@ def _follow(query: StreamingQuery, books: Books, counts: dict[int, int], tell: C
 
 
 @contextmanager
-def _alone(folder: Folder) -> Iterator[None]:
+def _alone(to: Path) -> Iterator[None]:
     """Keep other runs on this machine out; elsewhere Spark's checkpoint stops the second one."""
-    if folder.local is None:
-        yield
-        return
     try:
-        folder.local.mkdir(parents=True, exist_ok=True)
-        file = (folder.local / ".lock").open("w")
+        to.mkdir(parents=True, exist_ok=True)
+        file = (to / ".lock").open("w")
     except OSError as error:
-        raise TargetError(f"{folder} can't be written: {error}") from error
+        raise TargetError(f"{to} can't be written: {error}") from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise TargetError(f"another run is archiving to {folder}: wait for its end, or stop it") from error
+            raise TargetError(f"another run is archiving to {to}: wait for its end, or stop it") from error
         yield
 
 

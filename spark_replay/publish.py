@@ -53,12 +53,14 @@ def publish_state(
     Raises:
         TargetError: The new topic has records, or isn't compacted, or has another number of partitions.
         PlacementError: The keys can't be spread over other partitions.
-        ReadError: Somebody writes to the changelog, or Spark couldn't read or write to the end.
+        ReadError: Somebody writes to the changelog, reading took longer than deletes are kept, or Spark couldn't read
+            or write to the end.
         ReplayError: What `Source.describe` raises.
     """
     spark = source.spark
     if spark.conf.get("spark.speculation", "false") == "true":
         raise TargetError("spark.speculation is on: a task that was given up may write old values later, switch it off")
+    began_s = time.monotonic()
     topic = source.describe()
     if topic.ends != topic.high_watermarks:
         raise ReadError(f"a transaction is open in {topic.name}: stop the app's workers, and wait until it ends")
@@ -73,6 +75,8 @@ def publish_state(
                 kept = kept.withColumn("partition", home_partition(F.col("key"), count))
             settings = _ensure_target(source, target, count)
             _write(kept, target, settings)
+            # everything has been read by now
+            source.require_deletes_kept(time.monotonic() - began_s)
             keys = _require_published(kept, target)
     finally:
         kept.unpersist()

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow
+import pyarrow.parquet
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.decoding import Codecs, decoded
@@ -223,6 +225,7 @@ def write_rebuild(
         state = found.state
         write_files(state if codecs is None else decoded(state, codecs), work / NEW, file_format)
         keys, undecodable = _read_back(source.spark, work / NEW, state, file_format, is_decoded=codecs is not None)
+        parts = _partitions(topic, point, keys)
         result = Rebuilt(
             changelog=source.topic,
             topic_id=topic.topic_id,
@@ -233,9 +236,13 @@ def write_rebuild(
             undecodable=undecodable,
             seconds=round(time.monotonic() - started, 3),
             format=file_format,
-            partitions=_partitions(topic, point, keys),
+            partitions=parts,
             unknown_keys=_examples(found.unknown) if counts["unknown"] else (),
-            notes=(*_notes(topic, point), *_before_all(source, topic, _as_of(as_of), below)),
+            notes=(
+                *_notes(topic, point),
+                *_before_all(source, topic, _as_of(as_of), below),
+                *source.doubts([part.end_offset for part in parts]),
+            ),
         )
         (work / NEW / SUMMARY).write_text(json.dumps(asdict(result), indent=1) + "\n")
     return result
@@ -245,12 +252,32 @@ def read_rebuild(spark: SparkSession, folder: Path) -> DataFrame:
     """Read what `write_rebuild` wrote.
 
     Raises:
-        ReadError: The folder is no rebuild.
+        ReadError: The folder is no rebuild, or rows of it are missing.
     """
     summary = read_summary(folder)
+    if summary["format"] == "parquet":
+        _require_whole(folder, summary)
     extra = "" if summary.get("undecodable") is None else "key_json string, value_json string, "
     with reading(f"the rebuild in {folder}"):
         return read_files(spark, folder, summary["format"], extra + COLUMNS)
+
+
+def _require_whole(folder: Path, summary: Mapping[str, Any]) -> None:
+    """Check that the files of each partition have the rows that the summary tells: Spark reads what is there."""
+    for part in summary["partitions"]:
+        number, expected = part["partition"], part["keys"]
+        found = 0
+        for file in (folder / f"partition={number}").glob("*.parquet"):
+            try:
+                found += pyarrow.parquet.read_metadata(file).num_rows
+            except (OSError, pyarrow.ArrowException) as error:
+                reason = str(error).splitlines()[0]
+                raise ReadError(f"{file} of a rebuild can't be read ({reason}): rebuild again") from error
+        if found != expected:
+            raise ReadError(
+                f"partition {number} of the rebuild in {folder} has {found} rows, and was written with {expected}: "
+                "rebuild again, or give a folder that this machine sees"
+            )
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

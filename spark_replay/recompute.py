@@ -30,16 +30,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.changelog import read_rows, stamp_fields
+from spark_replay.changelog import stamp_fields
 from spark_replay.columns import by_partition
 from spark_replay.errors import RecomputeError
 from spark_replay.fold import expired
-from spark_replay.points import now_ms
+from spark_replay.points import now_ms, point_at
 from spark_replay.reading import reading
 from spark_replay.rebuild import read_rebuild
 from spark_replay.recompute_plan import Recompute
 from spark_replay.recompute_report import FINE, Recomputed, recomputed
 from spark_replay.recompute_worker import INPUT_COLUMNS, OUTPUT_SCHEMA, Job, replay_rows
+from spark_replay.settled import settle
 from spark_replay.sources import kafka
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ def recompute_actor(spark: SparkSession, plan: Recompute) -> Recomputed:
 
 def recompute_keys(spark: SparkSession, plan: Recompute) -> DataFrame:
     """Give the judgement of every key, for a notebook. Each action replays the input again: persist it.
+
+    The changelogs are read when this is called.
 
     Returns:
         One row a key: `store` string, `partition` int, `key` binary, `kind` string, `log` (struct of `value`,
@@ -214,9 +217,29 @@ def _unknowns(plan: Recompute, replayed: DataFrame) -> DataFrame:
 
 
 def _logged(spark: SparkSession, plan: Recompute, store: str) -> DataFrame:
+    """Give each key's last write of the inputs replayed, and its first of later ones, as of one moment."""
     changelog = plan.changelogs[store]
-    rows = read_rows(kafka(spark, plan.brokers, changelog.name, plan.kafka_options), changelog)
-    return _sided(rows, "log", store=F.lit(store), **stamp_fields(F.col("stamp")))
+    is_later = stamp_fields(F.col("stamp"))["source_offset"] >= by_partition(plan.bounds)
+    everything = [None] * changelog.partition_count
+    folded = settle(
+        kafka(spark, plan.brokers, changelog.name, plan.kafka_options),
+        changelog,
+        point_at(changelog, everything, [0] * changelog.partition_count),
+        # no offset lies below 0
+        select=lambda rows: rows.withColumn("position", F.when(is_later, F.lit(0).cast("bigint"))),
+        position=F.col("position"),
+    ).folded
+    fields = {"value": F.col("last.value")} | stamp_fields(F.col("last.stamp")) | {"offset": F.col("last.offset")}
+    last, later = (folded.where(F.col(name).isNotNull()) for name in ("last", "later_offset"))
+    return _sided(last, "log", store=F.lit(store), **fields).unionAll(
+        _sided(
+            later,
+            "log",
+            store=F.lit(store),
+            source_offset=by_partition(plan.bounds),
+            offset=F.col("later_offset"),
+        )
+    )
 
 
 def _told(replayed: DataFrame) -> list[Any]:

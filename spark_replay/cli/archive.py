@@ -10,11 +10,21 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replay.cli.options import Given, dry_run_option, failing, make_console, say_plan, spark_for, spark_options
+from spark_replay.cli.options import (
+    Given,
+    LocalFolder,
+    dry_run_option,
+    failing,
+    make_console,
+    say_plan,
+    spark_for,
+    spark_options,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +72,7 @@ class Pattern(click.ParamType):
     metavar="REGEX",
     help="Archive all topics whose whole name matches, also those that are made later.",
 )
-@click.option("--to", required=True, metavar="DIR", help="The archive: a folder, or a URI that Spark can write to.")
+@click.option("--to", required=True, type=LocalFolder(), metavar="DIR", help="The archive: a folder.")
 @click.option("--once", is_flag=True, help="End when everything is in that was committed at the start.")
 @click.option("--every", "every_ms", type=Interval(), metavar="TIME", help="Go on, with a batch every 60s, 5m, 1h.")
 @click.option(
@@ -76,7 +86,7 @@ class Pattern(click.ParamType):
 def archive(
     topics: tuple[str, ...],
     topic_pattern: re.Pattern[str] | None,
-    to: str,
+    to: Path,
     once: bool,
     every_ms: int | None,
     max_offsets_per_trigger: int | None,
@@ -100,7 +110,7 @@ def archive(
     python -m spark_replay archive --brokers 127.0.0.1:9092 --topic shop-spent-changelog --topic orders \\
         --to archive --once
     python -m spark_replay archive --brokers 127.0.0.1:9092 --topic-pattern 'shop-.*-changelog' \\
-        --to s3a://bucket/archive --every 60s
+        --to /mnt/archive --every 60s
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     if bool(topics) == (topic_pattern is not None):
         raise click.UsageError("say what to archive: --topic, or --topic-pattern")
@@ -137,7 +147,7 @@ def archive(
         sys.exit(2)
 
 
-def _plan(spark: SparkSession, wanted: Wanted, to: str) -> Plan:
+def _plan(spark: SparkSession, wanted: Wanted, to: Path) -> Plan:
     from spark_replay.archiving import read_ledgers, require_archive, require_following, wanted_topics
     from spark_replay.plans import plan_archive
     from spark_replay.sources.folders import Folder
@@ -147,7 +157,7 @@ def _plan(spark: SparkSession, wanted: Wanted, to: str) -> Plan:
     topics, ledgers = wanted_topics(spark, wanted), read_ledgers(folder)
     require_following(topics, ledgers, folder)
     covered = {name: ledger.ends for name, ledger in ledgers.items()}
-    return plan_archive(tuple(topics.values()), covered, brokers=wanted.brokers, writes=to)
+    return plan_archive(tuple(topics.values()), covered, brokers=wanted.brokers, writes=str(to))
 
 
 @contextmanager

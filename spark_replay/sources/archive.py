@@ -20,7 +20,7 @@ from spark_replay.formats import VERIFIED
 from spark_replay.reading import reading
 from spark_replay.session import require_classic
 from spark_replay.sources.base import RECORDS, Source, first_since
-from spark_replay.sources.digested import ArchiveFile, require_sound
+from spark_replay.sources.digested import ArchiveFile, digested_files, require_listed, require_sound
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.ledger import LEDGERS, Ledger, decode_ledger
 from spark_replay.topic import Topic
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 FILES = "_spark_metadata"
 """Spark's list of the files that count."""
+_CLOCKS_MS = 60_000
 _SCHEMA = f"{RECORDS}, topic string, day date"
 
 
@@ -48,10 +49,14 @@ class ArchiveSource(Source):
     topic: str
 
     def describe(self) -> Topic:
-        """Read what the archive covers, and check that its files are there, as long as they were written."""
+        """Read what the archive covers, and check that its files are listed and there, as long as they were written."""
         folder = Folder(self.spark, self.where)
         ledger = read_ledger(folder, self.topic)
-        for file in self.files():
+        # in this order: a run that goes on lists a file first
+        digested = () if folder.local is None else digested_files(folder.local, self.topic)
+        files = self.files()
+        require_listed(digested, files)
+        for file in files:
             _check(file, folder)
         return Topic(
             name=self.topic,
@@ -144,7 +149,7 @@ def list_files(folder: Folder) -> tuple[ArchiveFile, ...]:
 
 
 def batch_files(folder: Folder, batch: int, since_ms: int) -> tuple[ArchiveFile, ...]:
-    """Give the files that a batch wrote, of which none is older than `since_ms` (Unix milliseconds).
+    """Give the files that a batch wrote since `since_ms` (Unix milliseconds), and maybe some of the batches before.
 
     Raises:
         ArchiveError: Spark's list of them can't be read.
@@ -154,8 +159,9 @@ def batch_files(folder: Folder, batch: int, since_ms: int) -> tuple[ArchiveFile,
     if not folder.exists(f"{FILES}/{batch}.compact"):
         # a batch without rows
         return ()
-    # the list of all files until then
-    return tuple(file for file in _listed(folder, f"{FILES}/{batch}.compact") if file.modified_ms >= since_ms)
+    # the list of all files until then; an executor's clock may be behind, and file systems round times down
+    oldest_ms = since_ms - _CLOCKS_MS
+    return tuple(file for file in _listed(folder, f"{FILES}/{batch}.compact") if file.modified_ms >= oldest_ms)
 
 
 def _listed(folder: Folder, name: str) -> Iterator[ArchiveFile]:

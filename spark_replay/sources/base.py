@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
@@ -68,6 +69,10 @@ class Source(ABC):
             `RECORDS`, or None where only what was committed is kept.
         """
         return None
+
+    def doubts(self, ends: Sequence[int]) -> tuple[str, ...]:
+        """Say what may be wrong with a state of the records below these offsets, after they were read."""
+        return ()
 
     @abstractmethod
     def offsets_at(self, topic: Topic, timestamp_ms: int) -> tuple[int, ...]:

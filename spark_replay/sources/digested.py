@@ -68,6 +68,27 @@ def write_digests(files: Iterable[ArchiveFile]) -> None:
             raise ArchiveError(f"{folder / DIGESTS} can't be written: {error}") from error
 
 
+def digested_files(folder: Path, topic: str) -> tuple[Path, ...]:
+    """Give the files of a topic of an archive that have digests."""
+    found = sorted(folder.glob(f"topic={topic}/day=*/{DIGESTS}"))
+    return tuple(digests.with_name(name) for digests in found for name in sorted(_read(digests.parent)))
+
+
+def require_listed(digested: Iterable[Path], files: Iterable[ArchiveFile]) -> None:
+    """Check that the list of an archive's files has those with digests; it is to be read after these.
+
+    Raises:
+        ArchiveError: It lacks one.
+    """
+    listed = {(path.parent.name, path.name) for path in (file.local for file in files) if path is not None}
+    for path in digested:
+        if (path.parent.name, path.name) not in listed:
+            raise ArchiveError(
+                f"the archive's _spark_metadata, which lists its files, has lost {path}: restore the archive from a "
+                "backup"
+            )
+
+
 def require_sound(files: Iterable[ArchiveFile]) -> None:
     """Check that files that have digests are as they were written.
 

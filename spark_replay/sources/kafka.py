@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,9 +13,11 @@ from spark_replay.errors import LogTooShortError, ReadError, ReplayError, WrongT
 from spark_replay.reading import reading
 from spark_replay.session import require_classic
 from spark_replay.sources import tailing
-from spark_replay.sources.archive import ArchiveSource
+from spark_replay.sources.archive import ArchiveSource, read_ledger
 from spark_replay.sources.base import Source, first_since
-from spark_replay.topic import Topic, client_options, describe_topic, offsets_at, retention_of
+from spark_replay.sources.folders import Folder
+from spark_replay.sources.ledger import escaped_deletes
+from spark_replay.topic import Retention, Topic, client_options, describe_topic, offsets_at, retention_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,8 +93,12 @@ class KafkaSource(Source):
                 "have escaped it, raise the topic's setting or use more executors"
             )
 
+    def retention(self) -> Retention:
+        """Ask the brokers what the topic's settings let go."""
+        return retention_of(self.spark, self.brokers, [self.topic], self.options)[self.topic]
+
     def _delete_retention_ms(self) -> int:
-        return retention_of(self.spark, self.brokers, [self.topic], self.options)[self.topic].delete_retention_ms
+        return self.retention().delete_retention_ms
 
     def _shares(self, topic: Topic) -> str:
         return str(max(self.spark.sparkContext.defaultParallelism, topic.partition_count))
@@ -185,6 +192,13 @@ class JoinedSource(Source):
         old = replace(old, starts=_at_most(topic.starts, old.ends))
         new = replace(topic, starts=tuple(map(max, topic.starts, topic.joints)))
         return old, replace(new, ends=tuple(map(max, new.starts, topic.ends)))
+
+    def doubts(self, ends: Sequence[int]) -> tuple[str, ...]:
+        """Say whether the archive may be too old for what follows it."""
+        ledger = read_ledger(Folder(self.spark, self.older.where), self.topic)
+        retention = self.newer.retention()
+        told = escaped_deletes(ledger, ends, retention, time.time_ns() // 1_000_000)
+        return () if told is None else (told,)
 
     def offsets_at(self, topic: Topic, timestamp_ms: int) -> tuple[int, ...]:
         """Look into the archive first, and ask the brokers about partitions where it isn't that late."""

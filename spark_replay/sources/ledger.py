@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from spark_replay.topic import Retention, Span
 
@@ -87,6 +88,29 @@ class Read:
         """Tell whether the span is exact, the batch before having asked for the log's end at `asked_before_ms`."""
         oldest_ms = self.read_ms - asked_before_ms + _CLOCK_MARGIN_MS
         return not self.retention.compacted or oldest_ms <= self.retention.min_compaction_lag_ms
+
+
+def escaped_deletes(ledger: Ledger, ends: Sequence[int], retention: Retention, now_ms: int) -> str | None:
+    """Tell that compaction may have removed tombstones that came after an archive's last batch; None if it can't have.
+
+    Args:
+        ledger: What the archive holds of the topic.
+        ends: Up to where the topic's log is read now.
+        retention: What the topic's settings let go.
+        now_ms: A moment after it was read, Unix milliseconds.
+    """
+    if not retention.compacted or now_ms - ledger.asked_ms <= retention.delete_retention_ms:
+        return None
+    later = [number for number, (old, end) in enumerate(zip(ledger.ends, ends, strict=False)) if end > old]
+    if not later:
+        return None
+    # of batches that an older run planned it isn't known
+    at = datetime.fromtimestamp(ledger.asked_ms / 1000, UTC).isoformat(timespec="seconds") if ledger.asked_ms else "?"
+    return (
+        f"the archive was last brought up to date at {at}, longer ago than the delete.retention.ms="
+        f"{retention.delete_retention_ms} of {ledger.topic}: keys of the partitions {', '.join(map(str, later))} that "
+        "were deleted since may still be in states from it; begin another archive"
+    )
 
 
 def encode_ledger(ledger: Ledger) -> str:

@@ -6,11 +6,22 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_replay import ReadError, Wanted, archive, archive_topics, kafka, settled, validate_exports, write_rebuild
+from spark_replay import (
+    ReadError,
+    Wanted,
+    archive,
+    archive_topics,
+    kafka,
+    recompute,
+    settled,
+    validate_exports,
+    write_rebuild,
+)
 from spark_replay.rebuild import folded_at, read_rebuild
 from spark_replay.sources import KafkaSource, tailing
 from spark_replay.topic import Topic
@@ -66,17 +77,17 @@ def set_backoff(spark: SparkSession, brokers: str, backoff_ms: str | None) -> No
         admin.close()
 
 
-def all_keys(value: str) -> Transaction:
-    return Transaction(tuple(put(name, value) for name in KEYS))
+def all_keys(value: str, source_offset: int = 0) -> Transaction:
+    return Transaction(tuple(put(name, value, source_offset=source_offset) for name in KEYS))
 
 
-def compact(brokers: str, log: Log, gone: str) -> None:
+def compact(brokers: str, log: Log, gone: str, source_offset: int = 0) -> None:
     """Overwrite all keys until compaction has taken a value of theirs."""
 
     async def run() -> None:
         async def is_gone() -> bool:
             # each write makes a new segment, and the cleaner leaves the last one alone
-            await append(brokers, log, [all_keys("later")])
+            await append(brokers, log, [all_keys("later", source_offset)])
             return all(record.value != gone.encode() for record in await read_all(brokers, log.topic))
 
         await eventually(is_gone, deadline_s=120, what="compaction")
@@ -165,6 +176,22 @@ def _looks(source: KafkaSource, point: str) -> int:
         patch.setattr("spark_replay.rebuild.settle", lambda *_: None)
         folded_at(source, point)
     return len(calls)
+
+
+def test_compaction_before_a_changelog_is_compared_with_what_was_recomputed(
+    spark: SparkSession, brokers: str, monkeypatch: pytest.MonkeyPatch
+):
+    log = write_log(brokers, [all_keys("first", 3)], config=COMPACTED)
+    described = kafka(spark, brokers, log.topic).describe()
+    plan = SimpleNamespace(brokers=brokers, kafka_options={}, changelogs={"store": described}, bounds=(4,) * PARTITIONS)
+    sides = recompute._logged(spark, plan, "store").collect()
+    assert {bytes(row["key"]).decode(): row["source_offset"] for row in sides} == dict.fromkeys(KEYS, 3)
+    assert {bytes(row["value"]) for row in sides} == {b"first"}
+    # later inputs' writes have taken the ones to be compared: only recomputed is what they aren't
+    before_read(monkeypatch, 1, lambda: compact(brokers, log, "first", 9))
+    sides = recompute._logged(spark, plan, "store").collect()
+    assert {bytes(row["key"]).decode(): row["source_offset"] for row in sides} == dict.fromkeys(KEYS, 4)
+    assert {row["value"] for row in sides} == {None}
 
 
 def test_a_log_that_is_written_to_all_the_while(spark: SparkSession, brokers: str, tmp_path: Path):
