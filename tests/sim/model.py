@@ -18,6 +18,7 @@ from tests.sim.effects import EffectsPart
 from tests.sim.expiry import ExpiryPart
 from tests.sim.park import ParkPart
 from tests.sim.part import Host, Part, Stores
+from tests.sim.queries import QueriesPart
 from tests.sim.sessions import SessionsPart
 from tests.sim.timers import TimersPart
 from tests.sim.views import ViewsPart
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound=Part)
 
-PARTS = (TimersPart, EffectsPart, ExpiryPart, ParkPart, SessionsPart, DedupePart, ViewsPart, AsksPart)
+PARTS = (TimersPart, EffectsPart, ExpiryPart, ParkPart, SessionsPart, DedupePart, ViewsPart, QueriesPart, AsksPart)
 NOT_WITH_PARK = frozenset(("poison", "refused", "operator"))
 """What stops a partition, or goes back in it, where parking goes on."""
 ODDS = {
@@ -40,6 +41,7 @@ ODDS = {
     "sessions": 0.15,
     "dedupe": 0.15,
     "views": 0.1,
+    "queries": 0.1,
 }
 FLAKY = frozenset(("timers", "effects", "asks", "sessions", "dedupe"))
 NEEDED = {"asks": ("parallel",)}

@@ -16,6 +16,7 @@ About half of the runs have features beside faults:
     sessions        the states of a class actor expire, its hook may fail
     dedupe          messages with an id that was seen are skipped
     views           handlers read a view; its database is damaged while it is open, or one of the task's
+    queries         each process is asked for what its stores hold, as the owner or from a copy
     asks            handlers ask another key of the actor, several at a time; comes with `parallel`
     standbys        workers keep copies of each other's partitions; in runs of their own
 
