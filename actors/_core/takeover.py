@@ -235,11 +235,14 @@ def _reset_by_operator(facts: InputFacts, rules: StartRules) -> Contradiction | 
 
 def _uncommitted_start(facts: InputFacts, rules: StartRules) -> Start | Contradiction:
     """Begin as the settings say, unless the group had an offset once: then only the operator can know where."""
-    policy = rules.missing_offset or rules.reset
     state, known = facts.state_source_offset, facts.last_known
-    is_chosen = rules.missing_offset is not None or (rules.allow_reprocessing and policy is ResetPolicy.EARLIEST)
-    if (known is None and not state) or is_chosen:
-        return Start(facts.bounds.start if policy is ResetPolicy.EARLIEST else facts.bounds.end)
+    if known is None and not state:
+        # It never had one: the operator's choice is for those that had.
+        return _start_at(rules.reset, facts.bounds)
+    if rules.missing_offset is not None:
+        return _start_at(rules.missing_offset, facts.bounds)
+    if rules.allow_reprocessing and rules.reset is ResetPolicy.EARLIEST:
+        return _start_at(rules.reset, facts.bounds)
     evidence = f"there is state up to input offset {state}" if known is None else str(known)
     last = max(state or 0, (known.offset or 0) if known is not None else 0)
     return Contradiction(
@@ -247,6 +250,10 @@ def _uncommitted_start(facts: InputFacts, rules: StartRules) -> Start | Contradi
         "when the group had no members for the brokers' offsets.retention.minutes, or by an operator",
         _MISSING.format(last=last, start=facts.bounds.start, end=facts.bounds.end),
     )
+
+
+def _start_at(policy: ResetPolicy, bounds: LogBounds) -> Start:
+    return Start(bounds.start if policy is ResetPolicy.EARLIEST else bounds.end)
 
 
 def _committed_start(committed: int, bounds: LogBounds, rules: StartRules) -> Start | Contradiction:

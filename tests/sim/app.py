@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from actors.ports import TopicPartition
 from actors.runtime.context import Context, Store
@@ -31,7 +31,7 @@ SHOWN = 20
 POISON = ("1", "11", "01", "1011", "x", "x", "c")
 CONTROL_HEADER = "fa-control"
 MODEL_OPERATIONS = frozenset(
-    ("later", "unlater", "call", "brief", "peek", "unbrief", "doomed", "ask", "visit", "leave", "look")
+    ("later", "unlater", "call", "brief", "peek", "unbrief", "doomed", "ask", "visit", "leave", "look", "grow")
 )
 """The operations of the model's parts: the echo tells nothing of what they did (see `tests.sim.part`)."""
 SILENT = frozenset(("book", "once"))
@@ -73,6 +73,7 @@ class Deployment:
     skips: bool = False
     allow_reprocessing: bool = False
     allow_lost_input: bool = False
+    missing_offset: Literal["earliest", "latest"] | None = None
     is_cured: bool = False
 
 
@@ -202,7 +203,8 @@ def failure_of(record: StoredRecord) -> str | None:
     if not is_decodable(record):
         return "UndecodableRecordError"
     operation = record.value.partition(b":")[0]
-    return {b"poison": "HandlerFailedError", b"large": "RefusedRecordError"}.get(operation)
+    stops = {b"poison": "HandlerFailedError", b"large": "RefusedRecordError", b"grow": "NewerProgramError"}
+    return stops.get(operation)
 
 
 def echoed(log: PartitionLog) -> list[tuple[bytes, bytes]]:

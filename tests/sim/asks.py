@@ -108,7 +108,7 @@ class AsksPart(Part):
 
     # --- what it brings --------------------------------------------------------------------------------------------
 
-    def make_stores(self) -> Stores:
+    def make_stores(self, host: Host) -> Stores:
         accounts: Store[Any, Any] = Store(
             ACCOUNTS,
             encode_key=str.encode,

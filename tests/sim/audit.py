@@ -214,6 +214,9 @@ class Audit:
         wanted = {at for at in held.set_offsets if at is not None}
         if not held.spans or (None in held.set_offsets and self._deployment.allow_reprocessing):
             wanted |= held.starts
+        if held.spans and None in held.set_offsets and self._deployment.missing_offset is not None:
+            wanted |= held.starts if self._deployment.missing_offset == "earliest" else {self._stable_end(source, offset)}
+            self.counted[f"missing offset {self._deployment.missing_offset}"] += 1
         if self._deployment.allow_lost_input:
             wanted |= {start for start in held.starts if start > min({self.processed(source), *wanted})}
         where = f"a takeover of {source} goes on at {offset}, not at {self.processed(source)}"
@@ -229,6 +232,12 @@ class Audit:
         held.spans += [(at, at + 1) for at in sorted(held.finished - finished)]
         held.finished = set()
         held.spans.append((offset, offset))
+
+    def _stable_end(self, source: TopicPartition, offset: int) -> int:
+        """Give the offset, if nothing was committed behind it by the time; else the end."""
+        log = self._cluster.log(source)
+        is_end = not any(record.offset >= offset and record.is_committed for record in log.history)
+        return offset if is_end else log.end
 
     def _proven(self, source: TopicPartition) -> int:
         """The highest input offset that a living value comes from: nobody can doubt that it was processed."""

@@ -39,7 +39,7 @@ class ExpiryPart(Part):
             return f"brief:{random.choice(LIVES_S)}"
         return f"{random.choice(('peek', 'peek', 'unbrief'))}:0"
 
-    def make_stores(self) -> Stores:
+    def make_stores(self, host: Host) -> Stores:
         def on_expire(ctx: Context, value: str) -> None:
             self._expire(ctx, value)
 

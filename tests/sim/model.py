@@ -18,8 +18,10 @@ from tests.sim.effects import EffectsPart
 from tests.sim.expiry import ExpiryPart
 from tests.sim.park import ParkPart
 from tests.sim.part import Host, Part, Stores
+from tests.sim.queries import QueriesPart
 from tests.sim.sessions import SessionsPart
 from tests.sim.timers import TimersPart
+from tests.sim.versions import VersionsPart
 from tests.sim.views import ViewsPart
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound=Part)
 
-PARTS = (TimersPart, EffectsPart, ExpiryPart, ParkPart, SessionsPart, DedupePart, ViewsPart, AsksPart)
+PARTS = (TimersPart, EffectsPart, ExpiryPart, ParkPart, SessionsPart, DedupePart, ViewsPart, QueriesPart, VersionsPart, AsksPart)
 NOT_WITH_PARK = frozenset(("poison", "refused", "operator"))
 """What stops a partition, or goes back in it, where parking goes on."""
 ODDS = {
@@ -40,6 +42,8 @@ ODDS = {
     "sessions": 0.15,
     "dedupe": 0.15,
     "views": 0.1,
+    "queries": 0.1,
+    "versions": 0.1,
 }
 FLAKY = frozenset(("timers", "effects", "asks", "sessions", "dedupe"))
 NEEDED = {"asks": ("parallel",)}
@@ -84,7 +88,7 @@ class Model:
             if part.name in FLAKY:
                 # What fails the first time is tried again, except where it is parked.
                 declared.setdefault("on_error", OnError(retries=1, first_wait=timedelta(seconds=0.1)))
-            own = part.make_stores()
+            own = part.make_stores(host)
             made.append((part, own))
             stores += own
             operations.update(part.operations(host, own))

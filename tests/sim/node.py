@@ -381,6 +381,7 @@ def _spec(world: World, host: Host) -> ActorSpec:
 
 
 def _task_settings(world: World, worker: str) -> TaskSettings:
+    missing = world.deployment.missing_offset
     return TaskSettings(
         worker=worker,
         address=f"http://{worker}",
@@ -390,6 +391,7 @@ def _task_settings(world: World, worker: str) -> TaskSettings:
             exactly_once=world.is_exactly_once,
             allow_reprocessing=world.deployment.allow_reprocessing,
             allow_lost_input=world.deployment.allow_lost_input,
+            missing_offset=None if missing is None else ResetPolicy(missing),
         ),
         backoff=Backoff(),
         queue_records=world.queue_records,

@@ -13,12 +13,15 @@ from actors.runtime.task import State
 from actors.testing import RefusedError
 from actors.testing.network import retried
 from tests.sim import app
-from tests.sim.node import Node, World
+from tests.sim.node import DELETE_RETENTION_MS, Node, World
 
 STOP_S = 15.0
 EMPTY_S = 60.0
 """How long an operator waits for the group to be empty: until the last session is over."""
 LOOK_S = 0.25
+CATCH_UP_S = 20.0
+EXPIRY_S = 160.0
+"""How long it takes until the group has forgotten its offsets, and compaction the keys."""
 
 
 class Operator:
@@ -35,7 +38,12 @@ class Operator:
     @property
     def is_needed(self) -> bool:
         """Whether something may stand still until somebody acts."""
-        return not self._world.features.isdisjoint(("operator", "retention", "poison", "refused"))
+        return not self._world.features.isdisjoint(("operator", "retention", "poison", "refused", "versions", "expired"))
+
+    @property
+    def has_to_deploy(self) -> bool:
+        """Whether some process may still run an older program than the others."""
+        return "versions" in self._world.features and not self._world.deployment.is_mended
 
     def faults(self) -> Iterator[Callable[[], float | None]]:
         features = self._world.features
@@ -43,6 +51,8 @@ class Operator:
             yield self.reset_offset
         if "retention" in features:
             yield self.retention
+        if "expired" in features:
+            yield self.expire_offsets
         if not features.isdisjoint(("poison", "refused")):
             yield self.deploy
         if "refused" in features:
@@ -69,6 +79,46 @@ class Operator:
         log = self._random.choice(self._world.cluster.topic(app.INPUT).partitions)
         log.delete_before(self._random.randint(log.start, log.end))
         self._world.audit.retained(log)
+
+    def expire_offsets(self) -> float:
+        """All are off for so long that the group forgets its offsets."""
+        empties = self._random.random() < 0.6
+        self._begin(self._expire_offsets(empties=empties))
+        return EXPIRY_S if empties else 0.0
+
+    async def _expire_offsets(self, *, empties: bool) -> None:
+        if empties:
+            self._world.delete_keys()
+            deadline_s = self._world.loop.time() + CATCH_UP_S
+            await self._until(lambda: self._has_caught_up() or self._world.loop.time() >= deadline_s)
+        await self._stop_all()
+        await self._until_empty()
+        if empties:
+            await self._forget_state()
+        for source in app.sources(self._world.partitions):
+            self._set(source, None)
+        self._world.audit.counted["expired"] += 1
+        self._start_all()
+
+    def _has_caught_up(self) -> bool:
+        offsets, cluster = self._world.cluster.group.offsets, self._world.cluster
+        return all(
+            source in offsets and offsets[source].offset >= app.last_input(cluster.log(source))
+            for source in app.sources(self._world.partitions)
+        )
+
+    async def _forget_state(self) -> None:
+        """Lose the disks and have compaction remove tombstones: of keys that were deleted nothing is left."""
+        cluster = self._world.cluster
+        await self._until(lambda: not cluster.transactions.open_transactions())
+        for node in self._nodes:
+            node.disk.erase()
+        for _ in range(2):
+            for log in cluster.logs():
+                if log.is_compacted:
+                    # The log's last record stays, and a later one would take its place.
+                    log.compact(cluster.wall_ms(), log.end)
+            await asyncio.sleep(DELETE_RETENTION_MS / 1000 + 1)
 
     def deploy(self) -> None:
         """All workers are restarted, with a handler that is mended or the one that isn't."""
@@ -199,10 +249,10 @@ class Operator:
                 world.deployment.skips = True
             else:
                 self._set(source, error.offset + 1)
-        elif "operator" in world.features or "retention" in world.features:
-            self._mend_offset(source)
+        elif not world.features.isdisjoint(("operator", "retention", "expired")):
+            self._mend_offset(source, state)
 
-    def _mend_offset(self, source: TopicPartition) -> None:
+    def _mend_offset(self, source: TopicPartition, state: State | None) -> None:
         """Set the offset where the app was, or let it go on where the offset is now."""
         audit, deployment, log = self._world.audit, self._world.deployment, self._world.cluster.log(source)
         committed = self._world.cluster.group.offsets.get(source)
@@ -211,6 +261,12 @@ class Operator:
                 self._set(source, log.start)
             else:
                 deployment.allow_lost_input = True
+        elif "expired" in self._world.features and committed is None and audit.is_foreign(source):
+            # Where there is state, that choice isn't taken, and the offset has to be set.
+            if deployment.missing_offset is None and self._random.random() < 0.7:
+                deployment.missing_offset = self._random.choice(("earliest", "latest"))
+            elif deployment.missing_offset is None or state is State.REFUSED:
+                self._set(source, max(audit.processed(source), log.start))
         elif audit.is_foreign(source):
             # Where the input is gone, going back to it leads nowhere.
             goes_back = self._random.random() < 0.6 and audit.processed(source) >= log.start

@@ -77,7 +77,7 @@ class Part:
         """Give the handler with what the feature puts around it; that of an earlier part is inside."""
         return handler
 
-    def make_stores(self) -> Stores:
+    def make_stores(self, host: Host) -> Stores:
         return tuple(raw_store(name) for name in self.stores)
 
     def declared(self, host: Host, stores: Stores) -> dict[str, Any]:

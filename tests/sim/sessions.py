@@ -91,7 +91,7 @@ class SessionsPart(Part):
         self._numbers += 1
         return f"visit:{self._numbers}"
 
-    def make_stores(self) -> Stores:
+    def make_stores(self, host: Host) -> Stores:
         sessions: Store[Any, Any] = Store(
             STORE,
             encode_key=str.encode,
