@@ -26,6 +26,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from actors._core.outside import MALFORMED
 from actors._core.partitioner import MURMUR2, PARTITIONERS
 from actors.errors import ActorsError
 
@@ -331,7 +332,7 @@ class StateClient:
             raw = await reply.read()
         try:
             said = msgspec.json.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except MALFORMED:
             said = None
         return _Reply(reply.status, said if isinstance(said, dict) else {"detail": f"not an answer: {raw[:100]!r}"})
 

@@ -29,6 +29,8 @@ from typing import Any
 
 import msgspec
 
+from actors._core.outside import MALFORMED
+
 MEMBER_DATA_VERSION = 1
 UNKNOWN = -1
 NO_GENERATION = -1
@@ -362,8 +364,6 @@ class _ActorData(msgspec.Struct, array_like=True, frozen=True):
 
 
 _MEMBER_DECODER = msgspec.msgpack.Decoder(_MemberData)
-# msgspec leaves text that isn't UTF-8 to Python's own error.
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 def encode_member_data(member: Member) -> bytes:
@@ -402,7 +402,7 @@ def decode_member_data(member_id: str, raw: bytes | None) -> Member:
     """
     try:
         data = _MEMBER_DECODER.decode(raw or b"")
-    except UNREADABLE:
+    except MALFORMED:
         return Member(member_id)
     if data.version != MEMBER_DATA_VERSION:
         return Member(member_id)

@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from actors._core.assign import UNREADABLE, Member, Task, assign, identity_of, last_owners
+from actors._core.assign import Member, Task, assign, identity_of, last_owners
+from actors._core.outside import MALFORMED
 
 COPIES_VERSION = 1
 
@@ -239,7 +240,7 @@ def decode_copies(raw: bytes | None) -> Copies:
     """Read what `encode_copies` wrote; what another release wrote that can't be read means no copies."""
     try:
         data = _DECODER.decode(raw or b"")
-    except UNREADABLE:
+    except MALFORMED:
         return Copies()
     if data.version != COPIES_VERSION:
         return Copies()

@@ -13,6 +13,7 @@ from typing import Any, Union
 
 import msgspec
 
+from actors._core.outside import MALFORMED
 from actors._core.unions import arms_of
 from actors._faust.codecs import Codec, CodecError, resolve, value_codec
 from actors.errors import ConfigurationError, NewerVersionError, show_bytes
@@ -133,7 +134,7 @@ def _tag_in(raw: bytes, field: str) -> str | int | None:
     """Give the tag of a message that is JSON and has one."""
     try:
         found = msgspec.json.decode(raw, type=dict[str, Any]).get(field)
-    except (msgspec.MsgspecError, RecursionError):
+    except MALFORMED:
         return None
     return found if isinstance(found, str | int) and not isinstance(found, bool) else None
 

@@ -26,6 +26,7 @@ from actors._core.claims import possible_owners, store_of
 from actors._core.keys import split_sized
 from actors._core.shapes import Shape, misfits
 from actors._faust.shapes import shape_of
+from actors._faust.versions import refusal
 from actors._kafka.control import TopicInfo
 from actors._kafka.logs import KafkaLogs
 from actors._kafka.owners import KafkaOwners, StoreRecord, write_stores
@@ -245,6 +246,9 @@ class StoreRegistry:
         value = self._app.value_types[store]
         shape = value.shape()
         if record.version > value.version:
+            # Before a write of any key, its value is looked at: it may be of the newer version.
+            if value.type is not bytes:
+                self._app.stores[store].refuse_newer = refusal(value.version, f"store {store}")
             # A program that was rolled back, or one that was made from it.
             former = record.former.get(value.version, [])
             if shape is not None and former and shape not in former and (found := misfits(former[-1], shape)):

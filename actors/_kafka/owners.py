@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from aiokafka import AIOKafkaProducer
 
+from actors._core.outside import MALFORMED
 from actors._kafka.connection import Connection, broker_errors, let_go
 from actors._kafka.logs import KafkaLogs
 from actors.errors import UnreadableLogError
@@ -92,7 +93,7 @@ class KafkaOwners:
                 self._stores[record.key] = msgspec.json.decode(record.value, type=StoreRecord)
                 return
             self._records[record.key] = msgspec.json.decode(record.value, type=OwnerRecord)
-        except msgspec.DecodeError as error:
+        except MALFORMED as error:
             logger.warning("%s offset %d isn't a record of the registry: %s", self._source, record.offset, error)
 
     async def refresh(self) -> None:

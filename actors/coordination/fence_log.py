@@ -23,6 +23,7 @@ from typing import Self
 
 import msgspec
 
+from actors._core.outside import MALFORMED
 from actors._core.partitioner import partition_for
 from actors.coordination.errors import FenceLostError, StaleTokenError
 from actors.coordination.fencing import MAX_TOKEN, Fence
@@ -76,7 +77,7 @@ class FenceState(msgspec.Struct, frozen=True):
         """
         try:
             return msgspec.json.decode(raw, type=cls)
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             raise FenceLostError(
                 f"the state of a fenced topic's reader can't be read ({error}): begin without one, from the start of "
                 "the log"

@@ -17,6 +17,7 @@ import msgspec
 from actors import Actor, AnswerLater, App, OnError, receive
 from actors._core import locks, registry
 from actors._core.locks import Event, Granted, Lock, Refused, Released, Renewed, Want
+from actors._core.outside import MALFORMED
 from actors._core.partitioner import partition_for
 from actors._core.registry import Barrier, Group, Node, Party
 from actors.coordination import messages as m
@@ -185,7 +186,7 @@ class Coordinator(Actor[Resource]):
             if envelope.v != m.VERSION:
                 return m.Refusal("protocol", f"the service speaks version {m.VERSION}, the request is of {envelope.v}")
             request = m.decode_request(raw)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except MALFORMED as error:
             return m.Refusal("malformed", f"the request isn't understood ({error})")
         return m.problem(request, self.least_ttl_ms) or request
 

@@ -9,8 +9,7 @@ from hashlib import blake2b
 from typing import Protocol
 from uuid import uuid4
 
-import msgspec
-
+from actors._core.outside import MALFORMED
 from actors._core.partitioner import partition_for
 from actors.coordination import messages as m
 from actors.coordination.errors import CoordinationError, CoordinationTimeoutError, ProtocolError, error_of
@@ -197,7 +196,7 @@ def _opened(what: str, answer: Answer) -> m.Reply:
         raise CoordinationError(f"{what}: the service failed: {raw.decode(errors='replace')}")
     try:
         return m.decode_reply(raw)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise ProtocolError(
             f"{what}: the service's answer isn't understood ({error}): use its version", "protocol"
         ) from error

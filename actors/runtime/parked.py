@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import msgspec
 
 from actors._core.keys import line_bounds, make_place, place_of
+from actors._core.outside import MALFORMED
 from actors.errors import RecordError, RecordTooLargeError, Rejected, show_bytes
 from actors.ports import InputRecord, Output
 from actors.runtime.context import Context, Store, TaskState
@@ -288,7 +289,7 @@ class Parked:
         """Give what a control record says, None if that isn't for this actor."""
         try:
             command = msgspec.json.decode(told, type=Command)
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             text = "%s offset %d: a control record that can't be read is skipped: %s"
             logger.warning(text, state.source, record.offset, error)
             return None
@@ -395,7 +396,7 @@ def _parked(raw: bytes) -> ParkedMessage:
     try:
         if not is_newer(raw):
             return msgspec.json.decode(raw, type=ParkedMessage)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise newer_entry("a parked message", raw) from error
     raise newer_entry("a parked message", raw)
 
@@ -443,7 +444,7 @@ def told_of(record: InputRecord, turn: tuple[str, str]) -> str | None:
     """Return what a control record says is to be done with a turn that stopped its partition, given as (actor, id)."""
     try:
         command = msgspec.json.decode(_control(record) or b"", type=Command)
-    except msgspec.MsgspecError:
+    except MALFORMED:
         return None
     is_meant = command.what == "turn" and (command.actor, command.id) == turn
     return command.command if is_meant else None

@@ -29,6 +29,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from actors._core.keys import sized, split_sized
+from actors._core.outside import MALFORMED
 from actors.errors import StoreOutsideHandlerError, UsageError, show_bytes
 from actors.ports import Clock
 from actors.runtime.context import Context, TaskState
@@ -379,7 +380,7 @@ def _decoded(raw: bytes) -> _Entry | None:
         raise newer_entry("a timer", raw)
     try:
         return _decode_entry(raw)
-    except msgspec.MsgspecError:
+    except MALFORMED:
         return None
 
 

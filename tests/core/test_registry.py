@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors import App, ConfigurationError, Context
+from actors import App, ConfigurationError, Context, NewerVersionError
 from actors._core.claims import possible_owners, store_of
 from actors._core.takeover import LogBounds
 from actors._faust import registry
@@ -207,6 +207,12 @@ async def test_a_raised_version_begins_anew_and_a_lower_one_starts_with_a_warnin
     before = list(brokers.records["shop-actors-owners"])
     await brokers.start(worker(Small, 1))
     assert "a newer program has written values of version 2, this one knows up to 1" in caplog.text
+    rolled_back = worker(Small, 1)
+    await brokers.start(rolled_back)
+    refuse = rolled_back._app.stores["orders"].refuse_newer
+    assert refuse is not None, "a write looks at the value that it would replace"
+    with pytest.raises(NewerVersionError):
+        refuse(b"\0v\0\2{}")
     assert brokers.records["shop-actors-owners"] == before
     with pytest.raises(ConfigurationError, match="Set version to 3"):
         await brokers.start(worker(Large, 2))

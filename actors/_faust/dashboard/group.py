@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import aiohttp
 import msgspec
 
+from actors._core.outside import MALFORMED
 from actors._faust.dashboard.waiting import Waiting
 from actors._faust.queries.problems import Problem
 from actors._faust.queries.routing import KNOWN, Router
@@ -276,7 +277,7 @@ async def ask_worker(router: Router, seen: Seen) -> None:
     try:
         raw = await router.fetch("GET", seen.address, STATUS_PATH, partitions=(), answer_s=answer_s)
         report = msgspec.json.decode(raw, type=Report)
-    except msgspec.DecodeError:
+    except MALFORMED:
         seen.failed("its answer can't be read: another release may run there", _now_ms())
     except Problem as problem:
         seen.failed(f"it answered {problem.status}: {problem.detail}", _now_ms())

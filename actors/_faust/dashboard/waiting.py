@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from actors._core.keys import line_bounds, place_of
+from actors._core.outside import MALFORMED
 from actors.runtime.effect_calls import EffectRecord
 from actors.runtime.parked import ParkedMessage
 from actors.runtime.task import Task
@@ -250,7 +251,7 @@ async def _lines(looked: _Look, store: PartitionStore, what: What) -> AsyncItera
 def _decoded(line: _Line, kind: type[T]) -> T | None:
     try:
         return msgspec.json.decode(line.head, type=kind)
-    except msgspec.MsgspecError:
+    except MALFORMED:
         return None
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from actors._core.keys import place_of
+from actors._core.outside import MALFORMED
 from actors._faust.codecs import CodecError, key_codec
 from actors._faust.setup import Setup
 from actors._kafka.control import ControlPlane
@@ -220,7 +221,7 @@ def _entry(what: What, sequence: int, raw: bytes, at_ms: int) -> Entry:
     content: Any
     try:
         content = msgspec.json.decode(raw, type=ParkedMessage if what == "message" else EffectRecord)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise ParkedError(
             f"a parked {what} can't be read, a newer release may have written it: {error}: {shown(raw[:200])}"
         ) from error

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 import msgspec
 from aiohttp import web
 
+from actors._core.outside import MALFORMED
 from actors._core.pages import Place, decode_place
 from actors._faust.queries.coding import ENCODINGS
 from actors._faust.queries.problems import Problem, bad_request
@@ -18,7 +19,6 @@ MAX_LIMIT = 1_000
 MAX_KEYS = 1_000
 READS = ("committed", "standby")
 COMMON = frozenset({"read"})
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What bytes raise that aren't JSON, or nested too deeply to be read."""
 
 
@@ -152,7 +152,7 @@ def many_body(raw: bytes) -> ManyBody:
     """
     try:
         body = _MANY.decode(raw)
-    except UNREADABLE as error:
+    except MALFORMED as error:
         raise bad_request("bad-body", f"the body isn't {{'keys': [...]}}: {error}") from error
     if len(body.keys) > MAX_KEYS:
         raise bad_request("bad-body", f"{len(body.keys)} keys: ask for up to {MAX_KEYS} at once")
@@ -169,6 +169,6 @@ def arguments(raw: bytes) -> Mapping[str, Any]:
     """
     try:
         found: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any]) if raw.strip() else {}
-    except UNREADABLE as error:
+    except MALFORMED as error:
         raise bad_request("bad-body", f"the body isn't a JSON object of arguments: {error}") from error
     return found

@@ -18,6 +18,7 @@ import msgspec
 from aiohttp import web
 from yarl import URL
 
+from actors._core.outside import MALFORMED
 from actors._faust.access.callers import HOP
 from actors._faust.access.tls import Hops
 from actors._faust.queries.problems import NO_STORE, Problem
@@ -280,7 +281,7 @@ def wanted(request: web.Request, partition_count: int) -> list[int]:
 def _problem_of(status: int, content: bytes, address: str) -> Exception:
     try:
         said = msgspec.json.decode(content, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except MALFORMED:
         said = {}
     detail = str(said.get("detail", "")) or f"{address} answered {status}"
     if status in NOT_THE_CALLERS:
