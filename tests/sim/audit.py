@@ -215,7 +215,9 @@ class Audit:
         if not held.spans or (None in held.set_offsets and self._deployment.allow_reprocessing):
             wanted |= held.starts
         if held.spans and None in held.set_offsets and self._deployment.missing_offset is not None:
-            wanted |= held.starts if self._deployment.missing_offset == "earliest" else {self._stable_end(source, offset)}
+            wanted |= (
+                held.starts if self._deployment.missing_offset == "earliest" else {self._stable_end(source, offset)}
+            )
             self.counted[f"missing offset {self._deployment.missing_offset}"] += 1
         if self._deployment.allow_lost_input:
             wanted |= {start for start in held.starts if start > min({self.processed(source), *wanted})}

@@ -29,7 +29,18 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound=Part)
 
-PARTS = (TimersPart, EffectsPart, ExpiryPart, ParkPart, SessionsPart, DedupePart, ViewsPart, QueriesPart, VersionsPart, AsksPart)
+PARTS = (
+    TimersPart,
+    EffectsPart,
+    ExpiryPart,
+    ParkPart,
+    SessionsPart,
+    DedupePart,
+    ViewsPart,
+    QueriesPart,
+    VersionsPart,
+    AsksPart,
+)
 NOT_WITH_PARK = frozenset(("poison", "refused", "operator"))
 """What stops a partition, or goes back in it, where parking goes on."""
 ODDS = {

@@ -38,7 +38,9 @@ class Operator:
     @property
     def is_needed(self) -> bool:
         """Whether something may stand still until somebody acts."""
-        return not self._world.features.isdisjoint(("operator", "retention", "poison", "refused", "versions", "expired"))
+        return not self._world.features.isdisjoint(
+            ("operator", "retention", "poison", "refused", "versions", "expired")
+        )
 
     @property
     def has_to_deploy(self) -> bool:
