@@ -206,6 +206,13 @@ def test_a_missing_offset_is_where_the_operator_says():
     assert isinstance(decide_start(lost(), rules(allow_reprocessing=True, reset=ResetPolicy.LATEST)), Contradiction)
 
 
+def test_the_choice_for_a_missing_offset_is_not_for_a_partition_that_never_had_one():
+    first = facts(committed=None, start=3)
+    assert decide_start(first, rules(missing_offset=ResetPolicy.LATEST)) == Start(3)
+    latest = rules(missing_offset=ResetPolicy.EARLIEST, reset=ResetPolicy.LATEST)
+    assert decide_start(first, latest) == Start(100)
+
+
 def test_the_choice_for_a_missing_offset_does_not_reprocess_on_top_of_state():
     decision = decide_start(lost(state=42), rules(missing_offset=ResetPolicy.EARLIEST))
     assert isinstance(decision, Contradiction)

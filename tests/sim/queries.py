@@ -79,7 +79,8 @@ class QueriesPart(Part):
             store = random.choice(app.STORES)
             reader = copies if "standbys" in self.world.features and random.random() < 0.4 else owner
             try:
-                await self._ask_one(reader, store, partition, at_once=random.random() < 0.3)
+                self._ask_at_once(reader, store, partition)
+                await self._ask_one(reader, store, partition)
             except QueryError:
                 self.count("query refused")
 
@@ -101,16 +102,24 @@ class QueriesPart(Part):
         )
         return Lease(confirm, settings, now_s=world.loop.time)
 
-    async def _ask_one(self, reader: StateReader, store: str, partition: int, *, at_once: bool) -> None:
-        log = self.world.cluster.log(TopicPartition(app.changelog(store), partition))
-        least = max(log.last_stable, self._answered[log])
-        if at_once:
-            held = reader.at_once(SPEC, store, partition)
-            if held is None:
-                return
-        else:
-            held = await reader.hold_one(SPEC, store, partition)
+    def _ask_at_once(self, reader: StateReader, store: str, partition: int) -> None:
+        log = self._log(store, partition)
+        held = reader.at_once(SPEC, store, partition)
+        if held is not None:
+            self._check(log, held, _rows(held), self._least(log))
+
+    async def _ask_one(self, reader: StateReader, store: str, partition: int) -> None:
+        log = self._log(store, partition)
+        least = self._least(log)
+        held = await reader.hold_one(SPEC, store, partition)
         self._check(log, held, _rows(held), least)
+
+    def _log(self, store: str, partition: int) -> PartitionLog:
+        return self.world.cluster.log(TopicPartition(app.changelog(store), partition))
+
+    def _least(self, log: PartitionLog) -> int:
+        """Give up to where an answer has to have everything: somebody has read it, or was told."""
+        return max(log.last_stable, self._answered[log])
 
     # --- the oracle ------------------------------------------------------------------------------------------------
 

@@ -22,8 +22,9 @@ About half of the runs have features beside faults:
     asks            handlers ask another key of the actor, several at a time; comes with `parallel`
     standbys        workers keep copies of each other's partitions; in runs of their own
 
-With the first four of them partitions may stand still after the last fault: each has to do so for its own reason and
-with all before it committed, and to go on when the operator has put it right.
+With `operator`, `retention`, `expired`, `poison`, `refused` and `versions` partitions may stand still after the last
+fault: each has to do so for its own reason and with all before it committed, and to go on when the operator has put it
+right.
 """
 
 from __future__ import annotations

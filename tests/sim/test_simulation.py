@@ -154,11 +154,27 @@ def test_every_part_of_the_model_comes() -> None:
         "session left",
         "session expired",
         "looked",
+        "query answered",
+        "query refused",
+        "program 1",
+        "program 2",
+        "value of version 1",
+        "value of version 2",
+        "NewerProgramError",
         "view damaged",
         "store damaged",
     }
     for seed in range(50):
         left -= simulate(seed, features=MODEL).counted.keys()
+        if not left:
+            return
+    pytest.fail(f"nobody came to {left}")
+
+
+def test_offsets_expire_with_and_without_state() -> None:
+    left = {"expired", "TakeoverRefusedError", "missing offset earliest", "missing offset latest"}
+    for seed in range(100):
+        left -= simulate(seed, features=("expired",)).counted.keys()
         if not left:
             return
     pytest.fail(f"nobody came to {left}")

@@ -1,0 +1,77 @@
+"""Every invariant of queries, programs of two versions and expired offsets fails on the damage it is there for."""
+
+from __future__ import annotations
+
+import pytest
+
+import actors._core.takeover as takeover
+import actors.runtime.failures as failures
+from actors.runtime.context import Store
+from actors.runtime.lease import Lease
+from actors.runtime.task import Task
+from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
+
+# --- queries ----------------------------------------------------------------------------------------------------------
+
+
+def keep_a_lease_for_ever(patch: Patch) -> None:
+    """Who was a member once answers for its partitions, whoever has them now."""
+    patch.setattr(Lease, "holds", lambda *_: True)
+
+
+def answer_during_a_commit(patch: Patch) -> None:
+    """An answer doesn't wait for the end of a commit that others may have seen."""
+    patch.setattr(Task, "store_at_rest", lambda self, name: self.committed_store(name))
+
+
+# --- programs of two versions -----------------------------------------------------------------------------------------
+
+
+def take_a_newer_value_for_a_failure(patch: Patch) -> None:
+    """`on_error` decides of messages that meet a newer program's value."""
+    patch.setattr(failures, "newer_in", lambda error: None)
+    patch.setattr(Store, "_decoded", lambda self, raw, state, read=None: (read or self.decode_value)(raw))
+
+
+def write_over_newer_values(patch: Patch) -> None:
+    """A write doesn't look at what it replaces."""
+    patch.setattr(Store, "_check_held", lambda self, overlay, state, raw_key: overlay.get(raw_key))
+
+
+def let_the_handler_go_on(patch: Patch) -> None:
+    """A handler that catches the error of a newer value goes on."""
+    patch.setattr(Store, "_decoded", lambda self, raw, state, read=None: (read or self.decode_value)(raw))
+    patch.setattr(Store, "_check_held", lambda self, overlay, state, raw_key: overlay.get(raw_key))
+
+
+# --- expired offsets --------------------------------------------------------------------------------------------------
+
+
+def forget_that_there_was_an_offset(patch: Patch) -> None:
+    """The registry isn't asked: no offset and no state is a first start."""
+    patch.setattr(Task, "_last_known", lambda *_: None)
+
+
+def begin_again_on_top_of_state(patch: Patch) -> None:
+    """The choice for a missing offset is taken wherever it is missing."""
+    edit = (
+        "if not state or rules.allow_reprocessing",
+        "if rules.missing_offset or not state or rules.allow_reprocessing",
+    )
+    patch.setattr(takeover, "_reset_by_operator", rewritten(takeover._reset_by_operator, edit))
+
+
+PLANTED = (
+    Planted(keep_a_lease_for_ever, "queries", ("cut_off", "pause"), features=("queries",)),
+    Planted(answer_during_a_commit, "queries", ("bad_network",), first_seed=24, features=("queries",)),
+    Planted(take_a_newer_value_for_a_failure, "offender", features=("versions",)),
+    Planted(write_over_newer_values, "versions", features=("versions",)),
+    Planted(let_the_handler_go_on, "versions", features=("versions",)),
+    Planted(forget_that_there_was_an_offset, "exactly once", ("expire_offsets",), features=("expired",)),
+    Planted(begin_again_on_top_of_state, "operator", ("expire_offsets",), features=("expired",)),
+)
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=str)
+def test_the_damage_is_found(planted: Planted, monkeypatch: Patch) -> None:
+    assert planted.seed(monkeypatch) is not None, f"{MAX_SEEDS} seeds, and nobody noticed"
