@@ -89,7 +89,7 @@ def never_confirm(patch: Patch) -> None:
 
 
 def restore_to_last_stable(patch: Patch) -> None:
-    """The restore ends at the last stable offset, which another's open transaction may hold back."""
+    """The restore ends at the last stable offset, which another's open transaction may hold back: records look lost."""
 
     async def bounds(self: FakeLogs, partition: TopicPartition) -> Any:
         found = await original(self, partition)
@@ -533,7 +533,7 @@ PLANTED = (
     Planted(same_epoch, "one owner"),
     Planted(broker_that_fences_nobody, "one owner", ("wake_in_takeover", "pause_at_step", "pause"), first_seed=58),
     Planted(one_offset_too_far, "state isn't the fold", ("crash", "rebalance"), first_seed=20),
-    Planted(restore_to_last_stable, "state isn't the fold", ("foreign_transaction", "rebalance")),
+    Planted(restore_to_last_stable, "progress", ("foreign_transaction", "rebalance")),
     Planted(bounds_before_fence, "state isn't the fold", ("wake_in_takeover", "bounce"), first_seed=29),
     Planted(thread_left_behind, "state isn't the fold", DISK_AND_REBALANCE, first_seed=42),
     Planted(write_order_of_tasks, "state isn't the fold", DISK_AND_REBALANCE, first_seed=42),
