@@ -65,6 +65,7 @@ PLANTED = (
     Planted(keep_a_lease_for_ever, "queries", ("cut_off", "pause"), features=("queries",)),
     Planted(answer_during_a_commit, "queries", ("bad_network",), first_seed=24, features=("queries",)),
     Planted(take_a_newer_value_for_a_failure, "offender", features=("versions",)),
+    Planted(take_a_newer_value_for_a_failure, "versions", features=("park", "versions")),
     Planted(write_over_newer_values, "versions", features=("versions",)),
     Planted(let_the_handler_go_on, "versions", features=("versions",)),
     Planted(forget_that_there_was_an_offset, "exactly once", ("expire_offsets",), features=("expired",)),

@@ -160,7 +160,6 @@ def test_every_part_of_the_model_comes() -> None:
         "program 2",
         "value of version 1",
         "value of version 2",
-        "NewerProgramError",
         "view damaged",
         "store damaged",
     }
@@ -169,6 +168,12 @@ def test_every_part_of_the_model_comes() -> None:
         if not left:
             return
     pytest.fail(f"nobody came to {left}")
+
+
+def test_an_older_program_meets_a_newer_value() -> None:
+    for features in (("versions",), ("park", "versions")):
+        if not any(simulate(seed, features=features).counted["NewerProgramError"] for seed in range(50)):
+            pytest.fail(f"no program of {features} met one")
 
 
 def test_offsets_expire_with_and_without_state() -> None:

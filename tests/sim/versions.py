@@ -21,6 +21,7 @@ from actors.ports import TopicPartition
 from actors.runtime.context import Context, Store
 from actors.testing import Process
 from tests.sim import app
+from tests.sim.park import TOPIC as DEAD_LETTERS
 from tests.sim.part import Host, Operation, Part, Stores
 
 if TYPE_CHECKING:
@@ -140,6 +141,8 @@ class VersionsPart(Part):
             return
         for partition in range(self.world.partitions):
             yield from self._check_writes(partition)
+            if self.is_parking:
+                yield from self._check_letters(partition)
             wanted = self._wanted(partition)
             raws = self.folded(STORE, partition)
             found = {key: CODECS[NEWEST].decode(raw).total for key, raw in raws.items()}
@@ -157,6 +160,12 @@ class VersionsPart(Part):
                 yield f"versions: {record} is of version {version}, over one of {held[record.key]}"
             held[record.key] = version
             self.count(f"value of version {version}")
+
+    def _check_letters(self, partition: int) -> Iterator[str]:
+        """See that no line of parked messages begins with one that can only meet a newer value."""
+        for record in self.world.cluster.log(TopicPartition(DEAD_LETTERS, partition)).history:
+            if record.is_committed and app.operation_of(record) == OPERATION:
+                yield f"versions: {record} was parked"
 
     def _wanted(self, partition: int) -> dict[bytes, int]:
         """Give what comes of the inputs, whichever program had them."""
