@@ -83,11 +83,11 @@ class StoreRegistry:
         known, found = await self._owners.stores(), await self._topics.existing(self._changelogs.values())
         current = {store: str(found[topic].topic_id) for store, topic in self._changelogs.items() if topic in found}
         for store, record in known.items():
-            if store in current and record.topic_id == current[store]:
+            if store in current and current[store] in (record.topic_id, record.last_id):
                 self._shapes(store, record)
         await self._check_stranded()
         claims = {
-            store: StoreRecord(store=store, changelog=topic, at_ms=self._clock.wall_ms())
+            store: _claimed(store, topic, self._clock.wall_ms(), known.get(store))
             for store, topic in self._changelogs.items()
             if not _is_confirmed(known.get(store), topic, current.get(store))
         }
@@ -110,7 +110,7 @@ class StoreRegistry:
             before, topic_id = known.get(store), str(changelogs[topic].topic_id)
             value = self._app.value_types[store]
             version, shapes, former = value.version, _newest(value.shape()), dict[int, list[Any]]()
-            if before is not None and before.topic_id == topic_id and before.changelog == topic:
+            if before is not None and before.changelog == topic and topic_id in (before.topic_id, before.last_id):
                 version, shapes, former = max(before.version, version), self._shapes(store, before), before.former
                 if version > before.version:
                     former = {**former, before.version: before.shapes}
@@ -367,6 +367,13 @@ _LEFT = (
         "let them be called, or remove them with `faust -A … parked drop {actor} KEY --all`",
     ),
 )
+
+
+def _claimed(store: str, topic: str, at_ms: int, before: StoreRecord | None) -> StoreRecord:
+    """Return a claim, which keeps what is known of the topic."""
+    if before is None or before.changelog != topic:
+        return StoreRecord(store=store, changelog=topic, at_ms=at_ms)
+    return msgspec.structs.replace(before, at_ms=at_ms, topic_id="", last_id=before.topic_id or before.last_id)
 
 
 def _is_confirmed(record: StoreRecord | None, topic: str, topic_id: str | None) -> bool:

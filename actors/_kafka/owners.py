@@ -34,14 +34,15 @@ class StoreRecord(msgspec.Struct, kw_only=True):
 
     `topic_id` is the changelog's; empty from the moment when an app claims the changelog until it has checked that no
     other app does. `shapes` are those that the values of `version` have had, the newest last; none where the type says
-    nothing of its JSON. `former` has those of earlier versions. `at_ms` is when the record was written, Unix
-    milliseconds.
+    nothing of its JSON. `former` has those of earlier versions. `last_id` is the topic's id before the claim: a topic
+    that isn't seen for a moment is still the same. `at_ms` is when the record was written, Unix milliseconds.
     """
 
     store: str
     changelog: str
     at_ms: int
     topic_id: str = ""
+    last_id: str = ""
     version: int = 1
     shapes: list[Any] = []
     former: dict[int, list[Any]] = {}

@@ -194,6 +194,19 @@ async def test_shapes_may_grow_older_programs_start_and_others_are_refused(
     await brokers.start(brokers.worker("shop", "orders", Other))
 
 
+async def test_a_topic_that_is_not_seen_for_a_moment_keeps_its_shapes(brokers: Brokers) -> None:
+    await brokers.start(brokers.worker("shop", "orders", Small))
+    seen = brokers.topics.pop("shop-orders-changelog")
+    start = brokers.worker("shop", "orders", Other)
+    await start.claim()
+    brokers.topics["shop-orders-changelog"] = seen
+    with pytest.raises(ConfigurationError, match="Set version to 2"):
+        await start.confirm({"shop-orders-changelog": seen})
+    with pytest.raises(ConfigurationError, match="Set version to 2"):
+        await brokers.start(brokers.worker("shop", "orders", Other))
+    await brokers.start(brokers.worker("shop", "orders", Large))
+
+
 async def test_a_raised_version_begins_anew_and_a_lower_one_starts_with_a_warning(
     brokers: Brokers, caplog: pytest.LogCaptureFixture
 ) -> None:
