@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from aiokafka import AIOKafkaProducer
@@ -20,6 +21,20 @@ MAX_BATCH_BYTES = 900_000
 
 Packable: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]
 """Key, value, headers, timestamp in Unix milliseconds."""
+
+
+class UnpackableError(Exception):
+    """What a commit sends can't become a batch: a partitioner raised, or a record has no form on the wire."""
+
+
+@contextmanager
+def _packing(topic: str | None = None) -> Iterator[None]:
+    """Name what the records themselves make fail, so that it is told from what the brokers or the client do."""
+    try:
+        yield
+    except Exception as error:
+        where = "" if topic is None else f" to topic {topic}"
+        raise UnpackableError(f"a record can't be sent{where}: {type(error).__name__}: {error}") from error
 
 
 def changelog_records(writes: ChangelogWrites, now_ms: int) -> Iterator[Packable]:
@@ -41,13 +56,14 @@ def pack(producer: AIOKafkaProducer, batch_bytes: int, records: Iterable[Packabl
     """
     packed = [_builder(producer, batch_bytes)]
     append, count = packed[0]._builder.append, 0
-    for key, value, headers, timestamp_ms in records:
-        if append(count, timestamp_ms, key, value, headers) is None:
-            _seal(packed[-1], count)
-            packed.append(_builder(producer, batch_bytes))
-            append, count = packed[-1]._builder.append, 0
-            append(0, timestamp_ms, key, value, headers)
-        count += 1
+    with _packing():
+        for key, value, headers, timestamp_ms in records:
+            if append(count, timestamp_ms, key, value, headers) is None:
+                _seal(packed[-1], count)
+                packed.append(_builder(producer, batch_bytes))
+                append, count = packed[-1]._builder.append, 0
+                append(0, timestamp_ms, key, value, headers)
+            count += 1
     _seal(packed[-1], count)
     return packed
 
@@ -74,12 +90,13 @@ async def by_partition(producer: AIOKafkaProducer, outputs: Iterable[Output]) ->
     found: dict[tuple[str, int], list[Output]] = defaultdict(list)
     for topic, group in by_topic.items():
         count = len(await producer.client._wait_on_metadata(topic))
-        homes = partitions_for([_placed_by(output) for output in group], count)
-        for output, home in zip(group, homes, strict=True):
-            place = output.partition
-            if isinstance(place, Partitioner):
-                place = home if output.key is None else place.home(output.key, count)
-            found[topic, home if place is None else place].append(output)
+        with _packing(topic):
+            homes = partitions_for([_placed_by(output) for output in group], count)
+            for output, home in zip(group, homes, strict=True):
+                place = output.partition
+                if isinstance(place, Partitioner):
+                    place = home if output.key is None else place.home(output.key, count)
+                found[topic, home if place is None else place].append(output)
     return found
 
 

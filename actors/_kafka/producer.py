@@ -51,7 +51,14 @@ from aiokafka.protocol.transaction import (
 from aiokafka.structs import OffsetAndMetadata
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from actors._kafka.batches import MAX_BATCH_BYTES, by_partition, changelog_records, output_records, pack
+from actors._kafka.batches import (
+    MAX_BATCH_BYTES,
+    UnpackableError,
+    by_partition,
+    changelog_records,
+    output_records,
+    pack,
+)
 from actors._kafka.connection import Connection, broker_errors
 from actors._kafka.protocol import InvalidRecordError
 from actors.errors import CommitRefusedError, FencedError, OutcomeUnknownError
@@ -92,10 +99,6 @@ class ProduceError(KafkaError):  # type: ignore[misc]
 
     def __str__(self) -> str:
         return str(self.args[0])
-
-
-class UnpackableError(Exception):
-    """What a commit sends can't become a batch: a partitioner raised, or a record has no form on the wire."""
 
 
 class _QuietSender(logging.Filter):
@@ -343,18 +346,13 @@ async def send_all(producer: AIOKafkaProducer, batch: CommitBatch, batch_bytes: 
     """
     now_ms = time.time_ns() // 1_000_000
     targets, packed = [], []
-    try:
-        for topic, writes in batch.changelogs.items():
-            targets.append(KafkaPartition(topic, batch.source.partition))
-            packed.append(pack(producer, batch_bytes(topic), changelog_records(writes, now_ms)))
-        by_target = await by_partition(producer, batch.outputs)
-        for (topic, number), outputs in by_target.items():
-            targets.append(KafkaPartition(topic, number))
-            packed.append(pack(producer, batch_bytes(topic), output_records(outputs, now_ms)))
-    except (KafkaError, OSError):
-        raise
-    except Exception as error:
-        raise UnpackableError(f"a record can't be sent: {type(error).__name__}: {error}") from error
+    for topic, writes in batch.changelogs.items():
+        targets.append(KafkaPartition(topic, batch.source.partition))
+        packed.append(pack(producer, batch_bytes(topic), changelog_records(writes, now_ms)))
+    by_target = await by_partition(producer, batch.outputs)
+    for (topic, number), outputs in by_target.items():
+        targets.append(KafkaPartition(topic, number))
+        packed.append(pack(producer, batch_bytes(topic), output_records(outputs, now_ms)))
     sends = [_send(producer, target, builders) for target, builders in zip(targets, packed, strict=True)]
     results: list[Any] = await asyncio.gather(*sends, return_exceptions=True)
     for target, result in zip(targets, results, strict=True):
