@@ -14,6 +14,7 @@ from actors._core.commit import Backoff, CommitPolicy
 from actors._core.placement import PlacementRules
 from actors._core.policy import STOP_ON_ERROR
 from actors._core.takeover import LostChangelog, ResetPolicy, StartRules
+from actors.errors import BrokerUnavailableError, ConfigurationError
 from actors.ports import Identity, TaskLog, TopicPartition
 from actors.runtime import worker as runtime_worker
 from actors.runtime.outputs import OutputTopic
@@ -46,11 +47,15 @@ from tests.sim.audit import Audit, WatchedGroup, WatchedLog
 from tests.sim.copies import NodeCopies, writes_copy
 from tests.sim.model import Model
 from tests.sim.part import Host
+from tests.sim.rival import RivalPart
+from tests.sim.starts import SimRegistry, setup_of, start
 
 DELETE_RETENTION_MS = 60_000
 SKEW_MARGIN_MS = 10_000
 REVOKE_S = 3.0
 STOP_S = 5.0
+REGISTERED = frozenset(("rival", "unparking"))
+"""The features in which a process checks the app's registry before it runs."""
 SUPERVISED_S = 1.0
 """How long after its end a process is started again by what supervises it."""
 
@@ -207,6 +212,9 @@ class Node:
 
     async def _main(self, process: Process) -> None:
         world = self._world
+        if not REGISTERED.isdisjoint(world.features) and not await self._may_start(process):
+            self._start_again(process)
+            return
         stores = self.disk.cache(process)
         for files in self.disk.files():
             await stores.open(files.store, files.partition)
@@ -273,6 +281,39 @@ class Node:
             copies.start()
         sink.source.open()
         await worker.run()
+
+    async def _may_start(self, process: Process) -> bool:
+        """Check the app's stores as a worker does that starts."""
+        world, rival = self._world, self._world.model.part(RivalPart)
+        stores = tuple(store for store in world.stores if store != app.PARKED)
+        setup = setup_of(app.APP, stores, parks=app.PARKED in world.stores and world.deployment.parks)
+        registry = SimRegistry(setup, world.cluster, world.network, self.clock, chunk_records=world.chunk_records)
+        try:
+            await start(registry, world.partitions, DELETE_RETENTION_MS)
+        except ConfigurationError as error:
+            world.audit.note(f"{process.name} is refused: {error}")
+            world.audit.counted["start refused"] += 1
+            return False
+        except BrokerUnavailableError as error:
+            world.audit.note(f"{process.name} can't start: {error}")
+            return False
+        if rival is not None:
+            rival.used(app.APP)
+        return True
+
+    def _start_again(self, process: Process) -> None:
+        """End a process whose start was refused, and have it started again."""
+
+        async def again() -> None:
+            await asyncio.sleep(SUPERVISED_S)
+            if not self.is_up:
+                self.start()
+
+        if self.process is process:
+            self.kill(finishes=True)
+            self._world.loop.create_task(again(), context=Context())
+        else:
+            self.forget(process)
 
     def _services(
         self, logs: FakeLogs, restorer: Restorer, stores: StoreCache, sink: LateSource, copies: NodeCopies

@@ -4,6 +4,7 @@ About half of the runs have features beside faults:
 
     operator        the group's offsets are reset, by people who don't ask the app
     retention       inputs are deleted, processed or not
+    rival           another app of a similar name comes to the changelog of one of its stores
     expired         all are off until the group's offsets are forgotten, and perhaps all state was deleted before
     poison          some inputs make their handler raise, or can't be decoded
     refused         some make it write or send what the broker doesn't take
@@ -53,6 +54,7 @@ from tests.sim.model import ODDS, Model, completed, drawn
 from tests.sim.nemesis import Nemesis
 from tests.sim.node import DELETE_RETENTION_MS, Node, World
 from tests.sim.operator import Operator
+from tests.sim.starts import RECORD
 
 PROGRESS_S = 90.0
 """How long after the last fault everything has to be processed."""
@@ -98,6 +100,8 @@ def features_of(seed: int) -> tuple[str, ...]:
     found += drawn(seed, found)
     if NOT_WITH_EXPIRED.isdisjoint(found) and Random(f"{seed} expired").random() < 0.08:
         found.append("expired")
+    if "at_least_once" not in found and Random(f"{seed} rival").random() < 0.08:
+        found.append("rival")
     return tuple(sorted(found))
 
 
@@ -149,6 +153,8 @@ def simulate(
                     node.forget(process)
                 for process in node.dead:
                     process.reap()
+            for part in simulation.parts:
+                part.reap()
             # What the dead leave behind warns now, while it is known whose it was.
             gc.collect(1)
     return simulation.report()
@@ -225,6 +231,7 @@ class Simulation:
         )
         model.join(self._world)
         self._model = model
+        self.parts = model.parts
         self._make_topics()
         self.nodes = [Node(self._world, f"w{number}") for number in range(random.randint(1, 3))]
         self._operator = Operator(self._world, self.nodes, Random(f"{seed} operator"))
@@ -244,7 +251,8 @@ class Simulation:
             cluster.make_topic(topic, partitions)
         cluster.make_topic(app.OWNERS, 1, is_compacted=True, delete_retention_ms=DELETE_RETENTION_MS)
         for topic in (*map(app.changelog, self._world.stores), *self._model.compacted):
-            cluster.make_topic(topic, partitions, is_compacted=True, delete_retention_ms=DELETE_RETENTION_MS)
+            if topic not in self._model.made_at_start:
+                cluster.make_topic(topic, partitions, is_compacted=True, delete_retention_ms=DELETE_RETENTION_MS)
 
     @contextlib.contextmanager
     def small_limits(self) -> Iterator[None]:
@@ -264,6 +272,8 @@ class Simulation:
             standbys.LONG_READ = restore.LONG_READ
 
     async def run(self) -> None:
+        for part in self._model.parts:
+            part.begin()
         for node in self.nodes:
             node.start()
         random = self._random
@@ -275,6 +285,8 @@ class Simulation:
         await asyncio.sleep(random.choice((0.0, 2.0, 30.0)))
         self._operator.interrupt()
         self._nemesis.heal()
+        for part in self._model.parts:
+            part.heal()
         await (self._settle_and_mend() if self._operator.is_needed else self._settle())
         if not self.audit.violations:
             await self._settle_model()
@@ -453,7 +465,11 @@ class Simulation:
             trace=list(self.audit.trace),
             inputs=self._inputs.made,
             takeovers=len(
-                {(record.key, json.loads(record.value)["epoch"]) for record in owners.history if record.is_committed}
+                {
+                    (record.key, json.loads(record.value)["epoch"])
+                    for record in owners.history
+                    if record.is_committed and not (record.key or b"").startswith(RECORD)
+                }
             ),
             recovery_s=self._settled_s - self._healed_s,
             virtual_s=self._loop.time(),
