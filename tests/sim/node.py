@@ -287,6 +287,8 @@ class Node:
         world, rival = self._world, self._world.model.part(RivalPart)
         stores = tuple(store for store in world.stores if store != app.PARKED)
         setup = setup_of(app.APP, stores, parks=app.PARKED in world.stores and world.deployment.parks)
+        if rival is not None:
+            await asyncio.sleep(max(0.0, rival.first_start_s - world.loop.time()))
         registry = SimRegistry(setup, world.cluster, world.network, self.clock, chunk_records=world.chunk_records)
         try:
             await start(registry, world.partitions, DELETE_RETENTION_MS)

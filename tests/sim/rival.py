@@ -35,7 +35,11 @@ STEPS = ("Metadata", "CreateTopics", "InitProducerId", "Produce", "ListOffsets",
 
 
 class RivalPart(Part):
-    """A store that inputs count in, and the other app."""
+    """A store that inputs count in, and the other app.
+
+    Attributes:
+        first_start_s: when the app is deployed.
+    """
 
     name = "rival"
     stores = (STORE,)
@@ -44,6 +48,7 @@ class RivalPart(Part):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.made_at_start = (app.changelog(STORE),) if self.random.random() < 0.6 else ()
+        self.first_start_s = self.random.choice((0.0, 0.002, 0.005, 0.01, 1.0, 15.0))
         self._process: Process | None = None
         self._is_running = False
         self._is_last = False
@@ -91,8 +96,8 @@ class RivalPart(Part):
 
     def begin(self) -> None:
         self.world.cluster.on_append.append(self._appended)
-        if self.random.random() < 0.6:
-            self.world.loop.call_later(self.random.choice((0.0, 0.01, 0.03, 2.0)), self._start_if_down)
+        if self.random.random() < 0.7:
+            self.world.loop.call_later(self.random.choice((0.0, 0.0, 0.01, 0.03, 2.0)), self.start_rival)
 
     def faults(self, nodes: Sequence[Node]) -> Iterator[Callable[[], float | None]]:
         return iter((self.start_rival, self.crash_rival, self.retire_rival))
