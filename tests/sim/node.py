@@ -46,6 +46,7 @@ from tests.sim.asks import AsksPart
 from tests.sim.audit import Audit, WatchedGroup, WatchedLog
 from tests.sim.copies import NodeCopies, writes_copy
 from tests.sim.model import Model
+from tests.sim.park import ParkPart
 from tests.sim.part import Host
 from tests.sim.rival import RivalPart
 from tests.sim.starts import SimRegistry, setup_of, start
@@ -128,6 +129,7 @@ class Node:
         self.source: FakeSource | None = None
         self._world = world
         self._lives = 0
+        self.refusals = 0
 
     def _machine(self, world: World) -> Disk:
         disk = Disk()
@@ -288,19 +290,25 @@ class Node:
         stores = tuple(store for store in world.stores if store != app.PARKED)
         setup = setup_of(app.APP, stores, parks=app.PARKED in world.stores and world.deployment.parks)
         if rival is not None:
-            await asyncio.sleep(max(0.0, rival.first_start_s - world.loop.time()))
+            await rival.deployed(self.name)
         registry = SimRegistry(setup, world.cluster, world.network, self.clock, chunk_records=world.chunk_records)
+        unparking = world.model.part(ParkPart) if "unparking" in world.features else None
         try:
             await start(registry, world.partitions, DELETE_RETENTION_MS)
         except ConfigurationError as error:
             world.audit.note(f"{process.name} is refused: {error}")
             world.audit.counted["start refused"] += 1
+            self.refusals += 1
+            if unparking is not None:
+                unparking.refused(str(error))
             return False
         except BrokerUnavailableError as error:
             world.audit.note(f"{process.name} can't start: {error}")
             return False
         if rival is not None:
             rival.used(app.APP)
+        if unparking is not None:
+            unparking.started()
         return True
 
     def _start_again(self, process: Process) -> None:
@@ -403,7 +411,10 @@ def _spec(world: World, host: Host) -> ActorSpec:
     stores, handler, declared = world.model.extended(host, stores, handler)
     on_error = declared.pop("on_error", STOP_ON_ERROR)
     changelogs = {}
+    declared_stores = {store.name for store in stores}
     for store in world.stores:
+        if store not in declared_stores:
+            continue
         topic = world.cluster.topic(app.changelog(store))
         changelogs[store] = Changelog(
             store, topic.name, topic.topic_id, DELETE_RETENTION_MS, 1_000_000, world.partitions

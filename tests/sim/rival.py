@@ -29,6 +29,7 @@ OPERATION = "order"
 FOREIGN_HEADER = "foreign"
 DELETE_RETENTION_MS = 60_000
 LOOK_S = 0.25
+FIRST_NODE = "w0"
 STARTS = 30
 """How often the rival is started until it is decided whose the changelog is."""
 STEPS = ("Metadata", "CreateTopics", "InitProducerId", "Produce", "ListOffsets", "Read")
@@ -38,7 +39,8 @@ class RivalPart(Part):
     """A store that inputs count in, and the other app.
 
     Attributes:
-        first_start_s: when the app is deployed.
+        first_start_s: when the app is deployed. Its first worker starts alone: of several that claim at once one that
+            is refused may take back what another has claimed.
     """
 
     name = "rival"
@@ -52,6 +54,7 @@ class RivalPart(Part):
         self._process: Process | None = None
         self._is_running = False
         self._is_last = False
+        self._has_started = False
         self._refusal: ConfigurationError | None = None
         self._work: asyncio.Task[None] | None = None
         self._lives = 0
@@ -72,12 +75,19 @@ class RivalPart(Part):
 
         return {OPERATION: order}
 
+    async def deployed(self, node: str) -> None:
+        """Wait until a node is started: the first one when the app is deployed, the others when it runs."""
+        await asyncio.sleep(max(0.0, self.first_start_s - self.world.loop.time()))
+        while node != FIRST_NODE and not self._has_started:
+            await asyncio.sleep(LOOK_S)
+
     def used(self, name: str) -> None:
         """Note that an app's start went through: it uses the changelog as it is now."""
         topic = self.world.cluster.find_topic(app.changelog(STORE))
         if topic is not None:
             self.count(f"{name} uses the changelog")
             self._users[topic.topic_id].add(name)
+            self._has_started |= name == app.APP
             self._check_users(topic.topic_id)
 
     def _check_users(self, topic_id: str) -> None:

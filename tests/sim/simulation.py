@@ -5,6 +5,7 @@ About half of the runs have features beside faults:
     operator        the group's offsets are reset, by people who don't ask the app
     retention       inputs are deleted, processed or not
     rival           another app of a similar name comes to the changelog of one of its stores
+    unparking       a program without on_error="park" is deployed while messages are parked, or were; with `park`
     expired         all are off until the group's offsets are forgotten, and perhaps all state was deleted before
     poison          some inputs make their handler raise, or can't be decoded
     refused         some make it write or send what the broker doesn't take
@@ -50,7 +51,7 @@ from actors.testing import Network, SimKafka, StuckError, VirtualLoop, fold
 from tests.sim import app
 from tests.sim.audit import Audit
 from tests.sim.inputs import Inputs
-from tests.sim.model import ODDS, Model, completed, drawn
+from tests.sim.model import FLAKY, ODDS, Model, completed, drawn
 from tests.sim.nemesis import Nemesis
 from tests.sim.node import DELETE_RETENTION_MS, Node, World
 from tests.sim.operator import Operator
@@ -62,6 +63,10 @@ TRACE_LINES = 60
 FEATURES = ("operator", "retention", "poison", "refused", "at_least_once", "static")
 NOT_WITH_EXPIRED = frozenset(("at_least_once", "park"))
 """Where nothing tells that there was an offset, or what goes on must not go back."""
+NOT_WITH_RIVAL = frozenset(("at_least_once", "static"))
+"""Where a process that was left behind may write after another one has started in its place."""
+NOT_WITH_UNPARKING = FLAKY | {"at_least_once", "versions"}
+"""What else may fail, or write after its process was killed."""
 MODEL = tuple(ODDS)
 """What the actor does beside handling one message after the other (see `tests.sim.model`)."""
 MODEL_S = 120.0
@@ -100,8 +105,10 @@ def features_of(seed: int) -> tuple[str, ...]:
     found += drawn(seed, found)
     if NOT_WITH_EXPIRED.isdisjoint(found) and Random(f"{seed} expired").random() < 0.08:
         found.append("expired")
-    if "at_least_once" not in found and Random(f"{seed} rival").random() < 0.08:
+    if NOT_WITH_RIVAL.isdisjoint(found) and Random(f"{seed} rival").random() < 0.08:
         found.append("rival")
+    if "park" in found and NOT_WITH_UNPARKING.isdisjoint(found) and Random(f"{seed} unparking").random() < 0.5:
+        found.append("unparking")
     return tuple(sorted(found))
 
 
@@ -288,8 +295,15 @@ class Simulation:
         for part in self._model.parts:
             part.heal()
         await (self._settle_and_mend() if self._operator.is_needed else self._settle())
+        if not self.audit.violations and "unparking" in self._world.features:
+            await self._operator.unparking.try_before_cure()
+            await self._settle()
         if not self.audit.violations:
             await self._settle_model()
+        if not self.audit.violations and "unparking" in self._world.features:
+            await self._operator.unparking.finish()
+            self._inputs.produce_some()
+            await self._settle()
         if not self.audit.violations:
             self._check_end()
 
@@ -442,6 +456,8 @@ class Simulation:
             owned = {held.partition for held in node.worker.tasks}
             for files in node.disk.files():
                 log = self._world.cluster.log(TopicPartition(app.changelog(files.store), files.partition))
+                if files.store == app.PARKED and not self._world.deployment.parks:
+                    continue
                 expected = self.audit.folded(log, log.end)
                 if files.partition in owned and files.data != expected:
                     self.audit.violated(
