@@ -213,12 +213,12 @@ class Node:
             self._world.audit.violated(f"progress: a worker ended: {main.exception()!r}")
 
     async def _main(self, process: Process) -> None:
-        world = self._world
+        world, disk = self._world, self.disk
         if not REGISTERED.isdisjoint(world.features) and not await self._may_start(process):
             self._start_again(process)
             return
-        stores = self.disk.cache(process)
-        for files in self.disk.files():
+        stores = disk.cache(process)
+        for files in disk.files():
             await stores.open(files.store, files.partition)
         await world.model.open(self, process)
         logs = FakeLogs(world.cluster, world.network, chunk_records=world.chunk_records)

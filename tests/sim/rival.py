@@ -78,7 +78,7 @@ class RivalPart(Part):
     async def deployed(self, node: str) -> None:
         """Wait until a node is started: the first one when the app is deployed, the others when it runs."""
         await asyncio.sleep(max(0.0, self.first_start_s - self.world.loop.time()))
-        while node != FIRST_NODE and not self._has_started:
+        while node != FIRST_NODE and not self._has_started:  # noqa: ASYNC110  it is set from another process
             await asyncio.sleep(LOOK_S)
 
     def used(self, name: str) -> None:
@@ -218,7 +218,7 @@ class RivalPart(Part):
             self._process.on_step = None
         for _ in range(STARTS):
             self._start_if_down()
-            while self._process is not None and not self._is_running:
+            while self._process is not None and not self._is_running:  # noqa: ASYNC110  it is another process's
                 await asyncio.sleep(LOOK_S)
             if self._is_running:
                 self._retire()

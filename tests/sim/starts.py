@@ -71,9 +71,7 @@ class SimTopics:
 
     def _find(self, names: Iterable[str]) -> dict[str, TopicInfo]:
         topics = [topic for topic in map(self._cluster.find_topic, names) if topic is not None]
-        return {
-            topic.name: TopicInfo(topic.name, uuid.UUID(topic.topic_id), len(topic.partitions)) for topic in topics
-        }
+        return {topic.name: TopicInfo(topic.name, uuid.UUID(topic.topic_id), len(topic.partitions)) for topic in topics}
 
 
 class SimRegistry(StoreRegistry):
