@@ -232,14 +232,14 @@ class StoreRegistry:
         return [other for other in names if _registry_of(other) in found]
 
     async def _take_back(self, claims: Mapping[str, StoreRecord], before: Mapping[str, StoreRecord]) -> None:
-        """Take back what this start claimed, unless another worker of the app has confirmed it meanwhile.
+        """Take back what this start claimed, unless another worker of the app has claimed or confirmed it meanwhile.
 
         A claim that was there before is of a process that was killed, and goes too: else two apps with such claims
         would refuse each other for ever.
         """
         now = await self._owners.stores()
         confirmed = {store: record for store, record in before.items() if record.topic_id}
-        back = {store: confirmed.get(store) for store in claims if store in now and not now[store].topic_id}
+        back = {store: confirmed.get(store) for store, claim in claims.items() if now.get(store) == claim}
         await self._write(back)
 
     # --- shapes ----------------------------------------------------------------------------------------------------

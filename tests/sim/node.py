@@ -214,8 +214,7 @@ class Node:
 
     async def _main(self, process: Process) -> None:
         world, disk = self._world, self.disk
-        if not REGISTERED.isdisjoint(world.features) and not await self._may_start(process):
-            self._start_again(process)
+        if not await self._may_start(process):
             return
         stores = disk.cache(process)
         for files in disk.files():
@@ -285,7 +284,13 @@ class Node:
         await worker.run()
 
     async def _may_start(self, process: Process) -> bool:
-        """Check the app's stores as a worker does that starts."""
+        """Check the app's stores as a worker does that starts; one that is refused is started again."""
+        if REGISTERED.isdisjoint(self._world.features) or await self._is_let_start(process):
+            return True
+        self._start_again(process)
+        return False
+
+    async def _is_let_start(self, process: Process) -> bool:
         world, rival = self._world, self._world.model.part(RivalPart)
         stores = tuple(store for store in world.stores if store != app.PARKED)
         setup = setup_of(app.APP, stores, parks=app.PARKED in world.stores and world.deployment.parks)

@@ -160,7 +160,7 @@ def simulate(
                     node.forget(process)
                 for process in node.dead:
                     process.reap()
-            for part in simulation.parts:
+            for part in simulation.model.parts:
                 part.reap()
             # What the dead leave behind warns now, while it is known whose it was.
             gc.collect(1)
@@ -237,8 +237,7 @@ class Simulation:
             concurrency=Random(f"{seed} lanes").choice((2, 3, 20)) if "parallel" in features else 1,
         )
         model.join(self._world)
-        self._model = model
-        self.parts = model.parts
+        self.model = model
         self._make_topics()
         self.nodes = [Node(self._world, f"w{number}") for number in range(random.randint(1, 3))]
         self._operator = Operator(self._world, self.nodes, Random(f"{seed} operator"))
@@ -254,11 +253,11 @@ class Simulation:
     def _make_topics(self) -> None:
         cluster, partitions = self._world.cluster, self._world.partitions
         cluster.make_topic(app.INPUT, partitions)
-        for topic in (app.ECHO, *self._model.topics):
+        for topic in (app.ECHO, *self.model.topics):
             cluster.make_topic(topic, partitions)
         cluster.make_topic(app.OWNERS, 1, is_compacted=True, delete_retention_ms=DELETE_RETENTION_MS)
-        for topic in (*map(app.changelog, self._world.stores), *self._model.compacted):
-            if topic not in self._model.made_at_start:
+        for topic in (*map(app.changelog, self._world.stores), *self.model.compacted):
+            if topic not in self.model.made_at_start:
                 cluster.make_topic(topic, partitions, is_compacted=True, delete_retention_ms=DELETE_RETENTION_MS)
 
     @contextlib.contextmanager
@@ -272,27 +271,27 @@ class Simulation:
         state.INLINE_WRITES = self._random.choice((0, 2, 1000))
         worker.POLL_S = self._random.choice((0.2, 1.0, 1.0))
         try:
-            with self._model.small_limits():
+            with self.model.small_limits():
                 yield
         finally:
             restore.LONG_READ, state.INLINE_WRITES, worker.POLL_S = before
             standbys.LONG_READ = restore.LONG_READ
 
     async def run(self) -> None:
-        for part in self._model.parts:
+        for part in self.model.parts:
             part.begin()
         for node in self.nodes:
             node.start()
         random = self._random
         count = random.choice((30, 60, 120))
         producing = [self._loop.create_task(self._inputs.produce(Random(f"{self.seed} inputs"), count))]
-        producing += [self._loop.create_task(self._inputs.produce_for(part)) for part in self._model.parts]
+        producing += [self._loop.create_task(self._inputs.produce_for(part)) for part in self.model.parts]
         await self._nemesis.run(random.randint(3, 12), random.choice(((0.02, 0.5), (0.2, 4.0), (2.0, 12.0))))
         await asyncio.gather(*producing)
         await asyncio.sleep(random.choice((0.0, 2.0, 30.0)))
         self._operator.interrupt()
         self._nemesis.heal()
-        for part in self._model.parts:
+        for part in self.model.parts:
             part.heal()
         await (self._settle_and_mend() if self._operator.is_needed else self._settle())
         if not self.audit.violations and "unparking" in self._world.features:
@@ -336,10 +335,10 @@ class Simulation:
         """Wait until nothing is to come any more, and do what people do meanwhile."""
         deadline_s = self._loop.time() + MODEL_S
         while not self.audit.violations:
-            if self._is_settled() and not self._model.operate() and next(self._model.unsettled(), None) is None:
+            if self._is_settled() and not self.model.operate() and next(self.model.unsettled(), None) is None:
                 return
             if self._loop.time() > deadline_s:
-                for left in [*self._unsettled(), *self._model.unsettled()][:10]:
+                for left in [*self._unsettled(), *self.model.unsettled()][:10]:
                     self.audit.violated(f"{left}, {MODEL_S:g} s after all was processed")
             await asyncio.sleep(0.5)
 
@@ -392,9 +391,9 @@ class Simulation:
                 self._check_exactly_once(source)
             else:
                 self._check_at_least_once(source)
-            for topic in (app.ECHO, *self._model.topics, *map(app.changelog, self._world.stores)):
+            for topic in (app.ECHO, *self.model.topics, *map(app.changelog, self._world.stores)):
                 audit.check_savepoints(cluster.log(TopicPartition(topic, source.partition)))
-        for violation in self._model.check():
+        for violation in self.model.check():
             audit.violated(violation)
         if self._world.is_exactly_once or not self._world.has_zombies:
             self._check_changelogs()
