@@ -28,11 +28,10 @@ from actors._core.shapes import Shape, misfits
 from actors._faust.shapes import shape_of
 from actors._faust.versions import refusal
 from actors._kafka.control import TopicInfo
-from actors._kafka.logs import KafkaLogs
 from actors._kafka.owners import KafkaOwners, StoreRecord, write_stores
 from actors._kafka.topics import Topics
 from actors.errors import BrokerUnavailableError, ConfigurationError
-from actors.ports import Clock, TopicPartition
+from actors.ports import Clock, Logs, TopicPartition
 
 if TYPE_CHECKING:
     from actors._faust.definition import ActorDefinition
@@ -59,7 +58,7 @@ class ValueType:
 class StoreRegistry:
     """The records of an app's stores, for the start of one worker: `claim`, make the changelogs, `confirm`."""
 
-    def __init__(self, setup: Setup, topics: Topics, logs: KafkaLogs, owners: KafkaOwners, clock: Clock) -> None:
+    def __init__(self, setup: Setup, topics: Topics, logs: Logs, owners: KafkaOwners, clock: Clock) -> None:
         self._setup = setup
         self._app = setup.app
         self._topics = topics
@@ -93,7 +92,7 @@ class StoreRegistry:
         }
         if not claims:
             return
-        await write_stores(self._setup.connection, self._setup.owners_topic, claims)
+        await self._write(claims)
         try:
             await self._check_rivals(claims, current)
         except ConfigurationError:
@@ -126,7 +125,10 @@ class StoreRegistry:
             if before is None or msgspec.structs.replace(before, at_ms=record.at_ms) != record:
                 records[store] = record
         if records:
-            await write_stores(self._setup.connection, self._setup.owners_topic, records)
+            await self._write(records)
+
+    async def _write(self, records: Mapping[str, StoreRecord | None]) -> None:
+        await write_stores(self._setup.connection, self._setup.owners_topic, records)
 
     # --- names -----------------------------------------------------------------------------------------------------
 
@@ -230,10 +232,15 @@ class StoreRegistry:
         return [other for other in names if _registry_of(other) in found]
 
     async def _take_back(self, claims: Mapping[str, StoreRecord], before: Mapping[str, StoreRecord]) -> None:
-        """Take back what this start claimed, unless another worker of the app has confirmed it meanwhile."""
+        """Take back what this start claimed, unless another worker of the app has claimed or confirmed it meanwhile.
+
+        A claim that was there before is of a process that was killed, and goes too: else two apps with such claims
+        would refuse each other for ever.
+        """
         now = await self._owners.stores()
-        back = {store: before.get(store) for store in claims if store in now and not now[store].topic_id}
-        await write_stores(self._setup.connection, self._setup.owners_topic, back)
+        confirmed = {store: record for store, record in before.items() if record.topic_id}
+        back = {store: confirmed.get(store) for store, claim in claims.items() if now.get(store) == claim}
+        await self._write(back)
 
     # --- shapes ----------------------------------------------------------------------------------------------------
 

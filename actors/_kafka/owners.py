@@ -18,9 +18,8 @@ from aiokafka import AIOKafkaProducer
 
 from actors._core.outside import MALFORMED
 from actors._kafka.connection import Connection, broker_errors, let_go
-from actors._kafka.logs import KafkaLogs
 from actors.errors import UnreadableLogError
-from actors.ports import LogRecord, Output, OwnerRecord, TopicPartition
+from actors.ports import LogRecord, Logs, Output, OwnerRecord, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +56,7 @@ def encode_owner(topic: str, record: OwnerRecord) -> Output:
 class KafkaOwners:
     """`actors.ports.Owners` over a broker."""
 
-    def __init__(self, topic: str, logs: KafkaLogs) -> None:
+    def __init__(self, topic: str, logs: Logs) -> None:
         self.topic = topic
         self._logs = logs
         self._source = TopicPartition(topic, 0)

@@ -19,12 +19,16 @@ from actors._faust import registry
 from actors._faust.registry import StoreRegistry, ValueType
 from actors._faust.setup import Setup
 from actors._kafka.control import TopicInfo
-from actors._kafka.owners import KafkaOwners
+from actors._kafka.owners import KafkaOwners, StoreRecord
 from actors.errors import BrokerUnavailableError
 from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
 
 OWNER = b'{"actor":"counter","partition":0,"epoch":1,"worker":"w","address":"","at_ms":1}'
+
+
+def claim_of(store: str) -> StoreRecord:
+    return StoreRecord(store=store, changelog="shop-eu-orders-changelog", at_ms=1)
 
 
 class Brokers:
@@ -120,6 +124,16 @@ async def test_a_claim_of_an_app_that_died_while_it_started_counts(brokers: Brok
     with pytest.raises(ConfigurationError, match="app shop, which claimed it and hasn't finished its start"):
         await brokers.worker("shop-eu", "orders").claim()
     await brokers.start(brokers.worker("shop", "eu-orders"))
+
+
+async def test_a_refused_start_takes_back_the_claim_that_a_killed_process_left(brokers: Brokers) -> None:
+    for name, store in (("shop", "eu-orders"), ("shop-eu", "orders")):
+        brokers.make(f"{name}-actors-owners")
+        # Both are killed between the claim and what comes next.
+        await brokers.worker(name, store)._write({store: claim_of(store)})
+    with pytest.raises(ConfigurationError, match="hasn't finished its start"):
+        await brokers.start(brokers.worker("shop", "eu-orders"))
+    await brokers.start(brokers.worker("shop-eu", "orders"))
 
 
 async def test_a_usual_start_reads_no_other_registry_and_writes_nothing(brokers: Brokers) -> None:

@@ -13,6 +13,7 @@ from actors.ports import TopicPartition
 from actors.runtime.context import Context, Store
 from actors.testing import PartitionLog, StoredRecord
 
+APP = "app"
 ACTOR = "counter"
 INPUT = "inputs"
 ECHO = "echo"
@@ -21,7 +22,7 @@ GROUP = "app-actors"
 COUNTS = "counts"
 FIRSTS = "firsts"
 STORES = (COUNTS, FIRSTS)
-PARKED = "parked"
+PARKED = f"{ACTOR}-parked"
 GARBAGE = "garbage"
 """What a handler writes and sends before it raises."""
 MAX_RECORD_BYTES = 200
@@ -31,7 +32,7 @@ SHOWN = 20
 POISON = ("1", "11", "01", "1011", "x", "x", "c")
 CONTROL_HEADER = "fa-control"
 MODEL_OPERATIONS = frozenset(
-    ("later", "unlater", "call", "brief", "peek", "unbrief", "doomed", "ask", "visit", "leave", "look", "grow")
+    ("later", "unlater", "call", "brief", "peek", "unbrief", "doomed", "ask", "visit", "leave", "look", "grow", "order")
 )
 """The operations of the model's parts: the echo tells nothing of what they did (see `tests.sim.part`)."""
 SILENT = frozenset(("book", "once"))
@@ -75,6 +76,8 @@ class Deployment:
     allow_lost_input: bool = False
     missing_offset: Literal["earliest", "latest"] | None = None
     is_cured: bool = False
+    parks: bool = True
+    has_stopped_parking: bool = False
 
 
 def make_handler(  # noqa: C901  one branch an operation

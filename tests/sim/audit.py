@@ -259,8 +259,14 @@ class Audit:
         self.counted[type(error).__name__] += 1
         if isinstance(error, RecordError):
             named = [record for record in self._cluster.log(source).history if record.offset == error.offset]
-            if [app.failure_of(record) for record in named] != [type(error).__name__]:
+            if [self._failure_of(record) for record in named] != [type(error).__name__]:
                 self.violated(f"offender: {source} is stopped by {named}: {error}")
+
+    def _failure_of(self, record: StoredRecord) -> str | None:
+        """Give what a record may stop its partition with; a program that doesn't park stops where it would."""
+        if self._deployment.has_stopped_parking and app.operation_of(record) == "doomed":
+            return "HandlerFailedError"
+        return app.failure_of(record)
 
     def check_savepoints(self, log: PartitionLog) -> None:
         for record in log.history:

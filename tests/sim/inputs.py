@@ -50,6 +50,13 @@ class Inputs:
 
         await self._produce(random, lambda: left, some_input, lambda: f"{part.name}-{left}", exact=True)
 
+    def produce_some(self) -> None:
+        """Produce an input of each key."""
+        for key in self.keys:
+            self.made += 1
+            target, record = self._input(key.encode(), f"count:{self.made}".encode())
+            self._world.cluster.produce(target, [record])
+
     def delete_keys(self) -> None:
         for operation in ("reset", "forget"):
             for key in self.keys:

@@ -19,6 +19,7 @@ from tests.sim.expiry import ExpiryPart
 from tests.sim.park import ParkPart
 from tests.sim.part import Host, Part, Stores
 from tests.sim.queries import QueriesPart
+from tests.sim.rival import RivalPart
 from tests.sim.sessions import SessionsPart
 from tests.sim.timers import TimersPart
 from tests.sim.versions import VersionsPart
@@ -40,6 +41,7 @@ PARTS = (
     QueriesPart,
     VersionsPart,
     AsksPart,
+    RivalPart,
 )
 NOT_WITH_PARK = frozenset(("poison", "refused", "operator"))
 """What stops a partition, or goes back in it, where parking goes on."""
@@ -85,6 +87,7 @@ class Model:
         self.stores = tuple(store for part in self.parts for store in part.stores)
         self.topics = tuple(topic for part in self.parts for topic in part.topics)
         self.compacted = tuple(topic for part in self.parts for topic in part.compacted)
+        self.made_at_start = frozenset(topic for part in self.parts for topic in part.made_at_start)
 
     def join(self, world: World) -> None:
         """Know the world; called once, when there is one."""

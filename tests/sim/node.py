@@ -14,6 +14,7 @@ from actors._core.commit import Backoff, CommitPolicy
 from actors._core.placement import PlacementRules
 from actors._core.policy import STOP_ON_ERROR
 from actors._core.takeover import LostChangelog, ResetPolicy, StartRules
+from actors.errors import BrokerUnavailableError, ConfigurationError
 from actors.ports import Identity, TaskLog, TopicPartition
 from actors.runtime import worker as runtime_worker
 from actors.runtime.outputs import OutputTopic
@@ -45,12 +46,17 @@ from tests.sim.asks import AsksPart
 from tests.sim.audit import Audit, WatchedGroup, WatchedLog
 from tests.sim.copies import NodeCopies, writes_copy
 from tests.sim.model import Model
+from tests.sim.park import ParkPart
 from tests.sim.part import Host
+from tests.sim.rival import RivalPart
+from tests.sim.starts import SimRegistry, setup_of, start
 
 DELETE_RETENTION_MS = 60_000
 SKEW_MARGIN_MS = 10_000
 REVOKE_S = 3.0
 STOP_S = 5.0
+REGISTERED = frozenset(("rival", "unparking"))
+"""The features in which a process checks the app's registry before it runs."""
 SUPERVISED_S = 1.0
 """How long after its end a process is started again by what supervises it."""
 
@@ -123,6 +129,7 @@ class Node:
         self.source: FakeSource | None = None
         self._world = world
         self._lives = 0
+        self.refusals = 0
 
     def _machine(self, world: World) -> Disk:
         disk = Disk()
@@ -206,9 +213,11 @@ class Node:
             self._world.audit.violated(f"progress: a worker ended: {main.exception()!r}")
 
     async def _main(self, process: Process) -> None:
-        world = self._world
-        stores = self.disk.cache(process)
-        for files in self.disk.files():
+        world, disk = self._world, self.disk
+        if not await self._may_start(process):
+            return
+        stores = disk.cache(process)
+        for files in disk.files():
             await stores.open(files.store, files.partition)
         await world.model.open(self, process)
         logs = FakeLogs(world.cluster, world.network, chunk_records=world.chunk_records)
@@ -273,6 +282,53 @@ class Node:
             copies.start()
         sink.source.open()
         await worker.run()
+
+    async def _may_start(self, process: Process) -> bool:
+        """Check the app's stores as a worker does that starts; one that is refused is started again."""
+        if REGISTERED.isdisjoint(self._world.features) or await self._is_let_start(process):
+            return True
+        self._start_again(process)
+        return False
+
+    async def _is_let_start(self, process: Process) -> bool:
+        world, rival = self._world, self._world.model.part(RivalPart)
+        stores = tuple(store for store in world.stores if store != app.PARKED)
+        setup = setup_of(app.APP, stores, parks=app.PARKED in world.stores and world.deployment.parks)
+        if rival is not None:
+            await rival.deployed(self.name)
+        registry = SimRegistry(setup, world.cluster, world.network, self.clock, chunk_records=world.chunk_records)
+        unparking = world.model.part(ParkPart) if "unparking" in world.features else None
+        try:
+            await start(registry, world.partitions, DELETE_RETENTION_MS)
+        except ConfigurationError as error:
+            world.audit.note(f"{process.name} is refused: {error}")
+            world.audit.counted["start refused"] += 1
+            self.refusals += 1
+            if unparking is not None:
+                unparking.refused(str(error))
+            return False
+        except BrokerUnavailableError as error:
+            world.audit.note(f"{process.name} can't start: {error}")
+            return False
+        if rival is not None:
+            rival.used(app.APP)
+        if unparking is not None:
+            unparking.started()
+        return True
+
+    def _start_again(self, process: Process) -> None:
+        """End a process whose start was refused, and have it started again."""
+
+        async def again() -> None:
+            await asyncio.sleep(SUPERVISED_S)
+            if not self.is_up:
+                self.start()
+
+        if self.process is process:
+            self.kill(finishes=True)
+            self._world.loop.create_task(again(), context=Context())
+        else:
+            self.forget(process)
 
     def _services(
         self, logs: FakeLogs, restorer: Restorer, stores: StoreCache, sink: LateSource, copies: NodeCopies
@@ -360,7 +416,10 @@ def _spec(world: World, host: Host) -> ActorSpec:
     stores, handler, declared = world.model.extended(host, stores, handler)
     on_error = declared.pop("on_error", STOP_ON_ERROR)
     changelogs = {}
+    declared_stores = {store.name for store in stores}
     for store in world.stores:
+        if store not in declared_stores:
+            continue
         topic = world.cluster.topic(app.changelog(store))
         changelogs[store] = Changelog(
             store, topic.name, topic.topic_id, DELETE_RETENTION_MS, 1_000_000, world.partitions

@@ -14,6 +14,7 @@ from actors.testing import RefusedError
 from actors.testing.network import retried
 from tests.sim import app
 from tests.sim.node import DELETE_RETENTION_MS, Node, World
+from tests.sim.unparking import Unparking
 
 STOP_S = 15.0
 EMPTY_S = 60.0
@@ -34,6 +35,7 @@ class Operator:
         self._work: asyncio.Task[None] | None = None
         self._stopping: list[Node] = []
         self._tools = 0
+        self.unparking = Unparking(world, nodes, random, self._stop_all)
 
     @property
     def is_needed(self) -> bool:
@@ -57,6 +59,8 @@ class Operator:
             yield self.expire_offsets
         if not features.isdisjoint(("poison", "refused")):
             yield self.deploy
+        if "unparking" in features:
+            yield self.stop_parking
         if "refused" in features:
             yield self.limit_records
         yield from self._world.model.faults(self._nodes)
@@ -67,6 +71,7 @@ class Operator:
             self._work.cancel()
         for node in self._stopping:
             node.kill(finishes=True)
+        self.unparking.interrupt()
 
     # --- faults ----------------------------------------------------------------------------------------------------
 
@@ -126,6 +131,10 @@ class Operator:
         """All workers are restarted, with a handler that is mended or the one that isn't."""
         self._world.deployment.is_mended = self._random.random() < 0.4
         self._begin(self._restart())
+
+    def stop_parking(self) -> None:
+        """All workers are restarted with a program that doesn't park, and back."""
+        self._begin(self.unparking.try_for_a_while())
 
     def limit_records(self) -> None:
         """The topics' limit is lifted, or set."""

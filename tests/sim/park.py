@@ -15,7 +15,7 @@ from actors.runtime import parked
 from actors.runtime.context import Context
 from actors.runtime.outputs import ATTEMPTS_HEADER, ORIGIN_HEADER, OutputTopic
 from tests.sim import app
-from tests.sim.part import Host, Operation, Part, Stores
+from tests.sim.part import Handler, Host, Operation, Part, Stores
 
 if TYPE_CHECKING:
     from tests.sim.node import Node
@@ -52,9 +52,47 @@ class ParkPart(Part):
             then="park",
         )
 
+    def make_stores(self, host: Host) -> Stores:
+        return super().make_stores(host) if self.world.deployment.parks else ()
+
     def declared(self, host: Host, stores: Stores) -> dict[str, Any]:
+        if not self.world.deployment.parks:
+            return {}
         letters = OutputTopic(TOPIC, bytes, bytes, 1_000_000)
         return {"parked": stores[0], "dead_letters": letters, "on_error": self.on_error}
+
+    def around(self, handler: Handler, stores: Stores) -> Handler:
+        async def handle(ctx: Context, value: str) -> Any:
+            if not stores and ctx.key.encode() in {key for _, key in self.lines()}:
+                self.world.audit.violated(f"unparking: {ctx.topic}/{ctx.partition}/{ctx.offset} overtakes a parked one")
+            return await handler(ctx, value)
+
+        return handle if "unparking" in self.world.features else handler
+
+    def refused(self, said: str) -> None:
+        """Look at why a start was refused."""
+        lines = self.lines()
+        if "parked messages" not in said:
+            return
+        self.count("refused with parked messages")
+        told = f" {lines.total()} parked messages of {len(lines)} keys wait "
+        if self.world.deployment.parks or told not in said:
+            self.world.audit.violated(f"unparking: a start is refused, not for{told}: {said}")
+
+    def started(self) -> None:
+        """Look at what a program that started leaves behind."""
+        if not self.world.deployment.parks:
+            self.count("started without parking")
+            if lines := self.lines():
+                self.world.audit.violated(f"unparking: a program without parking starts, and leaves {lines} behind")
+
+    def lines(self) -> Counter[tuple[int, bytes]]:
+        """Give how many messages wait, by partition and key."""
+        return Counter(
+            (partition, place_of(place)[0])
+            for partition in range(self.world.partitions)
+            for place in self.folded(STORE, partition)
+        )
 
     # --- the handler -----------------------------------------------------------------------------------------------
 
@@ -74,7 +112,8 @@ class ParkPart(Part):
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def faults(self, nodes: Sequence[Node]) -> Iterator[Callable[[], float | None]]:
-        return iter((self.retry_some,))
+        # A program that doesn't park takes what is left of a command for a message.
+        return iter(() if "unparking" in self.world.features else (self.retry_some,))
 
     def retry_some(self) -> None:
         """Somebody has the line of a key tried again, whether or not there is one."""
@@ -97,11 +136,7 @@ class ParkPart(Part):
             for violation in self._check_before_cure() if self.is_complete else ():
                 self.world.audit.violated(violation)
             self.world.deployment.is_cured = True
-        waiting = Counter(
-            (partition, place_of(place)[0])
-            for partition in range(self.world.partitions)
-            for place in self.folded(STORE, partition)
-        )
+        waiting = self.lines()
         for (partition, key), count in waiting.items():
             self.count("parked")
             for _ in range(min(count, MOST_CONTROLS)):

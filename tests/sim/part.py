@@ -44,6 +44,7 @@ class Part:
         stores, topics, compacted: what it needs, by name; `compacted` are topics too.
         limits: limits of the product that are drawn anew for the run: module, name, choices.
         counts: how many inputs it may have.
+        made_at_start: changelogs that the first start makes, not there before.
     """
 
     name = ""
@@ -52,6 +53,7 @@ class Part:
     compacted: tuple[str, ...] = ()
     limits: tuple[tuple[ModuleType, str, tuple[float, ...]], ...] = ()
     counts: tuple[int, ...] = (8, 20, 40)
+    made_at_start: tuple[str, ...] = ()
 
     def __init__(self, seed: int) -> None:
         self.random = Random(f"{seed} {self.name} inputs")
@@ -83,6 +85,15 @@ class Part:
     def declared(self, host: Host, stores: Stores) -> dict[str, Any]:
         """Give the arguments of `ActorSpec`."""
         return {}
+
+    def begin(self) -> None:
+        """Start what isn't a node's; called once, before the nodes start."""
+
+    def heal(self) -> None:
+        """Take back what harm the part does."""
+
+    def reap(self) -> None:
+        """Free processes of its own, when all is over."""
 
     async def open(self, node: Node, process: Process) -> None:
         """Start what runs in a process beside its worker."""

@@ -4,6 +4,8 @@ About half of the runs have features beside faults:
 
     operator        the group's offsets are reset, by people who don't ask the app
     retention       inputs are deleted, processed or not
+    rival           another app of a similar name comes to the changelog of one of its stores
+    unparking       a program without on_error="park" is deployed while messages are parked, or were; with `park`
     expired         all are off until the group's offsets are forgotten, and perhaps all state was deleted before
     poison          some inputs make their handler raise, or can't be decoded
     refused         some make it write or send what the broker doesn't take
@@ -49,10 +51,11 @@ from actors.testing import Network, SimKafka, StuckError, VirtualLoop, fold
 from tests.sim import app
 from tests.sim.audit import Audit
 from tests.sim.inputs import Inputs
-from tests.sim.model import ODDS, Model, completed, drawn
+from tests.sim.model import FLAKY, ODDS, Model, completed, drawn
 from tests.sim.nemesis import Nemesis
 from tests.sim.node import DELETE_RETENTION_MS, Node, World
 from tests.sim.operator import Operator
+from tests.sim.starts import RECORD
 
 PROGRESS_S = 90.0
 """How long after the last fault everything has to be processed."""
@@ -60,6 +63,10 @@ TRACE_LINES = 60
 FEATURES = ("operator", "retention", "poison", "refused", "at_least_once", "static")
 NOT_WITH_EXPIRED = frozenset(("at_least_once", "park"))
 """Where nothing tells that there was an offset, or what goes on must not go back."""
+NOT_WITH_RIVAL = frozenset(("at_least_once", "static"))
+"""Where a process that was left behind may write after another one has started in its place."""
+NOT_WITH_UNPARKING = FLAKY | {"at_least_once", "versions"}
+"""What else may fail, or write after its process was killed."""
 MODEL = tuple(ODDS)
 """What the actor does beside handling one message after the other (see `tests.sim.model`)."""
 MODEL_S = 120.0
@@ -98,6 +105,10 @@ def features_of(seed: int) -> tuple[str, ...]:
     found += drawn(seed, found)
     if NOT_WITH_EXPIRED.isdisjoint(found) and Random(f"{seed} expired").random() < 0.08:
         found.append("expired")
+    if NOT_WITH_RIVAL.isdisjoint(found) and Random(f"{seed} rival").random() < 0.08:
+        found.append("rival")
+    if "park" in found and NOT_WITH_UNPARKING.isdisjoint(found) and Random(f"{seed} unparking").random() < 0.5:
+        found.append("unparking")
     return tuple(sorted(found))
 
 
@@ -149,6 +160,8 @@ def simulate(
                     node.forget(process)
                 for process in node.dead:
                     process.reap()
+            for part in simulation.model.parts:
+                part.reap()
             # What the dead leave behind warns now, while it is known whose it was.
             gc.collect(1)
     return simulation.report()
@@ -224,7 +237,7 @@ class Simulation:
             concurrency=Random(f"{seed} lanes").choice((2, 3, 20)) if "parallel" in features else 1,
         )
         model.join(self._world)
-        self._model = model
+        self.model = model
         self._make_topics()
         self.nodes = [Node(self._world, f"w{number}") for number in range(random.randint(1, 3))]
         self._operator = Operator(self._world, self.nodes, Random(f"{seed} operator"))
@@ -240,11 +253,12 @@ class Simulation:
     def _make_topics(self) -> None:
         cluster, partitions = self._world.cluster, self._world.partitions
         cluster.make_topic(app.INPUT, partitions)
-        for topic in (app.ECHO, *self._model.topics):
+        for topic in (app.ECHO, *self.model.topics):
             cluster.make_topic(topic, partitions)
         cluster.make_topic(app.OWNERS, 1, is_compacted=True, delete_retention_ms=DELETE_RETENTION_MS)
-        for topic in (*map(app.changelog, self._world.stores), *self._model.compacted):
-            cluster.make_topic(topic, partitions, is_compacted=True, delete_retention_ms=DELETE_RETENTION_MS)
+        for topic in (*map(app.changelog, self._world.stores), *self.model.compacted):
+            if topic not in self.model.made_at_start:
+                cluster.make_topic(topic, partitions, is_compacted=True, delete_retention_ms=DELETE_RETENTION_MS)
 
     @contextlib.contextmanager
     def small_limits(self) -> Iterator[None]:
@@ -257,27 +271,38 @@ class Simulation:
         state.INLINE_WRITES = self._random.choice((0, 2, 1000))
         worker.POLL_S = self._random.choice((0.2, 1.0, 1.0))
         try:
-            with self._model.small_limits():
+            with self.model.small_limits():
                 yield
         finally:
             restore.LONG_READ, state.INLINE_WRITES, worker.POLL_S = before
             standbys.LONG_READ = restore.LONG_READ
 
     async def run(self) -> None:
+        for part in self.model.parts:
+            part.begin()
         for node in self.nodes:
             node.start()
         random = self._random
         count = random.choice((30, 60, 120))
         producing = [self._loop.create_task(self._inputs.produce(Random(f"{self.seed} inputs"), count))]
-        producing += [self._loop.create_task(self._inputs.produce_for(part)) for part in self._model.parts]
+        producing += [self._loop.create_task(self._inputs.produce_for(part)) for part in self.model.parts]
         await self._nemesis.run(random.randint(3, 12), random.choice(((0.02, 0.5), (0.2, 4.0), (2.0, 12.0))))
         await asyncio.gather(*producing)
         await asyncio.sleep(random.choice((0.0, 2.0, 30.0)))
         self._operator.interrupt()
         self._nemesis.heal()
+        for part in self.model.parts:
+            part.heal()
         await (self._settle_and_mend() if self._operator.is_needed else self._settle())
+        if not self.audit.violations and "unparking" in self._world.features:
+            await self._operator.unparking.try_before_cure()
+            await self._settle()
         if not self.audit.violations:
             await self._settle_model()
+        if not self.audit.violations and "unparking" in self._world.features:
+            await self._operator.unparking.finish()
+            self._inputs.produce_some()
+            await self._settle()
         if not self.audit.violations:
             self._check_end()
 
@@ -310,10 +335,10 @@ class Simulation:
         """Wait until nothing is to come any more, and do what people do meanwhile."""
         deadline_s = self._loop.time() + MODEL_S
         while not self.audit.violations:
-            if self._is_settled() and not self._model.operate() and next(self._model.unsettled(), None) is None:
+            if self._is_settled() and not self.model.operate() and next(self.model.unsettled(), None) is None:
                 return
             if self._loop.time() > deadline_s:
-                for left in [*self._unsettled(), *self._model.unsettled()][:10]:
+                for left in [*self._unsettled(), *self.model.unsettled()][:10]:
                     self.audit.violated(f"{left}, {MODEL_S:g} s after all was processed")
             await asyncio.sleep(0.5)
 
@@ -366,9 +391,9 @@ class Simulation:
                 self._check_exactly_once(source)
             else:
                 self._check_at_least_once(source)
-            for topic in (app.ECHO, *self._model.topics, *map(app.changelog, self._world.stores)):
+            for topic in (app.ECHO, *self.model.topics, *map(app.changelog, self._world.stores)):
                 audit.check_savepoints(cluster.log(TopicPartition(topic, source.partition)))
-        for violation in self._model.check():
+        for violation in self.model.check():
             audit.violated(violation)
         if self._world.is_exactly_once or not self._world.has_zombies:
             self._check_changelogs()
@@ -430,6 +455,8 @@ class Simulation:
             owned = {held.partition for held in node.worker.tasks}
             for files in node.disk.files():
                 log = self._world.cluster.log(TopicPartition(app.changelog(files.store), files.partition))
+                if files.store == app.PARKED and not self._world.deployment.parks:
+                    continue
                 expected = self.audit.folded(log, log.end)
                 if files.partition in owned and files.data != expected:
                     self.audit.violated(
@@ -453,7 +480,11 @@ class Simulation:
             trace=list(self.audit.trace),
             inputs=self._inputs.made,
             takeovers=len(
-                {(record.key, json.loads(record.value)["epoch"]) for record in owners.history if record.is_committed}
+                {
+                    (record.key, json.loads(record.value)["epoch"])
+                    for record in owners.history
+                    if record.is_committed and not (record.key or b"").startswith(RECORD)
+                }
             ),
             recovery_s=self._settled_s - self._healed_s,
             virtual_s=self._loop.time(),

@@ -1,0 +1,139 @@
+"""What a worker checks before it runs: the product's `StoreRegistry`, over the simulated cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from actors import App, Context
+from actors._faust.registry import StoreRegistry
+from actors._faust.setup import Setup
+from actors._kafka.control import TopicInfo
+from actors._kafka.owners import KafkaOwners, StoreRecord
+from actors.errors import BrokerUnavailableError
+from actors.ports import Clock, TopicPartition
+from actors.testing import FakeLogs, Network, RefusedError, SimKafka
+from actors.testing.errors import NoAnswerError
+from actors.testing.network import retried
+from tests.sim import app
+
+ANSWER_S = 10.0
+RETRY_S = 0.05
+RECORD = b"store:"
+"""Begins the key of a store's record in the registry."""
+
+
+@functools.cache
+def setup_of(name: str, stores: tuple[str, ...], *, parks: bool) -> Setup:
+    """Give the settings of a program: an app with the simulated actor and these stores."""
+    program = App(name, broker="kafka://127.0.0.1:1")
+
+    @program.actor(
+        program.topic(app.INPUT if name == app.APP else f"{name}-inputs"),
+        name=app.ACTOR,
+        stores=[program.store(store, value_type=bytes) for store in stores],
+        on_error="park" if parks else "stop",
+    )
+    def handle(ctx: Context, value: str) -> None:
+        """Do nothing: only the declaration is looked at."""
+
+    return Setup(program)
+
+
+class SimTopics:
+    """The part of `actors._kafka.topics.Topics` that a start needs."""
+
+    def __init__(self, cluster: SimKafka, network: Network) -> None:
+        self._cluster = cluster
+        self._network = network
+
+    async def existing(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+        """Give those that are there."""
+        wanted = list(names)
+        found = await answered("topics", lambda: self._network.ask("Metadata", self._find, wanted))
+        return dict(found)
+
+    async def ensure(self, partitions: Mapping[str, int], delete_retention_ms: int) -> dict[str, TopicInfo]:
+        """Make those that are missing, compacted, and give all."""
+
+        def make() -> dict[str, TopicInfo]:
+            for name, count in partitions.items():
+                if self._cluster.find_topic(name) is None:
+                    self._cluster.make_topic(name, count, is_compacted=True, delete_retention_ms=delete_retention_ms)
+            return self._find(partitions)
+
+        return dict(await answered("making topics", lambda: self._network.ask("CreateTopics", make)))
+
+    def _find(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+        topics = [topic for topic in map(self._cluster.find_topic, names) if topic is not None]
+        return {topic.name: TopicInfo(topic.name, uuid.UUID(topic.topic_id), len(topic.partitions)) for topic in topics}
+
+
+class SimRegistry(StoreRegistry):
+    """The product's check of one start."""
+
+    def __init__(self, setup: Setup, cluster: SimKafka, network: Network, clock: Clock, *, chunk_records: int) -> None:
+        logs = FakeLogs(cluster, network, chunk_records=chunk_records)
+        self.topics = SimTopics(cluster, network)
+        topics: Any = self.topics
+        super().__init__(setup, topics, logs, KafkaOwners(setup.owners_topic, logs), clock)
+        self._cluster = cluster
+        self._network = network
+
+    async def _write(self, records: Mapping[str, StoreRecord | None]) -> None:
+        """Write as a new idempotent producer does."""
+        cluster, network = self._cluster, self._network
+        target = TopicPartition(self._setup.owners_topic, 0)
+        what = f"writing stores into {target.topic}"
+        producer = await answered(what, lambda: network.ask("InitProducerId", cluster.new_producer_id))
+        for sequence, (store, record) in enumerate(records.items()):
+            value = None if record is None else msgspec.json.encode(record)
+            written = [(RECORD + store.encode(), value, ())]
+
+            async def send(sequence: int = sequence, written: list[Any] = written) -> int:
+                return await network.ask("Produce", cluster.produce_idempotent, producer, sequence, target, written)
+
+            await answered(what, send)
+
+
+async def start(registry: SimRegistry, partitions: int, delete_retention_ms: int) -> dict[str, TopicInfo]:
+    """Do what a worker does before it touches a changelog, in its order; give the changelogs.
+
+    Raises:
+        ConfigurationError: the start is refused.
+        BrokerUnavailableError: it can't be told.
+    """
+    await registry.topics.ensure({registry._setup.owners_topic: 1}, delete_retention_ms)
+    await registry.claim()
+    changelogs = dict.fromkeys(registry._changelogs.values(), partitions)
+    found = await registry.topics.ensure(changelogs, delete_retention_ms)
+    await registry.confirm(found)
+    return found
+
+
+def recorded(cluster: SimKafka, name: str) -> dict[str, StoreRecord]:
+    """Give the stores that an app's registry has."""
+    if cluster.find_topic(f"{name}-actors-owners") is None:
+        return {}
+    found: dict[bytes, StoreRecord] = {}
+    for record in cluster.log(TopicPartition(f"{name}-actors-owners", 0)).history:
+        if not (record.is_committed and (record.key or b"").startswith(RECORD)):
+            continue
+        if record.value is None:
+            found.pop(record.key, None)
+        else:
+            found[record.key] = msgspec.json.decode(record.value, type=StoreRecord)
+    return {record.store: record for record in found.values()}
+
+
+async def answered(what: str, ask: Callable[[], Any]) -> Any:
+    """Ask until there is an answer, or for `ANSWER_S`."""
+    try:
+        return await retried(ask, retry_s=RETRY_S, deadline_s=asyncio.get_running_loop().time() + ANSWER_S)
+    except (RefusedError, NoAnswerError) as error:
+        raise BrokerUnavailableError(f"{what}: {error!r}") from error
