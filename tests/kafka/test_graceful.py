@@ -88,7 +88,7 @@ async def test_a_handler_that_blocks_its_thread_doesnt_hold_the_stop(
     await make_topics(brokers, f"{name}-threaded", partitions=1)
     worker = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name, THREADED="1")
     workers.append(worker.start())
-    await send(brokers, f"{name}-threaded", [(b"a", b'"120"')], partitions=1)
+    await send(brokers, f"{name}-threaded", [(b"a", b"120")], partitions=1)
     await eventually(lambda: "blocks a thread for 120 s" in worker.log(), what=worker.log)
     stopped_within(worker, EXIT_S)
 
