@@ -80,6 +80,7 @@ _REFUSED = (
 """Answers to a produce that the broker gives before it appends, because of the records themselves. A failed checksum
 isn't one: the network may have damaged the batch. Nor is an authorization error: the permission may come back."""
 _UNAUTHORIZED = (TopicAuthorizationFailedError, GroupAuthorizationFailedError, TransactionalIdAuthorizationFailed)
+_FAILED = (KafkaError, UnpackableError, OSError, TimeoutError, AssertionError)
 _TRANSACTIONAL = (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, TxnOffsetCommitRequest, EndTxnRequest)
 
 
@@ -166,9 +167,7 @@ class TransactionLog:
         try:
             async with asyncio.timeout(self._commit_deadline_s):
                 return await self._transaction(producer, batch)
-        except UnpackableError as error:
-            raise CommitRefusedError(f"commit of {self._transactional_id} at {batch.next_offset}: {error}") from error
-        except (KafkaError, IllegalOperation, TransportFaultError, OSError, TimeoutError, AssertionError) as error:
+        except (*_FAILED, IllegalOperation, TransportFaultError) as error:
             # IllegalOperation is no KafkaError: a batch that comes after its transaction failed says so.
             said = _retrieve(producer)
             what = f"commit of {self._transactional_id} at {batch.next_offset}"
@@ -254,9 +253,7 @@ class OrderedLog:
                 receipt = await send_all(producer, replace(batch, outputs=()), self._batch_bytes)
                 await self._commit_offset(batch)
                 return receipt
-        except UnpackableError as error:
-            raise CommitRefusedError(f"commit of {self._name} at {batch.next_offset}: {error}") from error
-        except (KafkaError, OSError, TimeoutError, AssertionError) as error:
+        except _FAILED as error:
             what = f"commit of {self._name} at {batch.next_offset}"
             if _is_refusal(error):
                 raise CommitRefusedError(f"{what}: {error}") from error
@@ -308,7 +305,7 @@ def _is_refusal(error: BaseException) -> bool:
     A timestamp is the records' own if a handler gave it; else it is this worker's clock, which may be set right.
     """
     if not isinstance(error, ProduceError):
-        return False
+        return isinstance(error, UnpackableError)
     answer = error.__cause__
     return isinstance(answer, _REFUSED) or (isinstance(answer, InvalidTimestampError) and error.has_own_time)
 
