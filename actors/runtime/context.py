@@ -445,7 +445,11 @@ class Store(Subscripts[K, V], Generic[K, V]):
             self._check_placement(raw_key, state)
         held = overlay.get(raw_key)
         if held is not None:
-            return self._decoded(held, state)
+            try:
+                found: V = self.decode_value(held)
+            except NewerVersionError:
+                return self._decoded(held, state)
+            return found
         ttl_ms = self.ttl_ms if ttl is None else checked_ttl_ms(self, ttl)
         self._write(overlay, state, raw_key, self.encode_value(value), ttl_ms)
         return None
