@@ -250,10 +250,10 @@ async def test_a_worker_shows_its_certificate_to_others(authority: Authority) ->
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"query_tokens": ["short"]}, "query_tokens: token 1"),
-        ({"query_tokens": [READ, "with a space in the middle"]}, "query_tokens: token 2"),
-        ({"admin_tokens": ["ümlaut-0123456789-abc"]}, "admin_tokens: token 1"),
-        ({"query_tokens": []}, "query_tokens has no token"),
+        ({"query_tokens": ["short"]}, "query_tokens: entry 1"),
+        ({"query_tokens": [READ, "with a space in the middle"]}, "query_tokens: entry 2"),
+        ({"admin_tokens": ["ümlaut-0123456789-abc"]}, "admin_tokens: entry 1"),
+        ({"query_tokens": []}, "query_tokens has nothing in it"),
         ({"query_tokens": [READ], "admin_tokens": [READ]}, "twice"),
         ({"query_tokens": Path("/nowhere/at/all")}, "/nowhere/at/all"),
         ({"web_key": "x"}, "web_certificate"),

@@ -15,6 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
+from actors._faust.access.secret import given_secrets, secret_seeds, worker_keys
 from actors._faust.access.settings import given_tokens, tokens_of
 from actors._faust.access.tls import Hops, OwnContext, renew_client, renew_server, tls_files
 from actors.errors import ConfigurationError
@@ -98,9 +99,17 @@ class AccessFiles:
             # Stamped before they are read: no change between the two is missed.
             self._watched.append(Watched("query_tokens, admin_tokens", files, self._read_tokens))
         self.tokens = tokens_of(app)
+        if isinstance(secret := given_secrets(app, "worker_secret"), Path):
+            self._watched.append(Watched("worker_secret", [secret], self._read_secret))
+        self._secret = secret_seeds(app, self.tokens)
         if files := tls_files(app.actor_options):
             what = "web_certificate, web_key, web_client_ca, web_ca"
             self._watched.append(Watched(what, files, self._read_certificates))
+
+    @property
+    def seeds(self) -> tuple[bytes, ...]:
+        """What the workers' keys are derived from: the first is used, all are taken; see `worker_keys`."""
+        return self._secret or self.tokens.seeds
 
     def hops(self) -> Hops:
         """Give how this worker asks others.
@@ -143,12 +152,18 @@ class AccessFiles:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             self.look()
+            # Not on the event loop, which would stand still for it.
+            await asyncio.to_thread(worker_keys, self._app, b"")
 
     # --- what is read ----------------------------------------------------------------------------------------------
 
     def _read_tokens(self) -> str:
         self.tokens.become(tokens_of(self._app))
         return f" ({len(self.tokens)} tokens)"
+
+    def _read_secret(self) -> str:
+        self._secret = secret_seeds(self._app, self.tokens)
+        return ""
 
     def _read_certificates(self) -> str:
         options, context = self._app.actor_options, self._app.conf.web_ssl_context

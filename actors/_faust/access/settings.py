@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from yarl import URL
 
 from actors._faust.access.callers import is_loopback
+from actors._faust.access.secret import given_secrets, worker_keys
 from actors._faust.access.tls import has_client_certificates, serve_tls
 from actors._faust.access.tokens import Tokens
 from actors.errors import ConfigurationError
@@ -23,16 +23,8 @@ def tokens_of(app: Any) -> Tokens:
 
 
 def given_tokens(app: Any) -> dict[str, Any]:
-    """Give what the settings say of tokens, or where; as with Faust's own settings, the environment goes first."""
-    options = app.actor_options
-    given: dict[str, Any] = {"query": options.query_tokens, "admin": options.admin_tokens}
-    for kind in given:
-        name = f"{kind}_tokens".upper()
-        if (file := app.conf.getenv(f"{name}_FILE")) is not None:
-            given[kind] = Path(file)
-        elif (values := app.conf.getenv(name)) is not None:
-            given[kind] = values
-    return given
+    """Give what the settings say of tokens, or where."""
+    return {kind: given_secrets(app, f"{kind}_tokens") for kind in ("query", "admin")}
 
 
 def is_local(conf: Any) -> bool:
@@ -48,6 +40,8 @@ def check_access(app: Any) -> None:
     """
     conf, options = app.conf, app.actor_options
     serve_tls(app)
+    # Refuses what can't be used, and takes its time before the event loop has work to do.
+    worker_keys(app, b"")
     if isinstance(options.open_pages, str):
         raise ConfigurationError("open_pages takes a list of paths, as ['/hello/']")
     guarded = is_guarded(app)

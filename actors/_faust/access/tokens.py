@@ -25,9 +25,10 @@ class Token:
     Attributes:
         level: what it allows.
         name: which of the setting's it is, for logs.
+        seed: what the key of the app's workers is derived from where no setting names one.
     """
 
-    __slots__ = ("_digest", "_hop", "level", "name")
+    __slots__ = ("_digest", "_hop", "level", "name", "seed")
 
     def __init__(self, secret: str, level: Level, name: str) -> None:
         raw = secret.encode()
@@ -35,6 +36,7 @@ class Token:
         self.name = name
         self._digest = hashlib.sha256(raw).digest()
         self._hop = hmac.digest(raw, b"faust-actors hop", "sha256").hex()
+        self.seed = hmac.digest(raw, b"faust-actors seed", "sha256")
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -53,9 +55,9 @@ class Tokens:
 
     def __init__(self, query: Given = None, admin: Given = None) -> None:
         given = [
-            (Level.READ, secret, f"query token {number}") for number, secret in enumerate(_read(query, Level.READ), 1)
-        ] + [
-            (Level.ADMIN, secret, f"admin token {number}") for number, secret in enumerate(_read(admin, Level.ADMIN), 1)
+            (level, secret, f"{kind} token {number}")
+            for level, kind, tokens in ((Level.READ, "query", query), (Level.ADMIN, "admin", admin))
+            for number, secret in enumerate(read_secrets(tokens, SETTINGS[level], LEAST_CHARACTERS), 1)
         ]
         if len({secret for _, secret, _ in given}) < len(given):
             raise ConfigurationError("query_tokens, admin_tokens: a token is there twice, and each has one level only")
@@ -77,6 +79,12 @@ class Tokens:
         return any(token.level == Level.ADMIN for token in self._held)
 
     @property
+    def seeds(self) -> tuple[bytes, ...]:
+        """The seeds of the tokens that allow most: a reader's token mustn't give the key of admin commands away."""
+        most = max((token.level for token in self._held), default=Level.OPEN)
+        return tuple(token.seed for token in self._held if token.level == most)
+
+    @property
     def hop(self) -> str | None:
         """What this worker shows others: of its first token, so that tokens can be replaced one after the other."""
         return self._held[0].hop() if self._held else None
@@ -96,9 +104,12 @@ def _only(found: list[Token]) -> Token | None:
     return found[0] if found else None
 
 
-def _read(given: Given, level: Level) -> list[str]:
-    """Give the tokens of a setting: texts, one text with commas, or a file with one a line."""
-    setting = SETTINGS[level]
+def read_secrets(given: Given, setting: str, least_characters: int) -> list[str]:
+    """Give the secrets of a setting: texts, one text with commas, or a file with one a line.
+
+    Raises:
+        ConfigurationError: one of them, or the file, can't be used; the text shows no secret.
+    """
     if given is None:
         return []
     if isinstance(given, Path):
@@ -112,11 +123,11 @@ def _read(given: Given, level: Level) -> list[str]:
         parts = list(given)
     found = [part.strip() for part in parts if part.strip()]
     for number, secret in enumerate(found, 1):
-        if len(secret) < LEAST_CHARACTERS or not (secret.isascii() and secret.isprintable()) or " " in secret:
+        if len(secret) < least_characters or not (secret.isascii() and secret.isprintable()) or " " in secret:
             raise ConfigurationError(
-                f"{setting}: token {number} can't be used: it takes at least {LEAST_CHARACTERS} letters, digits and "
+                f"{setting}: entry {number} can't be used: it takes at least {least_characters} letters, digits and "
                 "signs without spaces; python -c 'import secrets; print(secrets.token_urlsafe(32))' makes one"
             )
     if not found:
-        raise ConfigurationError(f"{setting} has no token in it: leave it out, or give at least one")
+        raise ConfigurationError(f"{setting} has nothing in it: leave it out, or give at least one")
     return found
