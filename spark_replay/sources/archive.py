@@ -177,6 +177,8 @@ def _check(file: ArchiveFile, folder: Folder) -> None:
     path = file.local
     if path is None or folder.local is None:
         return
+    if ".." in path.parts:
+        raise ArchiveError(f"the list of files of the archive {folder} names {path}, which leads out of it: damaged")
     if not path.is_relative_to(folder.local.resolve()) and not path.is_relative_to(folder.local):
         raise ArchiveError(
             f"the archive {folder} was written at another place (it has {path}) and can't be read here: move it back, "

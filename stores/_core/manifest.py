@@ -116,7 +116,7 @@ def document(raw_text: str, kind: str, known_format: int) -> dict[str, Any]:
 
 def check_file(name: str, kind: str) -> None:
     """Check that a file lies beside its manifest; `ValueError` if its name leads elsewhere."""
-    if name in ("", ".", "..") or "/" in name or "\\" in name:
+    if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable():
         raise ValueError(f"{kind} with file {name!r}: files lie beside the manifest")
 
 
