@@ -115,8 +115,8 @@ class DataFolder:
         path, real = self.path / name, os.path.realpath(self.path / name)
         if real != os.path.join(os.path.realpath(self.path), name):
             raise StoreError(
-                f"{path} is a symbolic link, or lies behind one, and leads to {real}: move the database to {self.path}, "
-                "or delete the link; only the data folder as a whole may be a link"
+                f"{path} is a symbolic link, or lies behind one, and leads to {real}: move the database to "
+                f"{self.path}, or delete the link; only the data folder as a whole may be a link"
             )
         return path
 

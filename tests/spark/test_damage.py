@@ -80,7 +80,9 @@ def test_files_of_an_executor_whose_clock_is_behind_are_compared():
 def test_a_list_of_files_leads_nowhere_else(path: str):
     entry = {"path": path, "size": 7, "modificationTime": NOW_MS}
     for name in ("9", "9.compact"):
-        folder = SimpleNamespace(exists=name.endswith, text=lambda _: f"v1\n{json.dumps(entry)}")
+        folder = SimpleNamespace(
+            exists=lambda asked, name=name: asked.endswith(f"/{name}"), text=lambda _: f"v1\n{json.dumps(entry)}"
+        )
         with pytest.raises(ArchiveError, match="leads out of its folder"):
             batch_files(folder, 9, NOW_MS)
 
