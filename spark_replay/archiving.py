@@ -36,6 +36,7 @@ from spark_replay.sources.kafka import FETCHING
 from spark_replay.sources.ledger import LEDGERS, Ledger, Read, encode_ledger, escaped_deletes
 from spark_replay.staging import local_folder
 from spark_replay.topic import Retention, Topic, client_options, describe_topic, matching_topics, retention_of
+from stores._files import make_folder, open_private, tighten
 
 if TYPE_CHECKING:
     import re
@@ -446,8 +447,9 @@ def _follow(query: StreamingQuery, books: Books, counts: dict[int, int], tell: C
 def _alone(to: Path) -> Iterator[None]:
     """Keep other runs on this machine out; elsewhere Spark's checkpoint stops the second one."""
     try:
-        to.mkdir(parents=True, exist_ok=True)
-        file = (to / ".lock").open("w")
+        make_folder(to)
+        tighten(to)
+        file = open_private(to / ".lock", "w")
     except OSError as error:
         raise TargetError(f"{to} can't be written: {error}") from error
     with file:

@@ -18,6 +18,7 @@ from spark_replay.advice import advice_for, meaning_of
 from spark_replay.errors import ReplayError, TargetError, ToolMissingError
 from spark_replay.figures import Figure, Table, draw_counts, draw_log, moment
 from spark_replay.plots import require_matplotlib
+from stores._files import open_private
 
 if TYPE_CHECKING:
     from spark_replay.invariants import Finding
@@ -123,7 +124,8 @@ def write_page(file: Path, page: str) -> None:
         ReplayError: It can't be written.
     """
     try:
-        file.write_text(page, encoding="utf-8")
+        with open_private(file, "w") as there:
+            there.write(page)
     except OSError as error:
         raise ReplayError(f"the page can't be written to {file}: {error}") from error
 

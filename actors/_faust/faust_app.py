@@ -31,6 +31,7 @@ from actors._faust.queries.server import mount
 from actors._faust.service import ActorService, refuse
 from actors._faust.topic import ActorChannel
 from actors.errors import ConfigurationError
+from stores._files import make_folder
 
 if TYPE_CHECKING:
     from actors._faust.definition import ActorDefinition
@@ -239,7 +240,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
         """Make the data folder, with those above it; Faust would end with a traceback if one is missing."""
         try:
             for folder in (self.conf.datadir, self.conf.appdir, self.conf.tabledir):
-                folder.mkdir(parents=True, exist_ok=True)
+                make_folder(folder)
         except OSError as error:
             refuse(self, ConfigurationError(f"datadir (-D) {self.conf.datadir} can't be made: {error}"))
 

@@ -53,6 +53,8 @@ STATE_SEED = "STATE_SEED"
 MISSING_OFFSET = "MISSING_OFFSET"
 LOST_CHANGELOG = "LOST_CHANGELOG"
 FETCH_BYTES = 1024 * 1024
+LONGEST_INSTANCE_ID_BYTES = 249
+"""What Kafka's own clients take."""
 
 
 class Setup:
@@ -135,6 +137,12 @@ class Setup:
         if self.app.conf.consumer_auto_offset_reset not in ("earliest", "latest"):
             raise ConfigurationError(
                 f"consumer_auto_offset_reset={self.app.conf.consumer_auto_offset_reset!r}: use 'earliest' or 'latest'"
+            )
+        instance_id = self.instance_id or ""
+        if not instance_id.isprintable() or len(instance_id.encode(errors="replace")) > LONGEST_INSTANCE_ID_BYTES:
+            raise ConfigurationError(
+                f"consumer_group_instance_id={instance_id!r}: it has up to {LONGEST_INSTANCE_ID_BYTES} bytes, and no "
+                "control characters"
             )
         if self.missing_offset not in (None, "earliest", "latest"):
             raise ConfigurationError(f"missing_offset={self.missing_offset!r}: use 'earliest' or 'latest'")

@@ -92,3 +92,6 @@ async def let_go(client: AIOKafkaProducer | AIOKafkaConsumer) -> None:
             await client.stop()
     except (KafkaError, OSError, TimeoutError) as error:
         logger.info("a client was let go: %r", error)
+        if isinstance(client, AIOKafkaConsumer):
+            # A fetch that failed ends `stop` half-way.
+            await client._client.close()

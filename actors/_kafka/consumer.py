@@ -25,7 +25,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._kafka.assignor import ActorAssignor
 from actors._kafka.connection import Connection, broker_errors
-from actors._kafka.records import RAW
+from actors._kafka.records import RAW, fetched
 from actors.errors import ActorsError, BrokerUnavailableError, ConfigurationError
 from actors.ports import Identity, TopicPartition
 
@@ -146,9 +146,8 @@ class KafkaSource:
         """Give records of the wanted partitions, after `timeout_s` at the latest, longer while a rebalance runs."""
         with _membership_errors():
             try:
-                batches: Mapping[KafkaPartition, Sequence[Any]] = await self._consumer.getmany(
-                    *(KafkaPartition(*source) for source in wanted), timeout_ms=int(timeout_s * 1000)
-                )
+                partitions = (KafkaPartition(*source) for source in wanted)
+                batches = await fetched(self._consumer, *partitions, timeout_s=timeout_s)
             except NoOffsetForPartitionError:
                 # A partition whose task hasn't sought yet: its takeover will.
                 return {}

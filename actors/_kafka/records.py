@@ -14,16 +14,18 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+from aiokafka import AIOKafkaConsumer
 from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException, UnsupportedCodecError
 from aiokafka.record.default_records import _DefaultRecordBatchPy, _DefaultRecordPy
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import decode_varint
+from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors.errors import UnreadableLogError
 from actors.ports import LogRecord, TopicPartition, Unreadable
@@ -42,6 +44,22 @@ _HEADER_BYTES = 61
 def RAW(_: Any) -> Any:  # noqa: N802  a marker; it has to be callable to pass for a deserializer
     """Mark a consumer; never called."""
     raise AssertionError("records are handed out as they are")
+
+
+async def fetched(
+    consumer: AIOKafkaConsumer, *partitions: KafkaPartition, timeout_s: float, max_records: int | None = None
+) -> Mapping[KafkaPartition, Sequence[Any]]:
+    """Give what `getmany` gives, and raise what ended the consumer's fetches, which it would wait for in vain.
+
+    Raises:
+        KafkaError: a fetch failed, or a broker's answer made no sense, as one of a partition that wasn't asked for.
+    """
+    found: Mapping[KafkaPartition, Sequence[Any]] = await consumer.getmany(
+        *partitions, timeout_ms=int(timeout_s * 1000), max_records=max_records
+    )
+    if not found and (ended := consumer._fetcher.error_future).done() and not ended.cancelled():
+        ended.result()
+    return found
 
 
 class _Chunk:

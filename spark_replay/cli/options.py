@@ -18,6 +18,7 @@ from spark_replay.errors import ReplayError
 from spark_replay.session import require_pyspark, spark_session
 from spark_replay.staging import local_folder
 from spark_replay.topic import require_reachable
+from stores._files import open_private
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -226,7 +227,8 @@ def write_json(file: Path, content: dict[str, Any]) -> None:
         ReplayError: It can't be written.
     """
     try:
-        file.write_text(json.dumps(content, indent=1) + "\n")
+        with open_private(file, "w") as there:
+            there.write(json.dumps(content, indent=1) + "\n")
     except OSError as error:
         raise ReplayError(f"the report can't be written to {file}: {error}") from error
 
