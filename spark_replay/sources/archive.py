@@ -24,6 +24,7 @@ from spark_replay.sources.digested import ArchiveFile, digested_files, require_l
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.ledger import LEDGERS, Ledger, decode_ledger
 from spark_replay.topic import Topic
+from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -169,7 +170,7 @@ def _listed(folder: Folder, name: str) -> Iterator[ArchiveFile]:
         for line in folder.text(name).splitlines()[1:]:
             entry: dict[str, Any] = json.loads(line)
             yield ArchiveFile(str(entry["path"]), int(entry["size"]), int(entry["modificationTime"]))
-    except (ValueError, KeyError, TypeError) as error:
+    except MISSHAPEN as error:
         raise ArchiveError(f"{folder}/{name} isn't a list of an archive's files: {error}") from error
 
 

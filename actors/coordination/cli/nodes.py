@@ -32,7 +32,7 @@ def get_node(session: Session, name: str) -> None:
     if session.as_json:
         session.say_json({"name": name, "read_at_ms": reading.read_at_ms, **node_json(one)})
     else:
-        session.say(node.data or "")
+        session.say_content(node.data or "")
 
 
 def no_node(session: Session, name: str) -> UnknownNameError:
