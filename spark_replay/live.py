@@ -20,7 +20,6 @@ No stamps are told: values and expiries are compared, and causes decided by thes
 from __future__ import annotations
 
 import base64
-import binascii
 import itertools
 import json
 import tempfile
@@ -50,6 +49,7 @@ from spark_replay.settled import settle
 from spark_replay.sources.base import Source
 from spark_replay.topic import Topic
 from spark_replay.validate import explain_rows, summarise_judged
+from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -365,7 +365,7 @@ def _decoded(address: str, raw: bytes, keys: Sequence[bytes]) -> list[Answer]:
         answer = json.loads(raw)
         found = {_bytes(result["key"]): _held_key(result, answer["positions"]) for result in answer["results"]}
         return [found[key] for key in keys]
-    except (KeyError, TypeError, ValueError, binascii.Error) as error:
+    except MISSHAPEN as error:
         raise LiveError(f"{address} doesn't answer in the protocol of `_many` ({error!r})") from error
 
 
@@ -389,5 +389,5 @@ def _problem(raw: bytes) -> str:
     try:
         problem = json.loads(raw)
         return ": ".join(str(problem[name]) for name in ("title", "detail") if problem.get(name))
-    except (ValueError, AttributeError):
+    except MISSHAPEN:
         return raw[:200].decode(errors="replace").strip() or "nothing"

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stores._core.outside import MISSHAPEN
 from stores._files import make_folder, remove_tree, tighten, write_atomically
 from stores.errors import (
     ForeignFolderError,
@@ -219,7 +220,7 @@ def _read_about(path: Path) -> _About | None:
         return None
     except OSError as error:
         raise StoreUnavailableError(f"can't read {path / _ABOUT}: {error}") from error
-    except (KeyError, TypeError, ValueError) as error:
+    except MISSHAPEN as error:
         raise ForeignFolderError(
             f"{path / _ABOUT} doesn't say which app the folder belongs to ({error!r}): choose "
             "another datadir, or delete the folder to have it restored from the changelogs"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import msgspec
 
+from actors._core.outside import MALFORMED
 from actors._core.partitioner import partition_for
 from actors._faust.codecs import resolve
 from actors._faust.setup import changelog_topic
@@ -262,7 +263,7 @@ class SharedOwner(Actor[Entry]):
             return False
         try:
             same = [type(self).encode(type(self).decode(bytes(one))) for one in (expected, held)]
-        except ValueError:
+        except MALFORMED:
             return False
         return _canonical(same[0]) == _canonical(same[1])
 
@@ -270,7 +271,7 @@ class SharedOwner(Actor[Entry]):
         raw, where = bytes(value), f"{type(self).__name__}, key {self.key!r}"
         try:
             type(self).decode(raw)
-        except ValueError as error:
+        except MALFORMED as error:
             raise Rejected(f"{where}: the value isn't of the map's type: {error}") from error
         if raw == _NULL:
             raise Rejected(f"{where}: null is no value: remove the key instead")

@@ -102,4 +102,9 @@ def _upgraded(body: bytes, found: int, version: int, upgrades: Upgrades, owner: 
             raise CodecError(
                 f"{owner}: the upgrade from version {number} raised {type(error).__name__}: {error}: {show_bytes(body)}"
             ) from error
-    return orjson.dumps(data, default=on_default, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z)
+    try:
+        return orjson.dumps(data, default=on_default, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z)
+    except TypeError as error:
+        raise CodecError(
+            f"{owner}: the upgrades from version {found} make no JSON: {error}: {show_bytes(body)}"
+        ) from error

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from actors._core.outside import MISSHAPEN
 from actors.errors import (
     AskCycleError,
     AskFailedError,
@@ -255,7 +256,7 @@ def _chain_in(ctx: Context) -> list[Link]:
     if raw is None:
         return []
     if len(raw) <= MAX_CHAIN_BYTES:
-        with contextlib.suppress(ValueError, TypeError, RecursionError):
+        with contextlib.suppress(*MISSHAPEN):
             return [(str(actor), int(partition), str(key)) for actor, partition, key in json.loads(raw)]
     logger.warning("%s offset %d: the header %s is not ours: %s", ctx.topic, ctx.offset, CHAIN, show_bytes(raw))
     return []

@@ -18,6 +18,7 @@ from spark_replay.errors import ReplayError
 from spark_replay.session import require_pyspark, spark_session
 from spark_replay.staging import local_folder
 from spark_replay.topic import require_reachable
+from stores._core.printable import printable
 from stores._files import open_private
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def failing() -> Iterator[None]:
     try:
         yield
     except ReplayError as error:
-        raise Failure(str(error)) from error
+        raise Failure(printable(str(error))) from error
 
 
 def make_console() -> Console:

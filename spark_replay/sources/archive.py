@@ -24,6 +24,7 @@ from spark_replay.sources.digested import ArchiveFile, digested_files, require_l
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.ledger import LEDGERS, Ledger, decode_ledger
 from spark_replay.topic import Topic
+from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -168,7 +169,7 @@ def _listed(folder: Folder, name: str) -> list[ArchiveFile]:
     try:
         entries: list[dict[str, Any]] = [json.loads(line) for line in folder.text(name).splitlines()[1:]]
         files = [ArchiveFile(str(one["path"]), int(one["size"]), int(one["modificationTime"])) for one in entries]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except MISSHAPEN as error:
         raise ArchiveError(f"{folder}/{name} isn't a list of an archive's files: {error}") from error
     for file in files:
         if ".." in unquote(file.uri).split("/"):

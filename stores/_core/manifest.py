@@ -10,6 +10,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from stores._core.outside import MALFORMED
 from stores._core.record import Position
 
 MANIFEST = "manifest.json"
@@ -105,7 +106,7 @@ def document(raw_text: str, kind: str, known_format: int) -> dict[str, Any]:
     """Read a JSON object that says its format; `ValueError`, which names the kind, if it is another one."""
     try:
         raw = json.loads(raw_text)
-    except (ValueError, RecursionError) as error:
+    except MALFORMED as error:
         raise ValueError(f"not a manifest: no JSON ({error})") from error
     if not isinstance(raw, dict):
         raise ValueError(f"not a manifest: {type(raw).__name__} instead of an object")  # noqa: TRY004

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from stores._core.printable import printable
+
 UNBOUNDED_COLUMNS = 10_000
 """Width where nobody looks: a line that was folded for a terminal of 80 columns can't be searched."""
 
@@ -22,8 +24,8 @@ def print_table(stdout: IO[str], title: str, columns: Sequence[str], rows: Itera
         numeric = column.startswith("#")
         table.add_column(column.removeprefix("#"), justify="right" if numeric else "left")
     for row in rows:
-        # Names are the user's: they aren't markup.
-        table.add_row(*map(Text, row))
+        # Names and keys aren't markup.
+        table.add_row(*(Text(printable(cell)) for cell in row))
     console = Console(file=stdout, width=None if stdout.isatty() else UNBOUNDED_COLUMNS, highlight=False)
     console.print(table)
 
@@ -35,4 +37,7 @@ def number(value: int | None) -> str:
 
 def moment(at_ms: int) -> str:
     """Give Unix milliseconds for a person, in UTC."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms after 1970"

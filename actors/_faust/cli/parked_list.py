@@ -10,6 +10,7 @@ import click
 from actors._faust.cli.parked_choice import known_actor
 from actors._faust.cli.session import Session, with_session
 from actors._faust.parking.lines import Line, ParkedReader, key_json
+from stores._core.printable import one_line
 
 SHOWN_ERROR_CHARS = 100
 _COLUMNS = ("actor", "what", "#partition", "key", "#waiting", "error", "#attempts", "since")
@@ -45,14 +46,13 @@ def _as_row(line: Line) -> list[str]:
     from actors._faust.cli.output import moment
 
     head = line.head
-    error = " ".join((head.error or "-").split())
     return [
         line.actor,
         line.what,
         str(line.partition),
         line.shown_key,
         str(len(line.entries)),
-        error if len(error) <= SHOWN_ERROR_CHARS else error[: SHOWN_ERROR_CHARS - 1] + "…",
+        one_line(head.error or "-", SHOWN_ERROR_CHARS),
         str(head.attempts),
         moment(head.since_ms),
     ]

@@ -46,7 +46,8 @@ def _say(session: Session, entry: dict[str, Any]) -> None:
     from actors._faust.cli.output import moment
 
     error = entry["error"] or ("(waits behind the one above)" if entry["what"] == "message" else "(not failed yet)")
-    session.say(f"\n  {entry['id']}  since {moment(entry['since_ms'])}, attempts: {entry['attempts']}")
+    session.say("")
+    session.say(f"  {entry['id']}  since {moment(entry['since_ms'])}, attempts: {entry['attempts']}")
     session.say(f"    error    {' '.join(error.split())}")
     if "timestamp_ms" in entry:
         session.say(f"    sent     {moment(entry['timestamp_ms'])}")

@@ -10,9 +10,10 @@ from importlib import resources
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from actors._faust.parking.lines import shown
+from stores._core.printable import printable
 
 PACKAGE = "actors._faust.dashboard"
 UNKNOWN = Markup('<span class="soft" title="not known">&ndash;</span>')
@@ -28,6 +29,7 @@ class Pages:
         self._environment = jinja2.Environment(
             loader=jinja2.PackageLoader(PACKAGE, "templates"),
             autoescape=True,
+            finalize=_fit,
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
@@ -44,6 +46,7 @@ class Pages:
             param=param,
             percent=percent,
             clock=clock,
+            exact=escape,
         )
         self._environment.globals["version"] = self.version
 
@@ -129,7 +132,7 @@ def clock(at_ms: int) -> str:
     """Write a moment."""
     try:
         return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, OSError):
         return f"{at_ms} ms after 1970"
 
 
@@ -141,6 +144,11 @@ def _duration(seconds: float) -> str:
         if whole >= least:
             return f"{whole // least} {word} {whole % least // lower} {lower_word}"
     return f"{whole} s"
+
+
+def _fit(value: Any) -> Any:
+    """Escape what a page has no use for: direction marks and control characters, wherever a template shows a text."""
+    return printable(value, keep="\n\t") if type(value) is str else value
 
 
 def _time(at_ms: int, text: str) -> Markup:

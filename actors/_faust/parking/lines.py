@@ -21,6 +21,7 @@ from actors.errors import ActorsError
 from actors.ports import TopicPartition
 from actors.runtime.effects import EffectRecord
 from actors.runtime.parked import ParkedMessage
+from stores._core.printable import printable
 
 if TYPE_CHECKING:
     from actors._faust.app import App
@@ -200,7 +201,7 @@ def chosen(definition: ActorDefinition, lines: Iterable[Line], key: str) -> list
     for raw_key in (os.fsencode(key), _encoded(definition, key)):
         if found := [line for line in parked if line.key == raw_key]:
             return found
-    if found := [line for line in parked if line.shown_key == key]:
+    if found := [line for line in parked if key in (line.shown_key, printable(line.shown_key))]:
         return found
     raise ParkedError(f"actor {definition.name} has nothing parked for key {key!r}: see `parked list`")
 

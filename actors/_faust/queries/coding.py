@@ -15,6 +15,7 @@ import msgspec
 from faust.models.base import Model
 from faust.utils.json import on_default
 
+from actors._core.outside import MALFORMED
 from actors._core.pages import decode_base64
 from actors._faust.codecs import CodecError
 from actors._faust.queries.problems import Problem, bad_request
@@ -72,7 +73,7 @@ class KeyCoding:
             return self._from_base64(given)
         try:
             value = json.loads(given)
-        except (ValueError, RecursionError) as error:
+        except MALFORMED as error:
             raise bad_request("bad-key", f"{show_bytes(given)} isn't JSON: {error}") from error
         return self.key_of_json(value, "json")
 
@@ -87,7 +88,7 @@ class KeyCoding:
             return self._from_base64(value)
         try:
             raw = json.dumps(value).encode()
-        except RecursionError as error:
+        except MALFORMED as error:
             raise bad_request("bad-key", f"{self._what}: a key is nested too deeply") from error
         if isinstance(value, str):
             plain = value.encode("utf-8", errors="surrogatepass")
@@ -209,7 +210,7 @@ def json_bytes(value: Any) -> bytes:
     """
     try:
         return _ENCODER.encode(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, *MALFORMED) as error:
         raise Problem(500, "not-json", "The value can't be written as JSON", str(error)) from error
 
 
