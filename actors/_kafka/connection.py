@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
 from actors._kafka.outage import Outages
 from actors._kafka.records import RAW
@@ -66,6 +66,11 @@ def broker_errors(what: str) -> Iterator[None]:
         if task is None or task.cancelling():
             raise
         raise BrokerUnavailableError(f"{what}: the client gave the request up") from error
+
+
+def is_denied(error: BrokerUnavailableError) -> bool:
+    """Tell whether the brokers don't let this user look at the topic."""
+    return isinstance(error.__cause__, TopicAuthorizationFailedError)
 
 
 def committed_reader(connection: Connection, role: str, fetch_bytes: int) -> AIOKafkaConsumer:
