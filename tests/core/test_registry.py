@@ -162,9 +162,7 @@ async def test_a_claim_or_a_topic_that_is_removed_during_a_start_ends_it(brokers
     worker = brokers.worker("shop", "orders")
     await worker.claim()
     await worker._write({"orders": None})
-    with pytest.raises(
-        ConfigurationError, match=r"topic shop-orders-changelog, or .* start the worker again"
-    ):
+    with pytest.raises(ConfigurationError, match=r"topic shop-orders-changelog, or .* start the worker again"):
         await worker.confirm({name: brokers.make(name) for name in worker._changelogs.values()})
     await brokers.start(worker)
     await worker.claim()
