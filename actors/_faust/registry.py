@@ -156,7 +156,7 @@ class StoreRegistry:
             former=former,
         )
 
-    async def _write(self, records: Mapping[str, StoreRecord | None]) -> None:
+    async def _write(self, records: Mapping[str, StoreRecord]) -> None:
         await write_stores(self._setup.connection, self._setup.owners_topic, records)
 
     # --- names -----------------------------------------------------------------------------------------------------

@@ -122,8 +122,8 @@ class KafkaOwners:
             self._next_offset = error.next_offset
 
 
-async def write_stores(connection: Connection, topic: str, records: Mapping[str, StoreRecord | None]) -> None:
-    """Write the records of stores into the registry, by name; None removes one. Returns when the brokers have them.
+async def write_stores(connection: Connection, topic: str, records: Mapping[str, StoreRecord]) -> None:
+    """Write the records of stores into the registry, by name. Returns when the brokers have them.
 
     Raises:
         BrokerUnavailableError: they may not have.
@@ -133,7 +133,6 @@ async def write_stores(connection: Connection, topic: str, records: Mapping[str,
         with broker_errors(f"writing stores into {topic}"):
             await producer.start()
             for store, record in records.items():
-                value = None if record is None else msgspec.json.encode(record)
-                await producer.send_and_wait(topic, value, _STORE + store.encode(), partition=0)
+                await producer.send_and_wait(topic, msgspec.json.encode(record), _STORE + store.encode(), partition=0)
     finally:
         await let_go(producer)

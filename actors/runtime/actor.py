@@ -204,6 +204,7 @@ def handler_of(
     store: Store[Any, Any] | None,
     *,
     threaded: Callable[[Callable[..., Any]], Callable[..., Awaitable[Any]]] | None = None,
+    stops: bool = True,
 ) -> Callable[[Context, Any], Awaitable[Any]]:
     """Give the function that handles a message of any of the class's types, already decoded.
 
@@ -211,6 +212,7 @@ def handler_of(
         cls: the class.
         store: of its states.
         threaded: makes a method that isn't async one that runs in a thread.
+        stops: whether an error stops the partition, also one of an `on_expire` that is called ahead of a message.
     """
     receivers = {
         type_: method if threaded is None or inspect.iscoroutinefunction(method) else threaded(method)
@@ -220,7 +222,7 @@ def handler_of(
     async def handle(ctx: Context, message: Any) -> Any:
         if store is not None and store.on_expire is not None:
             # The message came before the round that removes: what it writes would take the expired state's place.
-            await remove_own(ctx, store)
+            await remove_own(ctx, store, stops=stops)
         method = receivers.get(type(message))
         if method is None:
             method = _inherited(cls, receivers, message)

@@ -67,7 +67,7 @@ class Brokers:
             await act()
         await self.pause()
         for store, record in records.items():
-            self.append(topic, b"store:" + store.encode(), None if record is None else msgspec.json.encode(record))
+            self.append(topic, b"store:" + store.encode(), msgspec.json.encode(record))
 
     async def existing(self, names: Any) -> dict[str, TopicInfo]:
         await self.pause()
@@ -161,10 +161,8 @@ async def test_an_app_that_starts_while_another_one_claims_sees_its_topic(broker
 async def test_a_claim_or_a_topic_that_is_removed_during_a_start_ends_it(brokers: Brokers) -> None:
     worker = brokers.worker("shop", "orders")
     await worker.claim()
-    await worker._write({"orders": None})
-    with pytest.raises(
-        ConfigurationError, match=r"topic shop-orders-changelog, or .* start the worker again"
-    ):
+    brokers.append("shop-actors-owners", b"store:orders", None)
+    with pytest.raises(ConfigurationError, match=r"topic shop-orders-changelog, or .* start the worker again"):
         await worker.confirm({name: brokers.make(name) for name in worker._changelogs.values()})
     await brokers.start(worker)
     await worker.claim()

@@ -59,6 +59,8 @@ def test_what_stopped_its_partition_is_dropped_by_a_command_behind_other_input(w
         id = world.halt(driver)
         driver.post(world.orders, key="b", value="behind")
         world.tell(driver, "drop", "another")
+        driver.advance(10, settle=False)
+        assert world.handled == ["set"]
         world.tell(driver, "drop", id)
         driver.advance(10, settle=False)
         driver.settle()

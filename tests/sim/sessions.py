@@ -1,6 +1,7 @@
 """Class actors whose state expires: each state has one end, by its hook or by a message, and no message pays for it.
 
-A hook that raises when a message comes is called again, unless the message begins a new state.
+A hook that raises when a message comes is called again before the message is handled. Where failed messages are parked
+or skipped, the message may begin a new state in place of the expired one.
 """
 
 from __future__ import annotations
@@ -103,13 +104,18 @@ class SessionsPart(Part):
         )
         return (sessions,)
 
+    @property
+    def _stops(self) -> bool:
+        """Whether the policy of the run doesn't go on behind a message that failed."""
+        return self.world.features.isdisjoint(("park", "versions"))
+
     def _actor(self) -> type[Visitor]:
         return type("Visitor", (Visitor,), {"part": self})
 
     # --- the handler -----------------------------------------------------------------------------------------------
 
     def operations(self, host: Host, stores: Stores) -> Mapping[str, Operation]:
-        handle = handler_of(self._actor(), stores[0])
+        handle = handler_of(self._actor(), stores[0], stops=self._stops)
 
         def taking(message: Callable[[str], Any]) -> Operation:
             async def take(ctx: Context, argument: str) -> None:
@@ -156,7 +162,8 @@ class SessionsPart(Part):
         for key, (what, began, visits, at_ms) in self.events(TOPIC, partition):
             self.count(f"session {what}")
             before = held.get(key)
-            if before is not None and (key, *before[:2]) in self._raised and what != "expired" and int(visits) < 2:
+            may_be_lost = not self._stops and before is not None and (key, *before[:2]) in self._raised
+            if before is not None and may_be_lost and what != "expired" and int(visits) < 2:
                 before = None if int(at_ms) >= before[2] else before
             wrong = self._misfit(what, (int(began), int(visits), int(at_ms)), before)
             if wrong is not None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from actors._faust.registry import StoreRegistry
-from actors.errors import ConfigurationError
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 from tests.sim.simulation import simulate
 
@@ -35,26 +32,6 @@ def look_after_the_claim_only(patch: Patch) -> None:
     patch.setattr(StoreRegistry, "claim", rewritten(StoreRegistry.claim, edit))
 
 
-def take_the_claim_back(patch: Patch) -> None:
-    """A refused start takes the claim back, on which another worker of its app relies."""
-    check = StoreRegistry._check_rivals
-
-    async def check_and_take_back(self: StoreRegistry, claims: Any, current: Any, *, is_claimed: bool) -> None:
-        try:
-            await check(self, claims, current, is_claimed=is_claimed)
-        except ConfigurationError:
-            if is_claimed:
-                await self._write(dict.fromkeys(claims))
-            raise
-
-    patch.setattr(StoreRegistry, "_check_rivals", check_and_take_back)
-
-
-def pass_over_what_does_not_answer(patch: Patch) -> None:
-    """A registry that can't be read for the moment isn't looked at."""
-    patch.setattr(StoreRegistry, "_pass_over", lambda *_: None)
-
-
 def leave_behind_what_waits(patch: Patch) -> None:
     """A start doesn't look at stores that an actor isn't declared with any more."""
     patch.setattr(StoreRegistry, "_check_stranded", do_nothing)
@@ -70,8 +47,6 @@ PLANTED = (
     Planted(look_at_no_rival, "rival", features=("rival",)),
     Planted(look_before_the_claim_only, "rival: ['app", features=("rival",)),
     Planted(look_after_the_claim_only, "rival: it claims", features=("rival",)),
-    Planted(take_the_claim_back, "rival: ['app", features=("rival",)),
-    Planted(pass_over_what_does_not_answer, "rival: ['app", features=("rival",)),
     Planted(leave_behind_what_waits, "unparking: a program", features=UNPARKING),
     Planted(leave_behind_what_waits, "unparking: inputs/", first_seed=1, features=UNPARKING),
     Planted(count_what_is_resolved, "unparking: a start is refused", features=UNPARKING),
