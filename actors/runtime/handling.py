@@ -144,6 +144,7 @@ class Handling:
         while attempts <= policy.retries and not isinstance(failed, UndecodableRecordError):
             logger.warning("%s; attempt %d of %d", failed.reason, attempts, policy.retries + 1)
             await self.wait(policy.wait_s(attempts))
+            state.scope.now_ms = state.tools.now_ms(state.scope.now_ms)
             attempts, sent = attempts + 1, len(state.outputs)
             try:
                 await self.once(state, record, turn)
