@@ -384,6 +384,8 @@ class Task:
                             self._told_until = record.offset + 1
                             if command == "drop":
                                 self._ownership.cautions.dropped.add(turn[1])
+                            # What the broker refused may be taken now.
+                            self._ownership.cautions.condemned.pop(turn[1], None)
                             logger.info("%s: offset %d says %s: going on", self.source, record.offset, command)
                             return True
                     at = until

@@ -457,13 +457,16 @@ class Tenure:
             found = refused(self._spec.name, self._source, record, error)
             if (turn_id := getattr(record, "id", None)) is not None:
                 found.turn = (self._spec.name, turn_id)
-            if self._spec.on_error.then != "stop" or self._spec.concurrency > 1:
+            found.is_passed = self._spec.concurrency > 1
+            is_given_up = identity(record) in self._cautions.condemned
+            if not is_given_up and (self._spec.on_error.then != "stop" or self._spec.concurrency > 1):
                 # Its work is dropped with all that isn't committed, so it is given up when its turn comes again; where
                 # keys are handled side by side, the partition stops when all before it is finished.
                 self._cautions.condemned[identity(record)] = found
                 raise
             await self._ownership.log.fence()
             raise found from error
+        self._cautions.condemned.pop(identity(record), None)
 
     def _is_large(self) -> bool:
         """Tell whether so much is held that it has to be committed before the interval is over."""
