@@ -303,3 +303,34 @@ def test_what_expired_while_others_were_handled_is_absent(behind, concurrency):
             driver.post(clicks, key="a", value=page)
         driver.advance(300)
     assert seen == [None]
+
+
+@pytest.mark.parametrize("sets_in_hook", [False, True])
+def test_a_state_that_is_set_to_an_equal_one_lives_longer(sets_in_hook):
+    app = App("web", broker="kafka://127.0.0.1:1")
+    clicks = app.topic("clicks", key_type=str, value_type=str)
+
+    @app.actor(clicks)
+    class Session(Actor[list]):
+        state_ttl = timedelta(seconds=60)
+
+        @receive
+        def beat(self, page: str) -> None:
+            if page == "look":
+                assert self.state
+            else:
+                self.state = ["home"]
+
+        async def on_expire(self):
+            if sets_in_hook:
+                self.state = list(self.state)
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver.send(clicks, key="a", value="home")
+        driver.advance(50)
+        driver.send(clicks, key="a", value="home")
+        driver.advance(50)
+        assert driver.get(Session, "a") == ["home"]
+        driver.send(clicks, key="a", value="look")
+        driver.advance(30)
+        assert driver.get(Session, "a") == (["home"] if sets_in_hook else None)
