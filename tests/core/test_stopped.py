@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from actors import App, Context, EffectCall, HandlerFailedError, OnError, RecordError
-from actors.errors import RefusedRecordError
+from actors.errors import RefusedRecordError, UnreadableLogError
+from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
+from actors.testing.ports import FakeLogs
 
 
 class World:
@@ -104,6 +106,39 @@ def test_a_command_that_came_while_no_worker_ran_counts() -> None:
         driver.advance(20, settle=False)
         driver.settle()
         assert world.handled == ["set", "behind"]
+
+
+def test_commands_are_found_behind_records_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, read, end = World("timer", 1), FakeLogs.read, 3
+
+    async def damaged(logs: FakeLogs, source: TopicPartition, start: int, until: int) -> Any:
+        if source.topic == "orders" and start < end:
+            raise UnreadableLogError(f"{source}: the records are damaged", source=source, next_offset=end)
+        async for chunk in read(logs, source, start, until):
+            yield chunk
+
+    monkeypatch.setattr(FakeLogs, "read", damaged)
+    with ActorTestDriver(world.app, partitions=1, effects=world.effects) as driver:
+        id = world.halt(driver)
+        for _ in range(2):
+            driver.post(world.orders, key="b", value="behind")
+        driver.advance(20, settle=False)
+        world.tell(driver, "drop", id)
+        driver.advance(20, settle=False)
+        driver.settle()
+        assert world.handled == ["set", "behind", "behind"]
+
+
+def test_commands_are_found_where_retention_took_the_input_before_them() -> None:
+    world = World("timer", 1)
+    with ActorTestDriver(world.app, partitions=1, effects=world.effects) as driver:
+        id = world.halt(driver)
+        driver.post(world.orders, key="b", value="lost")
+        driver._cluster.log(TopicPartition("orders", 0)).delete_before(2)
+        world.tell(driver, "drop", id)
+        driver.advance(20, settle=False)
+        task = next(iter(driver._worker.tasks))
+        assert "deleted before they were processed" in str(task.halted_by)
 
 
 @pytest.mark.parametrize("behind", ["parked", "alone"])
