@@ -416,6 +416,19 @@ _LEFT = (
 )
 
 
+async def carry_over(setup: Setup, topics: Topics, logs: Logs, store: str, source: str, target: str) -> None:
+    """Keep what is recorded of a store's values when `target`, with a copy of `source`, becomes its changelog."""
+    found = await topics.existing([setup.owners_topic, source, target])
+    if setup.owners_topic not in found:
+        return
+    held = (await KafkaOwners(setup.owners_topic, logs).stores()).get(store)
+    if held is None or held.changelog != source or str(found[source].topic_id) not in (held.topic_id, held.last_id):
+        return
+    # A claim, so that the next start looks whether another app uses the topic.
+    moved = msgspec.structs.replace(held, changelog=target, topic_id="", last_id=str(found[target].topic_id))
+    await write_stores(setup.connection, setup.owners_topic, {store: moved})
+
+
 def _claimed(store: str, topic: str, at_ms: int, before: StoreRecord | None) -> StoreRecord:
     """Return a claim, which keeps what is known of the topic."""
     if before is None or before.changelog != topic:

@@ -63,7 +63,7 @@ class Actor(Generic[S]):
         ctx: the message's `Context`.
         state_type: the type in the brackets.
         state_version: the version of `state_type`; raise it together with a change that old values don't fit.
-        state_ttl: how long a state is there after it was last written; for ever by default.
+        state_ttl: how long a state is there after it was last changed or set; for ever by default.
         state_upgrades: by version, the function that turns a state of it, as plain JSON data, into one of the next.
         receivers: by type of message, its handler.
         type_names: by type of message, its name in the header `fa-type`.
@@ -115,6 +115,7 @@ class Actor(Generic[S]):
         self._store = store
         self._state: Any = _UNREAD
         self._raw: bytes | None = None
+        self._is_set = False
 
     @property
     def key(self) -> Any:
@@ -137,7 +138,7 @@ class Actor(Generic[S]):
     def state(self, state: S) -> None:
         if self._state is _UNREAD:
             self._raw = self._stateful().replaced_own(self.ctx)
-        self._state = state
+        self._state, self._is_set = state, True
 
     def initial_state(self) -> S:
         """Give the state of a key that has none; `state_type()` unless it is overridden.
@@ -162,7 +163,7 @@ class Actor(Generic[S]):
         if self._state is _UNREAD:
             self._stateful().replaced_own(self.ctx)
         self._stateful().delete_own(self.ctx)
-        self._state, self._raw = _UNREAD, None
+        self._state, self._raw, self._is_set = _UNREAD, None, False
 
     def show_expired(self, state: S) -> None:
         """Show a state that isn't kept any more; it is kept anew if it is changed."""
@@ -189,9 +190,10 @@ class Actor(Generic[S]):
             return
         store = self._stateful()
         raw = store.encode_value(self._state)
-        if raw != self._raw:
+        # Setting an equal state is a write as well where that makes it live longer.
+        if raw != self._raw or (self._is_set and store.ttl_ms is not None):
             store.write_own(self.ctx, raw)
-            self._raw = raw
+        self._raw, self._is_set = raw, False
 
     def _stateful(self) -> Store[Any, Any]:
         if self._store is None:

@@ -168,7 +168,9 @@ class Parked:
                 self._append(state, record, None, 0)
             except RecordTooLargeError as error:
                 state.scope.rollback()
-                raise _unparkable(state, record, error) from error
+                unparkable = _unparkable(state, record, error)
+                unparkable.turn = None if turn is None else (self._spec.name, str(getattr(record, "id", None)))
+                raise unparkable from error
         state.scope.release()
         return True
 
@@ -197,6 +199,7 @@ class Parked:
                 offset=failed.offset,
                 key=failed.key,
             )
+            stopped.turn = failed.turn
             raise stopped from failed.__cause__
         logger.error(
             "%s offset %d key %s: parked at attempt %d, and later messages of its key wait behind it: %s. "

@@ -40,6 +40,7 @@ from actors.errors import (
     RecordError,
     TakeoverRefusedError,
     TaskError,
+    UnreadableLogError,
 )
 from actors.ports import (
     ChangelogWrites,
@@ -356,9 +357,10 @@ class Task:
         """
         at, reminded_s = max(reached, self._told_until), self._services.clock.monotonic()
         while not self._inbox.stopping:
-            with contextlib.suppress(TaskError, OSError):
-                end = (await self._services.logs.bounds(self.source)).end
-                self.meters.end_offset = end
+            try:
+                bounds = await self._services.logs.bounds(self.source)
+                self.meters.end_offset = end = bounds.end
+                at = max(at, bounds.start)
                 async for records, until in self._services.logs.read(self.source, at, end):
                     for record in records:
                         command = told_of(record, turn)
@@ -366,9 +368,16 @@ class Task:
                             self._told_until = record.offset + 1
                             if command == "drop":
                                 self._ownership.cautions.dropped.add(turn[1])
+                            # What the broker refused may be taken now.
+                            self._ownership.cautions.condemned.pop(turn[1], None)
                             logger.info("%s: offset %d says %s: going on", self.source, record.offset, command)
                             return True
                     at = until
+            except UnreadableLogError as damage:
+                at = damage.next_offset
+                logger.warning("%s. A command in front of offset %d may have to be sent again", damage, at)
+            except (TaskError, OSError) as away:
+                logger.debug("%s: no command could be looked for: %s", self.source, away)
             await self._inbox.wait(HALT_LOOK_S)
             now_s = self._services.clock.monotonic()
             if now_s - reminded_s >= HALT_REMINDER_S:

@@ -593,7 +593,7 @@ async def test_a_turn_that_is_too_large_to_wait_isnt_settled():
         return True
 
     moment = Moment(5, 7, b"a", b"x" * 9_000, id="t-1", timer="t")
-    with pytest.raises(RecordError, match=r"in\[0\] offset 5 key 'a': it has to wait"):
+    with pytest.raises(RecordError, match=r"in\[0\] key 'a': it has to wait.* `faust -A APP stopped drop work 0 t-1`"):
         await standing.parked.take(standing.state, moment, None, Turn(moment, settle, lambda: None, "a timer"))
     assert overlay.get(b"settled") is None
     assert standing.scope.undo == []

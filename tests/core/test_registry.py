@@ -311,6 +311,45 @@ async def test_a_raised_version_begins_anew_and_a_lower_one_starts_with_a_warnin
     await brokers.start(worker(Large, 1))
 
 
+async def test_a_changelog_that_was_copied_keeps_what_is_known_of_its_values(brokers: Brokers) -> None:
+    def worker(value_type: Any, version: int) -> StoreRegistry:
+        start = brokers.worker("shop", "orders", value_type, changelogs={"orders": "shop-copied"})
+        start._app.value_types["orders"] = ValueType(value_type, version)
+        return start
+
+    for value_type, version in ((Small, 1), (Other, 2)):
+        first = brokers.worker("shop", "orders", value_type)
+        first._app.value_types["orders"] = ValueType(value_type, version)
+        await brokers.start(first)
+    world: Any = brokers
+    brokers.make("shop-copied")
+    setup = worker(Small, 1)._setup
+    await registry.carry_over(setup, world, world, "orders", "shop-orders-changelog", "shop-copied")
+    with pytest.raises(ConfigurationError, match="Set version to 3"):
+        await brokers.start(worker(Small, 2))
+    rolled_back = worker(Small, 1)
+    await brokers.start(rolled_back)
+    assert rolled_back._app.stores["orders"].refuse_newer is not None
+    await brokers.start(worker(Other, 2))
+    # Of a topic that isn't the copy nothing is known.
+    del brokers.topics["shop-copied"]
+    await brokers.start(worker(Small, 2))
+
+
+async def test_nothing_is_carried_over_from_a_changelog_that_was_not_the_stores(brokers: Brokers) -> None:
+    await brokers.start(brokers.worker("shop", "orders", Small))
+    before = list(brokers.records["shop-actors-owners"])
+    world: Any = brokers
+    for name in ("shop-copied", "other"):
+        brokers.make(name)
+    setup = brokers.worker("shop", "orders", Small)._setup
+    await registry.carry_over(setup, world, world, "orders", "other", "shop-copied")
+    del brokers.topics["shop-orders-changelog"]
+    brokers.make("shop-orders-changelog")
+    await registry.carry_over(setup, world, world, "orders", "shop-orders-changelog", "shop-copied")
+    assert brokers.records["shop-actors-owners"] == before
+
+
 def test_the_first_claim_without_transactions_proves_a_committed_offset_only_after_it():
     app = App("unit", broker="kafka://127.0.0.1:1", processing_guarantee="at_least_once")
     topic = app.topic("in", key_type=str, value_type=str)

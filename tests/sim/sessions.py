@@ -17,7 +17,7 @@ from actors.runtime import expiry
 from actors.runtime.actor import Actor, expiry_of, handler_of, receive
 from actors.runtime.context import Context, Store
 from tests.sim.asks import AsksPart
-from tests.sim.part import Host, Operation, Part, Stores, now_ms_of
+from tests.sim.part import Host, Operation, Part, Stores, now_ms_of, write_ms_of
 
 STORE = TOPIC = "sessions"
 TTLS_S = (0.3, 2.0, 8.0)
@@ -127,7 +127,8 @@ class SessionsPart(Part):
 
     def say(self, ctx: Context, what: str, session: Session) -> None:
         """Tell what became of a session, and when."""
-        ctx.send(TOPIC, key=ctx.key, value=f"{what} {session.began} {session.visits} {now_ms_of(ctx)}")
+        times = f"{now_ms_of(ctx)} {write_ms_of(ctx)}"
+        ctx.send(TOPIC, key=ctx.key, value=f"{what} {session.began} {session.visits} {times}")
 
     def expire(self, ctx: Context, session: Session) -> None:
         """Act as the hook, which raises some times."""
@@ -159,7 +160,7 @@ class SessionsPart(Part):
     def _replayed(self, partition: int) -> Iterator[str]:
         held: dict[bytes, tuple[int, int, int]] = {}
         ttl_ms = self._ttl // timedelta(milliseconds=1)
-        for key, (what, began, visits, at_ms) in self.events(TOPIC, partition):
+        for key, (what, began, visits, at_ms, written_ms) in self.events(TOPIC, partition):
             self.count(f"session {what}")
             before = held.get(key)
             may_be_lost = not self._stops and before is not None and (key, *before[:2]) in self._raised
@@ -169,7 +170,7 @@ class SessionsPart(Part):
             if wrong is not None:
                 yield f"sessions: {key!r} of partition {partition} {what} {began} {visits} at {at_ms}: {wrong}"
             if what == "visited":
-                held[key] = int(began), int(visits), int(at_ms) + ttl_ms
+                held[key] = int(began), int(visits), int(written_ms) + ttl_ms
             else:
                 held.pop(key, None)
         for key, session in held.items():
