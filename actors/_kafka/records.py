@@ -207,14 +207,15 @@ class _Batches:
         """Give the first and the last offset of a damaged batch, as far as that can be told: never too many."""
         raw, following = self._fetched.raw(number)
         first = self._begin if self._last is None else max(self._begin, self._last.next_offset)
+        if len(raw) < _HEADER_BYTES:
+            return first, first
+        base, _ = _FRAME.unpack_from(raw)
+        delta, count = _DELTA_AND_COUNT.unpack_from(raw, _DELTA_PLACE)
+        is_likely = base <= first <= base + delta and delta + 1 >= count
+        # Its header may be what is damaged, or its length, which leads to what is taken for the next one.
         if following is not None and following > first:
-            return first, following - 1
-        if following is None and len(raw) >= _HEADER_BYTES:
-            base, _ = _FRAME.unpack_from(raw)
-            delta, count = _DELTA_AND_COUNT.unpack_from(raw, _DELTA_PLACE)
-            if delta + 1 == count and base <= first <= base + delta:
-                return first, base + delta
-        return first, first
+            return first, min(following - 1, base + delta) if is_likely else following - 1
+        return first, base + delta if is_likely and delta + 1 == count else first
 
 
 def _salvaged(raw: bytes, end: int) -> Flawed:

@@ -174,6 +174,18 @@ def test_how_far_a_damaged_batch_reaches_is_never_overrated():
     assert [shown(record) for record in all_of(whole, 4)[0]] == [(4, 5)]
 
 
+@pytest.mark.parametrize("length", [-(2**31), -1, 0, 1, 13, 14, 30, 49, 70, 90, 2**31 - 1])
+def test_a_wrong_length_puts_no_records_behind_the_batch_among_the_damaged_ones(length):
+    """The checksum doesn't cover the length. What follows by it may be taken for any offset."""
+    damaged = batch(3, range(3, 6))
+    damaged[8:12] = length.to_bytes(4, "big", signed=True)
+    for log in (damaged, damaged + batch(6, range(6, 9))):
+        partition = fetched(log, 3, [], RAW, crc=True)
+        taken, _ = partition.take(1_000)
+        assert partition.next_fetch_offset <= 6, [shown(record) for record in taken]
+        assert not taken or shown(taken[0])[0] == 3
+
+
 def test_a_damaged_end_of_a_transaction_doesnt_hide_the_committed_records_behind_it():
     marker = batch(2, [2], producer=7, control=True)
     marker[-1] ^= 1
