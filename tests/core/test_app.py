@@ -84,7 +84,7 @@ def test_names_that_topics_cannot_have(name: str) -> None:
 @pytest.mark.parametrize("instance_id", ["a\0b", "a\nb", "a\x1b[31m", "x" * 250, "ü" * 125])
 def test_instance_ids_that_cannot_be_told_apart_or_shown(instance_id: str) -> None:
     app = new_app(consumer_group_instance_id=instance_id)
-    with pytest.raises(ConfigurationError, match="consumer_group_instance_id=.*no control characters"):
+    with pytest.raises(ConfigurationError, match=r"consumer_group_instance_id=.*no control characters"):
         Setup(app).check_settings()
 
 

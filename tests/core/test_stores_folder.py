@@ -207,7 +207,7 @@ def test_a_link_in_the_place_of_the_lock_or_the_draft_is_not_written_through(tmp
 def test_a_link_to_another_partition_is_refused(folder):
     database = make_database(folder, "seen", 1)
     database.with_name("0").symlink_to(database)
-    with pytest.raises(StoreError, match="leads to .*/seen/1"):
+    with pytest.raises(StoreError, match=r"leads to .*/seen/1"):
         folder.discard("seen", 0)
     assert sorted(path.name for path in database.parent.iterdir()) == ["0", "1"]
 
