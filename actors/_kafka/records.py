@@ -12,8 +12,11 @@ A record or batch that can't be read raises in aiokafka, out of the fetch of all
 
 from __future__ import annotations
 
+import gzip
+import io
 import math
 import struct
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -22,7 +25,8 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer
 from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException, UnsupportedCodecError
-from aiokafka.record.default_records import _DefaultRecordBatchPy, _DefaultRecordPy
+from aiokafka.record import default_records
+from aiokafka.record.default_records import DefaultRecordBatch, _DefaultRecordBatchPy, _DefaultRecordPy
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import decode_varint
 from aiokafka.structs import TopicPartition as KafkaPartition
@@ -34,6 +38,8 @@ CHUNK_RECORDS = 1_000
 """So many stay in a core's cache between being parsed and being used."""
 FETCHES = 3
 """How often a damaged batch is fetched before it counts as damaged in the log, not on the way."""
+UNPACKED_BYTES = 128 * 1024 * 1024
+"""What a batch in gzip may unpack to: a producer can send 1 MB that unpacks to 1 GB."""
 CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 _FRAME = struct.Struct(">qi")
 _DELTA_AND_COUNT = struct.Struct(">i30xi")
@@ -369,6 +375,17 @@ class _FetchResult(fetcher.FetchResult):  # type: ignore[misc]
         return bool(state.damaged[1] < FETCHES)
 
 
+def _gunzip(payload: bytes) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(payload)) as file:
+        content = file.read(UNPACKED_BYTES + 1)
+    if len(content) > UNPACKED_BYTES:
+        raise CorruptRecordException(f"a batch of {len(payload)} bytes unpacks to more than {UNPACKED_BYTES}")
+    return content
+
+
+# The compiled parser has names of its own, unless aiokafka runs without it.
+for _module in (default_records, sys.modules[DefaultRecordBatch.__module__]):
+    _module.gzip_decode = _gunzip  # type: ignore[attr-defined]
 fetcher.MemoryRecords = _Fetched
 fetcher.PartitionRecords = _PartitionRecords
 fetcher.FetchResult = _FetchResult

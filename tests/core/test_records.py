@@ -9,6 +9,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 from aiokafka.structs import TopicPartition
 
+from actors._kafka import records
 from actors._kafka.records import CHUNK_RECORDS, FETCHES, RAW, readable
 from actors.errors import UnreadableLogError
 from actors.ports import Unreadable
@@ -152,6 +153,18 @@ def test_a_batch_whose_codec_is_missing_is_one_unreadable_record(codec, monkeypa
     assert taken[4].lacks_codec
     assert "offsets 4 to 8 are compressed with" in taken[4].reason
     assert "faust-actors[compression]" in taken[4].remedy
+
+
+@pytest.mark.parametrize("limit", [4_000, 200_000])
+def test_a_batch_that_unpacks_to_too_much_is_unreadable(limit, monkeypatch):
+    monkeypatch.setattr(records, "UNPACKED_BYTES", limit)
+    taken, end = all_of(batch(0, range(3)) + batch(3, range(3, 2_000), compression=1) + batch(2_000, [2_000]))
+    assert end == 2_001
+    if limit == 4_000:
+        assert [shown(record) for record in taken] == [0, 1, 2, (3, 1_999), 2_000]
+        assert "unpacks to more than 4000" in taken[3].reason
+    else:
+        assert [shown(record) for record in taken] == list(range(2_001))
 
 
 @pytest.mark.parametrize("place", [-1, 24, 60])
