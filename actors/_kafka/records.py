@@ -385,7 +385,7 @@ def _gunzip(payload: bytes) -> bytes:
 
 # The compiled parser has names of its own, unless aiokafka runs without it.
 for _module in (default_records, sys.modules[DefaultRecordBatch.__module__]):
-    _module.gzip_decode = _gunzip  # type: ignore[attr-defined]
+    vars(_module)["gzip_decode"] = _gunzip
 fetcher.MemoryRecords = _Fetched
 fetcher.PartitionRecords = _PartitionRecords
 fetcher.FetchResult = _FetchResult
