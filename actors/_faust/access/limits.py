@@ -9,7 +9,9 @@ from collections import OrderedDict
 
 from aiohttp.http_exceptions import HttpProcessingError
 
-logger = logging.getLogger(__name__)
+from actors._core.logs import escaping
+
+logger = escaping(logging.getLogger(__name__))
 
 MAX_IN_FLIGHT = 256
 """How many questions a worker has at a time; more are told to come again."""

@@ -13,9 +13,10 @@ from aiohttp import web
 from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http import SERVER_SOFTWARE
 
+from actors._core.logs import escaping
 from actors.errors import NewerVersionError, NotOwnerError, NotReadyError
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 TYPE = "urn:faust-actors:problem:"
 CONTENT_TYPE = "application/problem+json"

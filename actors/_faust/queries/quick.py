@@ -39,6 +39,7 @@ from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 
+from actors._core.logs import escaping
 from actors._faust.access.guard import Guard, Pass, pass_of
 from actors._faust.access.limits import MAX_HEADER_BYTES, MAX_PATH_BYTES
 from actors._faust.access.rest import is_own
@@ -47,7 +48,7 @@ from actors._faust.queries.question import Question
 from actors._faust.queries.rounds import Rounds
 from actors.runtime.meters import QueryMeters
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 _USED = {
     *("_messages", "_waiter", "_close", "_upgraded", "_paused", "_loop", "_manager", "_request_handler"),
