@@ -19,7 +19,7 @@ UNBOUNDED_COLUMNS = 10_000
 
 def print_table(stdout: IO[str], title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table; columns whose name starts with `#` hold numbers."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=Text(printable(title)), title_justify="left", box=box.SIMPLE_HEAD)
     for column in columns:
         numeric = column.startswith("#")
         table.add_column(column.removeprefix("#"), justify="right" if numeric else "left")
