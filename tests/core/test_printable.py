@@ -154,6 +154,31 @@ def test_the_error_that_stops_a_partition_is_one_line() -> None:
 # --- terminals -------------------------------------------------------------------------------------------------------
 
 
+PRINTS = re.compile(r"click\.s?echo\(|console\.print\(|(?<![\w.])print\(")
+FIT = re.compile(r"printable\(|escaped\(|json\.dumps\(|\(table\)|_table\(")
+PLAIN = {
+    "actors/_faust/cli/progress.py": "numbers",
+    "actors/_faust/cli/session.py": "what it is given was made fit in the line before",
+    "spark_replay/cli/archive.py": "numbers",
+    "spark_replay/cli/options.py": "its own text",
+    "spark_replay/progress.py": "numbers",
+}
+
+
+def test_commands_print_through_what_escapes() -> None:
+    found = [
+        f"{path}:{number}"
+        for root in ("actors/_faust/cli", "actors/coordination/cli", "spark_replay")
+        for path in sorted(Path(root).rglob("*.py"))
+        if str(path) not in PLAIN
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if PRINTS.search(line) and not FIT.search(line)
+    ]
+    assert found == []
+    assert PRINTS.search("click.echo(key)")
+    assert not FIT.search("click.echo(key)")
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
