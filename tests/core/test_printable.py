@@ -116,9 +116,10 @@ def test_tracebacks_keep_their_lines_and_none_is_forged(log: Any, kind: str) -> 
 
 
 def test_a_record_without_anything_odd_stays_as_it_is() -> None:
-    record = logging.LogRecord("x", logging.INFO, "x.py", 1, "%s of %d", ("a", 1), None)
+    error = HandlerFailedError(HOSTILE, topic="in", partition=0, offset=1, key=b"k")
+    record = logging.LogRecord("x", logging.INFO, "x.py", 1, "%s of %d: %s", ("a", 1, error), None)
     assert escape(record)
-    assert (record.msg, record.args, record.exc_text) == ("%s of %d", ("a", 1), None)
+    assert (record.msg, record.args, record.exc_text) == ("%s of %d: %s", ("a", 1, error), None)
 
 
 def test_every_module_logs_with_escapes() -> None:
