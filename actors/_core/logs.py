@@ -24,7 +24,7 @@ def escape(record: logging.LogRecord) -> bool:
     """Escape a log record's text, its arguments and its traceback, whatever formats it later."""
     args = record.args
     if args:
-        record.args = _Shown(args) if isinstance(args, Mapping) else tuple(map(_shown, args))  # type: ignore[assignment]
+        record.args = _shown(args) if isinstance(args, Mapping) else tuple(map(_shown, args))
     record.msg = printable(str(record.msg))
     if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
         record.exc_text = traceback_text(record.exc_info[1])
@@ -59,6 +59,7 @@ class _Shown:
 
 
 def _shown(given: Any) -> Any:
-    if given is None or isinstance(given, Number) or (type(given) is str and given.isprintable()):
+    # What needs no escapes stays what it is, for handlers that look at more than the text.
+    if isinstance(given, Number) or (str(given).isprintable() and repr(given).isprintable()):
         return given
     return _Shown(given)

@@ -24,6 +24,7 @@ import msgspec
 
 from actors._core.claims import possible_owners, store_of
 from actors._core.keys import split_sized
+from actors._core.logs import escaping
 from actors._core.shapes import Shape, misfits
 from actors._faust.shapes import shape_of
 from actors._faust.versions import refusal
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from actors._faust.definition import ActorDefinition
     from actors._faust.setup import Setup
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 KEPT_SHAPES = 20
 MAX_READERS = 8

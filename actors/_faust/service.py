@@ -15,6 +15,7 @@ from faust.utils.terminal import SpinnerHandler
 from mode import Service
 from prometheus_client import REGISTRY
 
+from actors._core.logs import escaping
 from actors._faust.metrics import WorkerCollector
 from actors._faust.options import milliseconds
 from actors._faust.progress import Announcer, reminding
@@ -52,7 +53,10 @@ from stores.rocks_options import RocksResources
 if TYPE_CHECKING:
     from actors._faust.app import App
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
+for _fausts in ("faust.app.base", "faust.worker", "mode.services", "mode.worker"):
+    # They log the error that ends the worker, with all that led to it.
+    escaping(logging.getLogger(_fausts))
 
 STOP_S = 4.0
 """With what Faust itself needs, a worker is gone 5 s after SIGTERM, whatever its handlers and brokers do."""

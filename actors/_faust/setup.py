@@ -16,6 +16,7 @@ from faust.sensors import Monitor
 from faust.types import ProcessingGuarantee
 
 from actors._core.commit import Backoff, CommitPolicy
+from actors._core.logs import escaping
 from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.placement import PlacementRules
 from actors._core.takeover import LostChangelog, ResetPolicy, StartRules
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from actors._faust.app import App
     from actors._faust.definition import ActorDefinition
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 BROKER_DEFAULT = -1
 STATE_SEED = "STATE_SEED"

@@ -20,6 +20,7 @@ from contextvars import Context
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition as KafkaPartition
 
+from actors._core.logs import escaping
 from actors._kafka.appends import MAX_REQUEST_BYTES, send_record
 from actors._kafka.connection import Connection, broker_errors, let_go
 from actors._kafka.control import ControlPlane
@@ -29,7 +30,7 @@ from actors.errors import AskClosedError, BrokerUnavailableError, UnknownTopicEr
 from actors.ports import Answer, Question, TopicPartition, Unreadable
 from actors.runtime.asks import REPLY_CONFIG, REPLY_PARTITIONS, Waiting, question_headers
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 POLL_S = 1.0
 RETRY_S = 1.0

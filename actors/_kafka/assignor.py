@@ -21,9 +21,10 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 
 from actors._core.assign import Member, decode_member_data, encode_member_data
 from actors._core.assign import Task as TaskId
+from actors._core.logs import escaping
 from actors._core.placement import Copies, PlacementRules, decode_copies, encode_copies, place
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 PROTOCOL_VERSION = 0
 

@@ -12,11 +12,12 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
+from actors._core.logs import escaping
 from actors._kafka.outage import Outages
 from actors._kafka.records import RAW
 from actors.errors import BrokerUnavailableError
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 CLOSE_S = 2.0
 

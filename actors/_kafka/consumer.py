@@ -23,13 +23,14 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
+from actors._core.logs import escaping
 from actors._kafka.assignor import ActorAssignor
 from actors._kafka.connection import Connection, broker_errors
 from actors._kafka.records import RAW, fetched
 from actors.errors import ActorsError, BrokerUnavailableError, ConfigurationError
 from actors.ports import Identity, TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 LEAVE_S = 1.0
 """How long leaving the group may take: a pending join would hold it for a rebalance timeout."""

@@ -10,6 +10,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
+from actors._core.logs import escaping
 from actors._core.takeover import LogBounds
 from actors._kafka.connection import Connection, broker_errors, committed_reader, let_go
 from actors._kafka.control import ControlPlane
@@ -17,7 +18,7 @@ from actors._kafka.records import CHUNK_RECORDS, fetched, readable
 from actors.errors import BrokerUnavailableError, RestoreError
 from actors.ports import LogRecord, TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 POLL_S = 0.2
 REMIND_S = 10.0

@@ -16,12 +16,13 @@ from typing import Any
 import msgspec
 from aiokafka import AIOKafkaProducer
 
+from actors._core.logs import escaping
 from actors._core.outside import MALFORMED
 from actors._kafka.connection import Connection, broker_errors, let_go
 from actors.errors import UnreadableLogError
 from actors.ports import LogRecord, Logs, Output, OwnerRecord, TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 
 _STORE = b"store:"

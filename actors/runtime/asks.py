@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from actors._core.logs import escaping
 from actors._core.outside import MISSHAPEN
 from actors.errors import (
     AskCycleError,
@@ -52,7 +53,7 @@ from actors.runtime.context import Context, TaskState
 from actors.runtime.ids import digest_of, id_of
 from actors.runtime.outputs import RECORD_OVERHEAD_BYTES, OutputTopic, Recipient
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 ASK, REPLY_TO, CHAIN, DEADLINE, STATUS = "fa-ask", "fa-reply-to", "fa-chain", "fa-deadline", "fa-status"
 ASK_ID = "fa-ask-id"

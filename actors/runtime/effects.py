@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from actors._core.keys import place_of
+from actors._core.logs import escaping
 from actors.errors import RecordTooLargeError, UsageError, show_bytes
 from actors.ports import Clock
 from actors.runtime.effect_calls import (
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Effect", "EffectCall", "EffectRecord", "Effects"]
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 AT_ONCE = 16
 """How many effects of a partition run at the same time."""

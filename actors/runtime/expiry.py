@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any
 
+from actors._core.logs import escaping
 from actors.errors import HandlerFailedError, show_bytes
 from actors.ports import Clock
 from actors.runtime.context import Context, Store, TaskState, enter_message
@@ -25,7 +26,7 @@ from stores._core.record import STAMP_BYTES, is_expired
 from stores.errors import StoreError
 from stores.ports import PartitionStore
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 SHARE = 0.02
 SLICE_KEYS = 500

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
 
+from actors._core.logs import escaping
 from actors._core.policy import OnError
 from actors.errors import (
     NewerProgramError,
@@ -23,7 +24,7 @@ from actors.runtime.parked import Parked, describe, send_dead_letter
 from actors.runtime.spec import ActorSpec
 from actors.runtime.turns import Turn
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 
 @dataclass(slots=True)

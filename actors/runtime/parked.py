@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import msgspec
 
 from actors._core.keys import line_bounds, make_place, place_of
+from actors._core.logs import escaping
 from actors._core.outside import MALFORMED
 from actors.errors import RecordError, RecordTooLargeError, Rejected, show_bytes
 from actors.ports import InputRecord, Output
@@ -46,7 +47,7 @@ from stores._core.overlay import Overlay
 if TYPE_CHECKING:
     from actors.runtime.handling import Handling
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 CONTROL_HEADER = "fa-control"
 ALL = "*"

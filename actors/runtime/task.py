@@ -23,6 +23,7 @@ from typing import Any
 
 from actors._core.commit import CommitMark, parse_mark
 from actors._core.lifecycle import Event, State
+from actors._core.logs import escaping
 from actors._core.progress import Progress, decode_finished
 from actors._core.takeover import (
     Contradiction,
@@ -65,7 +66,7 @@ from actors.runtime.threads import finish_in_thread
 from stores.errors import StoreError
 from stores.ports import PartitionStore
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 _READABLE = (State.RUNNING, State.COMMITTING, State.HALTED)
 HALT_REMINDER_S = 60.0

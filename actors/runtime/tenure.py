@@ -27,6 +27,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from actors._core.lifecycle import Event
+from actors._core.logs import escaping
 from actors._core.progress import Progress
 from actors.errors import CommitRefusedError, LogWentBackError, RecordError, RefusedRecordError, RestoreError
 from actors.ports import CommitBatch, CommitReceipt, InputRecord, Output
@@ -43,7 +44,7 @@ from actors.runtime.tools import make_tools
 from actors.runtime.turns import Duty, Turn
 from stores._core.overlay import MessageScope, Overlay, Writes, stamped
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 YIELD_EVERY_S = 0.005
 """How long a task handles records before other tasks and the heartbeat get their turn."""

@@ -257,7 +257,8 @@ def spark_for(given: Given, console: Console) -> Iterator[SparkSession]:
         try:
             spark = spark_session(master=given.master, settings=given.settings, log=log)
         except ReplayError:
-            console.print(log.read_text() if log.exists() else "", markup=False, highlight=False)
+            text = log.read_text(errors="replace") if log.exists() else ""
+            console.print(printable(text, keep="\n\t"), markup=False, highlight=False)
             raise
         try:
             yield spark

@@ -1,4 +1,4 @@
-"""Text of unknown origin, made fit to be shown: keys, values, headers, error texts, names that processes announce.
+"""Text and times from elsewhere, made fit to be shown: keys, values, headers, error texts, names of processes.
 
 A terminal acts on escape sequences, a log has a record a line, and characters that change the direction of text make a
 line read as another one. `printable` serves all media; HTML and JSON need their own quotes beside it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 
 def printable(text: str, *, keep: str = "") -> str:
@@ -32,6 +33,14 @@ def one_line(text: str, limit: int) -> str:
 def printable_json(content: object) -> str:
     """Return JSON in one line, with JSON's own escapes for what isn't printable: it can be read back."""
     return _escaped(json.dumps(content, ensure_ascii=False), "", lambda char: json.dumps(char)[1:-1])
+
+
+def moment(at_ms: int) -> str:
+    """Return Unix milliseconds as a time in UTC; as a number if no calendar has the time."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms after 1970"
 
 
 def _escaped(text: str, keep: str, escape: Callable[[str], str]) -> str:

@@ -15,12 +15,13 @@ from typing import Any
 
 from aiohttp import web
 
+from actors._core.logs import escaping
 from actors._faust.access.secret import given_secrets, secret_seeds, worker_keys
 from actors._faust.access.settings import given_tokens, tokens_of
 from actors._faust.access.tls import Hops, OwnContext, renew_client, renew_server, tls_files
 from actors.errors import ConfigurationError
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 LOOK_EVERY_S = 3.0
 """So a new file is in use within three times that: it is seen, seen again, and read."""

@@ -11,7 +11,9 @@ from typing import Any
 
 from aiohttp.http_exceptions import HttpProcessingError
 
-logger = logging.getLogger(__name__)
+from actors._core.logs import escaping
+
+logger = escaping(logging.getLogger(__name__))
 
 MAX_PATH_BYTES = 8_000
 """Of the path with its query, as it was sent. aiohttp ends requests whose first line has more than 8,190 bytes."""

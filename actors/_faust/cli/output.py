@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import IO
 
 from rich import box
@@ -11,7 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stores._core.printable import printable
+from stores._core.printable import moment, printable
+
+__all__ = ["moment", "number", "print_table"]
 
 UNBOUNDED_COLUMNS = 10_000
 """Width where nobody looks: a line that was folded for a terminal of 80 columns can't be searched."""
@@ -19,7 +20,7 @@ UNBOUNDED_COLUMNS = 10_000
 
 def print_table(stdout: IO[str], title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table; columns whose name starts with `#` hold numbers."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=Text(printable(title)), title_justify="left", box=box.SIMPLE_HEAD)
     for column in columns:
         numeric = column.startswith("#")
         table.add_column(column.removeprefix("#"), justify="right" if numeric else "left")
@@ -33,11 +34,3 @@ def print_table(stdout: IO[str], title: str, columns: Sequence[str], rows: Itera
 def number(value: int | None) -> str:
     """Give a number for a table, and a dash for None."""
     return "-" if value is None else str(value)
-
-
-def moment(at_ms: int) -> str:
-    """Give Unix milliseconds for a person, in UTC."""
-    try:
-        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
-        return f"{at_ms} ms after 1970"

@@ -86,7 +86,9 @@ class Session:
     def say_content(self, text: str) -> None:
         """Print what a program may read: as it is, but to a terminal with escapes for all but line ends and tabs."""
         if not self.quiet:
-            click.echo(printable(text, keep="\n\t") if self.stdout.isatty() else text, file=self.stdout)
+            shown = printable(text, keep="\n\t") if self.stdout.isatty() else text
+            # Else click would take out what it takes for colours.
+            click.echo(shown, file=self.stdout, color=True)
 
     def say_json(self, content: object) -> None:
         """Print a result as one line of JSON."""

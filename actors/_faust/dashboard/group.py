@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import aiohttp
 import msgspec
 
+from actors._core.logs import escaping
 from actors._core.outside import MALFORMED
 from actors._faust.dashboard.waiting import Waiting
 from actors._faust.queries.problems import Problem
@@ -27,7 +28,7 @@ from actors.errors import ActorsError, NotReadyError
 from actors.ports import OwnerRecord
 from actors.runtime.status import TaskStatus, WorkerStatus
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 STATUS_PATH = "/dashboard/status.json"
 REST_S = 1.0

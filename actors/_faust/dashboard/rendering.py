@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from base64 import urlsafe_b64encode
-from datetime import UTC, datetime
 from functools import cached_property
 from importlib import resources
 from typing import Any
@@ -13,7 +12,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from actors._faust.parking.lines import shown
-from stores._core.printable import printable
+from stores._core.printable import moment, printable
 
 PACKAGE = "actors._faust.dashboard"
 UNKNOWN = Markup('<span class="soft" title="not known">&ndash;</span>')
@@ -45,7 +44,7 @@ class Pages:
             key=shown,
             param=param,
             percent=percent,
-            clock=clock,
+            clock=moment,
             exact=escape,
         )
         self._environment.globals["version"] = self.version
@@ -128,14 +127,6 @@ def param(raw: bytes) -> str:
     return urlsafe_b64encode(raw).decode()
 
 
-def clock(at_ms: int) -> str:
-    """Write a moment."""
-    try:
-        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
-        return f"{at_ms} ms after 1970"
-
-
 def _duration(seconds: float) -> str:
     if seconds > MOST_S:
         return "over 1,000 d"
@@ -152,4 +143,4 @@ def _fit(value: Any) -> Any:
 
 
 def _time(at_ms: int, text: str) -> Markup:
-    return Markup('<time title="{}">{}</time>').format(clock(at_ms), text)
+    return Markup('<time title="{}">{}</time>').format(moment(at_ms), text)

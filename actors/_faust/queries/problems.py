@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from actors._core.logs import escaping
 from actors.errors import NewerVersionError, NotOwnerError, NotReadyError
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 TYPE = "urn:faust-actors:problem:"
 CONTENT_TYPE = "application/problem+json"

@@ -18,6 +18,7 @@ import msgspec
 from aiohttp import web
 from yarl import URL
 
+from actors._core.logs import escaping
 from actors._core.outside import MALFORMED
 from actors._faust.access.callers import HOP
 from actors._faust.access.tls import Hops
@@ -27,7 +28,7 @@ from actors.ports import OwnerRecord
 from actors.runtime.queries import StateReader
 from actors.runtime.spec import ActorSpec
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 T = TypeVar("T")
 
