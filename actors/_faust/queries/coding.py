@@ -209,7 +209,7 @@ def json_bytes(value: Any) -> bytes:
     """
     try:
         return _ENCODER.encode(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise Problem(500, "not-json", "The value can't be written as JSON", str(error)) from error
 
 
