@@ -104,13 +104,12 @@ class Guard:
     @contextlib.contextmanager
     def busy(self, request: web.Request) -> Iterator[None]:
         """Keep a request's connection open while the block runs, however many others come."""
-        found = None if request.transport is None else request.transport.get_extra_info("socket")
-        number = -1 if found is None else found.fileno()
-        self.connections.busy.add(number)
+        address = None if request.transport is None else request.transport.get_extra_info("peername")
+        self.connections.busy.add(address)
         try:
             yield
         finally:
-            self.connections.busy.discard(number)
+            self.connections.busy.discard(address)
 
     async def _seat(self, request: web.Request, needed: Level, taken: contextlib.ExitStack) -> None:
         """Have the body here, and give the request its place.
