@@ -152,7 +152,7 @@ async def test_bodies_that_never_come_take_nobodys_places(server: TestServer) ->
             connection = Connection(*await asyncio.open_connection(str(server.host), server.port))
             stack.push_async_callback(hang_up, connection)
             connection.send(post("/state/_many", (READ, OLD_READ)[number % 2], "Content-Length: 1000") + b"x")
-            if number >= 32:
+            if number >= 96:
                 statuses.append((await connection.answer())[0])
         assert set(statuses) == {503}
         for token in (READ, ADMIN):

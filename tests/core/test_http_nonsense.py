@@ -89,7 +89,8 @@ async def test_odd_numbers_and_texts_in_urls_are_no_failures(
         )
         connection.send(get(url.format(quoted)))
         status, _, answer = await connection.answer()
-        is_said = status == 500 and b"problem:not-json" in answer
+        # The query gives the number back.
+        is_said = "_ask" in url and b"problem:not-json" in answer
         assert is_said or status in (200, 400, 404, 503), (url, text[:50], answer[:500])
         if status == 400 and not answer.startswith(b"{"):
             # aiohttp's own, which ends the connection.
@@ -139,7 +140,7 @@ async def test_odd_bodies_are_no_failures(
     for content in BODIES:
         connection.send(body(target, content, content_type))
         status, _, answer = await connection.answer()
-        is_said = status == 500 and b"problem:not-json" in answer
+        is_said = "_ask" in target and b"problem:not-json" in answer
         assert is_said or status in (200, 400, 415, 503), (content[:50], answer[:500])
     await connection.close()
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR], caplog.text[:2000]

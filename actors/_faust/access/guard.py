@@ -69,7 +69,7 @@ class Guard:
         )
         self._rates = Rates(options.queries_per_second, 2 * options.queries_per_second)
         self._log = RefusalLog()
-        self._readers = Room(Places("bodies on their way", 64, 16), Places("requests", 256, 128))
+        self._readers = Room(Places("bodies on their way", 128, 48), Places("requests", 256, 128))
         self._workers = Room(Places("bodies on their way", 32, 32), Places("requests", 128, 128))
         self._admins = Room(Places("bodies on their way", 16, 16), Places("requests", 32, 32))
 
