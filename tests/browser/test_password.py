@@ -44,7 +44,9 @@ async def browser() -> AsyncIterator[Any]:
         yield opened
 
 
-async def test_other_sites_cant_use_the_password_that_a_browser_has(browser: Any) -> None:
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+async def test_other_sites_cant_use_the_password_that_a_browser_has(browser: Any, host: str) -> None:
+    """Chromium itself doesn't send the password for another host's page, but does for one of another port."""
     seen: list[tuple[str, str, str]] = []
 
     async def page(request: web.Request) -> web.Response:
@@ -65,7 +67,7 @@ async def test_other_sites_cant_use_the_password_that_a_browser_has(browser: Any
         return web.Response(text=FOREIGN.replace("HOME", home), content_type="text/html")
 
     foreign.router.add_get("/", lure)
-    async with TestServer(web_app) as worker, TestServer(foreign, host="localhost") as site:
+    async with TestServer(web_app) as worker, TestServer(foreign, host=host) as site:
         context = await browser.new_context(http_credentials={"username": "ada", "password": ADMIN})
         tab = await context.new_page()
         await tab.goto(str(worker.make_url("/page")))
