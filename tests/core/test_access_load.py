@@ -198,9 +198,7 @@ async def test_answers_that_nobody_reads_end_their_connection(monkeypatch: pytes
         connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
         connection.send(get(KEY) * 100_000)
         await until(lambda: there.server._runner.server.connections)
-        async with asyncio.timeout(20):
-            while there.server._runner.server.connections:
-                await asyncio.sleep(0.05)
+        await until(lambda: not there.server._runner.server.connections)
         await hang_up(connection)
 
 
