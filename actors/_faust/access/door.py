@@ -14,7 +14,7 @@ from typing import Any
 MAX_CONNECTIONS = 512
 """More than `guard` has places for requests: there is always one without a request."""
 UNREAD_S = 30.0
-"""A connection whose client takes nothing of what it is sent for so long is closed, where the system can tell (Linux)."""
+"""A connection whose client takes nothing of what it is sent for so long is closed, on Linux."""
 
 
 class Connections:
