@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
+from actors._core.outside import MALFORMED
 from actors._core.pages import Part, decode_place
 from actors._faust.access import Level, needs, protect
 from actors._faust.access.callers import HOP
@@ -218,7 +219,7 @@ class QueryRoutes:
         own_key = keys.key(key)
         try:
             bound = query.bind(given, is_text=not is_post)
-        except msgspec.ValidationError as error:
+        except MALFORMED as error:
             raise bad_request("bad-argument", f"query {query.name}: {error}") from error
         router = self._router(parameters.read)
 
