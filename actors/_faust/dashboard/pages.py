@@ -21,6 +21,7 @@ from actors._faust.dashboard.view import MAX_ROWS, build
 from actors._faust.dashboard.waiting import Looker
 from actors._faust.parking.lines import ParkedError, ParkedReader, What, actor_of, kinds_of
 from actors._faust.parking.showing import entry_json
+from actors._faust.queries.memory import bound
 from actors._faust.queries.problems import JSON_HEADERS, NO_STORE, Handler, Problem, bad_request, not_ready
 from actors._faust.queries.service import service_of
 from actors._faust.status import status
@@ -91,16 +92,20 @@ class Dashboard:
 
     async def overview(self, request: web.Request) -> web.StreamResponse:
         """Show the whole app."""
-        view = build(await self._group.look(service_of(self._app)))
-        return self._page(request, "overview.html", view=view, recent=self._actions.recent)
+        service = service_of(self._app)
+        picture = await self._group.look(service)
+        async with service.router.reader.pace.turn():
+            return self._page(request, "overview.html", view=build(picture), recent=self._actions.recent)
 
     async def actor(self, request: web.Request) -> web.StreamResponse:
         """Show one actor."""
         service, name = service_of(self._app), request.query.get("name", "")
         count = service.actor(name).partition_count
         start = min(_number(request.query.get("from", "0")), count)
-        view = build(await self._group.look(service), name, start - start % MAX_ROWS)
-        return self._page(request, "actor.html", view=view, recent=self._actions.recent)
+        picture = await self._group.look(service)
+        async with service.router.reader.pace.turn():
+            view = build(picture, name, start - start % MAX_ROWS)
+            return self._page(request, "actor.html", view=view, recent=self._actions.recent)
 
     async def parked(self, request: web.Request) -> web.StreamResponse:
         """Show what waits of one key, with what can be done about it."""
@@ -120,9 +125,9 @@ class Dashboard:
             raise Problem(404, "not-parked", "Nothing is parked there", str(error)) from error
         except BrokerUnavailableError as error:
             raise not_ready(str(error)) from error
-        entries = [entry_json(place.definition, line, entry) for entry in line.entries[:MAX_ROWS]]
-        for entry in entries:
-            entry["text"] = _text(entry)
+        entries = await service_of(self._app).router.reader.pace.run(
+            _shown(entry_json(place.definition, line, entry)) for entry in line.entries[:MAX_ROWS]
+        )
         return self._page(request, "parked.html", place=place, line=line, entries=entries)
 
     async def act(self, request: web.Request) -> web.StreamResponse:
@@ -199,7 +204,9 @@ class Dashboard:
 
 def mount(app: App, web_app: web.Application) -> None:
     """Add the routes to a web server, once."""
-    protect(app, web_app, PREFIX, Dashboard(app).application(), level=Level.READ, login=True)
+    part = Dashboard(app).application()
+    bound(web_app, part)
+    protect(app, web_app, PREFIX, part, level=Level.READ, login=True)
 
 
 def _form(body: str) -> dict[str, str]:
@@ -218,6 +225,11 @@ def _number(text: str) -> int:
 def sendable(text: str) -> str:
     """Give a text with escapes for what can't be sent."""
     return text.encode(errors="backslashreplace").decode()
+
+
+def _shown(entry: dict[str, Any]) -> dict[str, Any]:
+    # Without what it holds: up to a hundred of them, each as large as a record, would wait for their turns.
+    return {name: entry[name] for name in ("what", "id", "error", "attempts", "since_ms")} | {"text": _text(entry)}
 
 
 def _text(entry: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from actors._faust.queries.coding import StoreCoding, json_bytes
 from actors._faust.queries.problems import Problem
 from actors._faust.queries.routing import Router
 from actors.errors import NotReadyError
-from actors.runtime.queries import Held, StateReader
+from actors.runtime.queries import Found, Held, StateReader
 from actors.runtime.spec import ActorSpec
 
 
@@ -59,13 +59,13 @@ class Question(NamedTuple):
         """See `StateReader.too_late`."""
         return self.reader.too_late(self.spec, self.partition)
 
-    def content(self, held: Held) -> bytes:
-        """Give the answer as JSON.
+    def content(self, held: Held, found: Found | None = None) -> bytes:
+        """Give the answer as JSON; `found` is what was read of the key, if it was.
 
         Raises:
             Problem: the key isn't there, or its value can't be shown.
         """
-        found, answer = answers.one_value(self.coding, held, self.key, is_raw=self.is_raw)
+        found, answer = answers.one_value(self.coding, held, self.key, is_raw=self.is_raw, found=found)
         if found.value is None:
             raise _absent(self.coding.store.name, answer)
         return json_bytes(answer)
