@@ -42,7 +42,7 @@ def fill(there: Served, keys: list[str] = LARGE, size: int = VALUE_BYTES) -> Non
 
 @asynccontextmanager
 async def asking(**options: Any) -> AsyncIterator[tuple[Served, Any]]:
-    async with served(is_quick=False, **options) as there, aiohttp.ClientSession() as session:
+    async with served(**options) as there, aiohttp.ClientSession() as session:
         fill(there)
         base = f"http://127.0.0.1:{there.app.conf.web_port}"
 

@@ -147,7 +147,7 @@ async def test_actors_and_dashboard_and_routing_answer_whatever_the_registry_has
         raise BrokerUnavailableError("no broker here")
 
     monkeypatch.setattr("actors._faust.dashboard.pages.Dashboard._own_report", own_report)
-    async with served(is_quick=False) as there, aiohttp.ClientSession() as session:
+    async with served() as there, aiohttp.ClientSession() as session:
         assert isinstance(there, Served)
         there.queries.members = members
         there.queries.router.directory._read = owners.all

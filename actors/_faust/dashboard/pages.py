@@ -35,6 +35,8 @@ PREFIX = "/dashboard"
 LIVE = "Actors-Live"
 """A request with this header is the page's own, for what is new on it."""
 MAX_TEXT_CHARS = 1_000
+MAX_KEY_BYTES = 4_096
+"""Longer keys are counted and not shown: they don't fit into the URL of their page."""
 MAX_READERS = 2
 """How many pages of one key are made at a time: each reads the whole changelog of what is parked in a partition."""
 HEADERS = {
@@ -132,7 +134,7 @@ class Dashboard:
 
     async def act(self, request: web.Request) -> web.StreamResponse:
         """Begin a retry or a drop, and go back to the page that shows what comes of it."""
-        form = _form(await request.text())
+        form = _form(await request.read())
         (verb,) = (one for one in get_args(Verb) if one == request.match_info["verb"])
         place = self._place(form)
         if verb == "drop" and not form.get("id"):
@@ -155,9 +157,11 @@ class Dashboard:
 
     async def _own_report(self) -> Report:
         said, waiting = status(self._app), await self._looker.look()
-        # What a handler raised may not be Unicode.
-        tasks = [replace(task, reason=task.reason and sendable(task.reason)) for task in said.tasks]
-        return Report(replace(said, tasks=tasks), waiting)
+        # What a handler raised may not be Unicode, and of any length, as keys are.
+        tasks = [replace(task, reason=task.reason and sendable(task.reason[:MAX_TEXT_CHARS])) for task in said.tasks]
+        lines = [line for line in waiting.lines if len(line.key) <= MAX_KEY_BYTES]
+        is_cut = waiting.is_cut or len(lines) < len(waiting.lines)
+        return Report(replace(said, tasks=tasks), msgspec.structs.replace(waiting, lines=lines, is_cut=is_cut))
 
     def _page(self, request: web.Request, template: str, **content: Any) -> web.Response:
         caller = caller_of(request)
@@ -168,7 +172,6 @@ class Dashboard:
             is_polled="view" in content or template == "problem.html",
             is_live=LIVE in request.headers,
             may_act=caller.level >= Level.ADMIN,
-            is_logged_in=caller.has_cookie,
         )
         return web.Response(text=sendable(text), content_type="text/html", headers=HEADERS)
 
@@ -209,11 +212,13 @@ def mount(app: App, web_app: web.Application) -> None:
     protect(app, web_app, PREFIX, part, level=Level.READ, login=True)
 
 
-def _form(body: str) -> dict[str, str]:
+def _form(body: bytes) -> dict[str, str]:
     try:
-        return {name: values[0] for name, values in parse_qs(body, max_num_fields=20).items()}
+        # A browser sends a form as the page is, which is UTF-8.
+        fields = parse_qs(body.decode(), max_num_fields=20, errors="strict")
     except ValueError:
-        raise bad_request("bad-body", "a form of this page has up to 20 fields") from None
+        raise bad_request("bad-body", "a form of this page has up to 20 fields in UTF-8") from None
+    return {name: values[0] for name, values in fields.items()}
 
 
 def _number(text: str) -> int:

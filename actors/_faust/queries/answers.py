@@ -131,12 +131,9 @@ def positions_of(held: Iterable[Held]) -> Positions:
     return {str(one.partition): position_of(one) for one in held}
 
 
-def one_value(
-    coding: StoreCoding, held: Held, key: bytes, *, is_raw: bool, found: Found | None = None
-) -> tuple[Found, dict[str, Any]]:
-    """Give the answer for one key, for `json_bytes`; `found` is what was read of it, if it was."""
-    found = found or read(held, key)
-    answer: dict[str, Any] = {
+def one_value(coding: StoreCoding, held: Held, key: bytes, found: Found, *, is_raw: bool) -> dict[str, Any]:
+    """Give the answer for one key, of which `found` was read, for `json_bytes`."""
+    return {
         "store": coding.store.name,
         "key": encoded(key) if is_raw else coding.plain_key(key),
         "value": None if found.value is None else coding.plain_value(found.value, is_raw=is_raw),
@@ -146,7 +143,6 @@ def one_value(
         "read": "committed" if held.staleness_ms is None else "standby",
         "staleness_ms": held.staleness_ms or 0,
     }
-    return found, answer
 
 
 async def many_values(
