@@ -15,6 +15,7 @@ import pytest
 from aiohttp import web
 
 from actors import _http
+from actors._faust.access import guard
 from actors._faust.dashboard import group as group_module
 from actors._faust.dashboard.group import Room, Seen, ask_worker
 from actors._faust.queries import memory
@@ -166,8 +167,7 @@ async def test_answers_that_nobody_reads_are_counted_until_their_clients_are_hun
         for connection in deaf:
             connection.writer.transport.abort()
         await until(lambda: held.held_bytes == 0)
-        monkeypatch.setattr(memory, "SEND_S", 0.0)
-        monkeypatch.setattr(memory, "SLOWEST_BYTES_PER_S", 100_000_000)
+        monkeypatch.setattr(guard, "MAX_SEND_S", 0.1)
         await ask_and_not_read()
         await until(lambda: held.held_bytes >= size)
         await until(lambda: held.held_bytes == 0)
@@ -179,11 +179,11 @@ async def test_answers_that_nobody_reads_are_counted_until_their_clients_are_hun
 async def test_one_caller_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     room = memory.Memory()
     with room.reserve("a") as first, room.reserve("a") as second, room.reserve("b") as third:
-        first.take(memory.SMALL_BYTES)
+        first.take(memory.LARGE_BYTES)
         assert room.held_bytes == 0, "what a connection holds in any case isn't counted"
-        first.take(memory.MAX_CALLER_BYTES - memory.SMALL_BYTES)
+        first.take(memory.MAX_CALLER_BYTES - memory.LARGE_BYTES)
         with pytest.raises(memory.Problem, match="ask again later") as busy:
-            second.take(memory.SMALL_BYTES + 1)
+            second.take(memory.LARGE_BYTES + 1)
         assert busy.value.status == 503
         third.take(memory.MAX_CALLER_BYTES)
         with pytest.raises(memory.Problem, match="ask for less") as large:

@@ -1,19 +1,19 @@
 """How much memory the requests of a web server may hold, all together, and until when.
 
-What a request has read, made or received is counted from `SMALL_BYTES` on. Its answer is counted until the client has
+What a request has read, made or received is counted from `LARGE_BYTES` on. Its answer is counted until the client has
 read it: a client that doesn't read is hung up on.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
 
-from actors._faust.access.guard import address_of, caller_of
+from actors._faust.access.guard import caller_of, client_of, sent
+from actors._faust.access.limits import LARGE_BYTES
 from actors._faust.queries.problems import Handler, Problem
 
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
@@ -21,13 +21,8 @@ MAX_ANSWER_BYTES = 4 * 1024 * 1024
 MAX_HELD_BYTES = 128 * 1024 * 1024
 MAX_CALLER_BYTES = MAX_HELD_BYTES // 2
 """What the requests of one caller may hold, and so the most that a single request can."""
-SMALL_BYTES = 64 * 1024
-"""About what the buffers of a connection hold in any case."""
 JSON_GROWTH = 32
 """How much memory decoded JSON takes at most, in times of its bytes: `[[],[],…]`."""
-SEND_S = 10.0
-SLOWEST_BYTES_PER_S = 128 * 1024
-"""How fast a client has to read a large answer."""
 
 
 class Memory:
@@ -96,7 +91,7 @@ class Reservation:
 
     def settle(self, size: int) -> None:
         """Set how many bytes the request holds; raises as `take` does where that is more than before."""
-        counted = size if size > SMALL_BYTES else 0
+        counted = size if size > LARGE_BYTES else 0
         if counted != self._counted:
             self._memory.change(self._caller, self._counted, counted - self._counted)
         self._bytes, self._counted = size, counted
@@ -109,31 +104,15 @@ RESERVATION: web.RequestKey[Reservation] = web.RequestKey("actors_reservation", 
 @web.middleware
 async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Count what a request holds, from its body on until its answer is sent."""
-    caller = caller_of(request)
-    name = caller.name if caller.is_known else f"address {address_of(request)}"
-    with request.config_dict[MEMORY].reserve(name) as reservation:
+    with request.config_dict[MEMORY].reserve(client_of(request, caller_of(request))) as reservation:
         request[RESERVATION] = reservation
         if request.body_exists and not request.can_read_body:
             # The guard has read it.
             reservation.take(len(await request.read()))
         response = await handler(request)
-        if isinstance(response, web.Response) and isinstance(response.body, bytes) and len(response.body) > SMALL_BYTES:
-            reservation.settle(len(response.body))
-            await _send(request, response, len(response.body))
-        return response
-
-
-async def _send(request: web.Request, response: web.Response, size: int) -> None:
-    try:
-        async with asyncio.timeout(SEND_S + size / SLOWEST_BYTES_PER_S):
-            await response.prepare(request)
-            await response.write_eof()
-    except TimeoutError:
-        if request.transport is not None:
-            request.transport.abort()
-    except ConnectionError:
-        # aiohttp finds out by itself that the client has gone.
-        pass
+        if isinstance(response, web.Response):
+            reservation.settle(response.content_length or 0)
+        return await sent(request, response)
 
 
 def bound(web_app: web.Application, part: web.Application) -> None:

@@ -14,11 +14,12 @@ from aiohttp import web
 from actors._core.outside import MALFORMED
 from actors._faust.access import Level, needs, protect
 from actors._faust.access.callers import HOP
+from actors._faust.access.limits import LARGE_BYTES
 from actors._faust.codecs import key_codec
 from actors._faust.queries import answers
 from actors._faust.queries.answers import Asked, Count, Values, decoded
 from actors._faust.queries.coding import KeyCoding, StoreCoding, as_json, json_bytes
-from actors._faust.queries.memory import JSON_GROWTH, RESERVATION, SMALL_BYTES, bound
+from actors._faust.queries.memory import JSON_GROWTH, RESERVATION, bound
 from actors._faust.queries.openapi import description
 from actors._faust.queries.parameters import (
     COMMON,
@@ -115,7 +116,7 @@ class QueryRoutes:
             found = read(held, key)
             if found.value is None:
                 raise _absent(coding.store.name, answers.one_value(coding, held, key, found, is_raw=is_raw))
-            if len(found.value) <= SMALL_BYTES:
+            if len(found.value) <= LARGE_BYTES:
                 return reply(answers.one_value(coding, held, key, found, is_raw=is_raw))
             # As it is stored, and as JSON.
             request[RESERVATION].take(2 * len(found.value))
