@@ -191,6 +191,17 @@ async def test_an_answer_that_nobody_reads_is_given_up(monkeypatch: pytest.Monke
         await hang_up(connection)
 
 
+async def test_answers_that_nobody_reads_end_their_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "UNREAD_S", 0.5)
+    async with asked(**TOKENS) as there:
+        connection = await there.connect()
+        connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        connection.send(get(KEY) * 100_000)
+        await until(lambda: there.server._runner.server.connections)
+        await until(lambda: not there.server._runner.server.connections)
+        await hang_up(connection)
+
+
 # --- connections ---------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 MAX_CONNECTIONS = 512
 """More than `guard` has places for requests: there is always one without a request."""
+UNREAD_S = 30.0
+"""A connection whose client takes nothing of what it is sent for so long is closed, on Linux."""
 
 
 class Connections:
@@ -48,6 +50,8 @@ class Door(socket.socket):
         """Accept a connection, as `socket.accept` does."""
         connection, address = super().accept()
         self.connections.add(connection, address)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_S * 1000))
         return connection, address
 
 

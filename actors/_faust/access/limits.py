@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 MAX_PATH_BYTES = 8_000
 """Of the path with its query, as it was sent. aiohttp ends requests whose first line has more than 8,190 bytes."""
 MAX_HEADER_BYTES = 16 * 1024
-"""Of all headers; aiohttp takes 8,190 bytes for one, and 128 of them."""
+"""Of all headers; aiohttp takes 8,190 bytes for one."""
 MAX_BODY_BYTES = 1024 * 1024
 MAX_BODY_S = 10.0
 """How long a body may take to arrive."""
@@ -24,7 +24,12 @@ MAX_SEND_S = 30.0
 """How long a client may take to read an answer that doesn't fit into the connection's buffers."""
 LARGE_BYTES = 64 * 1024
 """The least length of such an answer."""
-HANDLER_ARGS: Mapping[str, Any] = {"auto_decompress": False, "keepalive_timeout": 30.0, "lingering_time": 1.0}
+HANDLER_ARGS: Mapping[str, Any] = {
+    "auto_decompress": False,
+    "keepalive_timeout": 30.0,
+    "lingering_time": 1.0,
+    "max_headers": 64,
+}
 """How aiohttp reads requests. Bodies stay compressed, and are refused as they are; a connection is closed that brings
 no whole head of a request within `keepalive_timeout`; a body that nobody wants is thrown away for `lingering_time`, so
 that the client can read why, before the connection is closed."""
