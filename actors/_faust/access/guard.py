@@ -97,7 +97,7 @@ class Guard:
                         problem.headers = {str(hdrs.WWW_AUTHENTICATE): BROWSER_CHALLENGE}
                     self.refused(request, problem)
                     raise
-                return await _sent(request, await handler(request))
+                return await sent(request, await handler(request))
 
         return guard
 
@@ -120,7 +120,7 @@ class Guard:
         caller = request[CALLER]
         is_admin = needed == Level.ADMIN or (caller.is_known and caller.level == Level.ADMIN)
         room = self._workers if caller.is_worker else self._admins if is_admin else self._readers
-        client = _client(request, caller)
+        client = client_of(request, caller)
         if request.can_read_body:
             with contextlib.nullcontext() if request.content.is_eof() else room.bodies.place(client):
                 await _read_body(request)
@@ -147,7 +147,7 @@ class Guard:
             raise
         request[CALLER] = caller
         if not caller.is_worker and (caller.is_known or caller.level < Level.ADMIN):
-            self._count(_client(request, caller))
+            self._count(client_of(request, caller))
         if caller.level < needed:
             raise self.callers.refusal(request, caller, needed)
         if request.method not in SAFE_METHODS:
@@ -210,7 +210,7 @@ async def _read_body(request: web.Request) -> None:
         raise _too_large()
 
 
-async def _sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+async def sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
     """Send a large answer while its request has its place: a client that doesn't read must not pile answers up."""
     if isinstance(response, web.Response) and (response.content_length or 0) > LARGE_BYTES:
         try:
@@ -246,7 +246,7 @@ def _too_large() -> Problem:
     )
 
 
-def _client(request: web.Request, caller: Caller) -> str:
+def client_of(request: web.Request, caller: Caller) -> str:
     """Give whose requests are counted together."""
     return caller.name if caller.is_known else f"address {address_of(request)}"
 
