@@ -23,7 +23,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from actors._kafka.assignor import ActorAssignor
+from actors._kafka.assignor import ActorAssignor, readable
 from actors._kafka.connection import Connection, broker_errors
 from actors._kafka.records import RAW
 from actors.errors import ActorsError, BrokerUnavailableError, ConfigurationError
@@ -124,6 +124,7 @@ class KafkaSource:
         )
         connection.outages.watch(consumer._client)
         assignor.generation = lambda: _generation(consumer)
+        assignor.joins = lambda: _check_members(consumer._coordinator)
         source = cls(consumer, assigned=assigned, revoked=revoked, room=room, lost=lost, failed=failed, counted=counted)
         source._fetch_bytes = settings.fetch_bytes
         try:
@@ -283,6 +284,20 @@ def _membership_errors() -> Iterator[None]:
 def _generation(consumer: AIOKafkaConsumer) -> int:
     coordinator = consumer._coordinator
     return -1 if coordinator is None else int(coordinator.generation)
+
+
+def _check_members(coordinator: Any) -> None:
+    """Have the leader look at what each member sent before aiokafka decodes it, see `readable`."""
+    perform = coordinator._perform_assignment
+    if getattr(perform, "checks_members", False):
+        return
+
+    async def perform_checked(response: Any) -> Any:
+        response.members = [(*member[:-1], readable(member[-1])) for member in response.members]
+        return await perform(response)
+
+    perform_checked.checks_members = True  # type: ignore[attr-defined]
+    coordinator._perform_assignment = perform_checked
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
