@@ -96,7 +96,11 @@ def metrics_page(app: App) -> web.Application:
     """Give the part of the web server that shows the default registry."""
 
     async def scrape(request: web.Request) -> web.Response:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        try:
+            encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        except (TypeError, ValueError):
+            # It compares versions as they come.
+            encode, content_type = choose_encoder("")
         # The picture is of this moment and this thread; to write it down takes longer than the loop should be held.
         _prepared.set(status(app))
         body = await _in_own_thread(encode)(REGISTRY)

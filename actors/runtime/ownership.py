@@ -42,7 +42,7 @@ class Ownership:
     """One partition of one actor as its task holds it.
 
     `is_storing` is true while what was committed goes into the stores: they and their positions may disagree then.
-    `commit` is another object from one state to the next. `claimed` is what the registry says of this owner.
+    `claimed` is what the registry says of this owner.
     `backlog_end` is the input's end as the takeover saw it. `now_ms` is the partition's time as it was last committed,
     or is about to be.
     """
@@ -62,7 +62,6 @@ class Ownership:
     now_ms: int = 0
     failures: int = 0
     is_storing: bool = False
-    commit: object = field(default_factory=object)
     claimed: OwnerRecord | None = None
     meters: TaskMeters = field(default_factory=TaskMeters)
     _commit_waits: list[asyncio.Future[None]] = field(default_factory=list)
@@ -76,7 +75,6 @@ class Ownership:
         """Go on to the next state."""
         self.state = advance(self.state, event)
         self.is_storing = False
-        self.commit = object()
         if self._commit_waits:
             self._wake()
 

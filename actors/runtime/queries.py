@@ -100,7 +100,6 @@ class Found(NamedTuple):
 
 
 ABSENT = Found(None)
-_new_tuple = tuple.__new__
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,38 +136,6 @@ class StateReader:
         task = self._task_of(TopicPartition(spec.topic, partition))
         return None if task is None else task.state.value
 
-    def at_once(self, spec: ActorSpec, store: str, partition: int, since_s: float | None = None) -> Held | None:
-        """Give a partition of a store to be read before the next await; None if it has to be waited for: see `hold`.
-
-        With `since_s` it was asked for at that time of the lease's, and the commit that was under way then has ended;
-        without, it is asked for now.
-        """
-        task = self._task_of(_new_tuple(TopicPartition, (spec.topic, partition)))
-        if task is None:
-            return None
-        held = task.store_at_rest(store) if since_s is None else task.committed_store(store)
-        if held is None or not self._lease.holds(task.identity, since_s):
-            return None
-        return _held(partition, store, held, self._now_ms(task))
-
-    def now_s(self) -> float:
-        """Give the lease's time."""
-        return self._lease.now_s()
-
-    def commit_under_way(self, spec: ActorSpec, partition: int) -> object | None:
-        """Give what stands for the commit of a partition that is under way, another for each; None if there is none."""
-        task = self._task_of(TopicPartition(spec.topic, partition))
-        return None if task is None else task.commit_under_way
-
-    def is_late(self, since_s: float) -> bool:
-        """Tell whether a question of that time, the lease's, has waited as long as it may."""
-        return self._lease.now_s() - since_s >= WAIT_S
-
-    def too_late(self, spec: ActorSpec, partition: int) -> NotReadyError:
-        """Give what a question is told that has waited too long for a commit's end."""
-        task = self._task_of(TopicPartition(spec.topic, partition))
-        return NotReadyError(f"partition {partition} is going elsewhere") if task is None else _not_ready(task)
-
     async def hold(self, spec: ActorSpec, partitions: Collection[int]) -> list[HeldTask]:
         """Give partitions to be read before the next await.
 
@@ -180,16 +147,6 @@ class StateReader:
         for task in [self._owned(spec, partition) for partition in partitions]:
             await self._commit_ended(task, since_s)
         return await self._ready(spec, partitions, since_s)
-
-    async def hold_one(self, spec: ActorSpec, store: str, partition: int) -> Held:
-        """Give a partition of one store, as `hold` does."""
-        since_s = self._lease.now_s()
-        await self._commit_ended(self._owned(spec, partition), since_s)
-        held = self.at_once(spec, store, partition, since_s)
-        if held is not None:
-            return held
-        (task,) = await self._ready(spec, (partition,), since_s)
-        return task.of(store)
 
     async def _ready(self, spec: ActorSpec, partitions: Collection[int], since_s: float) -> list[HeldTask]:
         """Give partitions whose commits have ended that were under way at `since_s`."""

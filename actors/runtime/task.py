@@ -257,19 +257,6 @@ class Task:
             return None
         return {store.name: held.store for store, held in zip(self.spec.stores, self._stores, strict=True)}
 
-    def store_at_rest(self, name: str) -> PartitionStore | None:
-        """Give one of `committed` while no commit is under way; else None."""
-        return None if self._ownership.state is State.COMMITTING else self.committed_store(name)
-
-    def committed_store(self, name: str) -> PartitionStore | None:
-        """Give one of `committed`."""
-        ownership = self._ownership
-        if ownership.state in _READABLE and not ownership.is_storing:
-            for place, store in enumerate(self.spec.stores):
-                if store.name == name:
-                    return self._stores[place].store
-        return None
-
     @property
     def waits_for_predecessor(self) -> bool:
         """Whether another task of this worker still has the partition."""
@@ -298,11 +285,6 @@ class Task:
         if tenure is not None:
             return tenure.now_ms
         return max((held.position.wall_time_ms for held in self._stores), default=0)
-
-    @property
-    def commit_under_way(self) -> object | None:
-        """What stands for the commit that is under way, another for each; None if there is none."""
-        return self._ownership.commit if self.is_committing else None
 
     def commit_end(self, timeout_s: float) -> asyncio.Future[None] | None:
         """See `Ownership.commit_end`."""

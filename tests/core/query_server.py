@@ -10,15 +10,11 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-from aiohttp import web
-
 from actors import App, Context
 from actors._core.lifecycle import State
 from actors._core.partitioner import partition_for
 from actors._faust.access.settings import check_access
 from actors._faust.access.tls import Hops
-from actors._faust.queries import quick
 from actors._faust.queries.copies import CopyDirectory, CopyRouter
 from actors._faust.queries.routing import Directory, Router
 from actors.ports import Identity, TopicPartition
@@ -77,8 +73,6 @@ class Served:
         service: Any = SimpleNamespace(queries=self.queries, meters=WorkerMeters())
         self.app._actor_service = service
         self.server = self.app.web
-        self.quick = 0
-        """How many answers went past aiohttp."""
 
     def _task(self, number: int) -> Task:
         settings: Any = SimpleNamespace(queue_records=1)
@@ -94,22 +88,18 @@ class Served:
     def commits(self, state: State) -> None:
         """Put all tasks into a state, and wake who waits for the end of a commit."""
         for task in self.tasks.values():
-            task._ownership.state, task._ownership.commit = state, object()
+            task._ownership.state = state
             task._ownership._wake()
 
     @property
     def waiting(self) -> int:
         """How many questions wait for a commit's end."""
         futures = [wait for task in self.tasks.values() for wait in task._ownership._commit_waits]
-        return sum(not wait.done() for wait in futures) + len(self.server._runner.server.quick.rounds)
+        return sum(not wait.done() for wait in futures)
 
-    async def connect(self, *, is_known: bool = False, tls: ssl.SSLContext | None = None) -> Connection:
-        """Open a connection; on a known one a question was asked already."""
-        connection = Connection(*await asyncio.open_connection("127.0.0.1", self.app.conf.web_port, ssl=tls))
-        if is_known:
-            connection.send(ASKED)
-            assert (await connection.answer())[0] == 200
-        return connection
+    async def connect(self, *, tls: ssl.SSLContext | None = None) -> Connection:
+        """Open a connection."""
+        return Connection(*await asyncio.open_connection("127.0.0.1", self.app.conf.web_port, ssl=tls))
 
 
 async def _nobody() -> list[Any]:
@@ -146,30 +136,15 @@ class Connection:
 
 
 @asynccontextmanager
-async def served(
-    *, is_quick: bool = True, prepare: Callable[[web.Application], None] | None = None, **options: Any
-) -> Any:
+async def served(**options: Any) -> Any:
     """Give a running server."""
     found = Served(**options)
-    with pytest.MonkeyPatch.context() as patch:
-        if not is_quick:
-            patch.setattr("actors._faust.faust_app.answer_quickly", lambda _: None)
-        if prepare is not None:
-            prepare(found.server.web_app)
-        # As it is when Faust starts the server: with its hook of every answer.
-        assert found.server.cors
-        found.server.init_server()
+    # As it is when Faust starts the server: with its hook of every answer.
+    assert found.server.cors
+    found.server.init_server()
     await found.server.start_server()
     try:
-        with pytest.MonkeyPatch.context() as patch:
-            write = quick.QuickProtocol._write
-
-            def counted(protocol: Any, *answer: Any) -> None:
-                found.quick += protocol._quick is getattr(found.server._runner.server, "quick", None)
-                write(protocol, *answer)
-
-            patch.setattr(quick.QuickProtocol, "_write", counted)
-            yield found
+        yield found
     finally:
         await found.server.stop_server()
         await found.queries.router.close()
@@ -183,7 +158,6 @@ def get(target: str, *headers: str, method: str = "GET", version: str = "1.1") -
 
 
 KEY = "/actors/words/ada"
-ASKED = get(KEY)
 
 
 def is_here(key: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from aiohttp.test_utils import TestServer
 
 from actors import App
 from actors._faust.access import Level, caller_of, needs, protect
+from actors._faust.access.limits import HANDLER_ARGS
 from actors._faust.access.settings import check_access
 
 READ = "reader-0123456789-abcdef"
@@ -63,7 +65,7 @@ async def served(**options: Any) -> AsyncIterator[TestServer]:
     """Serve `/state`, `/page` with a login, and `/health` for everybody."""
     app = App("access", broker="kafka://127.0.0.1:1", **options)
     check_access(app)
-    web_app = web.Application()
+    web_app = web.Application(handler_args=HANDLER_ARGS)
     protect(app, web_app, "/state", part())
     protect(app, web_app, "/page", part(), login=True)
     protect(app, web_app, "/health", part(), level=Level.OPEN)
@@ -79,6 +81,11 @@ async def served(**options: Any) -> AsyncIterator[TestServer]:
 
 def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
+
+
+def password(token: str, user: str = "ada") -> dict[str, str]:
+    """What a browser sends whose user was asked for a password."""
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{token}".encode()).decode()}
 
 
 async def raw(server: TestServer, request: str | bytes, *, deadline_s: float = 20.0) -> tuple[int, str]:

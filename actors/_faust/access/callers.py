@@ -1,8 +1,11 @@
-"""Tells who sent a request, and what the sender may: by bearer token, client certificate, cookie, or address."""
+"""Tells who sent a request, and what the sender may: by token, client certificate, or address."""
 
 from __future__ import annotations
 
+import base64
 import ipaddress
+import ssl
+import time
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -16,10 +19,11 @@ from actors._faust.queries.problems import Problem
 
 HOP = "Actors-Hop"
 """A request with this header was passed on by a worker, and isn't passed on again."""
-COOKIE = "actors-session"
 FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP")
 THIS_MACHINE = Caller("this machine", Level.ADMIN)
 CHALLENGE = 'Bearer realm="faust-actors"'
+BROWSER_CHALLENGE = 'Basic realm="faust-actors", charset="UTF-8"'
+"""Has a browser ask its user for a password."""
 
 
 class Callers:
@@ -55,18 +59,17 @@ class Callers:
         """
         given = request.headers.getall(hdrs.AUTHORIZATION, [])
         if given:
-            return self._by_token(given, is_hop=HOP in request.headers)
-        certified, logged_in = self._by_certificate(request), self._by_cookie(request)
-        if certified is None and logged_in is None:
-            return self._by_address(request)
-        found = [caller for caller in (certified, logged_in) if caller is not None]
-        best = max(found, key=lambda caller: caller.level, default=None)
-        if best is None or best.level < Level.READ:
+            is_hop, password = HOP in request.headers, _password(given)
+            if password is None:
+                return self._by_token(given, is_hop=is_hop)
+            return self._by_password(password, is_hop=is_hop)
+        certified = self._by_certificate(request)
+        if certified is None:
             return self._by_address(request)
         # Whatever a worker may do itself: what it passes on is a question.
         if HOP in request.headers:
-            return Caller(best.name, Level.READ, is_known=True)
-        return best
+            return Caller(certified.name, Level.READ, is_known=True)
+        return certified
 
     def _by_token(self, given: list[str], *, is_hop: bool) -> Caller:
         scheme, _, secret = given[0].partition(" ")
@@ -80,20 +83,21 @@ class Callers:
                 return Caller(token.name, level, is_known=True, sends_itself=False)
         raise unauthorized("the token isn't one that this worker takes", wrong=True)
 
+    def _by_password(self, password: str, *, is_hop: bool) -> Caller:
+        token = self._tokens.find(password)
+        if token is None:
+            raise unauthorized("the password isn't a token that this worker takes", wrong=True)
+        level = Level.READ if is_hop else token.level
+        return Caller(f"login with {token.name}", level, is_known=True, is_browser=True)
+
     def _by_certificate(self, request: web.Request) -> Caller | None:
         certificate = request.get_extra_info("peercert")
-        if not certificate:
+        # The handshake looked at the dates; a connection may stay open for longer than its certificate holds.
+        if not certificate or _ends_s(certificate["notAfter"]) < time.time():
             return None
         names = subjects(certificate)
         level = Level.ADMIN if not self._admins.isdisjoint(names) else Level.READ
         return Caller(f"certificate {names[0]}", level, is_known=True)
-
-    def _by_cookie(self, request: web.Request) -> Caller | None:
-        cookie = request.cookies.get(COOKIE) if hdrs.COOKIE in request.headers else None
-        token = self._tokens.find_session(cookie) if cookie else None
-        return (
-            None if token is None else Caller(f"login with {token.name}", token.level, is_known=True, has_cookie=True)
-        )
 
     def _by_address(self, request: web.Request) -> Caller:
         is_here = self._is_local and not self._is_guarded
@@ -136,6 +140,21 @@ def unauthorized(detail: str, *, wrong: bool = False) -> Problem:
     challenge = CHALLENGE + (', error="invalid_token"' if wrong else "")
     headers = {str(hdrs.WWW_AUTHENTICATE): challenge}
     return Problem(401, "unauthorized", "Who asks isn't known", detail, headers=headers)
+
+
+def _password(given: list[str]) -> str | None:
+    """Give the password of HTTP Basic, as RFC 7617 has it; None for another scheme, "" where there is none in it."""
+    scheme, _, credentials = given[0].partition(" ")
+    if len(given) > 1 or scheme.lower() != "basic":
+        return None
+    try:
+        # Whatever the user's name is.
+        return base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
+
+
+_ends_s = lru_cache(maxsize=64)(ssl.cert_time_to_seconds)
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""Bearer tokens, and what is derived from them: the cookie of a login, and what workers show each other.
+"""Tokens, and what is derived from them: what workers show each other.
 
 A secret is held as the bytes that are compared; no object here shows one in its `repr`.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from actors._faust.access.levels import Level
 from actors.errors import ConfigurationError
 
 LEAST_CHARACTERS = 16
-SESSION_S = 12 * 3600
 SETTINGS = {Level.READ: "query_tokens", Level.ADMIN: "admin_tokens"}
 
 Given = str | Path | Sequence[str] | None
@@ -31,14 +28,13 @@ class Token:
         seed: what the key of the app's workers is derived from where no setting names one.
     """
 
-    __slots__ = ("_digest", "_hop", "_session_key", "level", "name", "seed")
+    __slots__ = ("_digest", "_hop", "level", "name", "seed")
 
     def __init__(self, secret: str, level: Level, name: str) -> None:
         raw = secret.encode()
         self.level = level
         self.name = name
         self._digest = hashlib.sha256(raw).digest()
-        self._session_key = hmac.digest(raw, b"faust-actors session", "sha256")
         self._hop = hmac.digest(raw, b"faust-actors hop", "sha256").hex()
         self.seed = hmac.digest(raw, b"faust-actors seed", "sha256")
 
@@ -53,27 +49,9 @@ class Token:
         """Give what a worker that has this token shows other workers: it allows to read, whatever the token allows."""
         return self._hop
 
-    def session(self, now_s: float) -> str:
-        """Give a cookie that stands for this token for `SESSION_S`; it ends with the token."""
-        content = f"{int(now_s) + SESSION_S}.{secrets.token_urlsafe(12)}"
-        return f"{content}.{self._sign(content)}"
-
-    def signed(self, content: str, signature: str) -> bool:
-        """Tell whether this token signed a cookie's content."""
-        return hmac.compare_digest(self._sign(content).encode(), signature.encode("utf-8", "surrogateescape"))
-
-    def _sign(self, content: str) -> str:
-        return hmac.digest(self._session_key, content.encode("utf-8", "surrogateescape"), "sha256").hex()
-
 
 class Tokens:
-    """All tokens that are taken.
-
-    Attributes:
-        version: another number when others are taken: what was decided by these has to be decided again.
-    """
-
-    version = 0
+    """All tokens that are taken."""
 
     def __init__(self, query: Given = None, admin: Given = None) -> None:
         given = [
@@ -92,9 +70,8 @@ class Tokens:
         return len(self._held)
 
     def become(self, others: Tokens) -> None:
-        """Take others from now on, and no longer those before; logins end with their token."""
+        """Take others from now on, and no longer those before."""
         self._held = others._held
-        self.version += 1
 
     @property
     def has_admin(self) -> bool:
@@ -121,16 +98,6 @@ class Tokens:
         """Give the token that another worker derived its own from."""
         raw = given.encode("utf-8", "surrogateescape")
         return _only([token for token in self._held if hmac.compare_digest(token.hop().encode(), raw)])
-
-    def find_session(self, cookie: str, now_s: float | None = None) -> Token | None:
-        """Give the token that a cookie stands for, None if it is none of ours or too old."""
-        content, _, signature = cookie.rpartition(".")
-        token = _only([token for token in self._held if token.signed(content, signature)])
-        if token is None:
-            return None
-        # What we signed has this form.
-        expires_s = int(content.partition(".")[0])
-        return token if expires_s > (time.time() if now_s is None else now_s) else None
 
 
 def _only(found: list[Token]) -> Token | None:

@@ -127,7 +127,7 @@ class Dashboard:
 
     async def act(self, request: web.Request) -> web.StreamResponse:
         """Begin a retry or a drop, and go back to the page that shows what comes of it."""
-        form = _form(await request.text())
+        form = _form(await request.read())
         (verb,) = (one for one in get_args(Verb) if one == request.match_info["verb"])
         place = self._place(form)
         if verb == "drop" and not form.get("id"):
@@ -163,7 +163,6 @@ class Dashboard:
             is_polled="view" in content or template == "problem.html",
             is_live=LIVE in request.headers,
             may_act=caller.level >= Level.ADMIN,
-            is_logged_in=caller.has_cookie,
         )
         return web.Response(text=sendable(text), content_type="text/html", headers=HEADERS)
 
@@ -202,11 +201,13 @@ def mount(app: App, web_app: web.Application) -> None:
     protect(app, web_app, PREFIX, Dashboard(app).application(), level=Level.READ, login=True)
 
 
-def _form(body: str) -> dict[str, str]:
+def _form(body: bytes) -> dict[str, str]:
     try:
-        return {name: values[0] for name, values in parse_qs(body, max_num_fields=20).items()}
+        # A browser sends a form as the page is, which is UTF-8.
+        fields = parse_qs(body.decode(), max_num_fields=20, errors="strict")
     except ValueError:
-        raise bad_request("bad-body", "a form of this page has up to 20 fields") from None
+        raise bad_request("bad-body", "a form of this page has up to 20 fields in UTF-8") from None
+    return {name: values[0] for name, values in fields.items()}
 
 
 def _number(text: str) -> int:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import web
@@ -15,7 +14,6 @@ from aiohttp import web
 from actors._core.pages import Part, decode_place
 from actors._faust.access import Level, needs, protect
 from actors._faust.access.callers import HOP
-from actors._faust.access.guard import GUARD, Guard
 from actors._faust.codecs import key_codec
 from actors._faust.queries import answers
 from actors._faust.queries.answers import Asked, Page, Values
@@ -33,10 +31,8 @@ from actors._faust.queries.parameters import (
     many_body,
 )
 from actors._faust.queries.problems import Handler, Problem, answered, bad_request
-from actors._faust.queries.question import Question
-from actors._faust.queries.quick import QuickRoute, QuickRunner
 from actors._faust.queries.routing import ANSWER_S, Router, wanted
-from actors._faust.queries.service import QueryService, service_of
+from actors._faust.queries.service import service_of
 from actors.errors import ReadOnlyQueryError, Rejected
 from actors.ports import TopicPartition
 from actors.runtime.actor import Actor
@@ -55,9 +51,6 @@ KEY_PARAMETERS = COMMON | {"encoding", "raw", "partition"}
 RANGE_PARAMETERS = KEY_PARAMETERS | {"prefix", "from", "to", "limit", "cursor"}
 COUNT_PARAMETERS = COMMON | {"encoding", "partition", "prefix", "from", "to", "exact"}
 EXACT_COUNT_S = 120.0
-MAX_KNOWN_QUERY = 100
-"""Up to this length what a URL's query says is kept: the same few come again and again."""
-
 
 MOUNTED: web.AppKey[QueryRoutes] = web.AppKey("actors_queries")
 
@@ -89,10 +82,6 @@ class QueryRoutes:
         routes.router.add_post(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
         return routes
 
-    def quick(self, guard: Guard) -> QuickRoute:
-        """Give the way past aiohttp of questions for a key."""
-        return QuickRoute(PREFIX, self.question, guard, lambda: self._app.actor_service.meters.queries)
-
     @web.middleware
     async def measured(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Count questions, and how long their answers take."""
@@ -110,36 +99,21 @@ class QueryRoutes:
 
     async def one(self, request: web.Request) -> web.StreamResponse:
         """Give the value of a key."""
-        match = request.match_info
-        question = self.question(match["store"], key_in_path(request, 3), request.rel_url.raw_query_string)
+        spec, coding = self._store(request.match_info["store"])
+        parameters = Parameters(request, KEY_PARAMETERS)
+        key, is_raw = coding.key_of_url(key_in_path(request, 3), parameters.encoding()), parameters.flag("raw")
+        named = parameters.number("partition", 0, spec.partition_count - 1)
+        partition = _partition(spec, coding.store, key, named)
+        router = self._router(parameters.read)
 
         async def here(_: list[int]) -> web.StreamResponse:
-            return answered(question.content(question.held() or await question.waited()))
+            (held,) = await router.reader.hold(spec, (partition,))
+            found, answer = answers.one_value(coding, held.of(coding.store.name), key, is_raw=is_raw)
+            if found.value is None:
+                raise _absent(coding.store.name, answer)
+            return reply(answer)
 
-        return await self._at_the_owner(question.router, request, question.spec, question.partition, here, None)
-
-    def question(self, store: str, given: bytes, query: str) -> Question:
-        """Give the question for a key.
-
-        Args:
-            store: the store's name.
-            given: the key as the URL has it, percent-decoded.
-            query: what the URL says beside its path, as it came.
-
-        Raises:
-            Problem: it can't be asked like this.
-        """
-        said, service = _said(query), service_of(self._app)
-        spec, coding = self._store(store, service)
-        key = coding.key_of_url(given, said.encoding)
-        if said.has_partition or coding.store.placement == "task":
-            named = said.parameters.number("partition", 0, spec.partition_count - 1)
-            partition = _partition(spec, coding.store, key, named)
-        else:
-            partition = spec.partitioner.home(key, spec.partition_count)
-        return Question(
-            service.router if said.read == "committed" else service.copies, spec, coding, partition, key, said.is_raw
-        )
+        return await self._at_the_owner(router, request, spec, partition, here, None)
 
     @needs(Level.READ)
     async def many(self, request: web.Request) -> web.StreamResponse:
@@ -352,13 +326,13 @@ class QueryRoutes:
         service = service_of(self._app)
         return service.copies if read == "standby" else service.router
 
-    def _store(self, name: str, service: QueryService | None = None) -> tuple[ActorSpec, StoreCoding]:
-        stores = (service or service_of(self._app)).stores
+    def _store(self, name: str) -> tuple[ActorSpec, StoreCoding]:
+        stores = service_of(self._app).stores
         spec = stores.get(name)
         if spec is None:
             known = ", ".join(sorted(stores)) or "none"
             raise Problem(404, "unknown-store", "There is no such store", f"store {name!r} isn't one of: {known}")
-        return spec, self._codings.get(name) or self._coding(name)
+        return spec, self._coding(name)
 
     def _coding(self, name: str) -> StoreCoding:
         coding = self._codings.get(name)
@@ -391,39 +365,15 @@ def mount(app: App, web_app: web.Application) -> None:
         protect(app, web_app, PREFIX, routes.application(), watch=routes.measured)
 
 
-def answer_quickly(web_server: Any) -> None:
-    """Have Faust's web server answer questions for one key while it reads them, unless it runs otherwise than usual."""
-    if type(getattr(web_server, "_runner", None)) is web.AppRunner and web_server._runner.server is None:
-        web_app: web.Application = web_server.web_app
-        web_server._runner = QuickRunner(web_app, lambda: web_app[MOUNTED].quick(web_app[GUARD]), access_log=None)
-
-
 def reply(content: Mapping[str, Any]) -> web.Response:
     """Give an answer."""
     return answered(json_bytes(content))
 
 
-class _Said(NamedTuple):
-    """What a question for a key says beside it."""
-
-    parameters: Parameters
-    encoding: str | None
-    is_raw: bool
-    read: str
-    has_partition: bool
-
-
-def _said(query: str) -> _Said:
-    return _said_often(query) if len(query) <= MAX_KNOWN_QUERY else _parsed(query)
-
-
-def _parsed(query: str) -> _Said:
-    parameters = Parameters(query, KEY_PARAMETERS)
-    has_partition = parameters.raw("partition") is not None
-    return _Said(parameters, parameters.encoding(), parameters.flag("raw"), parameters.read, has_partition)
-
-
-_said_often = functools.lru_cache(maxsize=256)(_parsed)
+def _absent(store: str, answer: dict[str, Any]) -> Problem:
+    key = msgspec.json.decode(json_bytes(answer["key"]))
+    more = {name: answer[name] for name in ("partition", "position", "read", "staleness_ms")}
+    return Problem(404, "no-such-key", "The key isn't there", f"store {store} has no key {key!r}", key=key, **more)
 
 
 def _partition(spec: ActorSpec, store: Store[Any, Any], key: bytes, given: int | None) -> int:
