@@ -19,7 +19,7 @@ from aiohttp import web
 from yarl import URL
 
 from actors._core.outside import MALFORMED
-from actors._faust.access.callers import HOP
+from actors._faust.access.hops import HOP, PARTITIONS
 from actors._faust.access.tls import Hops
 from actors._faust.queries.problems import NO_STORE, Problem
 from actors.errors import ActorsError, NotOwnerError, NotReadyError
@@ -31,8 +31,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-PARTITIONS = "Actors-Partitions"
-"""The partitions that a worker that passed a request on wants to hear of."""
 REGISTRY_S = 3.0
 REGISTRY_REST_S = 0.2
 """The least time between two looks at the registry."""
@@ -190,10 +188,12 @@ class Router:
 
         Raises:
             NotOwnerError: it isn't the owner.
+            NotReadyError: its address isn't one that is asked.
             aiohttp.ClientError: it can't be reached.
         """
-        url = URL(address.rstrip("/") + request.rel_url.raw_path_qs, encoded=True)
-        headers = dict(self._hops.headers)
+        origin = self._hops.origin(address)
+        url = URL(origin + request.rel_url.raw_path_qs, encoded=True)
+        headers = self._hops.headers(request.method, origin, url.raw_path_qs, body=body)
         if body is not None:
             headers["Content-Type"] = "application/json"
         async with self._client().request(
@@ -224,11 +224,12 @@ class Router:
         Raises:
             NotOwnerError: it isn't the owner of all.
             aiohttp.ClientError: it can't be reached.
-            NotReadyError: it can't answer now.
+            NotReadyError: it can't answer now, or its address isn't one that is asked.
             Problem: what it says is wrong with the question.
         """
-        url = URL(address.rstrip("/") + path, encoded=True)
-        headers = {**self._hops.headers, PARTITIONS: ",".join(map(str, partitions))}
+        origin = self._hops.origin(address)
+        url, named = URL(origin + path, encoded=True), ",".join(map(str, partitions))
+        headers = self._hops.headers(method, origin, url.raw_path_qs, body=body, partitions=named)
         if body is not None:
             headers["Content-Type"] = "application/json"
         limits = aiohttp.ClientTimeout(total=answer_s, connect=CONNECT_S)

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from actors._core.pages import Part, decode_place
 from actors._faust.access import Level, needs, protect
-from actors._faust.access.callers import HOP
+from actors._faust.access.hops import HOP
 from actors._faust.codecs import key_codec
 from actors._faust.queries import answers
 from actors._faust.queries.answers import Asked, Page, Values
