@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
 
 _ORIGIN = re.compile(
     r"(?P<scheme>https?)://(?P<host>\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?)"
@@ -37,6 +39,7 @@ def origin_of(address: str) -> str:
     return f"{scheme}://{host}:{port}"
 
 
-def host_of(origin: str) -> str:
-    """Give the host of what `origin_of` gave."""
-    return origin.partition("://")[2].rpartition(":")[0]
+def is_on(origin: str, hosts: Iterable[str]) -> bool:
+    """Tell whether what `origin_of` gave is on one of some hosts, as `10.0.*`, `*.bank.internal` or `[::1]`."""
+    host = origin.partition("://")[2].rpartition(":")[0]
+    return any(host == one.lower() or fnmatchcase(host, one.lower()) for one in hosts)

@@ -6,10 +6,10 @@ from typing import Any
 
 from yarl import URL
 
-from actors._core.origins import host_of, origin_of
+from actors._core.origins import is_on, origin_of
 from actors._faust.access.callers import is_loopback
 from actors._faust.access.secret import given_secrets, worker_keys
-from actors._faust.access.tls import has_client_certificates, has_https, is_allowed, serve_tls
+from actors._faust.access.tls import has_client_certificates, has_https, serve_tls
 from actors._faust.access.tokens import Tokens
 from actors.errors import ConfigurationError
 
@@ -46,7 +46,7 @@ def check_access(app: Any) -> None:
     if isinstance(options.worker_hosts, str):
         raise ConfigurationError("worker_hosts takes a list of hosts, as ['*.bank.internal']")
     own = own_address(app)
-    if options.worker_hosts and own and not is_allowed(host_of(own), options.worker_hosts):
+    if options.worker_hosts and own and not is_on(own, options.worker_hosts):
         raise ConfigurationError(
             f"worker_hosts doesn't name this worker's own host, so the others wouldn't ask it: it announces {own} "
             "(canonical_url)"

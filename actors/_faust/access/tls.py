@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from actors._core.origins import host_of, origin_of
+from actors._core.origins import is_on, origin_of
 from actors._faust.access.hops import HOP, PARTITIONS, PURPOSE, Asked, sign
 from actors._faust.access.secret import worker_keys
 from actors._faust.options import ActorOptions
@@ -62,7 +61,7 @@ class Hops:
             raise NotReadyError(f"the worker can't be asked: {error}") from None
         if self.is_secure and not origin.startswith("https:"):
             raise NotReadyError(f"the worker at {origin} isn't asked: it has no https, and this one has")
-        if self.hosts and not is_allowed(host_of(origin), self.hosts):
+        if self.hosts and not is_on(origin, self.hosts):
             raise NotReadyError(f"the worker at {origin} isn't asked: worker_hosts doesn't name its host")
         return origin
 
@@ -96,11 +95,6 @@ class Hops:
             is_secure=has_https(app),
             hosts=tuple(options.worker_hosts),
         )
-
-
-def is_allowed(host: str, patterns: Iterable[str]) -> bool:
-    """Tell whether a host is one of those that are named, as `10.0.*` or `*.bank.internal`."""
-    return any(fnmatchcase(host, pattern.lower()) for pattern in patterns)
 
 
 def has_https(app: Any) -> bool:
