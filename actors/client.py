@@ -117,8 +117,8 @@ class StateClient:
         follow_owners: ask a key's owner directly; otherwise one of `urls` passes the question on.
         read: "committed" takes answers of owners only, none older than one that was there before. "standby" takes those
             of copies too (docs/standbys.md), which may be older; counts are of owners always.
-        token: one of the workers' `query_tokens`. It is sent to the hosts of `urls` and of `trust_hosts` only: an owner on
-            another host isn't asked directly.
+        token: one of the workers' `query_tokens`. It is sent to the hosts of `urls` and of `trust_hosts` only: an owner
+            on another host isn't asked directly.
         trust_hosts: further hosts of workers, as `10.0.*` or `*.bank.internal`; `["*"]` for any.
         ssl: for workers with https: whom to trust, and a certificate of one's own. Python's default when left out.
     """
