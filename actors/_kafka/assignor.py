@@ -13,7 +13,7 @@ import logging
 import re
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -173,6 +173,28 @@ def readable(metadata: bytes) -> bytes:
     if topics is not None and len(topics) <= MAX_TOPICS and all(topic and _TOPIC.fullmatch(topic) for topic in topics):
         return metadata
     return bytes(ConsumerProtocolMemberMetadata(PROTOCOL_VERSION, [], b"").encode())
+
+
+def readable_assignment(assignment: bytes, topics: Collection[str]) -> bytes:
+    """Give what the group's leader assigned, or nothing in the place of what no leader of ours assigns.
+
+    The leader may be another program: then this member waits for another leader without partitions.
+    """
+    try:
+        decoded = ConsumerProtocolMemberAssignment.decode(assignment)
+        given = decoded.partitions()
+    except (ValueError, TypeError):
+        trouble = "what it sent isn't an assignment"
+    else:
+        # Its topics may have been given partitions of which this member hasn't heard.
+        if all(topic in topics and partition >= 0 for topic, partition in given) and len(set(given)) == len(given):
+            return assignment
+        trouble = "it assigned partitions twice, or of topics that this worker didn't subscribe to"
+    logger.error(
+        "the leader of the group is another program: %s. This worker has no partitions now: find out what joined",
+        trouble,
+    )
+    return bytes(ConsumerProtocolMemberAssignment(PROTOCOL_VERSION, [], b"").encode())
 
 
 def _together(parts: Iterable[Copies]) -> Copies:

@@ -23,7 +23,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from actors._kafka.assignor import ActorAssignor, readable
+from actors._kafka.assignor import ActorAssignor, readable, readable_assignment
 from actors._kafka.connection import Connection, broker_errors
 from actors._kafka.records import RAW
 from actors.errors import ActorsError, BrokerUnavailableError, ConfigurationError
@@ -287,8 +287,11 @@ def _generation(consumer: AIOKafkaConsumer) -> int:
 
 
 def _check_members(coordinator: Any) -> None:
-    """Have the leader look at what each member sent before aiokafka decodes it, see `readable`."""
-    perform = coordinator._perform_assignment
+    """Look at what other members of the group sent before aiokafka decodes it: an error there would end the worker.
+
+    That is what each member says of itself, which the leader gets, and what the leader answers; see `readable`.
+    """
+    perform, complete = coordinator._perform_assignment, coordinator._on_join_complete
     if getattr(perform, "checks_members", False):
         return
 
@@ -296,8 +299,12 @@ def _check_members(coordinator: Any) -> None:
         response.members = [(*member[:-1], readable(member[-1])) for member in response.members]
         return await perform(response)
 
+    async def complete_checked(generation: int, member_id: str, protocol: str, assignment: bytes) -> Any:
+        checked = readable_assignment(assignment, coordinator._subscription.topics)
+        return await complete(generation, member_id, protocol, checked)
+
     perform_checked.checks_members = True  # type: ignore[attr-defined]
-    coordinator._perform_assignment = perform_checked
+    coordinator._perform_assignment, coordinator._on_join_complete = perform_checked, complete_checked
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]

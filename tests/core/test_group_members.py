@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from actors._core.assign import MAX_MEMBER_BYTES, Member, Task, decode_member_data, encode_member_data
 from actors._core.origins import origin_of
 from actors._core.placement import Copies, PlacementRules, encode_copies
-from actors._kafka.assignor import ActorAssignor, readable
+from actors._kafka.assignor import ActorAssignor, readable, readable_assignment
 from actors._kafka.consumer import _check_members
 from actors._kafka.copies import KafkaCopies
 
@@ -332,9 +332,51 @@ async def test_the_leader_looks_at_what_members_sent_before_it_is_decoded() -> N
         seen.extend(response.members)
         return "assignment"
 
-    coordinator = SimpleNamespace(_perform_assignment=perform)
+    taken: list[bytes] = []
+
+    async def complete(generation: int, member_id: str, protocol: str, assignment: bytes) -> None:
+        taken.append(assignment)
+
+    subscription = SimpleNamespace(topics={"in"})
+    coordinator = SimpleNamespace(_perform_assignment=perform, _on_join_complete=complete, _subscription=subscription)
     for _ in range(2):
         # It is done before each join.
         _check_members(coordinator)
     assert await coordinator._perform_assignment(SimpleNamespace(members=sent)) == "assignment"
     assert seen == [("a", metadata("in")), ("b", None, metadata()), ("c", metadata())]
+    for raw in (given_by_leader(("in", [0])), b""):
+        await coordinator._on_join_complete(1, "m", "faust-actors", raw)
+    assert taken == [given_by_leader(("in", [0])), given_by_leader()]
+
+
+def given_by_leader(*parts: tuple[Any, list[int]], user_data: bytes = b"") -> bytes:
+    return bytes(ConsumerProtocolMemberAssignment(0, list(parts), user_data).encode())
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\x00\x00\x7f\xff\xff\xff",
+        b"\x00\x00\xff\xff\xff\xff\x00\x00\x00\x00",
+        given_by_leader(("other", [0])),
+        given_by_leader((None, [0])),
+        given_by_leader(("in", [0]), ("in", [0])),
+        given_by_leader(("in", [-1])),
+        given_by_leader(("in", [0])).replace(b"in", b"\xff\xfe"),
+    ],
+)
+def test_a_leader_that_is_another_program_ends_nobody(raw: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    assert readable_assignment(raw, {"in"}) == given_by_leader()
+    assert "the leader of the group is another program" in caplog.text
+
+
+def test_what_our_leader_assigns_is_taken_as_it_is() -> None:
+    first = worker()
+    answers = first.assign(CLUSTER, {"m0": first.metadata(["in"]), "m1": worker().metadata(["in"])})
+    for answer in answers.values():
+        assert readable_assignment(answer.encode(), {"in"}) == answer.encode()
+    strange = given_by_leader(("in", [1, 0]), user_data=DEEP)
+    assert readable_assignment(strange, {"in", "b"}) == strange
+    first.on_assignment(ConsumerProtocolMemberAssignment.decode(strange))
+    assert first.copies == Copies()
