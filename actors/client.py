@@ -26,6 +26,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from actors import _http
 from actors._core.origins import is_on, origin_of
 from actors._core.outside import MALFORMED
 from actors._core.partitioner import MURMUR2, PARTITIONERS
@@ -203,12 +204,12 @@ class StateClient:
     async def get_many(self, store: str, keys: Iterable[Any], *, partition: int | None = None) -> dict[Any, Any]:
         """Give the values of those keys that are there; else as `lookup`.
 
-        The values of one partition are of one moment, up to `MAX_KEYS` keys.
+        The values of one partition are of one moment, up to `MAX_KEYS` keys and some MiB of values.
         """
-        wanted = list(dict.fromkeys(keys))
-        batches = [wanted[start : start + MAX_KEYS] for start in range(0, len(wanted), MAX_KEYS)]
+        left = list(dict.fromkeys(keys))
         found: dict[Any, Any] = {}
-        for batch in batches:
+        while left:
+            batch = left[:MAX_KEYS]
             is_bytes = any(isinstance(key, bytes) for key in batch)
             body: dict[str, Any] = {
                 "encoding": "base64" if is_bytes else "json",
@@ -219,9 +220,12 @@ class StateClient:
             if self._read is not None:
                 body["read"] = self._read
             reply = await self._ask("POST", f"/actors/{quote(store, safe='')}/_many", store=store, body=body)
-            for key, result in zip(batch, reply.content["results"], strict=True):
+            answered = reply.content.get("next")
+            answered = len(batch) if answered is None else max(1, answered)
+            for key, result in zip(batch[:answered], reply.content["results"], strict=True):
                 if result["found"]:
                     found[key] = result["value"]
+            left = left[answered:]
         return found
 
     async def range(
@@ -329,15 +333,14 @@ class StateClient:
 
     async def _send(self, method: str, url: str, body: Any, left_s: float) -> _Reply:
         if self._session is None:
-            connector = aiohttp.TCPConnector(ssl=True if self._tls is None else self._tls)
-            self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
+            self._session = _http.session(ssl=self._tls, headers={**_http.IDENTITY, **self._headers})
         limits = aiohttp.ClientTimeout(total=max(left_s, AGAIN_S), connect=CONNECT_S)
         content = None if body is None else msgspec.json.encode(body)
         headers = {} if content is None else {"Content-Type": "application/json"}
         async with self._session.request(
             method, URL(url, encoded=True), data=content, headers=headers, timeout=limits, allow_redirects=False
         ) as reply:
-            raw = await reply.read()
+            raw = await _http.read_answer(reply)
         try:
             said = msgspec.json.decode(raw)
         except MALFORMED:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from actors.errors import NotReadyError
 from actors.ports import Clock, TopicPartition
 from actors.runtime.lease import Lease
+from actors.runtime.pace import Pace
 from actors.runtime.queries import HeldTask, StateReader
 from actors.runtime.spec import ActorSpec
 from actors.runtime.task import Task
@@ -25,14 +26,19 @@ class CopyReader(StateReader):
     """What this worker owns, as the owner, and what it keeps copies of.
 
     Args:
-        task_of, lease, clock: see `StateReader`.
+        task_of, lease, clock, pace: see `StateReader`.
         stores_of: see `CopyStores`.
     """
 
     def __init__(
-        self, task_of: Callable[[TopicPartition], Task | None], lease: Lease, clock: Clock, stores_of: CopyStores
+        self,
+        task_of: Callable[[TopicPartition], Task | None],
+        lease: Lease,
+        clock: Clock,
+        stores_of: CopyStores,
+        pace: Pace | None = None,
     ) -> None:
-        super().__init__(task_of, lease, clock)
+        super().__init__(task_of, lease, clock, pace)
         self._stores_of = stores_of
 
     def has(self, spec: ActorSpec, partition: int) -> bool:

@@ -25,6 +25,7 @@ from actors._core.pages import Part, Place, resume_at
 from actors.errors import NotOwnerError, NotReadyError
 from actors.ports import Clock, TopicPartition
 from actors.runtime.lease import Lease
+from actors.runtime.pace import Pace
 from actors.runtime.spec import ActorSpec
 from actors.runtime.task import Task
 from stores._core.record import NEVER, STAMP_BYTES, Position, expires_at_ms, is_expired
@@ -35,11 +36,12 @@ WAIT_S = 2.0
 """How long a question waits for a commit's end."""
 MAX_LOOKED_AT = 5_000
 """How many keys one page looks at, expired ones too: it holds the event loop as long."""
+MAX_LOOKED_AT_BYTES = 16 * 1024 * 1024
+"""How many bytes of values one page looks at."""
 MAX_COUNTS = 4
 """How many exact counts run or wait at a time: they go on when those who asked have hung up."""
 COUNT_SLICE = 1_000
-COUNT_SHARE = 0.25
-"""Which part of the event loop's time an exact count takes."""
+COUNT_SLICE_BYTES = 1024 * 1024
 
 _REASONS = {
     State.FENCING: "its last owner's transactions are being settled",
@@ -117,12 +119,23 @@ class StateReader:
         task_of: gives the task of a partition that is assigned to this worker.
         lease: the worker's membership.
         clock: the worker's clock.
+        pace: shares the event loop between the long answers of all readers; None where there is one reader.
+
+    Attributes:
+        pace: see above.
     """
 
-    def __init__(self, task_of: Callable[[TopicPartition], Task | None], lease: Lease, clock: Clock) -> None:
+    def __init__(
+        self,
+        task_of: Callable[[TopicPartition], Task | None],
+        lease: Lease,
+        clock: Clock,
+        pace: Pace | None = None,
+    ) -> None:
         self._task_of = task_of
         self._lease = lease
         self._clock = clock
+        self.pace = pace or Pace(clock)
         self._latest_ms = 0
         self._counting = asyncio.Semaphore(1)
         self._counts = 0
@@ -184,7 +197,7 @@ class StateReader:
         return latest_ms
 
     async def count(self, spec: ActorSpec, store: str, partitions: Collection[int], bounds: Bounds) -> int:
-        """Count the keys that are there, all as of one moment; takes `COUNT_SHARE` of the event loop at most.
+        """Count the keys that are there, all as of one moment, at this reader's pace.
 
         Raises:
             NotOwnerError: a partition isn't assigned to this worker.
@@ -202,23 +215,22 @@ class StateReader:
     async def _counted(self, spec: ActorSpec, store: str, partitions: Collection[int], bounds: Bounds) -> int:
         held = [one.of(store) for one in await self.hold(spec, partitions)]
         scans = [(one.now_ms, one.store.scan(bounds.start, bounds.end)) for one in held]
-        count = 0
         try:
-            for now_ms, rows in scans:
-                count += await self._count(now_ms, rows)
+            return sum(await self.pace.run(slice_ for now_ms, rows in scans for slice_ in _counts(now_ms, rows)))
         except StoreError as error:
             raise NotReadyError(f"store {store} moved while it was counted: {error}") from error
-        return count
 
-    async def _count(self, now_ms: int, rows: Iterator[tuple[bytes, bytes]]) -> int:
-        count, began_s = 0, self._clock.monotonic()
-        for looked_at, (_, raw) in enumerate(rows, 1):
-            count += not is_expired(raw, now_ms)
-            if not looked_at % COUNT_SLICE:
-                took_s = self._clock.monotonic() - began_s
-                await self._clock.sleep(took_s * (1 - COUNT_SHARE) / COUNT_SHARE)
-                began_s = self._clock.monotonic()
-        return count
+
+def _counts(now_ms: int, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[int]:
+    """Count the rows that haven't expired, some at a time."""
+    count = looked_at = size = 0
+    for _, raw in rows:
+        count += not is_expired(raw, now_ms)
+        looked_at, size = looked_at + 1, size + len(raw)
+        if looked_at >= COUNT_SLICE or size >= COUNT_SLICE_BYTES:
+            yield count
+            count = looked_at = size = 0
+    yield count
 
 
 def read(held: Held, key: bytes) -> Found:
@@ -241,14 +253,23 @@ def expiry_of(raw: bytes) -> int | None:
     return None if expires_ms == NEVER else expires_ms
 
 
-def read_part(held: Collection[Held], bounds: Bounds, after: Place | None, limit: int) -> Part[tuple[Held, bytes]]:
-    """Give the next rows of some partitions together, as (partition, stamped value)."""
+def read_part(
+    held: Collection[Held], bounds: Bounds, after: Place | None, limit: int, max_bytes: int = MAX_LOOKED_AT_BYTES
+) -> Part[tuple[Held, bytes]]:
+    """Give the next rows of some partitions together, as (partition, stamped value).
+
+    They are `limit` at most, and end behind the first value that exceeds `max_bytes` together with those before it.
+    """
     rows: list[tuple[Place, tuple[Held, bytes]]] = []
     found = merge(*(_walk(one, bounds, after) for one in held))
+    size = seen = 0
     for looked_at, (place, one, raw) in enumerate(found, 1):
+        seen += len(raw)
         if not is_expired(raw, one.now_ms):
             rows.append((place, (one, raw)))
-        if len(rows) >= limit or looked_at >= MAX_LOOKED_AT:
+            size += len(place[0]) + len(raw)
+        is_full = len(rows) >= limit or size >= max_bytes
+        if is_full or looked_at >= MAX_LOOKED_AT or seen >= MAX_LOOKED_AT_BYTES:
             return Part(rows, place)
     return Part(rows, None)
 

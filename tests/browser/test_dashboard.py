@@ -16,6 +16,7 @@ from actors._core.partitioner import partition_for
 from actors.coordination import Coordination
 from dev.kafka.ports import free_ports
 from tests.browser.visits import WIDE, Visit, browsers, needs_chromium
+from tests.core.web_part import password
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, send, unique
 
 pytestmark = needs_chromium
@@ -97,7 +98,7 @@ async def test_who_is_not_allowed_to_does_nothing(shop: Shop) -> None:
                 assert "<script>" not in await answer.text()
                 assert answer.headers["Cache-Control"] == "no-store"
     # A browser sends a password for any page that asks: what it may do has to come from our own.
-    async with aiohttp.ClientSession(auth=aiohttp.BasicAuth("ada", ADMIN)) as session:
+    async with aiohttp.ClientSession(headers=password(ADMIN)) as session:
         for origin, status in (("http://elsewhere.example", 403), (shop.homes[0], 303)):
             headers = {"Origin": origin}
             async with session.post(retry, headers=headers, data=key, allow_redirects=False) as answer:

@@ -45,10 +45,16 @@ class Served:
         check_access(self.app)
         words = self.app.store("words", key_type=str, value_type=str)
 
-        @self.app.actor(self.app.topic("in", key_type=str, value_type=str), stores=[words])
+        numbers = self.app.store("numbers", key_type=int, value_type=int)
+
+        @self.app.actor(self.app.topic("in", key_type=str, value_type=str), stores=[words, numbers])
         async def talk(ctx: Context, word: str) -> None: ...
 
-        self.spec = ActorSpec("talk", "in", PARTITIONS, talk, bytes.decode, bytes.decode, (words,), {})
+        @self.app.query(talk)
+        def add(ctx: Context, number: int, share: float = 0.0) -> list[float]:
+            return [number, share]
+
+        self.spec = ActorSpec("talk", "in", PARTITIONS, talk, bytes.decode, bytes.decode, (words, numbers), {})
         self.store = MemoryStore()
         self.store.apply([(key.encode(), encode_stamp(1, 1) + key[:9].encode()) for key in KEYS], POSITION)
         self.store.apply([(f"big{n}".encode(), encode_stamp(1, 1) + b"x" * 50_000) for n in range(8)], POSITION)
@@ -58,7 +64,8 @@ class Served:
         clock, directory = FakeClock(), Directory(_nobody, "w")
         self.queries = SimpleNamespace(
             actors={"talk": self.spec},
-            stores={"words": self.spec},
+            actor={"talk": self.spec}.__getitem__,
+            stores={"words": self.spec, "numbers": self.spec},
             router=Router(StateReader(self.tasks.get, self.lease, clock), directory, Hops()),
             copies=CopyRouter(
                 CopyReader(self.tasks.get, self.lease, clock, lambda *_: None),
@@ -78,7 +85,9 @@ class Served:
         settings: Any = SimpleNamespace(queue_records=1)
         nothing: Any = None
         task = Task(self.spec, number, identity=Identity("w", 1), log=nothing, services=nothing, settings=settings)
-        task._stores = [Restored(self.store, POSITION, is_empty=False)]
+        numbers = MemoryStore()
+        numbers.apply([(b"1", encode_stamp(1, 1) + b"1")], POSITION)
+        task._stores = [Restored(store, POSITION, is_empty=False) for store in (self.store, numbers)]
         task._ownership.state = State.RUNNING
         return task
 

@@ -163,7 +163,7 @@ async def test_slow_bodies_keep_nobody_waiting(guarded: TestServer, monkeypatch:
     monkeypatch.setattr(guard, "MAX_BODY_S", 0.3)
     slow = head("POST", "/state/_many", "Content-Length: 1000", f"Authorization: Bearer {READ}") + "x"
     nobody = head("POST", "/state/_many", "Content-Length: 1000") + "x"
-    waiting = [asyncio.create_task(raw(guarded, request)) for request in [slow] * 16 + [nobody] * 100]
+    waiting = [asyncio.create_task(raw(guarded, request)) for request in [slow] * 48 + [nobody] * 100]
     # Others are answered meanwhile.
     async with (
         aiohttp.ClientSession() as session,
@@ -171,7 +171,7 @@ async def test_slow_bodies_keep_nobody_waiting(guarded: TestServer, monkeypatch:
     ):
         assert reply.status == 200
     statuses = [(await one)[0] for one in waiting]
-    assert statuses == [408] * 16 + [401] * 100
+    assert statuses == [408] * 48 + [401] * 100
 
 
 async def test_a_client_has_so_many_requests_a_second_and_others_have_theirs(caplog: pytest.LogCaptureFixture) -> None:

@@ -186,7 +186,13 @@ class Cluster:
             raise BrokerUnavailableError("the coordinator is away")
         return Members(self.in_group, self.strangers)
 
-    async def fetch(self, method: str, address: str, path: str, *, partitions: Any, answer_s: float) -> bytes:
+    @staticmethod
+    def trouble() -> str:
+        return ""
+
+    async def fetch(
+        self, method: str, address: str, path: str, *, partitions: Any, answer_s: float, limits: Any
+    ) -> bytes:
         self.asked.append(address)
         if address not in self.answers:
             raise OSError("nobody there")

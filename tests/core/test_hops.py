@@ -16,7 +16,7 @@ from actors._faust.access.hops import HOP, MAX_AGE_S, PARTITIONS, PURPOSE, Asked
 from actors._faust.access.secret import worker_key
 from actors._faust.access.settings import check_access
 from actors._faust.access.tls import Hops
-from actors._faust.dashboard.group import Seen, ask_worker
+from actors._faust.dashboard.group import Room, Seen, ask_worker
 from actors._faust.queries.routing import Router
 from actors.errors import NotReadyError
 from tests.core.web_part import ADMIN, READ, TOKENS, bearer, hop, make_app, served
@@ -207,6 +207,6 @@ def test_a_worker_whose_own_host_isnt_named_doesnt_start() -> None:
 @pytest.mark.parametrize("address", ["http://[", "http://a:99999", "http://a..b", "http://127.0.0.1:1/x", "\ud800"])
 async def test_a_worker_with_an_odd_address_is_shown_as_one_that_doesnt_answer(address: str) -> None:
     router, seen = Router(None, None, Hops.of(make_app())), Seen("odd", address)
-    await ask_worker(router, seen)
+    await ask_worker(router, seen, Room())
     await router.close()
     assert "its address" in seen.trouble

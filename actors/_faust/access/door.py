@@ -19,24 +19,24 @@ class Connections:
     """The open connections of one web server.
 
     Attributes:
-        busy: the file descriptors of those with a request under way.
+        busy: the clients' addresses of those with a request under way.
     """
 
     def __init__(self) -> None:
-        self.busy: set[int] = set()
-        self._open: list[socket.socket] = []
+        self.busy: set[Any] = set()
+        self._open: list[tuple[socket.socket, Any]] = []
 
-    def add(self, connection: socket.socket) -> None:
-        """Count a connection, and close another one if that makes too many."""
+    def add(self, connection: socket.socket, address: Any) -> None:
+        """Count a client's connection, and close another one if that makes too many."""
         if len(self._open) >= MAX_CONNECTIONS:
-            self._open = [one for one in self._open if one.fileno() >= 0]
+            self._open = [one for one in self._open if one[0].fileno() >= 0]
         if len(self._open) >= MAX_CONNECTIONS:
-            oldest = next((one for one in self._open if one.fileno() not in self.busy), self._open[0])
+            oldest = next((one for one in self._open if one[1] not in self.busy), self._open[0])
             self._open.remove(oldest)
             with contextlib.suppress(OSError):
                 # Its transport sees the end, and closes it.
-                oldest.shutdown(socket.SHUT_RDWR)
-        self._open.append(connection)
+                oldest[0].shutdown(socket.SHUT_RDWR)
+        self._open.append((connection, address))
 
 
 class Door(socket.socket):
@@ -47,7 +47,7 @@ class Door(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept a connection, as `socket.accept` does."""
         connection, address = super().accept()
-        self.connections.add(connection)
+        self.connections.add(connection, address)
         return connection, address
 
 

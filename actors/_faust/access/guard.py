@@ -73,7 +73,7 @@ class Guard:
         )
         self._rates = Rates(options.queries_per_second, 2 * options.queries_per_second)
         self._log = RefusalLog()
-        self._readers = Room(Places("bodies on their way", 64, 16), Places("requests", 256, 128))
+        self._readers = Room(Places("bodies on their way", 128, 48), Places("requests", 256, 128))
         self._workers = Room(Places("bodies on their way", 32, 32), Places("requests", 128, 128))
         self._admins = Room(Places("bodies on their way", 16, 16), Places("requests", 32, 32))
 
@@ -108,13 +108,12 @@ class Guard:
     @contextlib.contextmanager
     def busy(self, request: web.Request) -> Iterator[None]:
         """Keep a request's connection open while the block runs, however many others come."""
-        found = None if request.transport is None else request.transport.get_extra_info("socket")
-        number = -1 if found is None else found.fileno()
-        self.connections.busy.add(number)
+        address = None if request.transport is None else request.transport.get_extra_info("peername")
+        self.connections.busy.add(address)
         try:
             yield
         finally:
-            self.connections.busy.discard(number)
+            self.connections.busy.discard(address)
 
     async def _seat(self, request: web.Request, needed: Level, taken: contextlib.ExitStack) -> None:
         """Have the body here, and give the request its place.

@@ -138,6 +138,8 @@ def serve_tls(app: Any) -> None:
 
 def _fill(context: ssl.SSLContext, options: ActorOptions) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A client could have it do the handshake's work again and again.
+    context.options |= ssl.OP_NO_RENEGOTIATION
     _load(options, "web_certificate", lambda: _load_certificate(context, options))
     if options.web_client_ca is not None:
         _load(options, "web_client_ca", lambda: context.load_verify_locations(options.web_client_ca))

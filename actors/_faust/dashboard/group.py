@@ -22,7 +22,7 @@ from actors._core.origins import origin_of
 from actors._core.outside import MALFORMED
 from actors._faust.dashboard.waiting import Waiting
 from actors._faust.queries.problems import Problem
-from actors._faust.queries.routing import KNOWN, Router
+from actors._faust.queries.routing import KNOWN, Limits, Router
 from actors._faust.queries.service import QueryService
 from actors._kafka.copies import Members
 from actors.errors import ActorsError, NotReadyError
@@ -40,6 +40,10 @@ REGISTRY_S = 2.0
 ANSWER_S = 3.0
 SILENT_ANSWER_S = 0.5
 """How long who didn't answer the last time is waited for: the page must not wait long each time."""
+MAX_REPORT_BYTES = 4 * 1024 * 1024
+"""Of one worker's report; one with a thousand partitions has about 1 MiB."""
+MAX_REPORTS_BYTES = 32 * 1024 * 1024
+"""Of all reports together."""
 FORGET_MS = 3_600_000
 MAX_WORKERS = 200
 WINDOW_MS = 10_000
@@ -134,6 +138,7 @@ class Seen:
         """Note that it didn't answer."""
         self.silent_since_ms = self.silent_since_ms or now_ms
         self.trouble = trouble
+        self.report = None
         self._past.clear()
 
 
@@ -155,7 +160,7 @@ class Picture:
         owners: the leader registry, of actors that the app has.
         partitions: by actor, how many it has, in the order of the actors' names.
         trouble: why the registry can't be read; "" if it can.
-        strangers: which members of the group can't be understood, for a person.
+        unreadable: which members of the group can't be understood, for a person.
     """
 
     app: str
@@ -165,7 +170,7 @@ class Picture:
     partitions: Mapping[str, int]
     workers: list[Seen]
     trouble: str = ""
-    strangers: Sequence[str] = ()
+    unreadable: Sequence[str] = ()
 
 
 class Group:
@@ -205,7 +210,9 @@ class Group:
         here.answered(await self._own_report(), _now_ms())
         others = [seen for seen in self._known.values() if seen is not here]
         self._meet()
-        await asyncio.gather(*(ask_worker(service.router, seen) for seen in (*others, *self._strangers.values())))
+        room = Room()
+        asked = (*others, *self._strangers.values())
+        await asyncio.gather(*(ask_worker(service.router, seen, room) for seen in asked))
         self._know()
         self._forget({record.worker for record in owners.values()} | {here.worker})
         return Picture(
@@ -216,7 +223,7 @@ class Group:
             partitions={name: service.actors[name].partition_count for name in sorted(service.actors)},
             workers=sorted(self._known.values(), key=lambda seen: seen.worker),
             trouble=trouble,
-            strangers=self._members.troubles,
+            unreadable=self._members.troubles,
         )
 
     async def _find_members(self, service: QueryService) -> None:
@@ -266,6 +273,7 @@ async def _owners(service: QueryService) -> tuple[Owners, str]:
     found: Owners
     try:
         found = await directory.owners(since_s=time.monotonic() - REGISTRY_S)
+        trouble = directory.trouble()
     except NotReadyError as error:
         found, trouble = {}, str(error)
         with contextlib.suppress(NotReadyError):
@@ -275,14 +283,32 @@ async def _owners(service: QueryService) -> tuple[Owners, str]:
     return {key: record for key, record in found.items() if key[1] < counts.get(key[0], 0)}, trouble
 
 
-async def ask_worker(router: Router, seen: Seen) -> None:
+class Room:
+    """What the reports of a look at the group may take."""
+
+    def __init__(self) -> None:
+        self._left = MAX_REPORTS_BYTES
+
+    def take(self, size: int) -> None:
+        """Count bytes of a report.
+
+        Raises:
+            NotReadyError: there are too many.
+        """
+        self._left -= size
+        if self._left < 0:
+            raise NotReadyError(f"the workers' reports have more than {MAX_REPORTS_BYTES} bytes together")
+
+
+async def ask_worker(router: Router, seen: Seen, room: Room) -> None:
     """Ask another worker; what it says, or that it doesn't, is noted."""
     if not seen.address:
         seen.failed("it has no web server", _now_ms())
         return
     answer_s = ANSWER_S if seen.silent_since_ms is None else SILENT_ANSWER_S
     try:
-        raw = await router.fetch("GET", seen.address, STATUS_PATH, partitions=(), answer_s=answer_s)
+        limits = Limits(max_bytes=MAX_REPORT_BYTES, took=room.take)
+        raw = await router.fetch("GET", seen.address, STATUS_PATH, partitions=(), answer_s=answer_s, limits=limits)
         report = read_report(raw)
     except Problem as problem:
         seen.failed(f"it answered {problem.status}: {problem.detail}", _now_ms())

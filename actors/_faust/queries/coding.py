@@ -23,6 +23,7 @@ from actors.runtime.context import Store
 
 ENCODINGS = ("text", "json", "base64")
 MAX_KEY_BYTES = 64 * 1024
+MAX_INTEGER_BITS = 63
 _UNSET = object()
 
 
@@ -122,9 +123,11 @@ class KeyCoding:
     def plain_key(self, raw: bytes) -> Any:
         """Give a stored key for `json_bytes`."""
         try:
-            return self._decode(raw)
+            key = self._decode(raw)
         except CodecError:
             return {"base64": encoded(raw)}
+        # The encoder writes integers of 64 bits.
+        return {"base64": encoded(raw)} if isinstance(key, int) and key.bit_length() > MAX_INTEGER_BITS else key
 
     def _decoded(self, raw: bytes) -> Any:
         try:
@@ -209,7 +212,7 @@ def json_bytes(value: Any) -> bytes:
     """
     try:
         return _ENCODER.encode(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise Problem(500, "not-json", "The value can't be written as JSON", str(error)) from error
 
 

@@ -25,7 +25,7 @@ COMMON = frozenset({"read"})
 class ManyBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `_many`."""
 
-    keys: list[Any]
+    keys: list[msgspec.Raw]
     encoding: str | None = None
     raw: bool = False
     partition: int | None = None
@@ -159,6 +159,18 @@ def many_body(raw: bytes) -> ManyBody:
     checked_encoding(body.encoding)
     check_read(body.read)
     return body
+
+
+def json_key(raw: msgspec.Raw) -> Any:
+    """Read one of the keys of a body.
+
+    Raises:
+        Problem: it isn't JSON.
+    """
+    try:
+        return msgspec.json.decode(raw)
+    except MALFORMED as error:
+        raise bad_request("bad-body", f"a key isn't JSON: {error}") from error
 
 
 def arguments(raw: bytes) -> Mapping[str, Any]:

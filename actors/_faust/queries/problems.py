@@ -60,7 +60,8 @@ class Problem(Exception):  # noqa: N818  RFC 9457's word
         self.status = status
         self.kind = kind
         self.title = title
-        self.detail = detail
+        # It may quote a header, which may be no text.
+        self.detail = detail.encode(errors="backslashreplace").decode()
         self.headers = headers or {}
         self.more = more
 

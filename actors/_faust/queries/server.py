@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import web
 
-from actors._core.pages import Part, decode_place
+from actors._core.outside import MALFORMED
 from actors._faust.access import Level, needs, protect
 from actors._faust.access.hops import HOP
 from actors._faust.codecs import key_codec
 from actors._faust.queries import answers
-from actors._faust.queries.answers import Asked, Page, Values
+from actors._faust.queries.answers import Asked, Count, Values, decoded
 from actors._faust.queries.coding import KeyCoding, StoreCoding, as_json, json_bytes
+from actors._faust.queries.memory import JSON_GROWTH, RESERVATION, SMALL_BYTES, bound
 from actors._faust.queries.openapi import description
 from actors._faust.queries.parameters import (
     COMMON,
@@ -27,16 +28,17 @@ from actors._faust.queries.parameters import (
     Parameters,
     arguments,
     json_body,
+    json_key,
     key_in_path,
     many_body,
 )
 from actors._faust.queries.problems import Handler, Problem, answered, bad_request
-from actors._faust.queries.routing import ANSWER_S, Router, wanted
-from actors._faust.queries.service import service_of
+from actors._faust.queries.routing import ANSWER_S, Limits, Owners, Router, answer_bytes, wanted, wants_all
+from actors._faust.queries.service import QueryService, service_of
 from actors.errors import ReadOnlyQueryError, Rejected
 from actors.ports import TopicPartition
 from actors.runtime.actor import Actor
-from actors.runtime.queries import Bounds
+from actors.runtime.queries import Bounds, read
 from actors.runtime.query_methods import Asked as AskedActor
 from actors.runtime.query_methods import Query
 from actors.runtime.spec import ActorSpec
@@ -66,6 +68,7 @@ class QueryRoutes:
         self._app = app
         self._codings: dict[str, StoreCoding] = {}
         self._keys: dict[str, KeyCoding] = {}
+        self._description: bytes | None = None
 
     def application(self) -> web.Application:
         """Give the part of the web server that is mounted under `/actors`."""
@@ -107,11 +110,17 @@ class QueryRoutes:
         router = self._router(parameters.read)
 
         async def here(_: list[int]) -> web.StreamResponse:
-            (held,) = await router.reader.hold(spec, (partition,))
-            found, answer = answers.one_value(coding, held.of(coding.store.name), key, is_raw=is_raw)
+            (task,) = await router.reader.hold(spec, (partition,))
+            held = task.of(coding.store.name)
+            found = read(held, key)
             if found.value is None:
-                raise _absent(coding.store.name, answer)
-            return reply(answer)
+                raise _absent(coding.store.name, answers.one_value(coding, held, key, found, is_raw=is_raw))
+            if len(found.value) <= SMALL_BYTES:
+                return reply(answers.one_value(coding, held, key, found, is_raw=is_raw))
+            # As it is stored, and as JSON.
+            request[RESERVATION].take(2 * len(found.value))
+            async with router.reader.pace.turn():
+                return reply(answers.one_value(coding, held, key, found, is_raw=is_raw))
 
         return await self._at_the_owner(router, request, spec, partition, here, None)
 
@@ -123,40 +132,49 @@ class QueryRoutes:
         body = many_body(await json_body(request))
         if body.partition is not None and not 0 <= body.partition < spec.partition_count:
             raise bad_request("bad-body", f"partition {body.partition} of {spec.partition_count}")
-        asked = []
-        for given in body.keys:
-            key = coding.key_of_json(given, body.encoding)
-            asked.append(Asked(_partition(spec, coding.store, key, body.partition), key))
-        by_partition: dict[int, list[int]] = {}
-        for place, one in enumerate(asked):
-            by_partition.setdefault(one.partition, []).append(place)
+        router, took, max_bytes = self._router(body.read), request[RESERVATION].take, answer_bytes(request)
+        # Equal keys are looked up once.
+        numbers: dict[Asked, int] = {}
+        places = await router.reader.pace.run(
+            numbers.setdefault(one, len(numbers)) for one in _asked(spec, coding, body)
+        )
+        by_partition: dict[int, list[Asked]] = {}
+        for one in numbers:
+            by_partition.setdefault(one.partition, []).append(one)
 
-        router = self._router(body.read)
+        def share(partitions: list[int]) -> tuple[list[Asked], int]:
+            theirs = sorted((one for number in partitions for one in by_partition[number]), key=numbers.__getitem__)
+            return theirs, max_bytes * len(theirs) // len(numbers)
 
-        async def here(partitions: list[int]) -> tuple[list[int], Any, Any]:
-            places = [place for partition in partitions for place in by_partition[partition]]
-            theirs = [asked[place] for place in places]
-            values = await answers.many_values(router.reader, spec, coding, theirs, is_raw=body.raw)
-            return places, *values
-
-        async def there(address: str, partitions: list[int]) -> tuple[list[int], Any, Any]:
-            places = [place for partition in partitions for place in by_partition[partition]]
-            content = msgspec.json.encode(
-                {
-                    "encoding": "base64",
-                    "raw": body.raw,
-                    "read": body.read,
-                    "keys": [asked[place].key for place in places],
-                    **({} if body.partition is None else {"partition": body.partition}),
-                }
+        async def here(partitions: list[int]) -> tuple[list[Asked], Values]:
+            theirs, most = share(partitions)
+            found = await answers.many_values(
+                router.reader, spec, coding, theirs, is_raw=body.raw, max_bytes=most, took=took
             )
+            return theirs, Values(*found)
+
+        async def there(address: str, partitions: list[int]) -> tuple[list[Asked], Values]:
+            theirs, most = share(partitions)
+            content: dict[str, Any] = {"encoding": "base64", "raw": body.raw, "read": body.read}
+            content["keys"] = [one.key for one in theirs]
+            if body.partition is not None:
+                content["partition"] = body.partition
             path = f"{PREFIX}/{coding.store.name}/_many"
-            raw = await router.fetch("POST", address, path, body=content, partitions=partitions)
-            values = msgspec.json.decode(raw, type=Values)
-            return places, values.results, values.positions
+            limits = Limits(answer_bytes=most, took=took)
+            raw = await router.fetch(
+                "POST", address, path, body=msgspec.json.encode(content), partitions=partitions, limits=limits
+            )
+            return theirs, decoded(raw, Values, address)
 
         parts = await router.scatter(request, spec, by_partition, here=here, there=there)
-        return reply(_as_values(coding, body, asked, parts))
+        found = {
+            numbers[one]: value for theirs, part in parts for one, value in zip(theirs, part.results, strict=False)
+        }
+        positions = {number: position for _, part in parts for number, position in part.positions.items()}
+        answer = answers.as_values(coding.store.name, body.keys, places, found, positions, max_bytes=max_bytes)
+        if answer["next"] is not None and wants_all(request):
+            raise Problem(413, "large-answer", "The answer is too large", "ask for fewer keys at once")
+        return reply(answer)
 
     async def range(self, request: web.Request) -> web.StreamResponse:
         """Give keys and values in byte order of the keys, a page at a time."""
@@ -166,20 +184,32 @@ class QueryRoutes:
         limit = parameters.number("limit", 1, MAX_LIMIT) or DEFAULT_LIMIT
         is_raw, router = parameters.flag("raw"), self._router(parameters.read)
 
-        async def here(partitions: list[int]) -> Any:
+        took, max_bytes = request[RESERVATION].take, answer_bytes(request)
+        partitions = _partitions(request, spec, parameters)
+
+        async def here(mine: list[int]) -> Any:
+            most = max_bytes * len(mine) // len(partitions)
             return await answers.page(
-                router.reader, spec, coding, partitions, bounds=bounds, after=after, limit=limit, is_raw=is_raw
+                router.reader,
+                spec,
+                coding,
+                mine,
+                bounds=bounds,
+                after=after,
+                limit=limit,
+                is_raw=is_raw,
+                max_bytes=most,
+                took=took,
             )
 
-        async def there(address: str, partitions: list[int]) -> Any:
-            raw = await router.fetch("GET", address, request.rel_url.raw_path_qs, partitions=partitions)
-            found = msgspec.json.decode(raw, type=Page)
-            rows: list[Any] = [(decode_place(msgspec.json.decode(item.pop("at"))), item) for item in found.items]
-            return Part(rows, None if found.next is None else decode_place(found.next)), found.positions
+        async def there(address: str, theirs: list[int]) -> Any:
+            limits = Limits(answer_bytes=max_bytes * len(theirs) // len(partitions), took=took)
+            raw = await router.fetch("GET", address, request.rel_url.raw_path_qs, partitions=theirs, limits=limits)
+            return answers.part_of(raw, address)
 
-        partitions = _partitions(request, spec, parameters)
         parts = await router.scatter(request, spec, partitions, here=here, there=there)
-        return reply(answers.as_page(coding.store.name, parts, limit, with_places=HOP in request.headers))
+        is_hop = HOP in request.headers
+        return reply(answers.as_page(coding.store.name, parts, limit, max_bytes=max_bytes, with_places=is_hop))
 
     async def count(self, request: web.Request) -> web.StreamResponse:
         """Count keys: about, or exactly."""
@@ -198,7 +228,7 @@ class QueryRoutes:
         async def there(address: str, partitions: list[int]) -> int:
             path, answer_s = request.rel_url.raw_path_qs, EXACT_COUNT_S if is_exact else ANSWER_S
             raw = await router.fetch("GET", address, path, partitions=partitions, answer_s=answer_s)
-            return int(msgspec.json.decode(raw)["count"])
+            return decoded(raw, Count, address).count
 
         partitions = _partitions(request, spec, parameters)
         counts = await router.scatter(request, spec, partitions, here=here, there=there)
@@ -212,13 +242,14 @@ class QueryRoutes:
         is_post = request.method == "POST"
         parameters = Parameters(request, COMMON | {"encoding", *(() if is_post else query.arguments.__struct_fields__)})
         body = await json_body(request) if is_post else None
+        request[RESERVATION].take(JSON_GROWTH * len(body or b""))
         given = arguments(body) if body is not None else _texts(parameters, query)
         key = keys.key_of_url(key_in_path(request, 5), parameters.encoding())
         partition = spec.partitioner.home(key, spec.partition_count)
         own_key = keys.key(key)
         try:
             bound = query.bind(given, is_text=not is_post)
-        except msgspec.ValidationError as error:
+        except MALFORMED as error:
             raise bad_request("bad-argument", f"query {query.name}: {error}") from error
         router = self._router(parameters.read)
 
@@ -254,51 +285,55 @@ class QueryRoutes:
         Parameters(request, frozenset())
         service, router = service_of(self._app), self._router()
         owners = await router.directory.owners(since_s=time.monotonic())
-        return reply(
-            {
-                "app": self._app.conf.id,
-                "worker": service.worker,
-                "address": service.address,
-                "stores": [
-                    {
-                        "store": name,
-                        "actor": spec.name,
-                        "placement": self._app.stores[name].placement,
-                        "partitions": spec.partition_count,
-                        "partitioner": spec.partitioner.name,
-                        "keys": self._coding(name).kind,
-                    }
-                    for name, spec in service.stores.items()
-                ],
-                "actors": [
-                    {
-                        "actor": name,
-                        "topic": spec.topic,
-                        "partitions": spec.partition_count,
-                        "queries": sorted(self._app.actors[name].queries),
-                    }
-                    for name, spec in service.actors.items()
-                ],
-                "partitions": [
-                    {
-                        "actor": name,
-                        "partition": partition,
-                        "worker": owner.worker if owner else None,
-                        "address": owner.address if owner else None,
-                        "epoch": owner.epoch if owner else None,
-                        "state": router.reader.state_of(spec, partition),
-                    }
-                    for name, spec in service.actors.items()
-                    for partition in range(spec.partition_count)
-                    for owner in (owners.get((name, partition)),)
-                ],
-                "copies": [asdict(copy) for copy in self._app.actor_service.copies],
-            }
-        )
+        async with router.reader.pace.turn():
+            return reply(self._overview(service, owners))
+
+    def _overview(self, service: QueryService, owners: Owners) -> dict[str, Any]:
+        return {
+            "app": self._app.conf.id,
+            "worker": service.worker,
+            "address": service.address,
+            "stores": [
+                {
+                    "store": name,
+                    "actor": spec.name,
+                    "placement": self._app.stores[name].placement,
+                    "partitions": spec.partition_count,
+                    "partitioner": spec.partitioner.name,
+                    "keys": self._coding(name).kind,
+                }
+                for name, spec in service.stores.items()
+            ],
+            "actors": [
+                {
+                    "actor": name,
+                    "topic": spec.topic,
+                    "partitions": spec.partition_count,
+                    "queries": sorted(self._app.actors[name].queries),
+                }
+                for name, spec in service.actors.items()
+            ],
+            "partitions": [
+                {
+                    "actor": name,
+                    "partition": partition,
+                    "worker": owner.worker if owner else None,
+                    "address": owner.address if owner else None,
+                    "epoch": owner.epoch if owner else None,
+                    "state": service.router.reader.state_of(spec, partition),
+                }
+                for name, spec in service.actors.items()
+                for partition in range(spec.partition_count)
+                for owner in (owners.get((name, partition)),)
+            ],
+            "copies": [asdict(copy) for copy in self._app.actor_service.copies],
+        }
 
     async def openapi(self, _: web.Request) -> web.StreamResponse:
         """Give the description of all this."""
-        return reply(description(self._app))
+        if self._description is None:
+            self._description = json_bytes(description(self._app))
+        return answered(self._description)
 
     # --- what they share -------------------------------------------------------------------------------------------
 
@@ -317,7 +352,7 @@ class QueryRoutes:
                 return await here([partition])
 
         async def there(address: str, _: list[int]) -> web.StreamResponse:
-            return await router.relay(request, address, body)
+            return await router.relay(request, address, body, took=request[RESERVATION].take)
 
         (answer,) = await router.scatter(request, spec, (partition,), here=here, there=there)
         return answer
@@ -362,7 +397,9 @@ def mount(app: App, web_app: web.Application) -> None:
     """Add the routes to a web server, once."""
     if MOUNTED not in web_app:
         web_app[MOUNTED] = routes = QueryRoutes(app)
-        protect(app, web_app, PREFIX, routes.application(), watch=routes.measured)
+        part = routes.application()
+        bound(web_app, part)
+        protect(app, web_app, PREFIX, part, watch=routes.measured)
 
 
 def reply(content: Mapping[str, Any]) -> web.Response:
@@ -412,21 +449,10 @@ def _bounds(coding: StoreCoding, parameters: Parameters) -> Bounds:
     )
 
 
-def _as_values(
-    coding: StoreCoding, body: ManyBody, asked: list[Asked], parts: list[tuple[list[int], Any, Any]]
-) -> dict[str, Any]:
-    results: list[Any] = [None] * len(asked)
-    positions: dict[str, Any] = {}
-    for places, values, theirs in parts:
-        positions.update(theirs)
-        for place, value in zip(places, values, strict=True):
-            results[place] = {"key": body.keys[place], **{name: part for name, part in value.items() if name != "key"}}
-    return {
-        "store": coding.store.name,
-        "results": results,
-        "positions": positions,
-        **answers.freshness(positions),
-    }
+def _asked(spec: ActorSpec, coding: StoreCoding, body: ManyBody) -> Iterator[Asked]:
+    for given in body.keys:
+        key = coding.key_of_json(json_key(given), body.encoding)
+        yield Asked(_partition(spec, coding.store, key, body.partition), key)
 
 
 def _texts(parameters: Parameters, query: Query) -> dict[str, Any]:
