@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -19,6 +20,7 @@ from actors._faust.access.tls import Hops
 from actors._faust.dashboard.group import Room, Seen, ask_worker
 from actors._faust.queries.routing import Router
 from actors.errors import NotReadyError
+from tests.certificates import Authority
 from tests.core.web_part import ADMIN, READ, TOKENS, bearer, hop, make_app, served
 
 SECRET = "a-secret-of-the-workers-0123456789"
@@ -210,3 +212,23 @@ async def test_a_worker_with_an_odd_address_is_shown_as_one_that_doesnt_answer(a
     await ask_worker(router, seen, Room())
     await router.close()
     assert "its address" in seen.trouble
+
+
+@pytest.mark.parametrize("is_secure", [False, True])
+async def test_a_worker_answers_what_another_one_passes_on(tmp_path: Path, is_secure: bool) -> None:
+    options = dict(TOKENS)
+    if is_secure:
+        authority = Authority(tmp_path)
+        certificate, key = authority.certificate("worker")
+        options |= {"web_certificate": certificate, "web_key": key, "web_client_ca": authority.file}
+    router = Router(None, None, make_app(**options).access_files.hops())  # type: ignore[arg-type]
+    async with served(**options) as server:
+        address = str(server.make_url(""))
+        assert address.startswith("https:") == is_secure
+        for method, path, body in (
+            ("GET", "/state/to/a%2Fb%20%C3%A4?x=+&y", None),
+            ("POST", "/state/_many", b"[1]"),
+        ):
+            said = await router.fetch(method, address, path, body=body, partitions=[0, 7])
+            assert b'"by": "another worker"' in said
+    await router.close()
