@@ -10,9 +10,8 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
-from actors import App
 from actors._faust.access import guard
-from actors._faust.access.callers import HOP
+from actors._faust.access.hops import HOP
 from actors._faust.access.limits import (
     MAX_BODY_BYTES,
     MAX_HEADER_BYTES,
@@ -21,9 +20,7 @@ from actors._faust.access.limits import (
     Rates,
     RefusalLog,
 )
-from actors._faust.access.settings import tokens_of
-from actors._faust.access.tls import Hops
-from tests.core.web_part import ADMIN, OLD_READ, READ, TOKENS, bearer, raw, served
+from tests.core.web_part import ADMIN, OLD_READ, READ, TOKENS, bearer, hop, raw, served
 
 PATHS = [
     "/state",
@@ -195,8 +192,7 @@ async def test_a_client_has_so_many_requests_a_second_and_others_have_theirs(cap
         # A health page is for everybody at all times, and a worker that passes questions on isn't its caller.
         for _ in range(3):
             assert (await ask(bearer(READ), "/health"))[0] == 200
-            app = App("hops", **TOKENS)
-            assert (await ask(dict(Hops.of(tokens_of(app), app.actor_options).headers)))[0] == 200
+            assert (await ask(hop(server, "GET", "/state", **TOKENS)))[0] == 200
         # Saying so doesn't make it one.
         assert (await ask({HOP: "1", **bearer(READ)}))[0] == 429
 

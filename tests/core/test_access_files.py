@@ -135,11 +135,12 @@ def test_what_a_worker_shows_others_is_of_the_first_token_of_now(tmp_path: Path)
     file = tmp_path / "tokens"
     file.write_text(f"{READ}\n{OLD_READ}")
     read = App("hops", query_tokens=file).access_files
-    before = dict(read.hops().headers)
+    keys = read.hops().keys
+    before = keys()
     file.write_text(f"{OLD_READ}\n{READ}")
     read.look()
     read.look()
-    assert before != dict(read.hops().headers) == dict(App("hops", query_tokens=[OLD_READ]).access_files.hops().headers)
+    assert before[::-1] == keys() == App("hops", query_tokens=[OLD_READ, READ]).access_files.hops().keys()
 
 
 async def test_nothing_is_looked_at_where_no_setting_names_a_file() -> None:

@@ -18,8 +18,6 @@ from aiohttp.test_utils import TestServer
 from actors import App
 from actors._faust.access import callers, door
 from actors._faust.access.settings import check_access
-from actors._faust.access.tls import Hops
-from actors._faust.access.tokens import Tokens
 from actors._faust.queries.routing import Router
 from actors.client import StateClient, StateUnavailableError
 from tests.certificates import Authority
@@ -82,7 +80,7 @@ async def test_a_worker_with_a_wrong_certificate_is_asked_nothing(
     authority: Authority, of_it: dict[str, Any], said: str
 ) -> None:
     own = settings(authority, authority.certificate("worker"))
-    router = Router(None, None, Hops.of(Tokens([READ]), App("hops", **own).actor_options))  # type: ignore[arg-type]
+    router = Router(None, None, App("hops", query_tokens=[READ], **own).access_files.hops())  # type: ignore[arg-type]
     async with served(**settings(authority, authority.certificate("wrong", **of_it))) as server:
         url = str(server.make_url("")).rstrip("/")
         with pytest.raises(aiohttp.ClientError, match=said):

@@ -12,10 +12,10 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from actors._faust.access import limits
-from actors._faust.access.callers import HOP, names_this_machine
+from actors._faust.access.callers import names_this_machine
+from actors._faust.access.hops import HOP, PARTITIONS
 from actors._faust.access.limits import RefusalLog
 from actors._faust.access.origin import _authority
-from actors._faust.queries.routing import PARTITIONS
 from tests.core.query_server import KEY, get
 from tests.core.query_server import served as asked
 from tests.core.web_part import ADMIN, READ, TOKENS, password, raw, served

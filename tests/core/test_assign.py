@@ -375,20 +375,28 @@ def test_member_data_survives_the_trip(group: tuple[list[Member], list[Task]]) -
 
 @pytest.mark.parametrize(
     "raw",
+    [msgspec.msgpack.encode([2, "w0", "http://x", 1, []]), msgspec.msgpack.encode([2, {"of": "another shape"}])],
+)
+def test_member_data_of_a_newer_version_is_a_member_without_a_history(raw: bytes) -> None:
+    assert decode_member_data("m0", raw) == Member("m0")
+
+
+@pytest.mark.parametrize(
+    "raw",
     [
         None,
         b"",
         b"\xff\xff",
         b"not msgpack",
-        msgspec.msgpack.encode([2, "w0", "http://x", 1, []]),
-        msgspec.msgpack.encode([2, {"of": "another shape"}]),
         msgspec.msgpack.encode([1, "w0"]),
         msgspec.msgpack.encode([1, "w0", "", 1, []]).replace(b"w0", b"\xff0"),
         msgspec.msgpack.encode([1, ["a0"], {"x": {0: [1]}}]).replace(b"a0", b"\xff0"),
     ],
 )
-def test_member_data_of_another_version_is_a_member_without_a_history(raw: bytes | None) -> None:
-    assert decode_member_data("m0", raw) == Member("m0")
+def test_member_data_that_cant_be_read_is_a_member_that_isnt_known(raw: bytes | None) -> None:
+    found = decode_member_data("m0", raw)
+    assert found == Member("m0", trouble=found.trouble, is_known=False)
+    assert found.trouble
 
 
 def test_member_data_stays_small() -> None:

@@ -251,7 +251,9 @@ def test_nobody_is_there() -> None:
 
 def test_the_data_survives_the_trip_and_older_releases_read_what_they_know() -> None:
     task, other = Task("a", 0), Task("b", 3)
-    member = Member("m0", "w0", "x", 3, frozenset({task}), {task: 7, other: 9}, {task: 0}, follows=True, process=5)
+    member = Member(
+        "m0", "w0", "http://x:1", 3, frozenset({task}), {task: 7, other: 9}, {task: 0}, follows=True, process=5
+    )
     sent = encode_member_data(member)
     assert decode_member_data("m0", sent) == member
     version, instance, address, generation, actors, *_ = msgspec.msgpack.decode(sent)

@@ -6,24 +6,25 @@ import base64
 import ipaddress
 import ssl
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from aiohttp import hdrs, web
 from yarl import URL
 
+from actors._faust.access.hops import HOP, PARTITIONS, SCHEME, Asked, check, digest_of
 from actors._faust.access.levels import Caller, Level
 from actors._faust.access.subjects import subjects
 from actors._faust.access.tokens import Tokens
 from actors._faust.queries.problems import Problem
 
-HOP = "Actors-Hop"
-"""A request with this header was passed on by a worker, and isn't passed on again."""
 FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP")
 THIS_MACHINE = Caller("this machine", Level.ADMIN)
 CHALLENGE = 'Bearer realm="faust-actors"'
 BROWSER_CHALLENGE = 'Basic realm="faust-actors", charset="UTF-8"'
 """Has a browser ask its user for a password."""
+BODY: web.RequestKey[str] = web.RequestKey("actors_body", str)
+"""The digest that was signed of a request's body."""
 
 
 class Callers:
@@ -31,6 +32,8 @@ class Callers:
 
     Args:
         tokens: the tokens that are taken.
+        keys: gives the keys by which other workers sign what they ask.
+        address: where other workers reach this one; "" if they can't.
         admins: subjects of client certificates that may administer.
         is_guarded: whether a token or a certificate is needed; False where there is none to ask for.
         is_unprotected: whether whoever reaches the port may read.
@@ -38,9 +41,19 @@ class Callers:
     """
 
     def __init__(
-        self, tokens: Tokens, *, admins: Iterable[str], is_guarded: bool, is_unprotected: bool, is_local: bool
+        self,
+        tokens: Tokens,
+        *,
+        keys: Callable[[], tuple[bytes, ...]],
+        address: str,
+        admins: Iterable[str],
+        is_guarded: bool,
+        is_unprotected: bool,
+        is_local: bool,
     ) -> None:
         self._tokens = tokens
+        self._keys = keys
+        self._address = address
         self._admins = frozenset(admins)
         self._is_guarded = is_guarded
         self._is_unprotected = is_unprotected
@@ -60,6 +73,8 @@ class Callers:
         given = request.headers.getall(hdrs.AUTHORIZATION, [])
         if given:
             is_hop, password = HOP in request.headers, _password(given)
+            if is_hop and given[0].startswith(f"{SCHEME} "):
+                return self._by_signature(request, given)
             if password is None:
                 return self._by_token(given, is_hop=is_hop)
             return self._by_password(password, is_hop=is_hop)
@@ -76,12 +91,21 @@ class Callers:
         if len(given) == 1 and scheme.lower() == "bearer":
             secret = secret.strip()
             if is_hop and self._tokens.find_hop(secret) is not None:
-                return Caller("another worker", Level.READ, is_known=True, is_worker=True, sends_itself=False)
+                # It is a bearer's: whoever had a worker of that release ask has it, so it counts as a reader's.
+                return Caller("a worker of an older release", Level.READ, is_known=True, sends_itself=False)
             token = self._tokens.find(secret)
             if token is not None:
                 level = Level.READ if is_hop else token.level
                 return Caller(token.name, level, is_known=True, sends_itself=False)
         raise unauthorized("the token isn't one that this worker takes", wrong=True)
+
+    def _by_signature(self, request: web.Request, given: list[str]) -> Caller:
+        asked = Asked(request.method, self._address, request.raw_path, request.headers.get(PARTITIONS, ""))
+        try:
+            request[BODY] = check(self._keys(), asked, ", ".join(given), time.time_ns() // 1_000_000)
+        except ValueError as error:
+            raise unauthorized(str(error), wrong=True) from None
+        return Caller("another worker", Level.READ, is_known=True, is_worker=True, sends_itself=False)
 
     def _by_password(self, password: str, *, is_hop: bool) -> Caller:
         token = self._tokens.find(password)
@@ -133,6 +157,16 @@ class Callers:
             if self._is_unprotected
             else "no setting says who may: set query_tokens, admin_tokens or web_client_ca",
         )
+
+
+async def check_body(request: web.Request) -> None:
+    """Refuse a body that isn't the one that was signed.
+
+    Raises:
+        Problem: 401.
+    """
+    if BODY in request and digest_of(await request.read()) != request[BODY]:
+        raise unauthorized("the body isn't the one that was signed", wrong=True)
 
 
 def unauthorized(detail: str, *, wrong: bool = False) -> Problem:

@@ -119,7 +119,7 @@ class AccessFiles:
             ConfigurationError: a file can't be used.
         """
         if self._hops is None:
-            self._hops = Hops.of(self.tokens, self._app.actor_options)
+            self._hops = Hops.of(self._app)
         return self._hops
 
     def look(self) -> None:

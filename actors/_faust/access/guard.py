@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from aiohttp import hdrs, web
 from aiohttp.log import server_logger
 
-from actors._faust.access.callers import BROWSER_CHALLENGE, Callers
+from actors._faust.access.callers import BROWSER_CHALLENGE, Callers, check_body
 from actors._faust.access.door import Connections
+from actors._faust.access.hops import PURPOSE
 from actors._faust.access.levels import SAFE_METHODS, Caller, Level, level_of
 from actors._faust.access.limits import (
     LARGE_BYTES,
@@ -28,7 +29,8 @@ from actors._faust.access.limits import (
 )
 from actors._faust.access.origin import check_origin, is_link
 from actors._faust.access.places import Places
-from actors._faust.access.settings import is_guarded, is_local
+from actors._faust.access.secret import worker_keys
+from actors._faust.access.settings import is_guarded, is_local, own_address
 from actors._faust.queries.problems import Handler, Problem, problems
 
 CALLER: web.RequestKey[Caller] = web.RequestKey("actors_caller", Caller)
@@ -62,6 +64,8 @@ class Guard:
         self.connections = Connections()
         self.callers = Callers(
             self.tokens,
+            keys=lambda: worker_keys(app, PURPOSE),
+            address=own_address(app),
             admins=options.admin_certificates,
             is_guarded=is_guarded(app),
             is_unprotected=bool(options.queries_unprotected),
@@ -124,6 +128,7 @@ class Guard:
         if request.can_read_body:
             with contextlib.nullcontext() if request.content.is_eof() else room.bodies.place(client):
                 await _read_body(request)
+        await check_body(request)
         taken.enter_context(room.requests.place(client))
         taken.enter_context(self.busy(request))
 

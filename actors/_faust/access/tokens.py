@@ -46,7 +46,7 @@ class Token:
         return hmac.compare_digest(self._digest, digest)
 
     def hop(self) -> str:
-        """Give what a worker that has this token shows other workers: it allows to read, whatever the token allows."""
+        """Give what a worker of an older release that has this token shows other workers; no worker sends it now."""
         return self._hop
 
 
@@ -84,18 +84,13 @@ class Tokens:
         most = max((token.level for token in self._held), default=Level.OPEN)
         return tuple(token.seed for token in self._held if token.level == most)
 
-    @property
-    def hop(self) -> str | None:
-        """What this worker shows others: of its first token, so that tokens can be replaced one after the other."""
-        return self._held[0].hop() if self._held else None
-
     def find(self, given: str) -> Token | None:
         """Give the token, looking at all of them however early one fits."""
         digest = hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest()
         return _only([token for token in self._held if token.has(digest)])
 
     def find_hop(self, given: str) -> Token | None:
-        """Give the token that another worker derived its own from."""
+        """Give the token from which a worker of an older release derived what it shows."""
         raw = given.encode("utf-8", "surrogateescape")
         return _only([token for token in self._held if hmac.compare_digest(token.hop().encode(), raw)])
 

@@ -12,18 +12,20 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import aiohttp
 import msgspec
 
 from actors._core.logs import escaping
+from actors._core.origins import origin_of
 from actors._core.outside import MALFORMED
 from actors._faust.dashboard.waiting import Waiting
 from actors._faust.queries.problems import Problem
 from actors._faust.queries.routing import KNOWN, Limits, Router
 from actors._faust.queries.service import QueryService
+from actors._kafka.copies import Members
 from actors.errors import ActorsError, NotReadyError
 from actors.ports import OwnerRecord
 from actors.runtime.status import TaskStatus, WorkerStatus
@@ -159,6 +161,7 @@ class Picture:
         owners: the leader registry, of actors that the app has.
         partitions: by actor, how many it has, in the order of the actors' names.
         trouble: why the registry can't be read; "" if it can.
+        unreadable: which members of the group can't be understood, for a person.
     """
 
     app: str
@@ -168,6 +171,7 @@ class Picture:
     partitions: Mapping[str, int]
     workers: list[Seen]
     trouble: str = ""
+    unreadable: Sequence[str] = ()
 
 
 class Group:
@@ -182,7 +186,7 @@ class Group:
         self._app = app
         self._own_report = own_report
         self._known: dict[str, Seen] = {}
-        self._members: list[str] = []
+        self._members = Members([], [])
         self._members_s = float("-inf")
         # Members at addresses where nobody known is, and whose names only they can tell.
         self._strangers: dict[str, Seen] = {}
@@ -220,6 +224,7 @@ class Group:
             partitions={name: service.actors[name].partition_count for name in sorted(service.actors)},
             workers=sorted(self._known.values(), key=lambda seen: seen.worker),
             trouble=trouble,
+            unreadable=self._members.troubles,
         )
 
     async def _find_members(self, service: QueryService) -> None:
@@ -228,8 +233,10 @@ class Group:
             return
         try:
             async with asyncio.timeout(ANSWER_S):
+                found = await service.members()
                 # None are known while the group rebalances.
-                self._members = await service.members() or self._members
+                if found.addresses or found.troubles:
+                    self._members = found
         except (ActorsError, TimeoutError):
             pass
         self._members_s = time.monotonic()
@@ -237,7 +244,7 @@ class Group:
     def _meet(self) -> None:
         """Find out at which members' addresses nobody known is, or nobody who answers: another may have come there."""
         known = {seen.address for seen in self._known.values() if seen.silent_since_ms is None}
-        addresses = [address for address in self._members if address not in known][:MAX_WORKERS]
+        addresses = [address for address in self._members.addresses if address not in known][:MAX_WORKERS]
         self._strangers = {address: self._strangers.get(address) or Seen("", address) for address in addresses}
 
     def _know(self) -> None:
@@ -303,21 +310,36 @@ async def ask_worker(router: Router, seen: Seen, room: Room) -> None:
     try:
         limits = Limits(max_bytes=MAX_REPORT_BYTES, took=room.take)
         raw = await router.fetch("GET", seen.address, STATUS_PATH, partitions=(), answer_s=answer_s, limits=limits)
-        report = msgspec.json.decode(raw, type=Report)
-    except MALFORMED:
-        seen.failed("its answer can't be read: another release may run there", _now_ms())
+        report = read_report(raw)
     except Problem as problem:
         seen.failed(f"it answered {problem.status}: {problem.detail}", _now_ms())
     except TimeoutError:
         seen.failed("it doesn't answer in time", _now_ms())
     except (aiohttp.ClientError, ActorsError, OSError) as error:
         seen.failed(str(error) or type(error).__name__, _now_ms())
+    except (*MALFORMED, ValueError, OverflowError):
+        seen.failed("its answer can't be read: another release, or another program, may run there", _now_ms())
     else:
         if seen.worker in ("", report.status.worker):
             seen.worker = report.status.worker
             seen.answered(report, _now_ms())
         else:
             seen.failed(f"worker {report.status.worker} answers at its address", _now_ms())
+
+
+def read_report(raw: bytes) -> Report:
+    """Read what a worker says about itself.
+
+    Raises:
+        ValueError, OverflowError, or one of `MALFORMED`: it is something else, or has numbers of more than 64 bits,
+            which JSON may have and pages can't calculate with, or an address that isn't an origin.
+    """
+    report = msgspec.json.decode(raw, type=Report)
+    # Its integers have 64 bits: that looks at each.
+    msgspec.msgpack.encode(report)
+    if report.status.address:
+        origin_of(report.status.address)
+    return report
 
 
 def _now_ms() -> int:

@@ -22,7 +22,7 @@ from yarl import URL
 from actors import _http
 from actors._core.logs import escaping
 from actors._core.outside import MALFORMED
-from actors._faust.access.callers import HOP
+from actors._faust.access.hops import HOP, PARTITIONS
 from actors._faust.access.tls import Hops
 from actors._faust.queries.memory import MAX_ANSWER_BYTES
 from actors._faust.queries.problems import CONTENT_TYPE, NO_STORE, Problem
@@ -35,10 +35,8 @@ logger = escaping(logging.getLogger(__name__))
 
 T = TypeVar("T")
 
-PARTITIONS = "Actors-Partitions"
-"""The partitions that a worker that passed a request on wants to hear of."""
 ANSWER_BYTES = "Actors-Answer-Bytes"
-"""How many bytes of keys and values it wants to get."""
+"""How many bytes of keys and values another worker wants to get."""
 REGISTRY_S = 3.0
 REGISTRY_REST_S = 0.2
 """The least time between two looks at the registry."""
@@ -224,10 +222,12 @@ class Router:
 
         Raises:
             NotOwnerError: it isn't the owner.
+            NotReadyError: its address isn't one that is asked.
             aiohttp.ClientError: it can't be reached.
         """
-        url = _url(address, request.rel_url.raw_path_qs)
-        headers = {**self._hops.headers, **_http.IDENTITY}
+        origin = self._hops.origin(address)
+        url = URL(origin + request.rel_url.raw_path_qs, encoded=True)
+        headers = {**self._hops.headers(request.method, origin, url.raw_path_qs, body=body), **_http.IDENTITY}
         if body is not None:
             headers["Content-Type"] = "application/json"
         async with self._client().request(
@@ -260,11 +260,13 @@ class Router:
         Raises:
             NotOwnerError: it isn't the owner of all.
             aiohttp.ClientError: it can't be reached.
-            NotReadyError: it can't answer now.
+            NotReadyError: it can't answer now, or its address isn't one that is asked.
             Problem: what it says is wrong with the question.
         """
-        url = _url(address, path)
-        headers = {**self._hops.headers, **_http.IDENTITY, PARTITIONS: ",".join(map(str, partitions))}
+        origin = self._hops.origin(address)
+        url, named = URL(origin + path, encoded=True), ",".join(map(str, partitions))
+        headers = self._hops.headers(method, origin, url.raw_path_qs, body=body, partitions=named)
+        headers |= _http.IDENTITY
         if limits.answer_bytes is not None:
             headers[ANSWER_BYTES] = str(limits.answer_bytes)
         if body is not None:
@@ -326,20 +328,6 @@ def answer_bytes(request: web.Request) -> int:
 def wants_all(request: web.Request) -> bool:
     """Tell whether the worker that passed a request on is of a release that knows complete answers only."""
     return HOP in request.headers and ANSWER_BYTES not in request.headers
-
-
-def _url(address: str, path: str) -> URL:
-    """Give the URL of a path at another worker.
-
-    Raises:
-        aiohttp.ClientError: what it says of its address isn't one.
-    """
-    try:
-        url = URL(address.rstrip("/") + path, encoded=True)
-        url.port  # noqa: B018  read for its check
-    except ValueError as error:
-        raise aiohttp.InvalidURL(address, str(error)) from error
-    return url
 
 
 class _Said(msgspec.Struct):

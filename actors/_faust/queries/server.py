@@ -13,7 +13,7 @@ from aiohttp import web
 
 from actors._core.outside import MALFORMED
 from actors._faust.access import Level, needs, protect
-from actors._faust.access.callers import HOP
+from actors._faust.access.hops import HOP
 from actors._faust.access.limits import LARGE_BYTES
 from actors._faust.codecs import key_codec
 from actors._faust.queries import answers

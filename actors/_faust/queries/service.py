@@ -30,7 +30,7 @@ class QueryService:
     Attributes:
         actors, stores: the actors by name, and by the names of their stores.
         worker, address: this worker's name, and where its web server is.
-        members: gives the addresses of the group's workers, as the coordinator has them: see `KafkaCopies.members`.
+        members: gives who is in the group, as the coordinator has it: see `KafkaCopies.members`.
     """
 
     def __init__(
