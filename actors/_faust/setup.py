@@ -19,6 +19,7 @@ from actors._core.commit import Backoff, CommitPolicy
 from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.placement import PlacementRules
 from actors._core.takeover import LostChangelog, ResetPolicy, StartRules
+from actors._faust.access.secret import worker_keys
 from actors._faust.access.settings import check_access, own_address
 from actors._faust.access.tls import Hops
 from actors._faust.brokers import reached
@@ -36,6 +37,7 @@ from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import Identity, TaskLog
 from actors.runtime.answers import Answers
 from actors.runtime.asks import REPLY_CONFIG, REPLY_PARTITIONS
+from actors.runtime.commands import KEY_PURPOSE, CommandKey
 from actors.runtime.outputs import OutputTopic, Recipient
 from actors.runtime.publishing import Publication, PublishedStore
 from actors.runtime.restore import Changelog
@@ -262,11 +264,16 @@ class Setup:
             answers=answers,
             partitioner=self.app.partitioner_for(definition.topic_name),
             misplaced=definition.misplaced if definition.places_by_key else None,
+            commands=self.command_key(definition.topic_name, inputs[definition.topic_name]),
             published={
                 store.name: self._publication(store) for store in definition.stores if isinstance(store, PublishedStore)
             },
         )
         return traced(spec, self.group) if self.is_tracing else spec
+
+    def command_key(self, topic: str, info: TopicInfo) -> CommandKey:
+        """Give what admin commands to an input are signed and checked with."""
+        return CommandKey(self.app.conf.id, topic, str(info.topic_id), lambda: worker_keys(self.app, KEY_PURPOSE))
 
     def _publication(self, store: PublishedStore[Any, Any]) -> Publication:
         if self._opened is None:

@@ -24,7 +24,6 @@ from actors.runtime.context import DEFAULT_ASK_TIMEOUT, Store
 from actors.runtime.copies import CopyStores
 from actors.runtime.effects import Effect
 from actors.runtime.outputs import checked_headers
-from actors.runtime.parked import CONTROL_HEADER
 from actors.runtime.restore import Restorer
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.stores import StoreCache
@@ -39,7 +38,7 @@ from actors.testing.looking import (
     Place,
     Sent,
     answer_query,
-    control_records,
+    commands_to_all,
     dead_letter,
     parked_messages,
 )
@@ -560,8 +559,12 @@ class ActorTestDriver:
     def _control(self, actor: Any, key: Any, command: Literal["retry", "drop"]) -> None:
         definition = self._app.definition_of(actor)
         raw_key = topic_codecs(definition.topic)[0].encode(key)
-        for record in control_records(definition, command):
-            self._produce(definition.topic_name, raw_key, record, {CONTROL_HEADER: record}, None, None)
+        partition = self._app.partitioner_for(definition.topic_name).home(raw_key, self._partitions)
+        source = TopicPartition(definition.topic_name, partition)
+        key_of_commands = next(spec.commands for spec in self._specs if spec.name == definition.name)
+        for told in commands_to_all(definition, command, self._end_of(source)):
+            headers = key_of_commands.headers(partition, raw_key, told)
+            self._produce(definition.topic_name, raw_key, told, headers, partition, None)
         self.settle()
 
     def _produce(

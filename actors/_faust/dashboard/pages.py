@@ -116,11 +116,13 @@ class Dashboard:
         try:
             async with self._reading, ParkedReader.connect(self._setup()) as reader:
                 line = await place.line(reader)
+                shown = line.entries[:MAX_ROWS]
+                contents = await reader.contents(place.definition, line, shown)
         except ParkedError as error:
             raise Problem(404, "not-parked", "Nothing is parked there", str(error)) from error
         except BrokerUnavailableError as error:
             raise not_ready(str(error)) from error
-        entries = [entry_json(place.definition, line, entry) for entry in line.entries[:MAX_ROWS]]
+        entries = [entry_json(place.definition, line, entry, contents.get(entry.sequence)) for entry in shown]
         for entry in entries:
             entry["text"] = _text(entry)
         return self._page(request, "parked.html", place=place, line=line, entries=entries)
@@ -222,6 +224,8 @@ def sendable(text: str) -> str:
 
 def _text(entry: dict[str, Any]) -> str:
     """Give what an entry holds, for a person."""
+    if not entry["is_shown"]:
+        return f"({entry['bytes']} bytes: see `parked show --full`)"
     if "effect" in entry:
         parts = [msgspec.json.encode(part).decode() for part in entry["args"]]
         parts += [f"{name}={msgspec.json.encode(part).decode()}" for name, part in entry["kwargs"].items()]
