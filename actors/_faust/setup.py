@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -443,6 +443,18 @@ class _Found(dict[Any, OutputTopic]):
     def __missing__(self, topic: Any) -> OutputTopic:
         found = self[topic] = self._find(topic)
         return found
+
+
+def warn_open_commands(specs: Iterable[ActorSpec]) -> None:
+    """Say which actors obey commands of every producer of their input."""
+    commanded = [spec for spec in specs if spec.parked or spec.effects or spec.timers]
+    names = [spec.name for spec in commanded if not spec.commands.secrets()]
+    if names:
+        logger.warning(
+            "admin commands aren't signed, since neither worker_secret nor tokens are set: all who may write to the "
+            "input of %s may retry and drop what is parked there (docs/security.md)",
+            ", ".join(names),
+        )
 
 
 def inbox_of(definition: ActorDefinition) -> OutputTopic:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b, sha256
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
@@ -40,6 +40,7 @@ _SLICE = b"s"
 _HEAD = b'{"v":2,'
 _WHAT = "a parked message"
 
+T = TypeVar("T")
 Get = Callable[[bytes], bytes | None]
 
 
@@ -251,7 +252,7 @@ def _write_head(
     store.write_raw(state, place, _HEAD + msgspec.json.encode(head)[1:])
 
 
-def _decoded(raw: bytes, kind: Any) -> Any:
+def _decoded(raw: bytes, kind: type[T]) -> T:
     try:
         if raw.startswith(_HEAD) or not is_newer(raw):
             return msgspec.json.decode(raw, type=kind)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -33,8 +32,8 @@ ON_ERROR = OnError(then="park")
 class World:
     """An app whose handler fails for values that begin with "bad", until it is mended."""
 
-    def __init__(self, on_error: OnError | str = ON_ERROR, **options: Any) -> None:
-        self.app = App("shop", broker="kafka://127.0.0.1:1")
+    def __init__(self, on_error: OnError | str = ON_ERROR, secret: str | None = None, **options: Any) -> None:
+        self.app = App("shop", broker="kafka://127.0.0.1:1", worker_secret=secret)
         self.topic = self.app.topic("in", key_type=str, value_type=str)
         self.raw = self.app.topic("in", key_type=bytes, value_type=bytes)
         self.done = self.app.topic("done", key_type=str, value_type=str)
