@@ -11,6 +11,7 @@ from actors.errors import (
     NewerProgramError,
     RecordError,
     RecordTooLargeError,
+    RefusedRecordError,
     Rejected,
     UndecodableRecordError,
     show_bytes,
@@ -166,7 +167,7 @@ class Handling:
             RecordError: it says stop, or the message is too large to be parked.
         """
         policy: OnError = self.spec.on_error
-        if policy.then == "stop":
+        if policy.then == "stop" or (isinstance(failed, RefusedRecordError) and failed.is_final):
             if turn is not None:
                 failed.turn = (self.spec.name, str(identity(record)))
             raise failed

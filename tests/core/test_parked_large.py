@@ -9,7 +9,7 @@ import pytest
 
 from actors import HandlerFailedError
 from actors._core.keys import line_bounds, make_place, place_of
-from actors.errors import NewerVersionError
+from actors.errors import NewerVersionError, RefusedRecordError
 from actors.runtime import parked_entries
 from actors.runtime.parked import Parked
 from actors.runtime.parked_entries import ParkedMessage, line_key_of, read_entry, summary_of
@@ -80,6 +80,18 @@ def test_messages_with_a_key_too_long_for_the_changelog_wait_in_one_line_in_orde
         driver.send(world.topic, key=long, value="3")
         assert [found.value for found in driver.parked("work")] == ["bad", "2", "3"]
         world.tell(driver, line_key_of(long.encode()).decode(), "drop", id="*")
+        assert driver.items(world.store) == {}
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_record_whose_parking_the_broker_refuses_stops_the_partition(concurrency: int):
+    world = World(concurrency=concurrency)
+    with ActorTestDriver(world.app, partitions=1) as driver:
+        driver._cluster.limit_records("shop-work-parked-changelog", 200)
+        driver.post(world.topic, key="b", value="1")
+        with pytest.raises(RefusedRecordError, match=r"in\[0\] offset 1 key 'a'.*refuses that its on_error policy"):
+            driver.send(world.topic, key="a", value="bad")
+        assert world.handled(driver) == ["b 1 1"]
         assert driver.items(world.store) == {}
 
 
