@@ -201,7 +201,7 @@ class Parked:
         if len(key) <= LONG_KEY_BYTES or key in self._next:
             return key
         digest = line_key_of(key)
-        # A line stays where it began, also if the changelog's limit was changed.
+        # Whatever the changelog's limit, a line stays where its first message is.
         is_too_long = len(key) > state.max_record_bytes[store.name] // 4
         return digest if is_too_long or digest in self._next else key
 

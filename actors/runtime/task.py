@@ -117,6 +117,7 @@ class Task:
         self._tenure: Tenure | None = None
         self._run_task: asyncio.Task[None] | None = None
         self._told_until = 0
+        self._has_refused = False
 
     def __repr__(self) -> str:
         return f"<Task {self.spec.name} {self.source} {self.state.value} epoch {self.epoch}>"
@@ -398,8 +399,9 @@ class Task:
         try:
             return self.spec.commands.told_of(self.partition, record, turn, reached)
         except RefusedCommandError as error:
-            # It is counted when the partition comes to it.
-            logger.warning("%s offset %d: a control record is skipped: %s", self.source, record.offset, error)
+            # It is counted when the partition comes to it. A producer may write as many as it wants.
+            level, self._has_refused = logging.DEBUG if self._has_refused else logging.WARNING, True
+            logger.log(level, "%s offset %d: a control record is skipped: %s", self.source, record.offset, error)
             return None
 
     async def _look_at_end(self) -> None:

@@ -301,10 +301,7 @@ class ActorTestDriver:
             ReadOnlyQueryError: the query tried to do more than read.
         """
         definition = self._app.definition_of(actor)
-        raw_key = topic_codecs(definition.topic)[0].encode(key)
-        source = TopicPartition(
-            definition.topic_name, self._app.partitioner_for(definition.topic_name).home(raw_key, self._partitions)
-        )
+        _, source = self._place_of(definition, key)
         task = None if self._worker is None else self._worker.task_of(source)
         held = None if task is None else task.committed
         if held is None:
@@ -322,8 +319,7 @@ class ActorTestDriver:
         definition = self._app.definition_of(actor)
         if definition.parked is None:
             raise UsageError(f'actor {definition.name} parks no messages: declare it with on_error="park"')
-        letters = parked_messages(definition, self.items(definition.parked))
-        return [letter for letter in letters if key is None or letter.key == key]
+        return [one for one in parked_messages(definition, self.items(definition.parked)) if key in (None, one.key)]
 
     def retry_parked(self, actor: Any, key: Any) -> None:
         """Hand the parked messages and effects of a key to the handler again, as `faust parked retry` does."""
@@ -558,14 +554,16 @@ class ActorTestDriver:
 
     def _control(self, actor: Any, key: Any, command: Literal["retry", "drop"]) -> None:
         definition = self._app.definition_of(actor)
-        raw_key = topic_codecs(definition.topic)[0].encode(key)
-        partition = self._app.partitioner_for(definition.topic_name).home(raw_key, self._partitions)
-        source = TopicPartition(definition.topic_name, partition)
-        key_of_commands = next(spec.commands for spec in self._specs if spec.name == definition.name)
+        raw_key, source = self._place_of(definition, key)
+        (commands,) = (spec.commands for spec in self._specs if spec.name == definition.name)
         for told in commands_to_all(definition, command, self._end_of(source)):
-            headers = key_of_commands.headers(partition, raw_key, told)
-            self._produce(definition.topic_name, raw_key, told, headers, partition, None)
+            headers = commands.headers(source.partition, raw_key, told)
+            self._produce(source.topic, raw_key, told, headers, source.partition, None)
         self.settle()
+
+    def _place_of(self, definition: Any, key: Any) -> tuple[bytes, TopicPartition]:
+        raw_key, topic = topic_codecs(definition.topic)[0].encode(key), definition.topic_name
+        return raw_key, TopicPartition(topic, self._app.partitioner_for(topic).home(raw_key, self._partitions))
 
     def _produce(
         self,
