@@ -557,8 +557,7 @@ class ActorTestDriver:
         raw_key, source = self._place_of(definition, key)
         (commands,) = (spec.commands for spec in self._specs if spec.name == definition.name)
         for told in commands_to_all(definition, command, self._end_of(source)):
-            headers = commands.headers(source.partition, raw_key, told)
-            self._produce(source.topic, raw_key, told, headers, source.partition, None)
+            self._produce(source.topic, raw_key, told, commands.headers(source.partition, raw_key, told), None, None)
         self.settle()
 
     def _place_of(self, definition: Any, key: Any) -> tuple[bytes, TopicPartition]:
