@@ -197,7 +197,12 @@ class MisplacedRecordError(RecordError):
 
 
 class RefusedRecordError(RecordError):
-    """The broker refuses what the record's handler wrote or sent; its answer is this one's cause."""
+    """The broker refuses what the record's handler wrote or sent; its answer is this one's cause.
+
+    `is_final`: it refused too what skipping or parking the record wrote, so the partition stops.
+    """
+
+    is_final = False
 
 
 class NewerProgramError(RecordError):

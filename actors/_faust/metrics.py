@@ -42,6 +42,7 @@ _COUNTERS: Iterable[tuple[str, str, Callable[[TaskStatus], Number]]] = (
     ("outputs", "Records that commits sent to other topics.", lambda task: task.outputs),
     ("changelog_records", "Records that commits wrote to changelogs.", lambda task: task.writes),
     ("misplaced_records", "Records found in another partition than their key's.", lambda task: task.misplaced),
+    ("refused_commands", "Admin commands that were ignored.", lambda task: task.refused_commands),
     ("takeovers", "How often the partition was taken over, a new epoch each time.", lambda task: task.takeovers),
     ("restored_records", "Changelog records that restores read.", lambda task: task.restored_records),
 )

@@ -22,7 +22,7 @@ from actors._faust.progress import Announcer, reminding
 from actors._faust.publishing import ensure_published
 from actors._faust.queries.service import QueryService
 from actors._faust.registry import StoreRegistry
-from actors._faust.setup import Setup
+from actors._faust.setup import Setup, warn_open_commands
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
 from actors._faust.views import View
 from actors._kafka.assignor import ActorAssignor
@@ -191,6 +191,7 @@ class ActorService(Service):  # type: ignore[misc]
         await ensure_published(setup, topics, found)
         outputs = await setup.outputs(topics)
         specs = await setup.specs(found, changelogs, topics)
+        warn_open_commands(specs)
         resources = RocksResources(
             block_cache_bytes=self.app.actor_options.rocksdb_cache_bytes,
             write_buffer_bytes=self.app.actor_options.rocksdb_write_buffer_bytes,

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from actors._core.logs import escaping
 from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.placement import PlacementRules
 from actors._core.takeover import LostChangelog, ResetPolicy, StartRules
+from actors._faust.access.secret import worker_keys
 from actors._faust.access.settings import check_access, own_address
 from actors._faust.access.tls import Hops
 from actors._faust.brokers import reached
@@ -37,6 +38,7 @@ from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import Identity, TaskLog
 from actors.runtime.answers import Answers
 from actors.runtime.asks import REPLY_CONFIG, REPLY_PARTITIONS
+from actors.runtime.commands import KEY_PURPOSE, CommandKey
 from actors.runtime.outputs import OutputTopic, Recipient
 from actors.runtime.publishing import Publication, PublishedStore
 from actors.runtime.restore import Changelog
@@ -271,11 +273,16 @@ class Setup:
             answers=answers,
             partitioner=self.app.partitioner_for(definition.topic_name),
             misplaced=definition.misplaced if definition.places_by_key else None,
+            commands=self.command_key(definition.topic_name, inputs[definition.topic_name]),
             published={
                 store.name: self._publication(store) for store in definition.stores if isinstance(store, PublishedStore)
             },
         )
         return traced(spec, self.group) if self.is_tracing else spec
+
+    def command_key(self, topic: str, info: TopicInfo) -> CommandKey:
+        """Give what admin commands to an input are signed and checked with."""
+        return CommandKey(self.app.conf.id, topic, str(info.topic_id), lambda: worker_keys(self.app, KEY_PURPOSE))
 
     def _publication(self, store: PublishedStore[Any, Any]) -> Publication:
         if self._opened is None:
@@ -445,6 +452,18 @@ class _Found(dict[Any, OutputTopic]):
     def __missing__(self, topic: Any) -> OutputTopic:
         found = self[topic] = self._find(topic)
         return found
+
+
+def warn_open_commands(specs: Iterable[ActorSpec]) -> None:
+    """Say which actors obey commands of every producer of their input."""
+    commanded = [spec for spec in specs if spec.parked or spec.effects or spec.timers]
+    names = [spec.name for spec in commanded if not spec.commands.secrets()]
+    if names:
+        logger.warning(
+            "admin commands aren't signed, since neither worker_secret nor tokens are set: all who may write to the "
+            "input of %s may retry and drop what is parked there (docs/security.md)",
+            ", ".join(names),
+        )
 
 
 def inbox_of(definition: ActorDefinition) -> OutputTopic:

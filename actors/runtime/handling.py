@@ -12,6 +12,7 @@ from actors.errors import (
     NewerProgramError,
     RecordError,
     RecordTooLargeError,
+    RefusedRecordError,
     Rejected,
     UndecodableRecordError,
     show_bytes,
@@ -169,7 +170,7 @@ class Handling:
         policy: OnError = self.spec.on_error
         if turn is not None:
             failed.turn = (self.spec.name, str(identity(record)))
-        if policy.then == "stop":
+        if policy.then == "stop" or (isinstance(failed, RefusedRecordError) and failed.is_final):
             raise failed
         if policy.then == "park" and self.parked is not None and self.spec.parked is not None:
             # Before all else: it raises where there is no room, and nothing else may have been sent then.

@@ -100,6 +100,7 @@ class TaskMeters:
         parked: how many messages are put aside, None when that isn't known: it is counted anew then.
         parked_effects: how many effects are known to be parked; None before a takeover's first look at the outbox.
         misplaced: how many records were found in another partition than their key's, among those that were looked at.
+        refused_commands: how many admin commands were ignored, because they aren't signed or can't be read.
         counted: by store, the changelog offset up to which its keys were counted, and how many there were.
     """
 
@@ -119,6 +120,7 @@ class TaskMeters:
     parked: int | None = None
     parked_effects: int | None = None
     misplaced: int = 0
+    refused_commands: int = 0
     counted: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def looked(self, committed: int | None, end: int) -> None:

@@ -19,8 +19,8 @@ from actors._core.partitioner import CRC32, MURMUR2
 from actors._core.progress import Progress
 from actors.errors import MisplacedRecordError, show_bytes
 from actors.ports import InputRecord
+from actors.runtime.commands import CONTROL_HEADER
 from actors.runtime.ownership import Ownership
-from actors.runtime.parked import CONTROL_HEADER
 
 logger = escaping(logging.getLogger(__name__))
 

@@ -25,6 +25,7 @@ class Cautions:
         careful_turns_s: turns are committed one by one until then, by the monotonic clock.
         dropped: the ids of turns that stopped the partition, and that an operator gave up.
         condemned: by offset, or a turn's id, why the broker refuses what a message led to.
+        given_up: those of them that were skipped or parked; refused again, they stop the partition.
         sweep_after_s: nothing expired is removed before.
         went_back: by store, what a commit found that shows that its changelog lost records.
     """
@@ -32,6 +33,7 @@ class Cautions:
     careful_until: int = 0
     careful_turns_s: float = 0.0
     condemned: dict[str | int, RecordError] = field(default_factory=dict)
+    given_up: set[str | int] = field(default_factory=set)
     sweep_after_s: float = 0.0
     went_back: dict[str, str] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)

@@ -52,13 +52,13 @@ from actors.ports import (
     TaskLog,
     TopicPartition,
 )
+from actors.runtime.commands import RefusedCommandError
 from actors.runtime.context import Store
 from actors.runtime.inbox import Inbox
 from actors.runtime.lost import write_back
 from actors.runtime.meters import TaskMeters
 from actors.runtime.ownership import Ownership
 from actors.runtime.parallel import ParallelTenure
-from actors.runtime.parked import told_of
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state import Restored
 from actors.runtime.tenure import CAREFUL_TURNS_S, Tenure
@@ -119,6 +119,7 @@ class Task:
         self._tenure: Tenure | None = None
         self._run_task: asyncio.Task[None] | None = None
         self._told_until = 0
+        self._has_refused = False
 
     def __repr__(self) -> str:
         return f"<Task {self.spec.name} {self.source} {self.state.value} epoch {self.epoch}>"
@@ -364,7 +365,7 @@ class Task:
                 at = max(at, bounds.start)
                 async for records, until in self._services.logs.read(self.source, at, end):
                     for record in records:
-                        command = told_of(record, turn)
+                        command = self._told(record, turn, reached)
                         if command is not None:
                             self._told_until = record.offset + 1
                             if command == "drop":
@@ -385,6 +386,15 @@ class Task:
                 reminded_s = now_s
                 logger.warning("actor %s is still stopped on %s: %s", self.spec.name, self.source, self.halted_by)
         return False
+
+    def _told(self, record: InputRecord, turn: tuple[str, str], reached: int) -> str | None:
+        try:
+            return self.spec.commands.told_of(self.partition, record, turn, reached)
+        except RefusedCommandError as error:
+            # It is counted when the partition comes to it. A producer may write as many as it wants.
+            level, self._has_refused = logging.DEBUG if self._has_refused else logging.WARNING, True
+            logger.log(level, "%s offset %d: a control record is skipped: %s", self.source, record.offset, error)
+            return None
 
     async def _look_at_end(self) -> None:
         """See how much waits: nothing is fetched of a partition that stands still."""

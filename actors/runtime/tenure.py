@@ -455,7 +455,8 @@ class Tenure:
         try:
             await self._commit()
         except CommitRefusedError as error:
-            found = refused(self._spec.name, self._source, record, error)
+            who, given_up = identity(record), self._cautions.given_up
+            found = refused(self._spec.name, self._source, record, error, is_final=who in given_up)
             if (turn_id := getattr(record, "id", None)) is not None:
                 found.turn = (self._spec.name, turn_id)
             found.is_passed = self._spec.concurrency > 1
@@ -463,7 +464,8 @@ class Tenure:
             if not is_given_up and (self._spec.on_error.then != "stop" or self._spec.concurrency > 1):
                 # Its work is dropped with all that isn't committed, so it is given up when its turn comes again; where
                 # keys are handled side by side, the partition stops when all before it is finished.
-                self._cautions.condemned[identity(record)] = found
+                self._cautions.condemned[who] = found
+                given_up.add(who)
                 raise
             await self._ownership.log.fence()
             raise found from error

@@ -53,10 +53,9 @@ class Place:
             ParkedError: nothing is parked there.
             BrokerUnavailableError: no broker answers.
         """
-        lines = await reader.lines_in(self.definition, self.what, self.partition)
-        for line in lines:
-            if line.key == self.key:
-                return line
+        line = await reader.line(self.definition, self.what, self.partition, self.key)
+        if line is not None:
+            return line
         raise ParkedError(
             f"nothing of key {shown(self.key)} is parked in partition {self.partition} of {self.definition.name} any "
             "more: somebody may have dealt with it already"

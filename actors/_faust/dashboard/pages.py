@@ -123,12 +123,14 @@ class Dashboard:
         try:
             async with self._reading, ParkedReader.connect(self._setup()) as reader:
                 line = await place.line(reader)
+                shown = line.entries[:MAX_ROWS]
+                contents = await reader.contents(place.definition, line, shown)
         except ParkedError as error:
             raise Problem(404, "not-parked", "Nothing is parked there", str(error)) from error
         except BrokerUnavailableError as error:
             raise not_ready(str(error)) from error
         entries = await service_of(self._app).router.reader.pace.run(
-            _shown(entry_json(place.definition, line, entry)) for entry in line.entries[:MAX_ROWS]
+            _shown(entry_json(place.definition, line, entry, contents.get(entry.sequence))) for entry in shown
         )
         return self._page(request, "parked.html", place=place, line=line, entries=entries)
 
@@ -239,6 +241,8 @@ def _shown(entry: dict[str, Any]) -> dict[str, Any]:
 
 def _text(entry: dict[str, Any]) -> str:
     """Give what an entry holds, for a person."""
+    if not entry["is_shown"]:
+        return f"({entry['bytes']} bytes: see `parked show --full`)"
     if "effect" in entry:
         parts = [msgspec.json.encode(part).decode() for part in entry["args"]]
         parts += [f"{name}={msgspec.json.encode(part).decode()}" for name, part in entry["kwargs"].items()]
