@@ -118,7 +118,7 @@ class KafkaOwners:
                 self._stores[key] = _decode_store(key, record.value)
             else:
                 self._records[key] = _decode_owner(key, record.value)
-        except (*MALFORMED, ValueError) as error:
+        except MALFORMED as error:
             # What stood there before stays: the record says nothing.
             if len(self._malformed) < MAX_NAMED:
                 self._malformed[key] = record.offset

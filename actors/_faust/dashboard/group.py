@@ -317,7 +317,7 @@ async def ask_worker(router: Router, seen: Seen, room: Room) -> None:
         seen.failed("it doesn't answer in time", _now_ms())
     except (aiohttp.ClientError, ActorsError, OSError) as error:
         seen.failed(str(error) or type(error).__name__, _now_ms())
-    except (*MALFORMED, ValueError, OverflowError):
+    except MALFORMED:
         seen.failed("its answer can't be read: another release, or another program, may run there", _now_ms())
     else:
         if seen.worker in ("", report.status.worker):
@@ -331,8 +331,8 @@ def read_report(raw: bytes) -> Report:
     """Read what a worker says about itself.
 
     Raises:
-        ValueError, OverflowError, or one of `MALFORMED`: it is something else, or has numbers of more than 64 bits,
-            which JSON may have and pages can't calculate with, or an address that isn't an origin.
+        One of `MALFORMED`: it is something else, or has numbers of more than 64 bits, which JSON may have and pages
+            can't calculate with, or an address that isn't an origin.
     """
     report = msgspec.json.decode(raw, type=Report)
     # Its integers have 64 bits: that looks at each.

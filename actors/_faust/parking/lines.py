@@ -408,7 +408,7 @@ def _place(cursor: str) -> tuple[_Order, bytes]:
     try:
         kind = tuple[str, What, int, bytes]
         actor, what, partition, key = msgspec.msgpack.decode(decode_base64(cursor), type=kind)
-    except (ValueError, *MALFORMED) as error:
+    except MALFORMED as error:
         raise ParkedError(f"{cursor[:80]!r} isn't a cursor of `parked list`") from error
     return _order(actor, what, partition), key
 
