@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from stores._core.outside import MISSHAPEN
+from stores._core.printable import printable
 from stores._files import make_folder, remove_tree, tighten, write_atomically
 from stores.errors import (
     ForeignFolderError,
@@ -192,7 +193,7 @@ def _make_stores(path: Path) -> None:
         logger.warning(
             "the data folder %s isn't protected from other users of this machine (%s of user %d; in it %s, %s of user "
             "%d): they can read or replace the state. Give both to this worker's user, with mode 0700",
-            path,
+            printable(str(path)),
             stat.filemode(above.st_mode),
             above.st_uid,
             _STORES,

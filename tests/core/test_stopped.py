@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from actors import App, Context, EffectCall, HandlerFailedError, OnError, RecordError
-from actors.errors import RefusedRecordError, UnreadableLogError
+from actors.errors import RecordTooLargeError, RefusedRecordError, UnreadableLogError
 from actors.ports import TopicPartition
+from actors.runtime import parked, parked_entries
+from actors.runtime.parked_entries import ParkedMessage
 from actors.testing import ActorTestDriver
 from actors.testing.ports import FakeLogs
 
@@ -144,11 +146,18 @@ def test_commands_are_found_where_retention_took_the_input_before_them() -> None
 
 
 @pytest.mark.parametrize("behind", ["parked", "alone"])
-def test_a_result_that_is_too_large_to_be_parked_is_dropped_by_a_command(behind: str) -> None:
+def test_a_result_that_cannot_be_parked_is_dropped_by_a_command(behind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     app = App("halt", broker="kafka://127.0.0.1:1")
     orders = app.topic("orders", key_type=str, value_type=str)
     handled: list[str] = []
-    large = "x" * 900_000
+    large = "x" * 900
+
+    def write_small_ones(store: Any, state: Any, line_key: bytes, sequence: int, message: ParkedMessage) -> None:
+        if large.encode() in (message.value or b""):
+            raise RecordTooLargeError("the changelog takes no such record")
+        parked_entries.write_entry(store, state, line_key, sequence, message)
+
+    monkeypatch.setattr(parked, "write_entry", write_small_ones)
 
     @app.effect()
     async def call(call: EffectCall) -> str:
