@@ -26,6 +26,8 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from actors import _http
+from actors._core.origins import is_on, origin_of
 from actors._core.outside import MALFORMED
 from actors._core.partitioner import MURMUR2, PARTITIONERS
 from actors.errors import ActorsError
@@ -116,7 +118,9 @@ class StateClient:
         follow_owners: ask a key's owner directly; otherwise one of `urls` passes the question on.
         read: "committed" takes answers of owners only, none older than one that was there before. "standby" takes those
             of copies too (docs/standbys.md), which may be older; counts are of owners always.
-        token: one of the workers' `query_tokens`.
+        token: one of the workers' `query_tokens`. It is sent to the hosts of `urls` and of `trust_hosts` only: an owner
+            on another host isn't asked directly.
+        trust_hosts: further hosts of workers, as `10.0.*` or `*.bank.internal`; `["*"]` for any.
         ssl: for workers with https: whom to trust, and a certificate of one's own. Python's default when left out.
     """
 
@@ -128,6 +132,7 @@ class StateClient:
         follow_owners: bool = True,
         read: Literal["committed", "standby"] = "committed",
         token: str | None = None,
+        trust_hosts: Sequence[str] = (),
         ssl: SSLContext | None = None,
     ) -> None:
         self._urls = [url.rstrip("/") for url in ([urls] if isinstance(urls, str) else urls)]
@@ -136,7 +141,11 @@ class StateClient:
         self._timeout_s = timeout.total_seconds()
         self._read = None if read == "committed" else read
         self._follows = follow_owners and self._read is None
+        if isinstance(trust_hosts, str):
+            raise StateError("trust_hosts takes a list of hosts, as ['*.bank.internal']")
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        # An owner's address is what a member of the group announced, and may be anybody's.
+        self._hosts = ["*"] if token is None else [*map(_host, self._urls), *trust_hosts]
         self._tls = ssl
         self._is_secure = all(url.startswith("https:") for url in self._urls)
         self._turn = 0
@@ -195,12 +204,12 @@ class StateClient:
     async def get_many(self, store: str, keys: Iterable[Any], *, partition: int | None = None) -> dict[Any, Any]:
         """Give the values of those keys that are there; else as `lookup`.
 
-        The values of one partition are of one moment, up to `MAX_KEYS` keys.
+        The values of one partition are of one moment, up to `MAX_KEYS` keys and some MiB of values.
         """
-        wanted = list(dict.fromkeys(keys))
-        batches = [wanted[start : start + MAX_KEYS] for start in range(0, len(wanted), MAX_KEYS)]
+        left = list(dict.fromkeys(keys))
         found: dict[Any, Any] = {}
-        for batch in batches:
+        while left:
+            batch = left[:MAX_KEYS]
             is_bytes = any(isinstance(key, bytes) for key in batch)
             body: dict[str, Any] = {
                 "encoding": "base64" if is_bytes else "json",
@@ -211,9 +220,12 @@ class StateClient:
             if self._read is not None:
                 body["read"] = self._read
             reply = await self._ask("POST", f"/actors/{quote(store, safe='')}/_many", store=store, body=body)
-            for key, result in zip(batch, reply.content["results"], strict=True):
+            answered = reply.content.get("next")
+            answered = len(batch) if answered is None else max(1, answered)
+            for key, result in zip(batch[:answered], reply.content["results"], strict=True):
                 if result["found"]:
                     found[key] = result["value"]
+            left = left[answered:]
         return found
 
     async def range(
@@ -321,15 +333,14 @@ class StateClient:
 
     async def _send(self, method: str, url: str, body: Any, left_s: float) -> _Reply:
         if self._session is None:
-            connector = aiohttp.TCPConnector(ssl=True if self._tls is None else self._tls)
-            self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
+            self._session = _http.session(ssl=self._tls, headers={**_http.IDENTITY, **self._headers})
         limits = aiohttp.ClientTimeout(total=max(left_s, AGAIN_S), connect=CONNECT_S)
         content = None if body is None else msgspec.json.encode(body)
         headers = {} if content is None else {"Content-Type": "application/json"}
         async with self._session.request(
             method, URL(url, encoded=True), data=content, headers=headers, timeout=limits, allow_redirects=False
         ) as reply:
-            raw = await reply.read()
+            raw = await _http.read_answer(reply)
         try:
             said = msgspec.json.decode(raw)
         except MALFORMED:
@@ -366,8 +377,11 @@ class StateClient:
         partitioner = PARTITIONERS.get(about.get("partitioner", MURMUR2.name))
         if partitioner is None:
             return None
-        address = known.routes.get((about["actor"], partitioner.home(raw, about["partitions"])))
-        if address is None or self._shunned.get(address, 0.0) > time.monotonic():
+        try:
+            address = origin_of(known.routes.get((about["actor"], partitioner.home(raw, about["partitions"])), ""))
+        except ValueError:
+            return None
+        if not is_on(address, self._hosts) or self._shunned.get(address, 0.0) > time.monotonic():
             return None
         # Nothing that was meant to be encrypted goes another way.
         return address if address.startswith("https:") or not self._is_secure else None
@@ -422,6 +436,21 @@ class SyncStateClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _host(url: str) -> str:
+    """Give a URL's host.
+
+    Raises:
+        StateError: it has none.
+    """
+    try:
+        host = URL(url).host_subcomponent or ""
+    except ValueError:
+        host = ""
+    if not host:
+        raise StateError(f"{url!r} isn't the address of a worker, as http://10.0.0.1:6066")
+    return host
 
 
 def _age(position: Position) -> tuple[int, int]:

@@ -12,6 +12,8 @@ from typing import IO
 
 import click
 
+from stores._core.printable import printable
+
 _NOT_THE_USERS = (
     str(Path(__file__).resolve().parent),
     *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib", "scripts")),
@@ -31,7 +33,7 @@ class ConfigurationError(ActorsError, click.ClickException):
 
     def show(self, file: IO[str] | None = None) -> None:
         """Print the line, with the place of the declaration."""
-        click.echo(f"Error: {_place(self)}{self}", file=file or click.get_text_stream("stderr"))
+        click.echo(printable(f"Error: {_place(self)}{self}", keep="\n"), file=file or click.get_text_stream("stderr"))
 
 
 def _place(error: BaseException) -> str:
@@ -151,6 +153,9 @@ class RecordError(ActorsError):
         super().__init__(reason)
 
     def __str__(self) -> str:
+        return printable(self._text())
+
+    def _text(self) -> str:
         source = f"{self.topic}[{self.partition}]"
         if self.turn is not None:
             actor, id = self.turn
@@ -192,13 +197,18 @@ class MisplacedRecordError(RecordError):
 
 
 class RefusedRecordError(RecordError):
-    """The broker refuses what the record's handler wrote or sent; its answer is this one's cause."""
+    """The broker refuses what the record's handler wrote or sent; its answer is this one's cause.
+
+    `is_final`: it refused too what skipping or parking the record wrote, so the partition stops.
+    """
+
+    is_final = False
 
 
 class NewerProgramError(RecordError):
     """The record leads to data that only a newer program can read. Its partition stops whatever `on_error` says."""
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return (
             f"{self.topic}[{self.partition}] offset {self.offset} key {show_bytes(self.key)}: {self.reason}. "
             "The partition is stopped in front of this record, whatever on_error says; nothing of it was written or "

@@ -107,7 +107,6 @@ class Service:
             while True:
                 await asyncio.sleep(COMMIT_S)
                 for ownership in owned:
-                    ownership.commit = object()
                     ownership._wake()
         finally:
             for ownership in owned:

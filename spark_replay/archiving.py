@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.errors import LogTooShortError, TargetError, UnknownTopicError, WrongTopicError
+from spark_replay.errors import ArchiveError, LogTooShortError, TargetError, UnknownTopicError, WrongTopicError
 from spark_replay.reading import reading
 from spark_replay.session import require_classic
 from spark_replay.sources.archive import FILES, batch_files, read_ledger
@@ -36,6 +36,8 @@ from spark_replay.sources.kafka import FETCHING
 from spark_replay.sources.ledger import LEDGERS, Ledger, Read, encode_ledger, escaped_deletes
 from spark_replay.staging import local_folder
 from spark_replay.topic import Retention, Topic, client_options, describe_topic, matching_topics, retention_of
+from stores._core.outside import MISSHAPEN
+from stores._files import make_folder, open_private, tighten
 
 if TYPE_CHECKING:
     import re
@@ -353,7 +355,10 @@ def _read_planned(folder: Folder, batch: int) -> _Planned:
     if batch < 0 or not folder.exists(name):
         return _Planned(0, {})
     lines = folder.text(name).splitlines()
-    return _Planned(int(json.loads(lines[1])["batchTimestampMs"]), _offsets(lines[2]))
+    try:
+        return _Planned(int(json.loads(lines[1])["batchTimestampMs"]), _offsets(lines[2]))
+    except MISSHAPEN as error:
+        raise _unplanned(folder, name, error) from error
 
 
 def _read_first(folder: Folder) -> Mapping[str, tuple[int, ...]]:
@@ -361,7 +366,14 @@ def _read_first(folder: Folder) -> Mapping[str, tuple[int, ...]]:
     if not folder.exists(name):
         return {}
     text = folder.text(name)
-    return _offsets(text[text.index("{") :])
+    try:
+        return _offsets(text[text.index("{") :])
+    except MISSHAPEN as error:
+        raise _unplanned(folder, name, error) from error
+
+
+def _unplanned(folder: Folder, name: str, error: Exception) -> ArchiveError:
+    return ArchiveError(f"{folder}/{name} isn't Spark's plan of a batch ({error!r}): restore the archive from a backup")
 
 
 def _offsets(text: str) -> dict[str, tuple[int, ...]]:
@@ -446,8 +458,9 @@ def _follow(query: StreamingQuery, books: Books, counts: dict[int, int], tell: C
 def _alone(to: Path) -> Iterator[None]:
     """Keep other runs on this machine out; elsewhere Spark's checkpoint stops the second one."""
     try:
-        to.mkdir(parents=True, exist_ok=True)
-        file = (to / ".lock").open("w")
+        make_folder(to)
+        tighten(to)
+        file = open_private(to / ".lock", "w")
     except OSError as error:
         raise TargetError(f"{to} can't be written: {error}") from error
     with file:

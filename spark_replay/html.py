@@ -18,6 +18,8 @@ from spark_replay.advice import advice_for, meaning_of
 from spark_replay.errors import ReplayError, TargetError, ToolMissingError
 from spark_replay.figures import Figure, Table, draw_counts, draw_log, moment
 from spark_replay.plots import require_matplotlib
+from stores._core.printable import printable as escaped
+from stores._files import open_private
 
 if TYPE_CHECKING:
     from spark_replay.invariants import Finding
@@ -123,7 +125,8 @@ def write_page(file: Path, page: str) -> None:
         ReplayError: It can't be written.
     """
     try:
-        file.write_text(page, encoding="utf-8")
+        with open_private(file, "w") as there:
+            there.write(page)
     except OSError as error:
         raise ReplayError(f"the page can't be written to {file}: {error}") from error
 
@@ -360,6 +363,11 @@ def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def _fit(value: Any) -> Any:
+    """Escape control characters and direction marks, wherever the template shows a text."""
+    return escaped(value, keep="\n\t") if type(value) is str else value
+
+
 def _version() -> str:
     try:
         return metadata.version(_DISTRIBUTION)
@@ -374,7 +382,12 @@ def _render(page: _Page) -> str:
 
     loader = jinja2.PackageLoader("spark_replay", "templates")
     environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=loader,
+        autoescape=True,
+        finalize=_fit,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters["cell"] = _cell
     css, _, _ = loader.get_source(environment, "report.css")

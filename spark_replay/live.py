@@ -7,7 +7,8 @@ The protocol, of which any worker answers for any key:
 
     200 {"store": "spent",
          "results": [{"key": "YQ==", "value": "MTI=" or null, "partition": 0, "expires_at_ms": 1760000 or null}, …],
-         "positions": {"0": {"changelog_offset": 42, "epoch": 3, "source_offset": 17}, …}}
+         "positions": {"0": {"changelog_offset": 42, "epoch": 3, "source_offset": 17}, …},
+         "next": null, or how many results there are if they aren't of all keys}
 
 Keys and values are the stored bytes. A result is what its partition held at the position told for it: each is compared
 with the log at that very position, so that a key which is written meanwhile is no mismatch. 503 means that a partition
@@ -20,7 +21,6 @@ No stamps are told: values and expiries are compared, and causes decided by thes
 from __future__ import annotations
 
 import base64
-import binascii
 import itertools
 import json
 import tempfile
@@ -50,6 +50,7 @@ from spark_replay.settled import settle
 from spark_replay.sources.base import Source
 from spark_replay.topic import Topic
 from spark_replay.validate import explain_rows, summarise_judged
+from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -151,6 +152,13 @@ class Workers:
         Raises:
             LiveError: No worker answers, or not as it should.
         """
+        found: list[Answer] = []
+        while len(found) < len(keys):
+            found += self._first_of(store, keys[len(found) :], partition)
+        return found
+
+    def _first_of(self, store: str, keys: Sequence[bytes], partition: int | None) -> list[Answer]:
+        """Ask for keys, and give what one answer holds: all, or the first of them."""
         asked = [base64.b64encode(key).decode() for key in keys]
         where = {} if partition is None else {"partition": partition}
         body = json.dumps({"encoding": "base64", "raw": True, "keys": asked, **where}).encode()
@@ -159,7 +167,12 @@ class Workers:
             address = f"{url}/actors/{quote(store, safe='')}/_many"
             try:
                 response = self._pool.request(
-                    "POST", address, body=body, headers={**self._pool.headers, "Content-Type": "application/json"}
+                    "POST",
+                    address,
+                    body=body,
+                    headers={**self._pool.headers, "Content-Type": "application/json"},
+                    # Workers don't compress: what is compressed would only be large.
+                    decode_content=False,
                 )
             except self._errors.HTTPError as error:
                 failures.append(f"{url}: {first_line(error)}")
@@ -364,8 +377,10 @@ def _decoded(address: str, raw: bytes, keys: Sequence[bytes]) -> list[Answer]:
     try:
         answer = json.loads(raw)
         found = {_bytes(result["key"]): _held_key(result, answer["positions"]) for result in answer["results"]}
-        return [found[key] for key in keys]
-    except (KeyError, TypeError, ValueError, binascii.Error) as error:
+        # Workers end a long answer early.
+        answered = len(keys) if answer.get("next") is None else max(1, int(answer["next"]))
+        return [found[key] for key in keys[:answered]]
+    except MISSHAPEN as error:
         raise LiveError(f"{address} doesn't answer in the protocol of `_many` ({error!r})") from error
 
 
@@ -389,5 +404,5 @@ def _problem(raw: bytes) -> str:
     try:
         problem = json.loads(raw)
         return ": ".join(str(problem[name]) for name in ("title", "detail") if problem.get(name))
-    except (ValueError, AttributeError):
+    except MISSHAPEN:
         return raw[:200].decode(errors="replace").strip() or "nothing"

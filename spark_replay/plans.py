@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from spark_replay.points import AsOf, find_offsets, point_at
+from spark_replay.printing import say
 from spark_replay.sources import ArchiveSource, JoinedSource, Source
 from spark_replay.topic import Topic
+from stores._core.printable import printable as escaped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -99,13 +101,17 @@ def show_plan(plan: Plan, console: Console) -> None:
     """Print a plan as a table a person reads."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+    from rich.text import Text
 
     for reading in plan.reads:
         count = f"{reading.records_at_most:,} records at most"
         if reading.files is not None:
             count += f", {reading.files:,} files of {reading.size_bytes or 0:,} bytes in all"
         table = Table(
-            title=f"would read {reading.source}: {count}", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+            title=Text(escaped(f"would read {reading.source}: {count}")),
+            title_justify="left",
+            box=SIMPLE_HEAD,
+            pad_edge=False,
         )
         for name in ("partition", "from offset", "to before"):
             table.add_column(name, justify="right")
@@ -114,7 +120,7 @@ def show_plan(plan: Plan, console: Console) -> None:
         console.print(table)
     lines = [*plan.notes, f"would write to {plan.writes}" if plan.writes else "would write nothing"]
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(console, line)
 
 
 def _readings(source: Source, topic: Topic) -> tuple[Reading, ...]:

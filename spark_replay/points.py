@@ -29,6 +29,7 @@ from spark_replay.errors import LogTooShortError, PointError
 from spark_replay.reading import reading
 from spark_replay.sources.base import Source
 from spark_replay.topic import Span, Topic
+from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -221,7 +222,7 @@ def _parse_offsets(text: str) -> dict[int, int]:
             offsets = {int(number): int(offset) for number, offset in (pair.split("=") for pair in text.split(","))}
     except OSError as error:
         raise PointError(f"--as-of: the offsets can't be read: {error}") from error
-    except (ValueError, TypeError) as error:
+    except MISSHAPEN as error:
         raise PointError(f"--as-of offset:{text} can't be read: give {_HOW}") from error
     if not offsets or min(offsets.values()) < 0:
         raise PointError(f"--as-of offset:{text} has {'a negative offset' if offsets else 'no offset'}: give {_HOW}")

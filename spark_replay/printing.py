@@ -1,8 +1,14 @@
-"""Bytes of keys and values, as a person reads them."""
+"""Bytes of keys and values, and lines of text, as a person reads them."""
 
 from __future__ import annotations
 
 import base64
+from typing import TYPE_CHECKING
+
+from stores._core.printable import printable as escaped
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def printable(raw: bytes | bytearray | None) -> str:
@@ -16,3 +22,8 @@ def printable(raw: bytes | bytearray | None) -> str:
     if text.isprintable() and (text or not raw):
         return text
     return f"base64:{base64.b64encode(raw).decode()}"
+
+
+def say(console: Console, line: str) -> None:
+    """Print one line, in which nothing is markup, with escapes for what isn't printable."""
+    console.print(escaped(line), markup=False, highlight=False, emoji=False, soft_wrap=True)

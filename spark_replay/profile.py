@@ -18,10 +18,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_replay.changelog import read_rows, stamp_fields
 from spark_replay.fold import expired
 from spark_replay.points import now_ms
-from spark_replay.printing import printable
+from spark_replay.printing import printable, say
 from spark_replay.reading import reading
 from spark_replay.sources.base import Source
 from spark_replay.topic import Topic
+from stores._core.printable import printable as escaped
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
@@ -261,7 +262,7 @@ def show_profile(found: Profile, console: Console) -> None:
     from rich.text import Text
 
     names = ("records", "tombstones", "damaged", "keys", "live_bytes", "expired", "deleted")
-    table = Table(title=Text(found.source), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=Text(escaped(found.source)), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for name in ("partition", "offsets", *names):
         table.add_column(name.replace("_", " "), justify="right", overflow="fold")
     for part in found.partitions:
@@ -271,7 +272,7 @@ def show_profile(found: Profile, console: Console) -> None:
     table.add_row("all", "", *(f"{sum(getattr(part, name) for part in found.partitions):,}" for name in names))
     console.print(table)
     for line in _lines(found):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(console, line)
 
 
 def _lines(found: Profile) -> Iterator[str]:

@@ -26,6 +26,7 @@ from spark_replay.settled import Settled, settle
 from spark_replay.sources.base import Source
 from spark_replay.staging import NEW, local_folder, replacing
 from spark_replay.topic import Topic
+from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -288,7 +289,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     """
     try:
         summary: dict[str, Any] = {"format": "parquet"} | json.loads((folder / SUMMARY).read_text())
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, *MISSHAPEN) as error:
         raise ReadError(f"{folder} is no rebuild: its {SUMMARY} can't be read: {error}") from error
     return summary
 

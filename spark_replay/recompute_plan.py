@@ -26,6 +26,7 @@ from spark_replay.reading import reading
 from spark_replay.rebuild import SUMMARY, read_rebuild
 from spark_replay.sources import kafka
 from spark_replay.topic import Topic, describe_topic
+from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -324,7 +325,7 @@ def _summary(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text())
         ends = [(part["partition"], part["end_offset"]) for part in found["partitions"]]
         return {"changelog": found["changelog"], "ends": dict(ends)}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, *MISSHAPEN) as error:
         raise TargetError(f"{path} isn't what a rebuild writes ({error}): rebuild anew") from error
 
 

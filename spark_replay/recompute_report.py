@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_replay.errors import RecomputeError
-from spark_replay.printing import printable
+from spark_replay.printing import printable, say
 from spark_replay.recompute_plan import Recompute
+from stores._core.printable import printable as escaped
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -128,9 +129,10 @@ def show(found: Recomputed, console: Console) -> None:
     """Print a report as a table a person reads."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(
-        title=f"{found.input} through actor {found.actor} of {found.app}, against its changelogs",
+        title=Text(escaped(f"{found.input} through actor {found.actor} of {found.app}, against its changelogs")),
         title_justify="left",
         box=SIMPLE_HEAD,
         pad_edge=False,
@@ -139,10 +141,10 @@ def show(found: Recomputed, console: Console) -> None:
     for name in KINDS:
         table.add_column(name.replace("_", " "), justify="right", overflow="fold")
     for store, counts in found.by_store.items():
-        table.add_row(store, *(f"{counts[kind]:,}" for kind in KINDS))
+        table.add_row(Text(escaped(store)), *(f"{counts[kind]:,}" for kind in KINDS))
     console.print(table)
     for line in _notes(found):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(console, line)
 
 
 def _notes(found: Recomputed) -> list[str]:

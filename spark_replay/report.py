@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from spark_replay.causes import CAUSES, NOT_JUDGED
 from spark_replay.held import Held
 from spark_replay.invariants import Finding, finding
-from spark_replay.printing import printable
+from spark_replay.printing import printable, say
 from spark_replay.topic import Topic
+from stores._core.printable import printable as escaped
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -291,7 +292,7 @@ def show(found: Report, console: Console) -> None:
     if found.causes:
         console.print(_table(found, "causes", tuple(found.causes), found.causes_by_partition))
     for line in _lines(found):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(console, line)
     show_findings(found.findings, console)
 
 
@@ -302,7 +303,7 @@ def show_findings(findings: Sequence[Finding], console: Console) -> None:
         lines = [f"{found.check}: {found.means}: {verdict}"]
         lines += [f"    {text}" for text in (*found.examples[:_EXAMPLES], *found.notes)]
         for line in lines:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            say(console, line)
 
 
 def _table(found: Report, title: str, names: Sequence[str], counts: Mapping[int, Mapping[str, int]]) -> Any:
@@ -310,7 +311,7 @@ def _table(found: Report, title: str, names: Sequence[str], counts: Mapping[int,
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=Text(escaped(title)), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for name in ("partition", "position", *names):
         table.add_column(name.replace("_", " "), justify="right", overflow="fold")
     numbers = {*counts, *found.positions} if names is KINDS else set(counts)

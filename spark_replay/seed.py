@@ -135,7 +135,8 @@ def store_of(topic: str, app: str) -> str:
     """
     prefix, suffix = f"{app}-", "-changelog"
     store = topic.removeprefix(prefix).removesuffix(suffix)
-    if not app or not store or topic != f"{prefix}{store}{suffix}":
+    # A seed lies in a folder of the store's name.
+    if not app or store in ("", ".", "..") or topic != f"{prefix}{store}{suffix}":
         raise WrongTopicError(f"{topic} isn't a changelog of the app {app!r}, which would be {app}-STORE-changelog")
     return store
 

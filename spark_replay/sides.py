@@ -17,6 +17,7 @@ from spark_replay.rebuild import SUMMARY, read_rebuild, read_summary
 from spark_replay.topic import Topic
 from spark_replay.workers import export_workers, find_workers
 from stores._core.manifest import MANIFEST
+from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -91,7 +92,7 @@ def held_rebuild(folder: Path, topic: Topic, *, placement: str = "key") -> Held:
         raise ExportError(f"{folder} is a rebuild of {summary.get('changelog')}, not of {topic.name}")
     try:
         parts = tuple(_part(folder, part, summary) for part in summary["partitions"])
-    except (KeyError, TypeError, ValueError) as error:
+    except MISSHAPEN as error:
         raise ReadError(f"{folder}/{SUMMARY} is of another release ({error!r}): rebuild anew") from error
 
     def read(spark: SparkSession) -> DataFrame:

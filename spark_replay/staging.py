@@ -3,6 +3,9 @@
 The content is made in a folder beside it, `.NAME.work`, which one run at a time holds a lock of. What a killed run left
 there, the next run removes; if it was killed between taking the old content away and putting the new one in its place,
 the next run puts the old one back first.
+
+Other users can read neither folder, except below a folder with the setgid bit, see `stores._files`. Files of executors
+that run as another user keep the modes that these gave them.
 """
 
 from __future__ import annotations
@@ -11,13 +14,15 @@ import fcntl
 import os
 import re
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from spark_replay.errors import TargetError
+from stores._files import make_folder, open_private, tighten, tighten_tree
 
 NEW = "new"
 _LOCK = "lock"
@@ -64,6 +69,7 @@ def replacing(to: Path) -> Iterator[Path]:
                 run = work / uuid.uuid4().hex
                 run.mkdir()
                 yield run
+                tighten_tree(run / NEW)
                 if to.exists():
                     to.rename(work / _OLD)
                 (run / NEW).rename(to)
@@ -82,9 +88,11 @@ def _locked(work: Path, to: Path) -> Iterator[None]:
 
 def _open_locked(work: Path, to: Path) -> IO[str]:
     for _ in range(_ATTEMPTS):
-        work.mkdir(parents=True, exist_ok=True)
+        make_folder(work)
+        _require_own(work)
+        tighten(work)
         try:
-            file = (work / _LOCK).open("w")
+            file = open_private(work / _LOCK, "w")
         except FileNotFoundError:
             # the run that held it removed the folder just now
             continue
@@ -102,6 +110,14 @@ def _open_locked(work: Path, to: Path) -> IO[str]:
     raise TargetError(f"{to} can't be written: other runs keep removing {work}")
 
 
+def _require_own(work: Path) -> None:
+    """Check that nobody else made the folder, whose name can be foretold, to read or exchange what is put there."""
+    with suppress(FileNotFoundError), tempfile.TemporaryFile(dir=work) as own:
+        # Compared with a file of ours, since a network file system may give all that we make to another user.
+        if work.is_symlink() or os.fstat(own.fileno()).st_uid != work.stat().st_uid:
+            raise TargetError(f"{work} is a symbolic link, or belongs to another user: remove it")
+
+
 def _is_at(file: IO[str], path: Path) -> bool:
     """Tell whether the open file is still the one at its path."""
     try:
@@ -113,8 +129,10 @@ def _is_at(file: IO[str], path: Path) -> bool:
 def _recover(work: Path, to: Path) -> None:
     _restore(work, to)
     for left in work.iterdir():
-        if left.name != _LOCK:
+        if left.is_dir() and not left.is_symlink():
             shutil.rmtree(left)
+        elif left.name != _LOCK:
+            left.unlink(missing_ok=True)
 
 
 def _restore(work: Path, to: Path) -> None:

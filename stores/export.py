@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from stores._core.manifest import MANIFEST, Manifest, ManifestPartition, encode_manifest, partition_file
 from stores._core.record import STAMP_BYTES, decode_stamp
-from stores._files import write_atomically
+from stores._files import make_folder, open_private, tighten, write_atomically
 from stores.errors import StoreCorruptedError, StoreError, StoreUnavailableError, UnknownStoreError
 from stores.folder import DataFolder
 from stores.rocks import RocksReader
@@ -78,7 +78,8 @@ def export_store(
         )
     target = _target(to, worker)
     try:
-        target.mkdir(parents=True, exist_ok=True)
+        make_folder(target)
+        tighten(target)
         # The manifest of a former export mustn't vouch for the files of this one.
         (target / MANIFEST).unlink(missing_ok=True)
         exported = [
@@ -134,7 +135,9 @@ def _write_rows(
     draft = file.with_name(file.name + ".tmp")
     keys = 0
     try:
-        with pq.ParquetWriter(draft, SCHEMA, compression="zstd") as writer:
+        # Made here: an old draft may be open to others, or a link to another file.
+        draft.unlink(missing_ok=True)
+        with open_private(draft, "xb") as target, pq.ParquetWriter(target, SCHEMA, compression="zstd") as writer:
             while chunk := list(islice(rows, ROW_GROUP_ROWS)):
                 writer.write_table(_table(path, partition, chunk))
                 keys += len(chunk)

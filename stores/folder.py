@@ -3,19 +3,26 @@
 worker.json                   app and format version
 worker.lock                   flock, and the pid of its holder
 stores/{store}/{partition}/   a RocksDB database
+
+Other users can't enter `stores`: its mode protects the databases in it, whose files RocksDB makes with modes of its
+own. The data folder itself may be one that the user named, and keeps its mode.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stores._files import remove_tree, write_atomically
+from stores._core.outside import MISSHAPEN
+from stores._core.printable import printable
+from stores._files import make_folder, remove_tree, tighten, write_atomically
 from stores.errors import (
     ForeignFolderError,
     StoreClosedError,
@@ -24,6 +31,8 @@ from stores.errors import (
     StoreLockedError,
     StoreUnavailableError,
 )
+
+logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 
@@ -59,7 +68,7 @@ class DataFolder:
         """
         path = Path(path).absolute()
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make_folder(path)
             lock = _take_lock(path)
         except OSError as error:
             raise StoreUnavailableError(
@@ -67,6 +76,7 @@ class DataFolder:
             ) from error
         try:
             _settle_owner(path, app)
+            _make_stores(path)
         except BaseException:
             os.close(lock)
             raise
@@ -95,14 +105,22 @@ class DataFolder:
         """Give the folder of a partition's database.
 
         Raises:
-            StoreError: the name or the number leads out of the data folder.
+            StoreError: the name, the number or a symbolic link leads out of the data folder. RocksDB deletes files in
+                its folder, and a damaged database is deleted as a whole.
         """
         if not _is_store_name(store) or partition < 0:
             raise StoreError(
                 f"store {store!r}, partition {partition} has no place in {self.path}: "
                 "names have letters, digits, '.', '_', '-' and '~', partitions start at 0"
             )
-        return self.path / _STORES / store / str(partition)
+        name = os.path.join(_STORES, store, str(partition))
+        path, real = self.path / name, os.path.realpath(self.path / name)
+        if real != os.path.join(os.path.realpath(self.path), name):
+            raise StoreError(
+                f"{path} is a symbolic link, or lies behind one, and leads to {real}: move the database to "
+                f"{self.path}, or delete the link; only the data folder as a whole may be a link"
+            )
+        return path
 
     def partitions_on_disk(self, store: str) -> list[int]:
         """Give the partitions of `store` that have a database here, in order."""
@@ -119,14 +137,11 @@ class DataFolder:
 
         Raises:
             StoreClosedError: the folder is closed, or only inspected.
-            StoreError: the name or the number leads out of the data folder.
+            StoreError: the name, the number or a symbolic link leads out of the data folder.
         """
         path = self.store_path(store, partition)
         if self._lock is None:
             raise StoreClosedError(self)
-        # A symbolic link may lead out where the name doesn't.
-        if path.is_symlink() or not path.resolve().is_relative_to(self.path.resolve()):
-            raise StoreError(f"{path} is a link that leads out to {path.resolve()}: delete it by hand")
         try:
             remove_tree(path)
         except OSError as error:
@@ -149,7 +164,7 @@ class _About:
 
 
 def _take_lock(path: Path) -> int:
-    lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -161,6 +176,30 @@ def _take_lock(path: Path) -> int:
     os.ftruncate(lock, 0)
     os.pwrite(lock, b"%d\n" % os.getpid(), 0)
     return lock
+
+
+def _make_stores(path: Path) -> None:
+    """Make the folder of the databases, closed to other users, and warn where that doesn't keep them out."""
+    stores = path / _STORES
+    try:
+        make_folder(stores)
+        tighten(stores)
+        above, found = path.stat(), stores.stat()
+    except OSError as error:
+        raise StoreUnavailableError(f"can't make {stores}: {error}") from error
+    is_shared = above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX
+    is_foreign = not {above.st_uid, found.st_uid} <= {os.geteuid(), 0}
+    if found.st_mode & stat.S_IRWXO or is_shared or is_foreign:
+        logger.warning(
+            "the data folder %s isn't protected from other users of this machine (%s of user %d; in it %s, %s of user "
+            "%d): they can read or replace the state. Give both to this worker's user, with mode 0700",
+            printable(str(path)),
+            stat.filemode(above.st_mode),
+            above.st_uid,
+            _STORES,
+            stat.filemode(found.st_mode),
+            found.st_uid,
+        )
 
 
 def _settle_owner(path: Path, app: str) -> None:
@@ -182,7 +221,7 @@ def _read_about(path: Path) -> _About | None:
         return None
     except OSError as error:
         raise StoreUnavailableError(f"can't read {path / _ABOUT}: {error}") from error
-    except (KeyError, TypeError, ValueError) as error:
+    except MISSHAPEN as error:
         raise ForeignFolderError(
             f"{path / _ABOUT} doesn't say which app the folder belongs to ({error!r}): choose "
             "another datadir, or delete the folder to have it restored from the changelogs"

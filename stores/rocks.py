@@ -46,7 +46,7 @@ from weakref import WeakSet
 from rocksdict import AccessType, IngestExternalFileOptions, Rdict, WriteBatch, WriteOptions
 
 from stores._core.record import Position, decode_position, encode_position
-from stores._files import remove_tree, replace_tree
+from stores._files import make_folder, remove_tree, replace_tree
 from stores.errors import (
     SeedError,
     StoreClosedError,
@@ -254,7 +254,7 @@ class RocksStore(_Database):
     @classmethod
     def _open(cls, path: Path, resources: RocksResources) -> RocksStore:
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make_folder(path)
         except OSError as error:
             raise StoreUnavailableError(f"can't make the database's folder {path}: {error}") from error
         store = cls(path, _open_database(path, resources.families()), resources)

@@ -125,7 +125,10 @@ def _link_or_copy(source: Path, target: Path) -> None:
         try:
             os.link(source, target)
         except OSError:
-            target.unlink(missing_ok=True)
+            pass
         else:
-            return
+            if not target.is_symlink():
+                return
+        # What a symbolic link leads to could be exchanged afterwards.
+        target.unlink(missing_ok=True)
     shutil.copyfile(source, target)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 import trustme
@@ -21,10 +23,21 @@ class Authority:
         self.file = folder / "ca.pem"
         self._ca.cert_pem.write_to_path(str(self.file))
 
-    def certificate(self, name: str, *, organization: str | None = None) -> tuple[Path, Path]:
+    def certificate(
+        self,
+        name: str,
+        *,
+        organization: str | None = None,
+        hosts: Sequence[str] = (HERE, "localhost"),
+        ends: datetime | None = None,
+    ) -> tuple[Path, Path]:
         """Give the files of a certificate for `CN=name`, a server here or a client, and of its key."""
         leaf = self._ca.issue_cert(
-            HERE, "localhost", common_name=name, organization_name=organization, organization_unit_name="Tests"
+            *hosts,
+            common_name=name,
+            organization_name=organization,
+            organization_unit_name="Tests",
+            not_after=ends,
         )
         certificate, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         certificate.write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))

@@ -25,10 +25,11 @@ import heapq
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from actors._core.origins import origin_of
 from actors._core.outside import MALFORMED
 
 MEMBER_DATA_VERSION = 1
@@ -54,7 +55,8 @@ class Member:
     `member_id` is the group's name for this process, `instance_id` the worker's own that outlives a restart
     (may be empty), `address` where the worker answers queries. `owned` are its tasks in `generation`, the
     last one that it took part in. `on_disk` has the sum of the changelog positions of its stores, by task.
-    `process` tells the processes of a static member apart, 0 for a dynamic one.
+    `process` tells the processes of a static member apart, 0 for a dynamic one. `trouble` says what of this couldn't be
+    understood; a member of which nothing could be isn't `is_known`.
     """
 
     member_id: str
@@ -66,6 +68,8 @@ class Member:
     lags: Mapping[Task, int] = field(default_factory=dict)
     follows: bool = False
     process: int = 0
+    trouble: str = ""
+    is_known: bool = True
 
 
 def assign(members: Sequence[Member], tasks: Collection[Task]) -> dict[str, tuple[Task, ...]]:
@@ -340,14 +344,22 @@ class _Flow:
         return None
 
 
-class _MemberData(msgspec.Struct, array_like=True, frozen=True):
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_CountOrNone = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
+"""With -1 for none: `UNKNOWN`, `NO_GENERATION`."""
+
+
+class _Version(msgspec.Struct, array_like=True, frozen=True):
     version: int
+
+
+class _MemberData(_Version, array_like=True, frozen=True):
     instance_id: str
     address: str
-    generation: int
+    generation: _CountOrNone
     actors: list[_ActorData]
     follows: bool = False
-    process: int = 0
+    process: _Count = 0
 
 
 class _ActorData(msgspec.Struct, array_like=True, frozen=True):
@@ -357,12 +369,15 @@ class _ActorData(msgspec.Struct, array_like=True, frozen=True):
     """
 
     actor: str
-    owned: list[int]
-    on_disk: list[int]
-    positions: list[int]
-    lags: list[int] = []
+    owned: list[_Count]
+    on_disk: list[_Count]
+    positions: list[_Count]
+    lags: list[_CountOrNone] = []
 
 
+MAX_MEMBER_BYTES = 512 * 1024
+"""What a member says: some 30,000 tasks. The group's record, one message, has to hold what all members say."""
+_VERSION_DECODER = msgspec.msgpack.Decoder(_Version)
 _MEMBER_DECODER = msgspec.msgpack.Decoder(_MemberData)
 
 
@@ -395,23 +410,33 @@ def encode_member_data(member: Member) -> bytes:
 
 
 def decode_member_data(member_id: str, raw: bytes | None) -> Member:
-    """Read what `encode_member_data` wrote.
+    """Read what `encode_member_data` wrote. Nothing that a member says of itself keeps the group from an assignment.
 
-    Data of another version, or none that can be read, makes a member that owned nothing and has nothing on
-    disk: one odd worker in a rolling upgrade must not keep the group from an assignment.
+    Data of a newer version makes a member that owned nothing and has nothing on disk, as in a rolling upgrade. Data
+    that can't be read makes one that isn't known: another program is in the group.
     """
+    raw = raw or b""
+    if len(raw) > MAX_MEMBER_BYTES:
+        return Member(member_id, trouble=f"it says {len(raw)} bytes of itself", is_known=False)
     try:
-        data = _MEMBER_DECODER.decode(raw or b"")
+        if _VERSION_DECODER.decode(raw).version > MEMBER_DATA_VERSION:
+            return Member(member_id)
+        data = _MEMBER_DECODER.decode(raw)
     except MALFORMED:
-        return Member(member_id)
-    if data.version != MEMBER_DATA_VERSION:
-        return Member(member_id)
+        data = None
+    if data is None or data.version != MEMBER_DATA_VERSION:
+        return Member(member_id, trouble="what it says of itself isn't what this package's workers say", is_known=False)
+    address, trouble = data.address, ""
+    try:
+        address = origin_of(address) if address else ""
+    except ValueError as error:
+        address, trouble = "", str(error)
     return Member(
         member_id,
         instance_id=data.instance_id,
-        address=data.address,
+        address=address,
         generation=data.generation,
-        owned=frozenset(Task(part.actor, partition) for part in data.actors for partition in part.owned),
+        owned=frozenset(Task(part.actor, partition) for part in data.actors for partition in set(part.owned)),
         on_disk={
             Task(part.actor, partition): position
             for part in data.actors
@@ -425,7 +450,15 @@ def decode_member_data(member_id: str, raw: bytes | None) -> Member:
         },
         follows=data.follows,
         process=data.process,
+        trouble=trouble,
     )
+
+
+def words_of(member: Member, host: str = "") -> str:
+    """Say for a person which member of the group can't be understood, and what follows from it."""
+    where = f" on host {host[:200]!a}" if host else ""
+    outcome = "other workers don't ask it" if member.is_known else "it gets no partitions"
+    return f"member {member.member_id[:200]!a} of the group{where}: {member.trouble}: {outcome}"
 
 
 def _partitions_by_actor(tasks: Iterable[Task]) -> dict[str, list[int]]:

@@ -36,15 +36,19 @@ class CommitMark:
 def parse_mark(metadata: str | None) -> CommitMark | None:
     """Read an offset's metadata; None when it isn't ours, as after an operator's reset."""
     parts = (metadata or "").split(";")
-    if len(parts) not in (3, 4) or not (parts[0].isdecimal() and parts[1].isdecimal()):
+    if len(parts) not in (3, 4) or not (_is_number(parts[0]) and _is_number(parts[1])):
         return None
     try:
         decode_finished(0, "".join(parts[3:]))
     except ValueError:
         return None
     nonce, _, now_ms = parts[2].partition(".")
-    known_ms = int(now_ms) if now_ms.isdecimal() and len(now_ms) <= _MAX_DIGITS else 0
+    known_ms = int(now_ms) if _is_number(now_ms) else 0
     return CommitMark(int(parts[0]), int(parts[1]), nonce, "".join(parts[3:]), known_ms)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
 @dataclass(frozen=True, slots=True)

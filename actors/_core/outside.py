@@ -1,9 +1,16 @@
-"""Bytes from outside: records, headers, answers, what members of the group say of themselves."""
+"""What reading bytes from outside raises: records, headers, answers, what members of the group say of themselves.
+
+`tests/core/test_outside.py` looks that nothing decodes such bytes without it.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
-MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that aren't what they should be: text that isn't UTF-8 and deep nesting have errors of
-their own."""
+from stores._core import outside as plain
+
+MALFORMED = (*plain.MALFORMED, msgspec.MsgspecError)
+"""What decoders raise for bytes that aren't what they should be, msgspec's among them."""
+
+MISSHAPEN = (*plain.MISSHAPEN, msgspec.MsgspecError)
+"""The same, and what looking into plain JSON of another shape raises."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -42,6 +42,16 @@ def merge_parts(parts: Iterable[Part[Row]], limit: int) -> Part[Row]:
         rows = rows[:limit]
         through = rows[-1][0]
     return Part(rows, through)
+
+
+def cut(part: Part[Row], max_bytes: int, size_of: Callable[[Row], int]) -> Part[Row]:
+    """Give a part up to the row before the one that exceeds `max_bytes`, and its first row in any case."""
+    size = 0
+    for number, (_, row) in enumerate(part.rows):
+        size += size_of(row)
+        if number and size > max_bytes:
+            return Part(part.rows[:number], part.rows[number - 1][0])
+    return part
 
 
 def resume_at(start: bytes | None, after: Place | None, partition: int) -> bytes | None:

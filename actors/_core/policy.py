@@ -23,7 +23,8 @@ class OnError:
         retries: how many more times the handler is called. A message that doesn't decode isn't tried again.
         first_wait: before the first retry; doubled for each further one.
         longest_wait: no wait is longer.
-        dead_letters: with "skip": what is passed over goes to the dead-letter topic too. What is parked always does.
+        dead_letters: with "skip": what is passed over goes to the dead-letter topic too. What is parked always does, if
+            it fits there.
         then: "stop" halts the partition in front of the message; "skip" logs it and goes on; "park" sends it to the
             dead-letter topic and keeps it with all later messages of its key, in order, until somebody retries or drops
             it, while other keys go on.

@@ -79,5 +79,5 @@ def decode_finished(next_offset: int, text: str) -> set[int]:
     Raises:
         ValueError: it isn't that.
     """
-    bits = int.from_bytes(base64.b64decode(text, validate=True), "little")
-    return {next_offset + number for number in range(bits.bit_length()) if bits >> number & 1}
+    raw = base64.b64decode(text, validate=True)
+    return {next_offset + 8 * place + bit for place, byte in enumerate(raw) for bit in range(8) if byte >> bit & 1}

@@ -14,8 +14,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
+from stores._core.printable import moment
 from stores._core.record import Position, decode_stamp
 
 
@@ -151,9 +151,8 @@ class LastKnown:
     at_ms: int
 
     def __str__(self) -> str:
-        when = datetime.fromtimestamp(self.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         where = "" if self.offset is None else f", last at offset {self.offset}"
-        return f"worker {self.worker} took it over in epoch {self.epoch} at {when}{where}"
+        return f"worker {self.worker} took it over in epoch {self.epoch} at {moment(self.at_ms)}{where}"
 
 
 class ResetPolicy(enum.Enum):

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from actors._faust.backfill import chunks
+from actors._faust.registry import carry_over
 from actors._kafka.control import ControlPlane, TopicInfo
 from actors._kafka.groups import member_count
 from actors._kafka.logs import KafkaLogs
@@ -57,6 +58,7 @@ async def adopt(setup: Setup, store: str, actor: str, source: str, report: Calla
         for partition in range(partitions):
             count += await _copy(setup, logs, actor, TopicPartition(source, partition), target)
             report(partition, count)
+        await carry_over(setup, topics, logs, store, source, target)
     return count
 
 

@@ -453,7 +453,7 @@ class App(FaustApp):
         own = self._state_store(name, topic, declared, options.publish) if isinstance(declared, type) else None
         threaded = in_threads(options.concurrency, f"actor {name}") if options.threads else None
         if isinstance(declared, type):
-            handler = handler_of(declared, own, threaded=threaded)
+            handler = handler_of(declared, own, threaded=threaded, stops=options.on_error.then == "stop")
         elif threaded is not None:
             handler = threaded(declared)
         else:

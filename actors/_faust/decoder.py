@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,9 @@ import msgspec
 from faust.models.base import Model
 from faust.utils.json import on_default
 
+from actors._core.outside import MALFORMED
+from actors._faust.codecs import CodecError
+from actors.errors import show_bytes
 from actors.runtime.context import Store
 
 
@@ -35,7 +39,7 @@ class Decoder:
         Raises:
             ValueError: the bytes aren't a key of the store.
         """
-        return json.dumps(as_json(self._handle.decode_key(raw)), ensure_ascii=False)
+        return _text(self._handle.decode_key, raw)
 
     def value_json(self, raw: bytes) -> str:
         """Give a value as JSON text.
@@ -43,7 +47,7 @@ class Decoder:
         Raises:
             ValueError: the bytes aren't a value of the store.
         """
-        return json.dumps(as_json(self._handle.decode_value(raw)), ensure_ascii=False)
+        return _text(self._handle.decode_value, raw)
 
 
 def as_json(value: Any) -> Any:
@@ -51,6 +55,14 @@ def as_json(value: Any) -> Any:
     if isinstance(value, bytes):
         return _bytes_json(value)
     return json.loads(msgspec.json.encode(value, enc_hook=_plain))
+
+
+def _text(decode: Callable[[bytes], Any], raw: bytes) -> str:
+    value = decode(raw)
+    try:
+        return json.dumps(as_json(value), ensure_ascii=False)
+    except MALFORMED as error:
+        raise CodecError(f"it can't be written as JSON: {error}: {show_bytes(raw)}") from error
 
 
 def _bytes_json(value: bytes) -> Any:

@@ -95,8 +95,10 @@ def check_name(kind: str, name: str) -> None:
     Raises:
         ConfigurationError: naming it.
     """
-    if not _NAME.fullmatch(name):
-        raise ConfigurationError(f"{kind} {name!r}: names have up to 100 letters, digits, dots, underscores and dashes")
+    if not _NAME.fullmatch(name) or name in (".", ".."):
+        raise ConfigurationError(
+            f"{kind} {name!r}: names have up to 100 letters, digits, dots, underscores and dashes, and more than dots"
+        )
 
 
 def check_disjoint(new: ActorDefinition, other: ActorDefinition) -> None:

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import faust
+from aiohttp.web import SockSite
 from click.core import ParameterSource
 from faust.app.base import BootStrategy
 from mode import Service
 
 from actors._core.partitioner import MURMUR2, Partitioner, partitioner_of
+from actors._faust.access.door import doors
 from actors._faust.access.files import AccessFiles
+from actors._faust.access.guard import guard_of
+from actors._faust.access.limits import HANDLER_ARGS
 from actors._faust.access.rest import protect_rest
 from actors._faust.access.tls import with_own_tls
 from actors._faust.arguments import say_unknown
@@ -23,10 +27,11 @@ from actors._faust.codecs import ActorSchema
 from actors._faust.dashboard.pages import mount as mount_dashboard
 from actors._faust.operations import mount_operations
 from actors._faust.options import split_options
-from actors._faust.queries.server import answer_quickly, mount
+from actors._faust.queries.server import mount
 from actors._faust.service import ActorService, refuse
 from actors._faust.topic import ActorChannel
 from actors.errors import ConfigurationError
+from stores._files import make_folder
 
 if TYPE_CHECKING:
     from actors._faust.definition import ActorDefinition
@@ -70,6 +75,9 @@ class FaustApp(faust.App):  # type: ignore[misc]
         self.views: list[View[Any, Any]] = []
         self.declared_topics: list[Any] = []
         self._actor_service: ActorService | None = None
+        web_options = dict(faust_options.get("web_application_options") or {})
+        web_options["handler_args"] = {**HANDLER_ARGS, **(web_options.get("handler_args") or {})}
+        faust_options["web_application_options"] = web_options
         super().__init__(id, **with_own_tls(self.actor_options, faust_options))
 
     def topic(self, *topics: str, **options: Any) -> Any:
@@ -219,10 +227,9 @@ class FaustApp(faust.App):  # type: ignore[misc]
     def on_webserver_init(self, web: Any) -> None:
         """Mount queries, dashboard, metrics and health; Faust may call this more than once."""
         super().on_webserver_init(web)
-        _name_the_port(self, web)
+        _listen(self, web)
         if self.actors and self.actor_options.queries:
             mount(self, web.web_app)
-            answer_quickly(web)
             if self.actor_options.dashboard:
                 mount_dashboard(self, web.web_app)
         if self.actors:
@@ -233,7 +240,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
         """Make the data folder, with those above it; Faust would end with a traceback if one is missing."""
         try:
             for folder in (self.conf.datadir, self.conf.appdir, self.conf.tabledir):
-                folder.mkdir(parents=True, exist_ok=True)
+                make_folder(folder)
         except OSError as error:
             refuse(self, ConfigurationError(f"datadir (-D) {self.conf.datadir} can't be made: {error}"))
 
@@ -247,20 +254,25 @@ class FaustApp(faust.App):  # type: ignore[misc]
         super().worker_init()
 
 
-def _name_the_port(app: FaustApp, web: Any) -> None:
-    """Have a web server that can't listen end the worker with one line."""
-    start = web.start_server
-    if getattr(start, "names_the_port", False):
+def _listen(app: FaustApp, web: Any) -> None:
+    """Have the web server count its connections, and end the worker with one line if it can't listen."""
+    start, conf = web.start_server, app.conf
+    if getattr(start, "is_ours", False):
         return
 
     async def start_server() -> None:
         try:
-            await start()
+            if conf.web_transport.scheme != "tcp":
+                await start()
+                return
+            await web._runner.setup()
+            for door in doors(str(conf.web_bind), conf.web_port, guard_of(app, web.web_app).connections):
+                await SockSite(web._runner, door, ssl_context=conf.web_ssl_context).start()
         except OSError as error:
             where = (
-                app.conf.web_transport
-                if app.conf.web_transport.scheme != "tcp"
-                else (f"web_bind={app.conf.web_bind!r}, web_port={app.conf.web_port}")
+                conf.web_transport
+                if conf.web_transport.scheme != "tcp"
+                else (f"web_bind={conf.web_bind!r}, web_port={conf.web_port}")
             )
             what = "another process listens there" if error.errno == errno.EADDRINUSE else str(error)
             refuse(
@@ -271,5 +283,5 @@ def _name_the_port(app: FaustApp, web: Any) -> None:
                 ),
             )
 
-    start_server.names_the_port = True  # type: ignore[attr-defined]
+    start_server.is_ours = True  # type: ignore[attr-defined]
     web.start_server = start_server

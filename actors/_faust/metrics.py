@@ -42,6 +42,7 @@ _COUNTERS: Iterable[tuple[str, str, Callable[[TaskStatus], Number]]] = (
     ("outputs", "Records that commits sent to other topics.", lambda task: task.outputs),
     ("changelog_records", "Records that commits wrote to changelogs.", lambda task: task.writes),
     ("misplaced_records", "Records found in another partition than their key's.", lambda task: task.misplaced),
+    ("refused_commands", "Admin commands that were ignored.", lambda task: task.refused_commands),
     ("takeovers", "How often the partition was taken over, a new epoch each time.", lambda task: task.takeovers),
     ("restored_records", "Changelog records that restores read.", lambda task: task.restored_records),
 )
@@ -96,7 +97,11 @@ def metrics_page(app: App) -> web.Application:
     """Give the part of the web server that shows the default registry."""
 
     async def scrape(request: web.Request) -> web.Response:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        try:
+            encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        except (TypeError, ValueError):
+            # It compares versions as they come.
+            encode, content_type = choose_encoder("")
         # The picture is of this moment and this thread; to write it down takes longer than the loop should be held.
         _prepared.set(status(app))
         body = await _in_own_thread(encode)(REGISTRY)

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from actors._faust import health, metrics
 from actors._faust.access import Level, protect
+from actors._faust.queries.memory import bound
 
 if TYPE_CHECKING:
     from actors._faust.app import App
@@ -18,5 +19,7 @@ def mount_operations(app: App, web_app: web.Application) -> None:
 
     Faust's own page at `/metrics`, if the app has set that up, shows the registry in which our metrics are as well.
     """
-    protect(app, web_app, metrics.PAGE, metrics.metrics_page(app))
+    page = metrics.metrics_page(app)
+    bound(web_app, page)
+    protect(app, web_app, metrics.PAGE, page)
     protect(app, web_app, health.PREFIX, health.health_pages(app), level=Level.OPEN)

@@ -73,6 +73,11 @@ class ActorOptions:
             A file that changes is read again, as are those of `web_certificate` and the settings behind it.
             Also `QUERY_TOKENS` and `ADMIN_TOKENS` (with commas), or `QUERY_TOKENS_FILE` and `ADMIN_TOKENS_FILE`, in the
             environment.
+        worker_secret: a secret that only the app's workers and commands know, by which they know each other: a text of
+            at least 32 characters, or a `Path` to a file with one a line, of which the first is used and all are taken.
+            Derived from the tokens when left out. Also `WORKER_SECRET` or `WORKER_SECRET_FILE` in the environment.
+        worker_hosts: hosts that the app's workers may be on, as `10.0.*` or `*.bank.internal`: whatever address a
+            member of the group announces, no other host is asked; any when left out.
         web_certificate, web_key: files with this worker's certificate and key, for HTTPS.
         web_client_ca: a file with the certificates of those who sign clients' certificates: each of these may read.
         web_ca: likewise for the servers of other workers; `web_client_ca` when left out.
@@ -111,6 +116,8 @@ class ActorOptions:
     queries_unprotected: bool = False
     query_tokens: Sequence[str] | Path | None = field(default=None, repr=False)
     admin_tokens: Sequence[str] | Path | None = field(default=None, repr=False)
+    worker_secret: str | Path | Sequence[str] | None = field(default=None, repr=False)
+    worker_hosts: Sequence[str] = ()
     web_certificate: Path | str | None = None
     web_key: Path | str | None = None
     web_client_ca: Path | str | None = None

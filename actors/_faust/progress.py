@@ -13,12 +13,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import IO
 
+from actors._core.logs import escaping
 from actors._faust.progress_bar import Bar, is_terminal, logs_elsewhere
 from actors.ports import TopicPartition
 from actors.runtime.waiting import Restoring, Scene, Watch, why_stalled
 from actors.runtime.worker import Worker
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 FIRST_LINE_S = 2.0
 """Who is faster says nothing."""

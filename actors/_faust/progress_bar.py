@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.text import Text
 
 from actors.runtime.waiting import Restoring
+from stores._core.printable import printable
 
 ROWS = 6
 """So many restores have a bar of their own; all others share one."""
@@ -67,7 +68,7 @@ class Bar:
             self.hide()
             return
         self._update(dict(_rows(restores)))
-        lines = Text("\n".join(waits), style="yellow", overflow="ellipsis", no_wrap=True)
+        lines = Text("\n".join(map(printable, waits)), style="yellow", overflow="ellipsis", no_wrap=True)
         content = Group(*([self._progress] if restores else []), *([lines] if waits else []))
         if self._live is None:
             self._begin()

@@ -1,19 +1,19 @@
 """What an app records of its stores, and what a worker compares with it before it touches a changelog.
 
 Each app has its records in its own leader registry. Two apps may come to the same changelog (app `shop` with store
-`eu-orders`, app `shop-eu` with store `orders`). So a worker first claims the changelogs that its app hasn't recorded
-yet, then looks whether the registry of another app claims one of them, and only then uses them: of two apps that start
-at the same time at least one sees the other. A claim counts as long as its topic exists: the records have the topic's
-id.
+`eu-orders`, app `shop-eu` with store `orders`). So a worker claims the changelogs that its app hasn't confirmed yet,
+then reads the registries of the other apps, and only then confirms and uses them. Nobody takes a claim back: from a
+worker's claim on, its app has a record of the changelog. Of two workers of different apps, the one that claimed later
+reads the other's record and is refused. A confirmed record counts as long as its topic exists.
 
-A process that dies between claim and confirmation leaves a claim without a topic's id. It counts, and the app's next
-start confirms it or takes it back.
+A worker reads the other registries before it claims as well, so that a worker that is refused usually leaves no claim.
+Only of apps that start for the first time in the same moment both may have one. Then both are refused until one of them
+is given another changelog.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -24,9 +24,11 @@ import msgspec
 
 from actors._core.claims import possible_owners, store_of
 from actors._core.keys import split_sized
+from actors._core.logs import escaping
 from actors._core.shapes import Shape, misfits
 from actors._faust.shapes import shape_of
 from actors._faust.versions import refusal
+from actors._kafka.connection import is_denied
 from actors._kafka.control import TopicInfo
 from actors._kafka.owners import KafkaOwners, StoreRecord, write_stores
 from actors._kafka.topics import Topics
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from actors._faust.definition import ActorDefinition
     from actors._faust.setup import Setup
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 KEPT_SHAPES = 20
 MAX_READERS = 8
@@ -65,6 +67,7 @@ class StoreRegistry:
         self._logs = logs
         self._owners = owners
         self._clock = clock
+        self._passed_over: set[str] = set()
         self._changelogs = {
             store.name: setup.changelog_topic(store.name)
             for definition in setup.app.actors.values()
@@ -72,7 +75,7 @@ class StoreRegistry:
         }
 
     async def claim(self) -> None:
-        """Check all that is recorded of the stores, and claim those that aren't recorded yet.
+        """Check all that is recorded of the stores, and claim those that aren't confirmed yet.
 
         Raises:
             ConfigurationError: another app uses a changelog; values have another shape than those that are kept; parked
@@ -84,6 +87,7 @@ class StoreRegistry:
         for store, record in known.items():
             if store in current and current[store] in (record.topic_id, record.last_id):
                 self._shapes(store, record)
+                self._warn_older(store, record)
         await self._check_stranded()
         claims = {
             store: _claimed(store, topic, self._clock.wall_ms(), known.get(store))
@@ -92,42 +96,68 @@ class StoreRegistry:
         }
         if not claims:
             return
-        await self._write(claims)
-        try:
-            await self._check_rivals(claims, current)
-        except ConfigurationError:
-            # A claim that stays counts until the app's next start: the refusal is what matters now.
-            with contextlib.suppress(BrokerUnavailableError):
-                await self._take_back(claims, known)
-            raise
+        await self._check_rivals(claims, current, is_claimed=False)
+        # What another worker of the app has written holds for this one: a claim must not replace its confirmed record.
+        now = await self._owners.stores()
+        missing = {
+            store: claim
+            for store, claim in claims.items()
+            if now.get(store) == known.get(store) and not _is_claimed(now.get(store), claim.changelog)
+        }
+        if missing:
+            await self._write(missing)
 
     async def confirm(self, changelogs: Mapping[str, TopicInfo]) -> None:
-        """Record the stores as they are now, with the ids of their topics."""
+        """Check that no other app has claimed a changelog, and record the stores with the ids of their topics.
+
+        Raises:
+            ConfigurationError: another app has; a topic or a claim was removed since; as in `claim`.
+        """
         known = await self._owners.stores()
-        records = {}
+        current = {store: str(changelogs[topic].topic_id) for store, topic in self._changelogs.items()}
+        claims = {}
         for store, topic in self._changelogs.items():
-            before, topic_id = known.get(store), str(changelogs[topic].topic_id)
-            value = self._app.value_types[store]
-            version, shapes, former = value.version, _newest(value.shape()), dict[int, list[Any]]()
-            if before is not None and before.changelog == topic and topic_id in (before.topic_id, before.last_id):
-                version, shapes, former = max(before.version, version), self._shapes(store, before), before.former
-                if version > before.version:
-                    former = {**former, before.version: before.shapes}
-            record = StoreRecord(
-                store=store,
-                changelog=topic,
-                at_ms=self._clock.wall_ms(),
-                topic_id=topic_id,
-                version=version,
-                shapes=shapes,
-                former=former,
-            )
-            if before is None or msgspec.structs.replace(before, at_ms=record.at_ms) != record:
-                records[store] = record
+            before = known.get(store)
+            if before is None or before.changelog != topic or before.topic_id not in ("", current[store]):
+                raise ConfigurationError(
+                    f"store {store}: topic {topic}, or the record of it in topic {self._setup.owners_topic}, was "
+                    "removed or replaced while this worker started: start the worker again"
+                )
+            if _is_claimed(before, topic):
+                claims[store] = before
+        if claims:
+            await self._check_rivals(claims, current, is_claimed=True)
+        records = {}
+        for store, before in known.items():
+            if store in current:
+                record = self._confirmed(before, current[store])
+                if msgspec.structs.replace(before, at_ms=record.at_ms) != record:
+                    records[store] = record
         if records:
             await self._write(records)
 
-    async def _write(self, records: Mapping[str, StoreRecord | None]) -> None:
+    def _confirmed(self, before: StoreRecord, topic_id: str) -> StoreRecord:
+        """Return the record of a store whose changelog has this id."""
+        value = self._app.value_types[before.store]
+        version, shapes, former = value.version, _newest(value.shape()), dict[int, list[Any]]()
+        if topic_id in (before.topic_id, before.last_id):
+            version, former, shapes = max(before.version, version), before.former, self._shapes(before.store, before)
+            if version > before.version:
+                former = {**former, before.version: before.shapes}
+            if version > value.version and value.type is not bytes:
+                # Before a write of any key, its value is looked at: it may be of the newer version.
+                self._app.stores[before.store].refuse_newer = refusal(value.version, f"store {before.store}")
+        return StoreRecord(
+            store=before.store,
+            changelog=before.changelog,
+            at_ms=self._clock.wall_ms(),
+            topic_id=topic_id,
+            version=version,
+            shapes=shapes,
+            former=former,
+        )
+
+    async def _write(self, records: Mapping[str, StoreRecord]) -> None:
         await write_stores(self._setup.connection, self._setup.owners_topic, records)
 
     # --- names -----------------------------------------------------------------------------------------------------
@@ -154,7 +184,10 @@ class StoreRegistry:
 
     # --- other apps ------------------------------------------------------------------------------------------------
 
-    async def _check_rivals(self, claims: Mapping[str, StoreRecord], current: Mapping[str, str]) -> None:
+    async def _check_rivals(
+        self, claims: Mapping[str, StoreRecord], current: Mapping[str, str], *, is_claimed: bool
+    ) -> None:
+        """Refuse the start if another app has one of these changelogs; `current` has the ids of their topics."""
         app = self._app.conf.id
         by_owner: dict[str, list[StoreRecord]] = {}
         for record in claims.values():
@@ -165,11 +198,11 @@ class StoreRegistry:
             try:
                 theirs, has_run = await registry.stores(), await registry.all()
             except BrokerUnavailableError as error:
-                _warn_unread(other, error)
+                self._pass_over(other, error)
                 continue
             for record in by_owner[other]:
                 self._check_rival(record, current.get(record.store), other, theirs)
-                if not theirs and has_run:
+                if not (is_claimed or theirs) and has_run:
                     await self._check_old_rival(record, record.store in current, other)
 
     def _check_rival(
@@ -177,8 +210,13 @@ class StoreRegistry:
     ) -> None:
         for record in theirs.values():
             if record.changelog == ours.changelog and record.topic_id in ("", topic_id):
-                since = "claimed it and hasn't finished its start" if not record.topic_id else "uses it"
-                raise self._shared(ours, other, record.store, since)
+                what = "uses it"
+                if not record.topic_id:
+                    what = (
+                        "claimed it and hasn't finished its start (if that app doesn't have the store any more, stop "
+                        f"its workers and delete topic {_registry_of(other)})"
+                    )
+                raise self._shared(ours, other, record.store, what)
 
     async def _check_old_rival(self, ours: StoreRecord, is_there: bool, other: str) -> None:
         """Look at an app whose release records no stores: only a topic that was there before us may be its."""
@@ -228,38 +266,51 @@ class StoreRegistry:
                 try:
                     found |= await self._topics.existing([_registry_of(other)])
                 except BrokerUnavailableError as error:
-                    _warn_unread(other, error)
+                    self._pass_over(other, error)
         return [other for other in names if _registry_of(other) in found]
 
-    async def _take_back(self, claims: Mapping[str, StoreRecord], before: Mapping[str, StoreRecord]) -> None:
-        """Take back what this start claimed, unless another worker of the app has claimed or confirmed it meanwhile.
-
-        A claim that was there before is of a process that was killed, and goes too: else two apps with such claims
-        would refuse each other for ever.
-        """
-        now = await self._owners.stores()
-        confirmed = {store: record for store, record in before.items() if record.topic_id}
-        back = {store: confirmed.get(store) for store, claim in claims.items() if now.get(store) == claim}
-        await self._write(back)
+    def _pass_over(self, app: str, error: BrokerUnavailableError) -> None:
+        """Warn once that a registry may not be read. One that can't be read for the moment ends the start."""
+        if not is_denied(error):
+            raise error
+        if app not in self._passed_over:
+            self._passed_over.add(app)
+            logger.warning(
+                "topic %s can't be looked at, so it isn't known whether an app %s uses a changelog of this app: %s. "
+                "Let this app's user describe and read the topic to have it checked",
+                _registry_of(app),
+                app,
+                error,
+            )
 
     # --- shapes ----------------------------------------------------------------------------------------------------
 
     def _shapes(self, store: str, record: StoreRecord) -> list[Shape]:
-        """Give the shapes that are to be recorded.
+        """Return the shapes that are to be recorded.
 
         Raises:
             ConfigurationError: values of the recorded shape would lose something, or can't be read.
         """
         value = self._app.value_types[store]
+        shape, kept = value.shape(), record.shapes
+        if record.version > value.version:
+            # A program that was rolled back, or one that was made from it.
+            kept = record.former.get(value.version, [])
+        elif record.version < value.version:
+            return _newest(shape) or kept
+        if shape is not None and kept and shape not in kept:
+            found = misfits(kept[-1], shape)
+            if found:
+                raise self._misfit(store, value.version, record, found)
+        if shape is None or shape in kept or record.version > value.version:
+            return record.shapes
+        return [*record.shapes, shape][-KEPT_SHAPES:]
+
+    def _warn_older(self, store: str, record: StoreRecord) -> None:
+        """Warn if a newer program than this one has written values."""
+        value = self._app.value_types[store]
         shape = value.shape()
         if record.version > value.version:
-            # Before a write of any key, its value is looked at: it may be of the newer version.
-            if value.type is not bytes:
-                self._app.stores[store].refuse_newer = refusal(value.version, f"store {store}")
-            # A program that was rolled back, or one that was made from it.
-            former = record.former.get(value.version, [])
-            if shape is not None and former and shape not in former and (found := misfits(former[-1], shape)):
-                raise self._misfit(store, value.version, record, found)
             logger.warning(
                 "store %s: a newer program has written values of version %d, this one knows up to %d: a partition "
                 "where it meets one is stopped",
@@ -267,23 +318,13 @@ class StoreRegistry:
                 record.version,
                 value.version,
             )
-            return record.shapes
-        if record.version < value.version or shape is None or not record.shapes:
-            return _newest(shape) or record.shapes
-        if shape in record.shapes:
-            if shape != record.shapes[-1]:
-                lost = "; ".join(misfits(record.shapes[-1], shape))
-                logger.warning(
-                    "store %s: a newer program has run on this state. Compared with it: %s. What this program writes "
-                    "doesn't have that",
-                    store,
-                    lost or "the type is narrower",
-                )
-            return record.shapes
-        found = misfits(record.shapes[-1], shape)
-        if found:
-            raise self._misfit(store, value.version, record, found)
-        return [*record.shapes, shape][-KEPT_SHAPES:]
+        elif shape is not None and record.version == value.version and shape in record.shapes[:-1]:
+            logger.warning(
+                "store %s: a newer program has run on this state. Compared with it: %s. What this program writes "
+                "doesn't have that",
+                store,
+                "; ".join(misfits(record.shapes[-1], shape)) or "the type is narrower",
+            )
 
     def _misfit(self, store: str, version: int, record: StoreRecord, found: list[str]) -> ConfigurationError:
         is_state = any(isinstance(one.declared, type) and one.name == store for one in self._app.actors.values())
@@ -376,11 +417,28 @@ _LEFT = (
 )
 
 
+async def carry_over(setup: Setup, topics: Topics, logs: Logs, store: str, source: str, target: str) -> None:
+    """Keep what is recorded of a store's values when `target`, with a copy of `source`, becomes its changelog."""
+    found = await topics.existing([setup.owners_topic, source, target])
+    if setup.owners_topic not in found:
+        return
+    held = (await KafkaOwners(setup.owners_topic, logs).stores()).get(store)
+    if held is None or held.changelog != source or str(found[source].topic_id) not in (held.topic_id, held.last_id):
+        return
+    # A claim, so that the next start looks whether another app uses the topic.
+    moved = msgspec.structs.replace(held, changelog=target, topic_id="", last_id=str(found[target].topic_id))
+    await write_stores(setup.connection, setup.owners_topic, {store: moved})
+
+
 def _claimed(store: str, topic: str, at_ms: int, before: StoreRecord | None) -> StoreRecord:
     """Return a claim, which keeps what is known of the topic."""
     if before is None or before.changelog != topic:
         return StoreRecord(store=store, changelog=topic, at_ms=at_ms)
     return msgspec.structs.replace(before, at_ms=at_ms, topic_id="", last_id=before.topic_id or before.last_id)
+
+
+def _is_claimed(record: StoreRecord | None, topic: str) -> bool:
+    return record is not None and record.changelog == topic and not record.topic_id
 
 
 def _is_confirmed(record: StoreRecord | None, topic: str, topic_id: str | None) -> bool:
@@ -397,13 +455,3 @@ def _registry_of(app: str) -> str:
 
 def _free_name(app: str, store: str) -> str:
     return f"{app}-{store}-of-{app}-changelog"
-
-
-def _warn_unread(app: str, error: Exception) -> None:
-    logger.warning(
-        "topic %s can't be looked at, so it isn't known whether an app %s uses a changelog of this app: %s. Let this "
-        "app's user describe and read the topic to have it checked",
-        _registry_of(app),
-        app,
-        error,
-    )

@@ -15,13 +15,14 @@ from faust.utils.terminal import SpinnerHandler
 from mode import Service
 from prometheus_client import REGISTRY
 
+from actors._core.logs import escaping
 from actors._faust.metrics import WorkerCollector
 from actors._faust.options import milliseconds
 from actors._faust.progress import Announcer, reminding
 from actors._faust.publishing import ensure_published
 from actors._faust.queries.service import QueryService
 from actors._faust.registry import StoreRegistry
-from actors._faust.setup import Setup
+from actors._faust.setup import Setup, warn_open_commands
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
 from actors._faust.views import View
 from actors._kafka.assignor import ActorAssignor
@@ -52,7 +53,10 @@ from stores.rocks_options import RocksResources
 if TYPE_CHECKING:
     from actors._faust.app import App
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
+for _fausts in ("faust.app.base", "faust.worker", "mode.services", "mode.worker"):
+    # They log the error that ends the worker, with all that led to it.
+    escaping(logging.getLogger(_fausts))
 
 STOP_S = 4.0
 """With what Faust itself needs, a worker is gone 5 s after SIGTERM, whatever its handlers and brokers do."""
@@ -187,6 +191,7 @@ class ActorService(Service):  # type: ignore[misc]
         await ensure_published(setup, topics, found)
         outputs = await setup.outputs(topics)
         specs = await setup.specs(found, changelogs, topics)
+        warn_open_commands(specs)
         resources = RocksResources(
             block_cache_bytes=self.app.actor_options.rocksdb_cache_bytes,
             write_buffer_bytes=self.app.actor_options.rocksdb_write_buffer_bytes,

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +16,11 @@ from faust.sensors import Monitor
 from faust.types import ProcessingGuarantee
 
 from actors._core.commit import Backoff, CommitPolicy
+from actors._core.logs import escaping
 from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.placement import PlacementRules
 from actors._core.takeover import LostChangelog, ResetPolicy, StartRules
+from actors._faust.access.secret import worker_keys
 from actors._faust.access.settings import check_access, own_address
 from actors._faust.access.tls import Hops
 from actors._faust.brokers import reached
@@ -36,6 +38,7 @@ from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import Identity, TaskLog
 from actors.runtime.answers import Answers
 from actors.runtime.asks import REPLY_CONFIG, REPLY_PARTITIONS
+from actors.runtime.commands import KEY_PURPOSE, CommandKey
 from actors.runtime.outputs import OutputTopic, Recipient
 from actors.runtime.publishing import Publication, PublishedStore
 from actors.runtime.restore import Changelog
@@ -46,13 +49,15 @@ if TYPE_CHECKING:
     from actors._faust.app import App
     from actors._faust.definition import ActorDefinition
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 BROKER_DEFAULT = -1
 STATE_SEED = "STATE_SEED"
 MISSING_OFFSET = "MISSING_OFFSET"
 LOST_CHANGELOG = "LOST_CHANGELOG"
 FETCH_BYTES = 1024 * 1024
+LONGEST_INSTANCE_ID_BYTES = 249
+"""What Kafka's own clients take."""
 
 
 class Setup:
@@ -135,6 +140,12 @@ class Setup:
         if self.app.conf.consumer_auto_offset_reset not in ("earliest", "latest"):
             raise ConfigurationError(
                 f"consumer_auto_offset_reset={self.app.conf.consumer_auto_offset_reset!r}: use 'earliest' or 'latest'"
+            )
+        instance_id = self.instance_id or ""
+        if not instance_id.isprintable() or len(instance_id.encode(errors="replace")) > LONGEST_INSTANCE_ID_BYTES:
+            raise ConfigurationError(
+                f"consumer_group_instance_id={instance_id!r}: it has up to {LONGEST_INSTANCE_ID_BYTES} bytes, and no "
+                "control characters"
             )
         if self.missing_offset not in (None, "earliest", "latest"):
             raise ConfigurationError(f"missing_offset={self.missing_offset!r}: use 'earliest' or 'latest'")
@@ -262,11 +273,16 @@ class Setup:
             answers=answers,
             partitioner=self.app.partitioner_for(definition.topic_name),
             misplaced=definition.misplaced if definition.places_by_key else None,
+            commands=self.command_key(definition.topic_name, inputs[definition.topic_name]),
             published={
                 store.name: self._publication(store) for store in definition.stores if isinstance(store, PublishedStore)
             },
         )
         return traced(spec, self.group) if self.is_tracing else spec
+
+    def command_key(self, topic: str, info: TopicInfo) -> CommandKey:
+        """Give what admin commands to an input are signed and checked with."""
+        return CommandKey(self.app.conf.id, topic, str(info.topic_id), lambda: worker_keys(self.app, KEY_PURPOSE))
 
     def _publication(self, store: PublishedStore[Any, Any]) -> Publication:
         if self._opened is None:
@@ -436,6 +452,18 @@ class _Found(dict[Any, OutputTopic]):
     def __missing__(self, topic: Any) -> OutputTopic:
         found = self[topic] = self._find(topic)
         return found
+
+
+def warn_open_commands(specs: Iterable[ActorSpec]) -> None:
+    """Say which actors obey commands of every producer of their input."""
+    commanded = [spec for spec in specs if spec.parked or spec.effects or spec.timers]
+    names = [spec.name for spec in commanded if not spec.commands.secrets()]
+    if names:
+        logger.warning(
+            "admin commands aren't signed, since neither worker_secret nor tokens are set: all who may write to the "
+            "input of %s may retry and drop what is parked there (docs/security.md)",
+            ", ".join(names),
+        )
 
 
 def inbox_of(definition: ActorDefinition) -> OutputTopic:

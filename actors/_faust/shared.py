@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import msgspec
 
+from actors._core.outside import MALFORMED
 from actors._core.partitioner import partition_for
-from actors._faust.codecs import resolve
+from actors._faust.codecs import CodecError, resolve
 from actors._faust.setup import changelog_topic
 from actors._faust.views import View
-from actors.errors import Rejected, UsageError
+from actors.errors import Rejected, UsageError, show_bytes
 from actors.runtime.actor import Actor, receive
 from actors.runtime.context import DEFAULT_ASK_TIMEOUT, is_handling
 from actors.runtime.views import ViewCodecs
@@ -40,6 +41,9 @@ class Entry(msgspec.Struct):
 
     version: int = 0
     value: msgspec.Raw = msgspec.Raw(_NULL)
+
+
+_ENTRIES = msgspec.json.Decoder(Entry)
 
 
 class Put(msgspec.Struct, tag="put"):
@@ -139,23 +143,21 @@ class SharedView(View[K, V]):
     @classmethod
     def of(cls, shared: Shared[K, V], folder: Path | None, in_memory: bool) -> Self:
         """Make one."""
-        app, entry = shared.app, msgspec.json.Decoder(Entry)
+        app = shared.app
         store = app.stores[shared.name]
         codecs = ViewCodecs(
             lambda key: store.encode_key(key),
             lambda raw: store.decode_key(raw),
-            lambda raw: shared.opened(entry.decode(raw)).value,
+            lambda raw: shared.opened(_entry(raw)).value,
         )
         view = cls._of(app, lambda: changelog_topic(app, shared.name), lambda: codecs, folder, in_memory)
-        view._shared, view._entry = shared, entry
+        view._shared = shared
         return view
-
-    _entry: msgspec.json.Decoder[Entry]
 
     def versioned(self, key: K) -> Versioned[V]:
         """Give the value of `key` with its version, 0 and None where it is absent."""
         raw = self._read(key)
-        return self._shared.opened(Entry() if raw is None else self._entry.decode(raw))
+        return self._shared.opened(Entry() if raw is None else _entry(raw))
 
     async def publish(
         self, key: K, value: V, *, version: int | None = None, timeout: timedelta = DEFAULT_ASK_TIMEOUT
@@ -205,7 +207,8 @@ def shared_of(app: App, name: str, *, key_type: Any, value_type: Any, partitions
     """Declare a shared map and its actor."""
     topic = app.topic(f"{app._default_options[0]}-{name}-writes", key_type=key_type)
     shared: Shared[Any, Any] = Shared(app, name, topic=topic, value_type=value_type, partitions=partitions)
-    app.actor(topic, name=name)(shared.actor)
+    # The handler is the library's: a partition that stopped in it would wait for a mend that no user can make.
+    app.actor(topic, name=name, on_error="skip")(shared.actor)
     return shared
 
 
@@ -256,27 +259,34 @@ class SharedOwner(Actor[Entry]):
     def _holds(self, expected: msgspec.Raw) -> bool:
         """Tell whether the value is the expected one, also if one of the two was written without a newer field."""
         held = self.state.value
-        if _canonical(expected) == _canonical(held):
-            return True
-        if _NULL in (bytes(expected), bytes(held)):
-            return False
         try:
+            if _canonical(expected) == _canonical(held):
+                return True
+            if _NULL in (bytes(expected), bytes(held)):
+                return False
             same = [type(self).encode(type(self).decode(bytes(one))) for one in (expected, held)]
-        except ValueError:
+            return _canonical(same[0]) == _canonical(same[1])
+        except MALFORMED:
             return False
-        return _canonical(same[0]) == _canonical(same[1])
 
     def _write(self, value: msgspec.Raw) -> Outcome:
         raw, where = bytes(value), f"{type(self).__name__}, key {self.key!r}"
         try:
             type(self).decode(raw)
-        except ValueError as error:
+        except MALFORMED as error:
             raise Rejected(f"{where}: the value isn't of the map's type: {error}") from error
         if raw == _NULL:
             raise Rejected(f"{where}: null is no value: remove the key instead")
         # By the offset, so that versions grow across a delete, after which the last one isn't known any more.
         self.state = Entry(max(self.state.version, self.ctx.offset) + 1, msgspec.Raw(raw))
         return Outcome(True, self.state)
+
+
+def _entry(raw: bytes) -> Entry:
+    try:
+        return _ENTRIES.decode(raw)
+    except MALFORMED as error:
+        raise CodecError(f"not an entry of a shared map: {error}: {show_bytes(raw)}") from error
 
 
 def _canonical(raw: msgspec.Raw | bytes) -> bytes:

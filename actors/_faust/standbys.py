@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from actors._core.assign import Task as TaskId
+from actors._core.logs import escaping
 from actors._faust.options import milliseconds
 from actors._faust.setup import Setup
 from actors._kafka.assignor import ActorAssignor
@@ -21,7 +22,7 @@ from actors.runtime.worker import Worker
 from stores._core.record import Position
 from stores.errors import StoreError
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 
 def make_standbys(

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 from faust.utils.json import on_default
 
+from actors._core.outside import MALFORMED
 from actors._faust.codecs import Codec, CodecError
 from actors.errors import ConfigurationError, NewerVersionError, show_bytes
 
@@ -93,7 +94,7 @@ def _too_new(raw: bytes, found: int, version: int, owner: str) -> NewerVersionEr
 def _upgraded(body: bytes, found: int, version: int, upgrades: Upgrades, owner: str) -> bytes:
     try:
         data = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+    except MALFORMED as error:
         raise CodecError(f"{owner}: not JSON of version {found}: {error}: {show_bytes(body)}") from error
     for number in range(found, version):
         try:
@@ -102,4 +103,9 @@ def _upgraded(body: bytes, found: int, version: int, upgrades: Upgrades, owner: 
             raise CodecError(
                 f"{owner}: the upgrade from version {number} raised {type(error).__name__}: {error}: {show_bytes(body)}"
             ) from error
-    return orjson.dumps(data, default=on_default, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z)
+    try:
+        return orjson.dumps(data, default=on_default, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z)
+    except TypeError as error:
+        raise CodecError(
+            f"{owner}: the upgrades from version {found} make no JSON: {error}: {show_bytes(body)}"
+        ) from error

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from faust.types.auth import to_credentials
 from faust.utils.urls import urllist
 
+from actors._core.logs import escaping
 from actors._faust.brokers import reached
 from actors._faust.codecs import resolve
 from actors._faust.options import milliseconds
@@ -32,7 +33,7 @@ from stores.rocks_options import RocksResources
 if TYPE_CHECKING:
     from actors._faust.app import App
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -20,19 +20,20 @@ from contextvars import Context
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition as KafkaPartition
 
+from actors._core.logs import escaping
 from actors._kafka.appends import MAX_REQUEST_BYTES, send_record
 from actors._kafka.connection import Connection, broker_errors, let_go
 from actors._kafka.control import ControlPlane
-from actors._kafka.records import RAW
+from actors._kafka.records import RAW, fetched
 from actors._kafka.topics import Topics
 from actors.errors import AskClosedError, BrokerUnavailableError, UnknownTopicError
 from actors.ports import Answer, Question, TopicPartition, Unreadable
 from actors.runtime.asks import REPLY_CONFIG, REPLY_PARTITIONS, Waiting, question_headers
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 POLL_S = 1.0
-RETRY_S = 0.2
+RETRY_S = 1.0
 
 
 class KafkaAsks:
@@ -204,12 +205,12 @@ class KafkaAsks:
         while True:
             try:
                 with broker_errors(f"reading answers from {source.topic}[{source.partition}]"):
-                    fetched = await consumer.getmany(source, timeout_ms=int(POLL_S * 1000))
+                    found = await fetched(consumer, source, timeout_s=POLL_S)
             except BrokerUnavailableError as error:
                 logger.warning("%s; it is tried again", error)
                 await asyncio.sleep(RETRY_S)
                 continue
-            for record in fetched.get(source, ()):
+            for record in found.get(source, ()):
                 if isinstance(record, Unreadable):
                     logger.error("%s[%d]: answers are lost: %s. %s", *source, record.reason, record.remedy)
                 else:

@@ -10,22 +10,27 @@ topic's tasks go to its subscribers only.
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
-from actors._core.assign import Member, decode_member_data, encode_member_data
+from actors._core.assign import Member, decode_member_data, encode_member_data, words_of
 from actors._core.assign import Task as TaskId
+from actors._core.logs import escaping
 from actors._core.placement import Copies, PlacementRules, decode_copies, encode_copies, place
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 PROTOCOL_VERSION = 0
+MAX_TOPICS = 10_000
+"""The leader asks the brokers for each topic that a member subscribes to."""
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 
 class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
@@ -33,7 +38,8 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
 
     `on_disk` gives the changelog positions that the worker's disk holds, by task; `lags` what these lack, where it is
     known, None for a member that can't follow changelogs; `actors` the actor of each topic; `rules` are what it goes
-    by as the leader; `generation` gives the group's generation as the member knows it, set by whoever joins.
+    by as the leader; `generation` gives the group's generation as the member knows it, and `joins` is called before it
+    joins; both are set by the consumer.
 
     Attributes:
         copies: what this member shall keep copies of.
@@ -65,11 +71,14 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         self.copies = Copies()
         self.unheard: frozenset[TaskId] = frozenset()
         self.generation: Callable[[], int] = lambda: -1
+        self.joins: Callable[[], None] = lambda: None
+        self._strangers: frozenset[str] = frozenset()
         self._owned: frozenset[TaskId] = frozenset()
         self._owned_generation = -1
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-        """Give what this member tells the leader."""
+        """Give what this member tells the leader; aiokafka asks for it before it joins."""
+        self.joins()
         member = Member(
             member_id="",
             instance_id=self._instance_id,
@@ -88,9 +97,11 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
         """Assign all partitions; runs on the group's leader."""
         decoded = {member_id: decode_member_data(member_id, data.user_data) for member_id, data in members.items()}
+        self._name_strangers(decoded.values())
+        known = {member_id: data for member_id, data in members.items() if decoded[member_id].is_known}
         owners: dict[TaskId, Member] = {}
         copies: dict[str, list[Copies]] = defaultdict(list)
-        for topics, subscribers in _by_subscribers(members).items():
+        for topics, subscribers in _by_subscribers(known).items():
             tasks = [
                 TaskId(self._task_name(topic), partition)
                 for topic in topics
@@ -109,6 +120,13 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
             for member_id, member in decoded.items()
         }
         return self._encode(members, owners, said)
+
+    def _name_strangers(self, members: Iterable[Member]) -> None:
+        """Write down who can't be understood, once for each as long as it is in the group."""
+        found = {member.member_id: words_of(member) for member in members if member.trouble}
+        for member_id in sorted(found.keys() - self._strangers):
+            logger.warning("%s", found[member_id])
+        self._strangers = frozenset(found)
 
     def _encode(
         self, members: Iterable[str], owners: Mapping[TaskId, Member], copies: Mapping[str, Copies]
@@ -142,6 +160,44 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         return self._actors.get(topic, topic)
 
 
+def readable(metadata: bytes) -> bytes:
+    """Give a member's metadata, or empty metadata in the place of what aiokafka or the assignment couldn't take.
+
+    aiokafka decodes what all members sent before it asks the assignor; an error there would end the leader, and then
+    the next one. What can't be decoded, or has names of topics that Kafka doesn't allow, becomes a member without
+    topics, which `assign` doesn't know.
+    """
+    try:
+        topics = ConsumerProtocolMemberMetadata.decode(metadata).subscription
+    except (ValueError, TypeError):
+        topics = None
+    if topics is not None and len(topics) <= MAX_TOPICS and all(topic and _TOPIC.fullmatch(topic) for topic in topics):
+        return metadata
+    return bytes(ConsumerProtocolMemberMetadata(PROTOCOL_VERSION, [], b"").encode())
+
+
+def readable_assignment(assignment: bytes, topics: Collection[str]) -> bytes:
+    """Give what the group's leader assigned, or nothing in the place of what no leader of ours assigns.
+
+    The leader may be another program: then this member waits for another leader without partitions.
+    """
+    try:
+        decoded = ConsumerProtocolMemberAssignment.decode(assignment)
+        given = decoded.partitions()
+    except (ValueError, TypeError):
+        trouble = "what it sent isn't an assignment"
+    else:
+        # Its topics may have been given partitions of which this member hasn't heard.
+        if all(topic in topics and partition >= 0 for topic, partition in given) and len(set(given)) == len(given):
+            return assignment
+        trouble = "it assigned partitions twice, or of topics that this worker didn't subscribe to"
+    logger.error(
+        "the leader of the group is another program: %s. This worker has no partitions now: find out what joined",
+        trouble,
+    )
+    return bytes(ConsumerProtocolMemberAssignment(PROTOCOL_VERSION, [], b"").encode())
+
+
 def _together(parts: Iterable[Copies]) -> Copies:
     parts = list(parts)
     return Copies(
@@ -155,7 +211,8 @@ def _by_subscribers(
     """Group topics that have the same subscribers: {topics: member ids}."""
     subscribers: dict[str, list[str]] = defaultdict(list)
     for member_id in sorted(members):
-        for topic in members[member_id].subscription:
+        # A member that is there twice would be given two shares, and lose one.
+        for topic in sorted(set(members[member_id].subscription)):
             subscribers[topic].append(member_id)
     groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for topic, member_ids in sorted(subscribers.items()):

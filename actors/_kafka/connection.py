@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
+from actors._core.logs import escaping
 from actors._kafka.outage import Outages
 from actors._kafka.records import RAW
 from actors.errors import BrokerUnavailableError
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 CLOSE_S = 2.0
 
@@ -68,6 +69,11 @@ def broker_errors(what: str) -> Iterator[None]:
         raise BrokerUnavailableError(f"{what}: the client gave the request up") from error
 
 
+def is_denied(error: BrokerUnavailableError) -> bool:
+    """Tell whether the brokers don't let this user look at the topic."""
+    return isinstance(error.__cause__, TopicAuthorizationFailedError)
+
+
 def committed_reader(connection: Connection, role: str, fetch_bytes: int) -> AIOKafkaConsumer:
     """Make a consumer without a group that reads what is committed, from where it is told to; it isn't started."""
     consumer = AIOKafkaConsumer(
@@ -92,3 +98,6 @@ async def let_go(client: AIOKafkaProducer | AIOKafkaConsumer) -> None:
             await client.stop()
     except (KafkaError, OSError, TimeoutError) as error:
         logger.info("a client was let go: %r", error)
+        if isinstance(client, AIOKafkaConsumer):
+            # A fetch that failed ends `stop` half-way.
+            await client._client.close()

@@ -23,13 +23,14 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from actors._kafka.assignor import ActorAssignor
+from actors._core.logs import escaping
+from actors._kafka.assignor import ActorAssignor, readable, readable_assignment
 from actors._kafka.connection import Connection, broker_errors
-from actors._kafka.records import RAW
+from actors._kafka.records import RAW, fetched
 from actors.errors import ActorsError, BrokerUnavailableError, ConfigurationError
 from actors.ports import Identity, TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 LEAVE_S = 1.0
 """How long leaving the group may take: a pending join would hold it for a rebalance timeout."""
@@ -124,6 +125,7 @@ class KafkaSource:
         )
         connection.outages.watch(consumer._client)
         assignor.generation = lambda: _generation(consumer)
+        assignor.joins = lambda: _check_members(consumer._coordinator)
         source = cls(consumer, assigned=assigned, revoked=revoked, room=room, lost=lost, failed=failed, counted=counted)
         source._fetch_bytes = settings.fetch_bytes
         try:
@@ -146,9 +148,8 @@ class KafkaSource:
         """Give records of the wanted partitions, after `timeout_s` at the latest, longer while a rebalance runs."""
         with _membership_errors():
             try:
-                batches: Mapping[KafkaPartition, Sequence[Any]] = await self._consumer.getmany(
-                    *(KafkaPartition(*source) for source in wanted), timeout_ms=int(timeout_s * 1000)
-                )
+                partitions = (KafkaPartition(*source) for source in wanted)
+                batches = await fetched(self._consumer, *partitions, timeout_s=timeout_s)
             except NoOffsetForPartitionError:
                 # A partition whose task hasn't sought yet: its takeover will.
                 return {}
@@ -283,6 +284,27 @@ def _membership_errors() -> Iterator[None]:
 def _generation(consumer: AIOKafkaConsumer) -> int:
     coordinator = consumer._coordinator
     return -1 if coordinator is None else int(coordinator.generation)
+
+
+def _check_members(coordinator: Any) -> None:
+    """Look at what other members of the group sent before aiokafka decodes it: an error there would end the worker.
+
+    That is what each member says of itself, which the leader gets, and what the leader answers; see `readable`.
+    """
+    perform, complete = coordinator._perform_assignment, coordinator._on_join_complete
+    if getattr(perform, "checks_members", False):
+        return
+
+    async def perform_checked(response: Any) -> Any:
+        response.members = [(*member[:-1], readable(member[-1])) for member in response.members]
+        return await perform(response)
+
+    async def complete_checked(generation: int, member_id: str, protocol: str, assignment: bytes) -> Any:
+        checked = readable_assignment(assignment, coordinator._subscription.topics)
+        return await complete(generation, member_id, protocol, checked)
+
+    perform_checked.checks_members = True  # type: ignore[attr-defined]
+    coordinator._perform_assignment, coordinator._on_join_complete = perform_checked, complete_checked
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]

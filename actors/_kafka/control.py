@@ -175,8 +175,10 @@ class ControlPlane:
                 raise await self._stale(f"{partition} has no leader")
             request = OffsetRequest(-1, _READ_UNCOMMITTED, [(partition.topic, [(partition.partition, timestamp)])])
             response = await self._client.send(leader, request)
-            for _, answers in response.topics:
-                for _, code, _, offset in answers:
+            for topic, answers in response.topics:
+                for number, code, _, offset in answers:
+                    if (topic, number) != partition:
+                        continue
                     if for_code(code) is not NoError:
                         raise await self._stale(f"{partition}: {for_code(code).__name__}")
                     return int(offset)

@@ -5,13 +5,27 @@ No topic of its own: the answer is as old as the last assignment, and there is n
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.protocol.admin import DescribeGroupsRequest
 
-from actors._core.assign import Task, decode_member_data
+from actors._core.assign import Member, Task, decode_member_data, words_of
 from actors._core.placement import Copies, decode_copies
+from actors._kafka.assignor import readable
 from actors._kafka.connection import broker_errors
 from actors._kafka.control import ControlPlane
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The group's workers: the addresses of those that have one, and which members can't be understood, for a person.
+
+    Empty in a rebalance.
+    """
+
+    addresses: list[str]
+    troubles: list[str]
 
 
 class KafkaCopies:
@@ -29,33 +43,43 @@ class KafkaCopies:
         """
         standbys: dict[Task, list[str]] = {}
         warm_ups: dict[Task, list[str]] = {}
-        for address, copies in await self._members():
+        for member, _, copies in await self._members():
+            if not member.address:
+                continue
             for tasks, found in ((copies.standbys, standbys), (copies.warm_ups, warm_ups)):
                 for task in sorted(tasks):
-                    found.setdefault(task, []).append(address)
+                    found.setdefault(task, []).append(member.address)
         return {task: standbys.get(task, []) + warm_ups.get(task, []) for task in standbys.keys() | warm_ups.keys()}
 
-    async def members(self) -> list[str]:
-        """Give the addresses of all workers of the group that have one; empty in a rebalance.
+    async def members(self) -> Members:
+        """Give who is in the group.
 
         Raises:
             BrokerUnavailableError: the coordinator doesn't answer.
         """
-        return [address for address, _ in await self._members()]
+        found = await self._members()
+        return Members(
+            [member.address for member, _, _ in found if member.address],
+            [words_of(member, host) for member, host, _ in found if member.trouble],
+        )
 
-    async def _members(self) -> list[tuple[str, Copies]]:
-        """Give address and copies of each member that has an address."""
+    async def _members(self) -> list[tuple[Member, str, Copies]]:
+        """Give what each member says of itself, its host, and its copies."""
         found = []
         with broker_errors(f"members of group {self._group}"):
             response = await self._control.ask_coordinator(DescribeGroupsRequest([self._group]))
             for group in response.groups:
                 self._control.check(group[0])
-                for member_id, _, _, metadata, assignment, *_ in group[5]:
-                    if not metadata or not assignment:
-                        continue
-                    said = ConsumerProtocolMemberMetadata.decode(metadata).user_data
-                    copies = decode_copies(ConsumerProtocolMemberAssignment.decode(assignment).user_data)
-                    address = decode_member_data(member_id, said).address
-                    if address:
-                        found.append((address, copies))
+                for member_id, _, host, metadata, assignment, *_ in group[5]:
+                    if metadata and assignment:
+                        said = ConsumerProtocolMemberMetadata.decode(readable(metadata)).user_data
+                        found.append((decode_member_data(member_id, said), host, _copies_of(assignment)))
         return found
+
+
+def _copies_of(assignment: bytes) -> Copies:
+    """Give a member's copies; none where the group's leader, another program, sent something else."""
+    try:
+        return decode_copies(ConsumerProtocolMemberAssignment.decode(assignment).user_data)
+    except (ValueError, TypeError):
+        return Copies()

@@ -10,14 +10,15 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
+from actors._core.logs import escaping
 from actors._core.takeover import LogBounds
 from actors._kafka.connection import Connection, broker_errors, committed_reader, let_go
 from actors._kafka.control import ControlPlane
-from actors._kafka.records import CHUNK_RECORDS, readable
+from actors._kafka.records import CHUNK_RECORDS, fetched, readable
 from actors.errors import BrokerUnavailableError, RestoreError
 from actors.ports import LogRecord, TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 POLL_S = 0.2
 REMIND_S = 10.0
@@ -71,7 +72,7 @@ async def _follow(
     while position < end:
         try:
             with broker_errors(f"reading {partition}"):
-                fetched = await consumer.getmany(source, timeout_ms=int(POLL_S * 1000), max_records=CHUNK_RECORDS)
+                found = await fetched(consumer, source, timeout_s=POLL_S, max_records=CHUNK_RECORDS)
                 reached = await consumer.position(source)
         except BrokerUnavailableError as error:
             if isinstance(error.__cause__, OffsetOutOfRangeError | NoOffsetForPartitionError):
@@ -80,7 +81,7 @@ async def _follow(
         now_s = loop.time()
         if reached > position:
             position, moved_s = reached, now_s
-            records = readable(partition, fetched.get(source, ()))
+            records = readable(partition, found.get(source, ()))
             if records and records[-1].offset >= end:
                 records = [record for record in records if record.offset < end]
             yield records, min(position, end)

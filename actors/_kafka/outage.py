@@ -17,7 +17,9 @@ from typing import Any
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 
-logger = logging.getLogger(__name__)
+from actors._core.logs import escaping
+
+logger = escaping(logging.getLogger(__name__))
 
 FIRST_RETRY_S = 0.05
 LAST_RETRY_S = 1.0
@@ -107,7 +109,7 @@ class _Quiet(logging.Filter):
         self._known.add(outages)
         for name in list(logging.root.manager.loggerDict):
             if name.startswith("aiokafka"):
-                logging.getLogger(name).addFilter(self)
+                escaping(logging.getLogger(name)).addFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Tell whether a message is to be seen."""

@@ -16,16 +16,24 @@ from typing import Any
 import msgspec
 from aiokafka import AIOKafkaProducer
 
+from actors._core.logs import escaping
 from actors._core.outside import MALFORMED
 from actors._kafka.connection import Connection, broker_errors, let_go
-from actors.errors import UnreadableLogError
+from actors.errors import UnreadableLogError, show_bytes
 from actors.ports import LogRecord, Logs, Output, OwnerRecord, TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 
 _STORE = b"store:"
 """Begins the key of a store's record. A task's key can't: names have no colon."""
+
+
+MAX_NUMBER = 2**53
+"""Above every epoch, offset and time there is, and below what the formats of stamps and times hold."""
+MAX_NAMED = 100
+"""How many records that can't be read are named."""
+MAX_WORDS = 100
 
 
 class StoreRecord(msgspec.Struct, kw_only=True):
@@ -49,8 +57,11 @@ class StoreRecord(msgspec.Struct, kw_only=True):
 
 def encode_owner(topic: str, record: OwnerRecord) -> Output:
     """Give the registry's record as an output."""
-    key = f"{record.actor}/{record.partition}".encode()
-    return Output(topic, 0, key, msgspec.json.encode(asdict(record)), [], None)
+    return Output(topic, 0, _owner_key(record), msgspec.json.encode(asdict(record)), [], None)
+
+
+def _owner_key(record: OwnerRecord) -> bytes:
+    return f"{record.actor}/{record.partition}".encode()
 
 
 class KafkaOwners:
@@ -62,10 +73,21 @@ class KafkaOwners:
         self._source = TopicPartition(topic, 0)
         self._records: dict[bytes, OwnerRecord] = {}
         self._stores: dict[bytes, StoreRecord] = {}
+        self._malformed: dict[bytes, int] = {}
         self._next_offset = 0
         self._lock = asyncio.Lock()
         self._asked = 0
         self._covered = 0
+
+    @property
+    def trouble(self) -> str:
+        """Which records of the registry can't be read, for people; "" if all can."""
+        if not self._malformed:
+            return ""
+        key, offset = next(iter(self._malformed.items()))
+        more = f", and {len(self._malformed) - 1} more" if len(self._malformed) > 1 else ""
+        where = f"{self._source} offset {offset}, key {show_bytes(key)}"
+        return f"{where}: this isn't a record of the registry, and is skipped{more}"
 
     async def latest(self, actor: str, partition: int) -> OwnerRecord | None:
         """Give the newest committed record of a task."""
@@ -83,18 +105,30 @@ class KafkaOwners:
         return {record.store: record for record in self._stores.values()}
 
     def _take(self, record: LogRecord) -> None:
-        if record.key is None:
+        key = record.key
+        if key is None:
             return
+        self._malformed.pop(key, None)
         if record.value is None:
-            self._stores.pop(record.key, None)
+            self._stores.pop(key, None)
+            self._records.pop(key, None)
             return
         try:
-            if record.key.startswith(_STORE):
-                self._stores[record.key] = msgspec.json.decode(record.value, type=StoreRecord)
-                return
-            self._records[record.key] = msgspec.json.decode(record.value, type=OwnerRecord)
+            if key.startswith(_STORE):
+                self._stores[key] = _decode_store(key, record.value)
+            else:
+                self._records[key] = _decode_owner(key, record.value)
         except MALFORMED as error:
-            logger.warning("%s offset %d isn't a record of the registry: %s", self._source, record.offset, error)
+            # What stood there before stays: the record says nothing.
+            if len(self._malformed) < MAX_NAMED:
+                self._malformed[key] = record.offset
+                logger.warning(
+                    "%s offset %d isn't a record of the registry, and is skipped; its key is %s: %s",
+                    self._source,
+                    record.offset,
+                    show_bytes(key),
+                    error,
+                )
 
     async def refresh(self) -> None:
         """Read to the end as it is now. Tasks that ask at the same time share one read."""
@@ -122,8 +156,27 @@ class KafkaOwners:
             self._next_offset = error.next_offset
 
 
-async def write_stores(connection: Connection, topic: str, records: Mapping[str, StoreRecord | None]) -> None:
-    """Write the records of stores into the registry, by name; None removes one. Returns when the brokers have them.
+def _decode_owner(key: bytes, raw: bytes) -> OwnerRecord:
+    record = msgspec.json.decode(raw, type=OwnerRecord)
+    if key != _owner_key(record):
+        raise ValueError(f"it is of partition {record.partition} of actor {record.actor[:MAX_WORDS]!r}")
+    numbers = (record.partition, record.epoch, record.at_ms, record.input_offset or 0)
+    if not all(0 <= number <= MAX_NUMBER for number in numbers):
+        raise ValueError(f"a number in it isn't one from 0 to {MAX_NUMBER}")
+    return record
+
+
+def _decode_store(key: bytes, raw: bytes) -> StoreRecord:
+    record = msgspec.json.decode(raw, type=StoreRecord)
+    if key != _STORE + record.store.encode():
+        raise ValueError(f"it is of store {record.store[:MAX_WORDS]!r}")
+    if not all(0 <= number <= MAX_NUMBER for number in (record.at_ms, record.version)):
+        raise ValueError(f"a number in it isn't one from 0 to {MAX_NUMBER}")
+    return record
+
+
+async def write_stores(connection: Connection, topic: str, records: Mapping[str, StoreRecord]) -> None:
+    """Write the records of stores into the registry, by name. Returns when the brokers have them.
 
     Raises:
         BrokerUnavailableError: they may not have.
@@ -133,7 +186,6 @@ async def write_stores(connection: Connection, topic: str, records: Mapping[str,
         with broker_errors(f"writing stores into {topic}"):
             await producer.start()
             for store, record in records.items():
-                value = None if record is None else msgspec.json.encode(record)
-                await producer.send_and_wait(topic, value, _STORE + store.encode(), partition=0)
+                await producer.send_and_wait(topic, msgspec.json.encode(record), _STORE + store.encode(), partition=0)
     finally:
         await let_go(producer)

@@ -51,6 +51,7 @@ from aiokafka.protocol.transaction import (
 from aiokafka.structs import OffsetAndMetadata
 from aiokafka.structs import TopicPartition as KafkaPartition
 
+from actors._core.logs import escaping
 from actors._kafka.batches import (
     MAX_BATCH_BYTES,
     UnpackableError,
@@ -64,7 +65,7 @@ from actors._kafka.protocol import InvalidRecordError
 from actors.errors import CommitRefusedError, FencedError, OutcomeUnknownError
 from actors.ports import NO_OFFSET, CommitBatch, CommitReceipt, Identity
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 QUICK_BACKOFF_S = 0.002
 SLOW_BACKOFF_S = 0.1

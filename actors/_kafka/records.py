@@ -12,18 +12,24 @@ A record or batch that can't be read raises in aiokafka, out of the fetch of all
 
 from __future__ import annotations
 
+import gzip
+import io
 import math
 import struct
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+from aiokafka import AIOKafkaConsumer
 from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException, UnsupportedCodecError
-from aiokafka.record.default_records import _DefaultRecordBatchPy, _DefaultRecordPy
+from aiokafka.record import default_records
+from aiokafka.record.default_records import DefaultRecordBatch, _DefaultRecordBatchPy, _DefaultRecordPy
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import decode_varint
+from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors.errors import UnreadableLogError
 from actors.ports import LogRecord, TopicPartition, Unreadable
@@ -32,6 +38,8 @@ CHUNK_RECORDS = 1_000
 """So many stay in a core's cache between being parsed and being used."""
 FETCHES = 3
 """How often a damaged batch is fetched before it counts as damaged in the log, not on the way."""
+UNPACKED_BYTES = 128 * 1024 * 1024
+"""What a batch in gzip may unpack to: a producer can send 1 MB that unpacks to 1 GB."""
 CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 _FRAME = struct.Struct(">qi")
 _DELTA_AND_COUNT = struct.Struct(">i30xi")
@@ -42,6 +50,22 @@ _HEADER_BYTES = 61
 def RAW(_: Any) -> Any:  # noqa: N802  a marker; it has to be callable to pass for a deserializer
     """Mark a consumer; never called."""
     raise AssertionError("records are handed out as they are")
+
+
+async def fetched(
+    consumer: AIOKafkaConsumer, *partitions: KafkaPartition, timeout_s: float, max_records: int | None = None
+) -> Mapping[KafkaPartition, Sequence[Any]]:
+    """Give what `getmany` gives, and raise what ended the consumer's fetches, which it would wait for in vain.
+
+    Raises:
+        KafkaError: a fetch failed, or a broker's answer made no sense, as one of a partition that wasn't asked for.
+    """
+    found: Mapping[KafkaPartition, Sequence[Any]] = await consumer.getmany(
+        *partitions, timeout_ms=int(timeout_s * 1000), max_records=max_records
+    )
+    if not found and (ended := consumer._fetcher.error_future).done() and not ended.cancelled():
+        ended.result()
+    return found
 
 
 class _Chunk:
@@ -189,14 +213,15 @@ class _Batches:
         """Give the first and the last offset of a damaged batch, as far as that can be told: never too many."""
         raw, following = self._fetched.raw(number)
         first = self._begin if self._last is None else max(self._begin, self._last.next_offset)
+        if len(raw) < _HEADER_BYTES:
+            return first, first
+        base, _ = _FRAME.unpack_from(raw)
+        delta, count = _DELTA_AND_COUNT.unpack_from(raw, _DELTA_PLACE)
+        is_likely = base <= first <= base + delta and delta + 1 >= count
+        # Its header may be what is damaged, or its length, which leads to what is taken for the next one.
         if following is not None and following > first:
-            return first, following - 1
-        if following is None and len(raw) >= _HEADER_BYTES:
-            base, _ = _FRAME.unpack_from(raw)
-            delta, count = _DELTA_AND_COUNT.unpack_from(raw, _DELTA_PLACE)
-            if delta + 1 == count and base <= first <= base + delta:
-                return first, base + delta
-        return first, first
+            return first, min(following - 1, base + delta) if is_likely else following - 1
+        return first, base + delta if is_likely and delta + 1 == count else first
 
 
 def _salvaged(raw: bytes, end: int) -> Flawed:
@@ -350,6 +375,17 @@ class _FetchResult(fetcher.FetchResult):  # type: ignore[misc]
         return bool(state.damaged[1] < FETCHES)
 
 
+def _gunzip(payload: bytes) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(payload)) as file:
+        content = file.read(UNPACKED_BYTES + 1)
+    if len(content) > UNPACKED_BYTES:
+        raise CorruptRecordException(f"a batch of {len(payload)} bytes unpacks to more than {UNPACKED_BYTES}")
+    return content
+
+
+# The compiled parser has names of its own, unless aiokafka runs without it.
+for _module in (default_records, sys.modules[DefaultRecordBatch.__module__]):
+    vars(_module)["gzip_decode"] = _gunzip
 fetcher.MemoryRecords = _Fetched
 fetcher.PartitionRecords = _PartitionRecords
 fetcher.FetchResult = _FetchResult

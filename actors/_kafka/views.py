@@ -12,7 +12,7 @@ from actors._core.takeover import LogBounds
 from actors._kafka.connection import Connection, broker_errors, committed_reader, let_go
 from actors._kafka.control import ControlPlane
 from actors._kafka.logs import KafkaLogs
-from actors._kafka.records import CHUNK_RECORDS, readable
+from actors._kafka.records import CHUNK_RECORDS, fetched, readable
 from actors._kafka.topics import Topics
 from actors.errors import BrokerUnavailableError, RestoreError
 from actors.ports import LogRecord, TopicFacts, TopicPartition
@@ -110,15 +110,15 @@ class KafkaFollowing:
         """See `actors.ports.Following.poll`."""
         try:
             with broker_errors("following a topic"):
-                fetched = await self._consumer.getmany(timeout_ms=int(timeout_s * 1000), max_records=CHUNK_RECORDS)
-                return await self._advanced(fetched)
+                found = await fetched(self._consumer, timeout_s=timeout_s, max_records=CHUNK_RECORDS)
+                return await self._advanced(found)
         except BrokerUnavailableError as error:
             if isinstance(error.__cause__, OffsetOutOfRangeError | NoOffsetForPartitionError):
                 raise RestoreError(f"the log doesn't have what would be read next any more: {error}") from error
             raise
 
     async def _advanced(
-        self, fetched: Mapping[KafkaPartition, Sequence[LogRecord]]
+        self, records: Mapping[KafkaPartition, Sequence[LogRecord]]
     ) -> dict[TopicPartition, tuple[Sequence[LogRecord], int]]:
         """Give what came, and the partitions that went past markers or records of aborted transactions."""
         found = {}
@@ -126,7 +126,7 @@ class KafkaFollowing:
             reached = await self._consumer.position(KafkaPartition(*source))
             if reached > before:
                 self._positions[source] = reached
-                found[source] = (readable(source, fetched.get(KafkaPartition(*source), ())), reached)
+                found[source] = (readable(source, records.get(KafkaPartition(*source), ())), reached)
         return found
 
     async def close(self) -> None:

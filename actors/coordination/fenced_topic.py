@@ -40,6 +40,7 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
+from actors._core.logs import escaping
 from actors._core.partitioner import partition_for
 from actors._kafka.appends import KafkaAppends, make_topic
 from actors._kafka.connection import Connection
@@ -56,7 +57,7 @@ from actors.errors import (
 )
 from actors.ports import Following, LogRecord, TopicFacts, TopicLogs, TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 PARTITIONS = 8
 APPEND_S = 30.0

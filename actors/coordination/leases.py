@@ -16,11 +16,12 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
+from actors._core.logs import escaping
 from actors.coordination import messages as m
 from actors.coordination.errors import CoordinationError, CoordinationTimeoutError, LeaseLostError, error_of
 from actors.coordination.transport import Transport
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 RELEASE_S = 10.0
 DRIFT = 0.01

@@ -163,7 +163,7 @@ class Inside:
             raise CoordinationError(str(error), "closed") from error
         except AskError as error:
             raise CoordinationError(str(error)) from error
-        return m.decode_reply(raw)
+        return _reply(f"{type(request).__name__} {name!r}", raw)
 
     async def undo(self, name: str, request: m.AnyRequest, timeout_s: float) -> m.Reply:
         """See `Transport.undo`: through the process's connection, which outlives the message."""
@@ -194,6 +194,10 @@ def _opened(what: str, answer: Answer) -> m.Reply:
     raw = answer.value or b""
     if answer.status != OK:
         raise CoordinationError(f"{what}: the service failed: {raw.decode(errors='replace')}")
+    return _reply(what, raw)
+
+
+def _reply(what: str, raw: bytes) -> m.Reply:
     try:
         return m.decode_reply(raw)
     except MALFORMED as error:

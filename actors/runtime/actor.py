@@ -63,7 +63,7 @@ class Actor(Generic[S]):
         ctx: the message's `Context`.
         state_type: the type in the brackets.
         state_version: the version of `state_type`; raise it together with a change that old values don't fit.
-        state_ttl: how long a state is there after it was last written; for ever by default.
+        state_ttl: how long a state is there after it was last changed or set; for ever by default.
         state_upgrades: by version, the function that turns a state of it, as plain JSON data, into one of the next.
         receivers: by type of message, its handler.
         type_names: by type of message, its name in the header `fa-type`.
@@ -115,6 +115,7 @@ class Actor(Generic[S]):
         self._store = store
         self._state: Any = _UNREAD
         self._raw: bytes | None = None
+        self._is_set = False
 
     @property
     def key(self) -> Any:
@@ -137,7 +138,7 @@ class Actor(Generic[S]):
     def state(self, state: S) -> None:
         if self._state is _UNREAD:
             self._raw = self._stateful().replaced_own(self.ctx)
-        self._state = state
+        self._state, self._is_set = state, True
 
     def initial_state(self) -> S:
         """Give the state of a key that has none; `state_type()` unless it is overridden.
@@ -162,7 +163,7 @@ class Actor(Generic[S]):
         if self._state is _UNREAD:
             self._stateful().replaced_own(self.ctx)
         self._stateful().delete_own(self.ctx)
-        self._state, self._raw = _UNREAD, None
+        self._state, self._raw, self._is_set = _UNREAD, None, False
 
     def show_expired(self, state: S) -> None:
         """Show a state that isn't kept any more; it is kept anew if it is changed."""
@@ -189,9 +190,10 @@ class Actor(Generic[S]):
             return
         store = self._stateful()
         raw = store.encode_value(self._state)
-        if raw != self._raw:
+        # Setting an equal state is a write as well where that makes it live longer.
+        if raw != self._raw or (self._is_set and store.ttl_ms is not None):
             store.write_own(self.ctx, raw)
-            self._raw = raw
+        self._raw, self._is_set = raw, False
 
     def _stateful(self) -> Store[Any, Any]:
         if self._store is None:
@@ -204,6 +206,7 @@ def handler_of(
     store: Store[Any, Any] | None,
     *,
     threaded: Callable[[Callable[..., Any]], Callable[..., Awaitable[Any]]] | None = None,
+    stops: bool = True,
 ) -> Callable[[Context, Any], Awaitable[Any]]:
     """Give the function that handles a message of any of the class's types, already decoded.
 
@@ -211,6 +214,7 @@ def handler_of(
         cls: the class.
         store: of its states.
         threaded: makes a method that isn't async one that runs in a thread.
+        stops: whether an error stops the partition, also one of an `on_expire` that is called ahead of a message.
     """
     receivers = {
         type_: method if threaded is None or inspect.iscoroutinefunction(method) else threaded(method)
@@ -220,7 +224,7 @@ def handler_of(
     async def handle(ctx: Context, message: Any) -> Any:
         if store is not None and store.on_expire is not None:
             # The message came before the round that removes: what it writes would take the expired state's place.
-            await remove_own(ctx, store)
+            await remove_own(ctx, store, stops=stops)
         method = receivers.get(type(message))
         if method is None:
             method = _inherited(cls, receivers, message)

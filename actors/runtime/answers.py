@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from actors._core.logs import escaping
 from actors.errors import ConfigurationError, Rejected, UndecodableRecordError, UsageError, show_bytes
 from actors.ports import InputRecord, Output, TopicPartition
 from actors.runtime.asks import ASK, ASK_ID, DEADLINE, FAILED, OK, REJECTED, REPLY_TO, STATUS
@@ -20,7 +21,7 @@ from actors.runtime.entries import newer_entry
 from actors.runtime.outputs import ORIGIN_HEADER, RECORD_OVERHEAD_BYTES
 from actors.runtime.turns import Moment
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 _STATUS_OF = {b"o": OK, b"n": OK, b"r": REJECTED, b"f": FAILED}
 _NONE, _FAILED, _PENDING = b"n", b"f", b"p"

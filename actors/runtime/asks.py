@@ -35,6 +35,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from actors._core.logs import escaping
+from actors._core.outside import MISSHAPEN
 from actors.errors import (
     AskCycleError,
     AskFailedError,
@@ -51,7 +53,7 @@ from actors.runtime.context import Context, TaskState
 from actors.runtime.ids import digest_of, id_of
 from actors.runtime.outputs import RECORD_OVERHEAD_BYTES, OutputTopic, Recipient
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 ASK, REPLY_TO, CHAIN, DEADLINE, STATUS = "fa-ask", "fa-reply-to", "fa-chain", "fa-deadline", "fa-status"
 ASK_ID = "fa-ask-id"
@@ -255,7 +257,7 @@ def _chain_in(ctx: Context) -> list[Link]:
     if raw is None:
         return []
     if len(raw) <= MAX_CHAIN_BYTES:
-        with contextlib.suppress(ValueError, TypeError, RecursionError):
+        with contextlib.suppress(*MISSHAPEN):
             return [(str(actor), int(partition), str(key)) for actor, partition, key in json.loads(raw)]
     logger.warning("%s offset %d: the header %s is not ours: %s", ctx.topic, ctx.offset, CHAIN, show_bytes(raw))
     return []

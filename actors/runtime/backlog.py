@@ -14,9 +14,10 @@ import logging
 import math
 from collections.abc import Callable, Iterable
 
+from actors._core.logs import escaping
 from actors.ports import Clock, InputRecord, TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 PATIENCE_S = 60.0
 """So long timers wait for input that doesn't come, as behind a transaction that stays open."""

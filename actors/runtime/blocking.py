@@ -15,7 +15,9 @@ import time
 from pathlib import Path
 from types import FrameType
 
-logger = logging.getLogger(__name__)
+from actors._core.logs import escaping
+
+logger = escaping(logging.getLogger(__name__))
 
 TICK_S = 0.25
 _PACKAGE = str(Path(__file__).resolve().parents[1])

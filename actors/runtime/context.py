@@ -163,7 +163,7 @@ class Context:
         pairs = _NO_HEADERS
         if headers:
             pairs = checked_headers(headers, self._record.headers)
-            size += sum(len(name) + len(data) for name, data in pairs)
+            size += sum(len(name) + len(data or b"") for name, data in pairs)
         if size + OVERHEAD_BYTES > target.max_record_bytes:
             raise too_large(target.name, raw_key, size, target.max_record_bytes)
         if partition is not None or timestamp_ms is not None or raw_key is None:
@@ -445,7 +445,11 @@ class Store(Subscripts[K, V], Generic[K, V]):
             self._check_placement(raw_key, state)
         held = overlay.get(raw_key)
         if held is not None:
-            return self._decoded(held, state)
+            try:
+                found: V = self.decode_value(held)
+            except NewerVersionError:
+                return self._decoded(held, state)
+            return found
         ttl_ms = self.ttl_ms if ttl is None else checked_ttl_ms(self, ttl)
         self._write(overlay, state, raw_key, self.encode_value(value), ttl_ms)
         return None
@@ -568,4 +572,6 @@ class Store(Subscripts[K, V], Generic[K, V]):
         limit = state.max_record_bytes[self.name]
         if len(raw_key) + len(raw_value) + OVERHEAD_BYTES > limit:
             raise too_large(f"changelog of store {self.name}", raw_key, len(raw_key) + len(raw_value), limit)
-        overlay.set(raw_key, raw_value, NEVER if ttl_ms is None else state.scope.now_ms + ttl_ms)
+        # The scope's time may be that of a message that began long ago.
+        expires_at_ms = NEVER if ttl_ms is None else state.tools.now_ms(state.scope.now_ms) + ttl_ms
+        overlay.set(raw_key, raw_value, expires_at_ms)

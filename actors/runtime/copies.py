@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from actors._core.logs import escaping
 from actors._core.takeover import LogBounds
 from actors._core.views import Change, changes, differences, other_partitions, unfit, why_rebuild
 from actors.errors import (
@@ -40,7 +41,7 @@ from stores._core.record import Position
 from stores.errors import StoreCorruptedError, StoreError
 from stores.ports import PartitionStore
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 POLL_S = 0.5
 FIRST_RETRY_S = 0.1

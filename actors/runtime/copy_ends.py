@@ -11,11 +11,12 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
+from actors._core.logs import escaping
 from actors._core.takeover import LogBounds
 from actors.errors import BrokerUnavailableError
 from actors.ports import Clock, Following, TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 ANSWER_S = 3.0
 """How long all copies may wait for the answers of one look."""

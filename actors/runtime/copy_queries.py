@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 from actors.errors import NotReadyError
 from actors.ports import Clock, TopicPartition
 from actors.runtime.lease import Lease
-from actors.runtime.queries import Held, HeldTask, StateReader
+from actors.runtime.pace import Pace
+from actors.runtime.queries import HeldTask, StateReader
 from actors.runtime.spec import ActorSpec
 from actors.runtime.task import Task
 from stores.ports import PartitionStore
@@ -25,14 +26,19 @@ class CopyReader(StateReader):
     """What this worker owns, as the owner, and what it keeps copies of.
 
     Args:
-        task_of, lease, clock: see `StateReader`.
+        task_of, lease, clock, pace: see `StateReader`.
         stores_of: see `CopyStores`.
     """
 
     def __init__(
-        self, task_of: Callable[[TopicPartition], Task | None], lease: Lease, clock: Clock, stores_of: CopyStores
+        self,
+        task_of: Callable[[TopicPartition], Task | None],
+        lease: Lease,
+        clock: Clock,
+        stores_of: CopyStores,
+        pace: Pace | None = None,
     ) -> None:
-        super().__init__(task_of, lease, clock)
+        super().__init__(task_of, lease, clock, pace)
         self._stores_of = stores_of
 
     def has(self, spec: ActorSpec, partition: int) -> bool:
@@ -52,24 +58,9 @@ class CopyReader(StateReader):
                 held.append(copy)
         return held
 
-    def at_once(self, spec: ActorSpec, store: str, partition: int, since_s: float | None = None) -> Held | None:
-        """See `StateReader.at_once`; a copy never has to be waited for."""
-        if super().has(spec, partition):
-            return super().at_once(spec, store, partition, since_s)
-        copy = self._copy(spec, partition, self._clock.wall_ms())
-        return None if copy is None else copy.of(store)
-
-    def commit_under_way(self, spec: ActorSpec, partition: int) -> None:
-        """Give nothing to wait for: while the owner commits, a copy may answer."""
-
     def _copy(self, spec: ActorSpec, partition: int, now_ms: int) -> HeldTask | None:
         found = self._stores_of(spec.name, partition)
         if found is None:
             return None
         stores, current_ms = found
         return HeldTask(partition, stores, now_ms, staleness_ms=max(0, now_ms - current_ms))
-
-    async def hold_one(self, spec: ActorSpec, store: str, partition: int) -> Held:
-        """Give a partition of one store, as `hold` does."""
-        (held,) = await self.hold(spec, (partition,))
-        return held.of(store)

@@ -4,6 +4,9 @@ The id is written with what the message writes and sends, in one commit. So an i
 are there too, and a handler that raises leaves no id behind. An id counts for its key: the messages of a key are
 handled one after the other, also where those of other keys overlap.
 
+What an actor sends to itself, by a timer or as an effect's result, comes once by itself and may have the content of the
+message that led to it: no id is looked for there.
+
     key      4 bytes length of the message's raw key, big-endian, the raw key, the id
     value    empty
 """
@@ -35,7 +38,7 @@ def deduplicated(handler: Handler, store: Store[Any, Any], identify: Identify) -
     """Give a handler that skips messages with an id that `store` has; one without an id is always handled."""
 
     async def handle(ctx: Context, message: Any) -> Any:
-        found = identify(ctx, message)
+        found = None if getattr(ctx._record, "id", None) else identify(ctx, message)
         if found is None:
             return await handler(ctx, message)
         raw = found.encode() if isinstance(found, str) else found

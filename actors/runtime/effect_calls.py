@@ -20,6 +20,7 @@ import msgspec
 from actors._core import keys
 from actors._core.commit import Backoff
 from actors._core.keys import make_place, place_of
+from actors._core.outside import MALFORMED
 from actors.errors import UsageError
 from actors.runtime.callables import is_generator
 from actors.runtime.entries import is_newer
@@ -271,5 +272,5 @@ def decoded(raw: bytes) -> EffectRecord | None:
         return None
     try:
         return msgspec.json.decode(raw, type=EffectRecord)
-    except ValueError:
+    except MALFORMED:
         return None

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from actors._core.logs import escaping
 from actors.ports import Clock
 from actors.runtime.effect_calls import (
     END,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from actors.runtime.context import TaskState
     from actors.runtime.spec import ActorSpec
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 HELD_LINES = 1_000
 """How many lines are known to be ready, how many to wait, and how many to be parked."""

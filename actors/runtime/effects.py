@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from actors._core.keys import place_of
+from actors._core.logs import escaping
 from actors.errors import RecordTooLargeError, UsageError, show_bytes
 from actors.ports import Clock
 from actors.runtime.effect_calls import (
@@ -52,6 +53,7 @@ from actors.runtime.effect_lines import Lines
 from actors.runtime.meters import TaskMeters
 from actors.runtime.threads import DaemonThreads
 from actors.runtime.turns import Moment, Turn, refuse_keyless
+from stores._core.record import decode_stamp
 from stores.ports import PartitionStore
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Effect", "EffectCall", "EffectRecord", "Effects"]
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 AT_ONCE = 16
 """How many effects of a partition run at the same time."""
@@ -201,13 +203,16 @@ class Effects:
 
     # --- what is parked --------------------------------------------------------------------------------------------
 
-    def retry(self, state: TaskState, raw_key: bytes) -> int:
+    def retry(self, state: TaskState, raw_key: bytes, *, before: int | None = None) -> int:
         """Let the parked head of a line be tried again, as often as a new one; give how many there were.
 
-        The runner goes on after the commit.
+        The runner goes on after the commit. With `before`, only a head that input before that offset wrote.
         """
         head = self._first(state, raw_key)
         if head is None or not head.record.parked:
+            return 0
+        stamped = state.overlays[self._store].read(head.store_key)
+        if before is not None and stamped is not None and decode_stamp(stamped).source_offset >= before:
             return 0
         self._write(state, head.store_key, msgspec.structs.replace(head.record, parked=False, attempts=0, next_ms=0))
         return 1

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from actors.errors import show_bytes
+from actors._core.logs import escaping
+from actors.errors import HandlerFailedError, show_bytes
 from actors.ports import Clock
 from actors.runtime.context import Context, Store, TaskState, enter_message
 from actors.runtime.failures import newer_in, newer_program
@@ -25,7 +26,7 @@ from stores._core.record import STAMP_BYTES, is_expired
 from stores.errors import StoreError
 from stores.ports import PartitionStore
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 SHARE = 0.02
 SLICE_KEYS = 500
@@ -119,15 +120,20 @@ async def remove(messages: TaskState, store: Store[Any, Any], overlay: Overlay, 
     """Remove an expired key and call its store's hook, all of it or, if the hook raises, nothing."""
     if not overlay.has_write(key):
         # Else a handler or another key's hook was here first: the next round sees what it left.
-        await _remove(messages, store, key, raw, "it is called again later")
+        error = await _remove(messages, store, key, raw)
+        if error is not None:
+            _log(messages, store, key, error, "it is called again later")
         messages.scope.release()
 
 
-async def remove_own(ctx: Context, store: Store[Any, Any]) -> None:
+async def remove_own(ctx: Context, store: Store[Any, Any], *, stops: bool) -> None:
     """Remove the message's own key if it has expired, and call its store's hook, ahead of the message.
 
     The hook has its own context and the id that it would have in a later round. What it writes belongs to the message's
     savepoint; if it raises, that alone is taken back, and the message is handled.
+
+    Raises:
+        HandlerFailedError: the hook raised, and the actor `stops` at errors.
     """
     overlay, key = store.own_place(ctx)
     if overlay.expired(key) is None:
@@ -136,14 +142,26 @@ async def remove_own(ctx: Context, store: Store[Any, Any]) -> None:
     if raw is None:
         raise AssertionError("a value that has expired has a stamp")
     try:
-        again = "a message of the key is handled now: the hook is called again later unless that writes the key"
-        await _remove(state, store, key, raw, again)
+        error = await _remove(state, store, key, raw)
     finally:
         enter_message(ctx)
+    if error is None:
+        return
+    if stops:
+        raise HandlerFailedError(
+            f"on_expire of store {store.name} raised {type(error).__name__}: {error} for the expired key, ahead of "
+            "this message",
+            topic=ctx.topic,
+            partition=ctx.partition,
+            offset=ctx.offset,
+            key=key,
+        ) from error
+    again = "a message of the key is handled now: the hook is called again later unless that writes the key"
+    _log(state, store, key, error, again)
 
 
-async def _remove(messages: TaskState, store: Store[Any, Any], key: bytes, raw: bytes, again: str) -> None:
-    """Remove an expired key and call its store's hook; if the hook raises, take that back and log it."""
+async def _remove(messages: TaskState, store: Store[Any, Any], key: bytes, raw: bytes) -> BaseException | None:
+    """Remove an expired key and call its store's hook; if the hook raises, take that back and return the error."""
     scope, sent = messages.scope, len(messages.outputs)
     written = len(scope.undo)
     moment = Moment(scope.source_offset, scope.now_ms, key, raw[STAMP_BYTES:], id=_id_of(messages, store, key, raw))
@@ -164,15 +182,21 @@ async def _remove(messages: TaskState, store: Store[Any, Any], key: bytes, raw: 
         newer = newer_in(error)
         if newer is not None:
             raise newer_program(messages.source, moment, newer) from newer
-        logger.exception(
-            "store %s, partition %d: on_expire raised for the expired key %s; %s",
-            store.name,
-            messages.partition,
-            show_bytes(key),
-            again,
-        )
+        return error
     finally:
         ctx._state = None
+    return None
+
+
+def _log(messages: TaskState, store: Store[Any, Any], key: bytes, error: BaseException, again: str) -> None:
+    logger.error(
+        "store %s, partition %d: on_expire raised for the expired key %s; %s",
+        store.name,
+        messages.partition,
+        show_bytes(key),
+        again,
+        exc_info=error,
+    )
 
 
 def _is_hooks(error: BaseException) -> bool:

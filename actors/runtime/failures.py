@@ -87,15 +87,20 @@ def undecodable(source: TopicPartition, record: InputRecord, error: Exception | 
     )
 
 
-def refused(actor: str, source: TopicPartition, record: InputRecord, error: Exception) -> RefusedRecordError:
-    """Give the error for a record whose effects the broker refuses."""
-    return RefusedRecordError(
-        f"the broker refuses what the handler of actor {actor} wrote or sent: {error}",
+def refused(
+    actor: str, source: TopicPartition, record: InputRecord, error: Exception, *, is_final: bool
+) -> RefusedRecordError:
+    """Give the error for a record whose effects the broker refuses; `is_final`, that it was given up is refused too."""
+    what = "that its on_error policy gave it up" if is_final else f"what the handler of actor {actor} wrote or sent"
+    failed = RefusedRecordError(
+        f"the broker refuses {what}: {error}",
         topic=source.topic,
         partition=source.partition,
         offset=record.offset,
         key=record.key,
     )
+    failed.is_final = is_final
+    return failed
 
 
 def unreadable(source: TopicPartition, record: Unreadable) -> UnreadableRecordError:

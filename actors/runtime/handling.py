@@ -6,11 +6,13 @@ import logging
 from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
 
+from actors._core.logs import escaping
 from actors._core.policy import OnError
 from actors.errors import (
     NewerProgramError,
     RecordError,
     RecordTooLargeError,
+    RefusedRecordError,
     Rejected,
     UndecodableRecordError,
     show_bytes,
@@ -23,7 +25,7 @@ from actors.runtime.parked import Parked, describe, send_dead_letter
 from actors.runtime.spec import ActorSpec
 from actors.runtime.turns import Turn
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 
 @dataclass(slots=True)
@@ -68,9 +70,8 @@ class Handling:
             state.scope.release()
             return
         if self.condemned and identity(record) in self.condemned:
+            # It stays known until that is committed: the broker may refuse the dead letter too.
             self.give_up(state, record, self.condemned[identity(record)], 1, turn)
-            # One that stops the partition stays known until all before it is finished.
-            del self.condemned[identity(record)]
             return
         if parked is not None and parked.concerns(record) and await parked.take(state, record, self, turn):
             return
@@ -144,6 +145,7 @@ class Handling:
         while attempts <= policy.retries and not isinstance(failed, UndecodableRecordError):
             logger.warning("%s; attempt %d of %d", failed.reason, attempts, policy.retries + 1)
             await self.wait(policy.wait_s(attempts))
+            state.scope.now_ms = state.tools.now_ms(state.scope.now_ms)
             attempts, sent = attempts + 1, len(state.outputs)
             try:
                 await self.once(state, record, turn)
@@ -166,9 +168,9 @@ class Handling:
             RecordError: it says stop, or the message is too large to be parked.
         """
         policy: OnError = self.spec.on_error
-        if policy.then == "stop":
-            if turn is not None:
-                failed.turn = (self.spec.name, str(identity(record)))
+        if turn is not None:
+            failed.turn = (self.spec.name, str(identity(record)))
+        if policy.then == "stop" or (isinstance(failed, RefusedRecordError) and failed.is_final):
             raise failed
         if policy.then == "park" and self.parked is not None and self.spec.parked is not None:
             # Before all else: it raises where there is no room, and nothing else may have been sent then.

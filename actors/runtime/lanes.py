@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
+from actors._core.logs import escaping
 from actors._core.progress import Progress
 from actors.ports import InputRecord, Unreadable
 from actors.runtime.context import TaskState
@@ -31,7 +32,7 @@ from actors.runtime.turns import Turn
 from stores._core.overlay import MessageScope, Overlay, OverlayReader
 from stores.errors import StoreError
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 WINDOW = 20
 """How many messages may wait for a lane, for each lane."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 
+from actors._core.logs import escaping
 from actors.errors import LostChangelogError
 from actors.ports import ChangelogWrites, Logs, TopicPartition
 from actors.runtime.restore import stamp_of, stored_writes
@@ -30,7 +31,7 @@ from stores._core.record import STAMP_BYTES, Position, decode_stamp, encode_stam
 from stores._core.replay import NO_STAMP
 from stores.ports import PartitionStore
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 _DELETED, _THERE = b"\0", b"\1"
 """What stands behind the stamp in the folded log: a delete has a stamp too."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 
 from actors.errors import (
     BrokerUnavailableError,
@@ -23,6 +24,8 @@ from actors.ports import TopicPartition
 COMMIT_BOUNDS_S = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 RESTORE_BOUNDS_S = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 QUERY_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+_CODES = frozenset(HTTPStatus)
 
 _REASONS: Sequence[tuple[type[BaseException], str]] = (
     (MigratedError, "migrated"),
@@ -97,6 +100,7 @@ class TaskMeters:
         parked: how many messages are put aside, None when that isn't known: it is counted anew then.
         parked_effects: how many effects are known to be parked; None before a takeover's first look at the outbox.
         misplaced: how many records were found in another partition than their key's, among those that were looked at.
+        refused_commands: how many admin commands were ignored, because they aren't signed or can't be read.
         counted: by store, the changelog offset up to which its keys were counted, and how many there were.
     """
 
@@ -116,6 +120,7 @@ class TaskMeters:
     parked: int | None = None
     parked_effects: int | None = None
     misplaced: int = 0
+    refused_commands: int = 0
     counted: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def looked(self, committed: int | None, end: int) -> None:
@@ -164,7 +169,8 @@ class QueryMeters:
     durations: Histogram = field(default_factory=lambda: Histogram(QUERY_BOUNDS_S))
 
     def answered(self, code: int, seconds: float) -> None:
-        """Count one."""
+        """Count one. What another worker answered may have any code: those that HTTP doesn't name count as 0."""
+        code = code if code in _CODES else 0
         self.codes[code] = self.codes.get(code, 0) + 1
         self.durations.observe(seconds)
 

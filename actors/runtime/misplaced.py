@@ -14,14 +14,15 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from actors._core.logs import escaping
 from actors._core.partitioner import CRC32, MURMUR2
 from actors._core.progress import Progress
 from actors.errors import MisplacedRecordError, show_bytes
 from actors.ports import InputRecord
+from actors.runtime.commands import CONTROL_HEADER
 from actors.runtime.ownership import Ownership
-from actors.runtime.parked import CONTROL_HEADER
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 FULL_S = 3.0
 """How long after a takeover's first record every record is looked at."""

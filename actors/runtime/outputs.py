@@ -73,7 +73,9 @@ def checked_headers(
         return headers
     pairs, is_any_reserved = list(headers.items() if isinstance(headers, Mapping) else headers), False
     for pair in pairs:
-        if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], bytes):
+        # Kafka has headers without a value; they may be passed on.
+        is_pair = len(pair) == 2 and isinstance(pair[0], str)
+        if not (is_pair and (isinstance(pair[1], bytes) or tuple(pair) in came)):
             raise UsageError(f"ctx.send(headers=…): a header is a pair of str and bytes, not {pair!r}")
         if not pair[0].isascii():
             _check_text(pair[0])

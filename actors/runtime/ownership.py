@@ -25,6 +25,7 @@ class Cautions:
         careful_turns_s: turns are committed one by one until then, by the monotonic clock.
         dropped: the ids of turns that stopped the partition, and that an operator gave up.
         condemned: by offset, or a turn's id, why the broker refuses what a message led to.
+        given_up: those of them that were skipped or parked; refused again, they stop the partition.
         sweep_after_s: nothing expired is removed before.
         went_back: by store, what a commit found that shows that its changelog lost records.
     """
@@ -32,6 +33,7 @@ class Cautions:
     careful_until: int = 0
     careful_turns_s: float = 0.0
     condemned: dict[str | int, RecordError] = field(default_factory=dict)
+    given_up: set[str | int] = field(default_factory=set)
     sweep_after_s: float = 0.0
     went_back: dict[str, str] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)
@@ -42,7 +44,7 @@ class Ownership:
     """One partition of one actor as its task holds it.
 
     `is_storing` is true while what was committed goes into the stores: they and their positions may disagree then.
-    `commit` is another object from one state to the next. `claimed` is what the registry says of this owner.
+    `claimed` is what the registry says of this owner.
     `backlog_end` is the input's end as the takeover saw it. `now_ms` is the partition's time as it was last committed,
     or is about to be.
     """
@@ -62,7 +64,6 @@ class Ownership:
     now_ms: int = 0
     failures: int = 0
     is_storing: bool = False
-    commit: object = field(default_factory=object)
     claimed: OwnerRecord | None = None
     meters: TaskMeters = field(default_factory=TaskMeters)
     _commit_waits: list[asyncio.Future[None]] = field(default_factory=list)
@@ -76,7 +77,6 @@ class Ownership:
         """Go on to the next state."""
         self.state = advance(self.state, event)
         self.is_storing = False
-        self.commit = object()
         if self._commit_waits:
             self._wake()
 

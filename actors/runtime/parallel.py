@@ -44,7 +44,7 @@ class ParallelTenure(Tenure):
         """See `Tenure.work`."""
         while not self._inbox.stopping:
             self._check_doubt()
-            self._scope.now_ms = max(self._scope.now_ms, self._clock.wall_ms())
+            self._note_time()
             self._admit()
             self._lanes.start()
             if await self._look_at_what_is_done():

@@ -1,18 +1,15 @@
 """Messages that were put aside: the one that its handler can't handle, and behind it all later ones of its key.
 
-Other keys go on. The messages of a key stand in a line in the actor's store of parked messages:
-
-    key     b"p", the length of the message's key as 4 bytes, the key, a sequence as 8 bytes; numbers big-endian
-    value   a `ParkedMessage` as JSON, its bytes in base64
+Other keys go on. The messages of a key stand in a line in the actor's store of parked messages, whose entries
+`actors.runtime.parked_entries` describes.
 
 Messages without a key stand in the line of the empty key, each because it failed itself: they have no order that a
 later one would have to wait for. The first of a line was tried and has an error; those that
-only wait behind it have none. What is parked is also sent to the dead-letter topic when it is parked, for whoever
-watches that; the store alone decides.
+only wait behind it have none. What is parked is also sent to the dead-letter topic when it is parked, if it fits, for
+programs that watch that; the store alone decides.
 
-Somebody who wants a line retried or dropped sends a control record to the actor's own input, with the key in question
-and a `Command` as JSON in the header `fa-control`. So it is carried out by the partition's owner, in order with
-the messages of the key, exactly once.
+A line is retried or dropped by a command, which is a record of the actor's own input with the key in question: see
+`actors.runtime.commands`.
 """
 
 from __future__ import annotations
@@ -20,17 +17,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from itertools import islice
-from typing import TYPE_CHECKING, Literal, Protocol
-
-import msgspec
+from typing import TYPE_CHECKING, Protocol
 
 from actors._core.keys import line_bounds, make_place, place_of
-from actors._core.outside import MALFORMED
+from actors._core.logs import escaping
 from actors.errors import RecordError, RecordTooLargeError, Rejected, show_bytes
 from actors.ports import InputRecord, Output
+from actors.runtime.commands import (
+    ALL,
+    CONTROL_HEADER,
+    Command,
+    RefusedCommandError,
+    control_of,
+    is_over,
+)
 from actors.runtime.context import Context, Store, TaskState
-from actors.runtime.entries import is_newer, newer_entry
 from actors.runtime.outputs import (
     ACTOR_HEADER,
     ATTEMPTS_HEADER,
@@ -39,85 +40,45 @@ from actors.runtime.outputs import (
     ORIGIN_HEADER,
     RECORD_OVERHEAD_BYTES,
 )
+from actors.runtime.parked_entries import (
+    AFTER_ALL,
+    LETTER,
+    LONG_KEY_BYTES,
+    ParkedMessage,
+    line_key_of,
+    read_entry,
+    remove_entry,
+    remove_slices,
+    summary_of,
+    write_entry,
+    write_failure,
+)
 from actors.runtime.spec import ActorSpec
 from actors.runtime.turns import Moment, Turn
 from stores._core.overlay import Overlay
+from stores._core.record import STAMP_BYTES, decode_stamp
 
 if TYPE_CHECKING:
     from actors.runtime.handling import Handling
+    from actors.runtime.meters import TaskMeters
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
-CONTROL_HEADER = "fa-control"
-ALL = "*"
-"""In the place of an id: all of a line."""
 RETRY_MESSAGES = 1_000
 RETRY_BYTES = 16 * 1024 * 1024
 """One command hands no more to the handler than this, because it all goes into one commit; the rest stays parked."""
+PAUSE_BYTES = 4 * 1024 * 1024
+PAUSE_ENTRIES = 250
+"""How much a command looks at before others get their turn."""
+REMIND_S = 60.0
 ERROR_CHARS = 2_000
-SHORT_ERROR_CHARS = 100
-_LETTER = b"p"
-_AFTER_ALL = b"q"
-
-
-class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message in its line.
-
-    Attributes:
-        topic, partition, offset, timestamp_ms, key, value, headers: as it came; Unix milliseconds.
-        id: what identifies it if it isn't an input record; None if it is one.
-        timer: the name of the timer that sent it, None if none did.
-        error: why it couldn't be handled; None if it only waits behind another.
-        attempts: how often it was tried.
-        parked_at_ms: since when it waits, Unix milliseconds.
-    """
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]] = []
-    id: str | None = None
-    timer: str | None = None
-    error: str | None = None
-    attempts: int = 0
-    parked_at_ms: int = 0
-
-    @property
-    def message_id(self) -> str:
-        """What identifies it, as `ctx.message_id` does."""
-        return self.id or f"{self.topic}-{self.partition}-{self.offset}"
-
-    def moment(self) -> Moment:
-        """Give what its handler's context has in the place of the record."""
-        headers: list[tuple[str, bytes]] = self.headers  # type: ignore[assignment]
-        return Moment(self.offset, self.timestamp_ms, self.key, self.value, headers, id=self.id, timer=self.timer)
-
-
-class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """What a control record says.
-
-    Attributes:
-        actor: the actor's name.
-        what: whose line: parked messages, or parked effects of the key. "turn": the timer or result of that id, which
-            stopped the partition; its task looks for such commands ahead of all others: see `told_of`.
-        command: "retry" hands the line to the handler again, up to the first that fails; "drop" forgets.
-        id: which one to drop; None the first, `ALL` all. Of effects only the first of a key is ever parked.
-    """
-
-    actor: str
-    what: Literal["message", "effect", "turn"]
-    command: Literal["retry", "drop"]
-    id: str | None = None
 
 
 class ParkedEffects(Protocol):
     """Effects that were given up: `actors.runtime.effects`."""
 
-    def retry(self, state: TaskState, raw_key: bytes, /) -> int:
-        """Let the parked one of a key be called again; give how many there were."""
+    def retry(self, state: TaskState, raw_key: bytes, /, *, before: int | None) -> int:
+        """Let the parked one of a key be called again, if input before that offset wrote it; give how many."""
 
     def drop(self, state: TaskState, raw_key: bytes, call_id: str | None, /) -> int:
         """Forget the parked one of a key, or the one with that id; give how many there were."""
@@ -130,14 +91,24 @@ class Parked:
         spec: the actor.
         state: the task's shared state.
         effects: its effects, which are controlled by the same records.
+        meters: where refused commands are counted.
     """
 
-    def __init__(self, spec: ActorSpec, state: TaskState, effects: ParkedEffects | None = None) -> None:
+    def __init__(
+        self,
+        spec: ActorSpec,
+        state: TaskState,
+        effects: ParkedEffects | None = None,
+        meters: TaskMeters | None = None,
+    ) -> None:
         self._spec = spec
         self._effects = effects
+        self._meters = meters
+        self._commands = spec.commands
+        self._warned_ms: int | None = None
         self._store: Store[bytes, bytes] | None = spec.parked
-        # By key, a sequence behind all of its line. A key whose line isn't empty is always in it: the messages of a key
-        # are handled one after the other, so what changes a line is known here whether or not it is merged yet.
+        # By line, a sequence behind all of it. A line that isn't empty is always in it: the messages of a key are
+        # handled one after the other, so what changes a line is known here whether or not it is merged yet.
         self._next: dict[bytes, int] = {}
         if self._store is not None:
             self._next.update(_lines(state.overlays[self._store]))
@@ -147,7 +118,9 @@ class Parked:
         for name, _ in record.headers:
             if name == CONTROL_HEADER:
                 return True
-        return bool(self._next) and record.key is not None and record.key in self._next
+        if not self._next or record.key is None:
+            return False
+        return record.key in self._next or (len(record.key) > LONG_KEY_BYTES and line_key_of(record.key) in self._next)
 
     async def take(self, state: TaskState, record: InputRecord, handling: Handling, turn: Turn | None = None) -> bool:
         """Carry out a control record, or put a message behind the parked ones of its key.
@@ -158,9 +131,9 @@ class Parked:
         Raises:
             RecordError: the message has to wait and doesn't fit into the store.
         """
-        told = _control(record) if turn is None else None
+        told = control_of(record) if turn is None else None
         if told is not None:
-            await self._obey(state, record, handling, told)
+            await self._obey(state, record, handling)
         elif record.key is None or not self._has_line(state, record.key):
             return False
         elif turn is None or _settled(state, record, turn):
@@ -168,35 +141,33 @@ class Parked:
                 self._append(state, record, None, 0)
             except RecordTooLargeError as error:
                 state.scope.rollback()
-                raise _unparkable(state, record, error) from error
+                raise self._unparkable(state, record, turn, error) from error
         state.scope.release()
         return True
 
     def park(self, state: TaskState, record: InputRecord, failed: RecordError, attempts: int) -> None:
-        """Put a message aside that can't be handled, and send it to the dead-letter topic.
+        """Put a message aside that can't be handled, and send it to the dead-letter topic if it fits there.
 
         Raises:
-            RecordError: it doesn't fit into the store, or into the topic.
+            RecordError: it doesn't fit into the store.
         """
-        reason, sent = describe(failed), len(state.outputs)
-        told = None if isinstance(record, Moment) else _control(record)
-        if told is not None:
+        reason = describe(failed)
+        if not isinstance(record, Moment) and control_of(record) is not None:
             # What the broker refuses is what a retry led to. It is undone, so all are parked as before.
-            self._note_refusal(state, record, failed, told)
+            self._note_refusal(state, record, failed)
             return
         try:
             self._append(state, record, reason, attempts)
-            send_dead_letter(self._spec, state, record, reason=reason, attempts=attempts)
         except RecordTooLargeError as error:
             state.scope.rollback()
-            del state.outputs[sent:]
             stopped = type(failed)(
-                f"{failed.reason}; and it can't be parked: {error}",
+                f"{failed.reason}; and it can't be parked: {self._no_room(record, error)}",
                 topic=failed.topic,
                 partition=failed.partition,
                 offset=failed.offset,
                 key=failed.key,
             )
+            stopped.turn = failed.turn
             raise stopped from failed.__cause__
         logger.error(
             "%s offset %d key %s: parked at attempt %d, and later messages of its key wait behind it: %s. "
@@ -209,32 +180,69 @@ class Parked:
             self._spec.name,
             exc_info=failed.__cause__,
         )
+        try:
+            send_dead_letter(self._spec, state, record, reason=reason, attempts=attempts)
+        except RecordTooLargeError as error:
+            logger.error("%s offset %d: parked without a dead letter: %s", state.source, record.offset, error)
+
+    def _unparkable(
+        self, state: TaskState, record: InputRecord, turn: Turn | None, error: RecordTooLargeError
+    ) -> RecordError:
+        source = state.source
+        unparkable = RecordError(
+            f"it has to wait behind a parked message of its key and can't: {self._no_room(record, error)}",
+            topic=source.topic,
+            partition=source.partition,
+            offset=record.offset,
+            key=record.key,
+        )
+        unparkable.turn = None if turn is None else (self._spec.name, str(getattr(record, "id", None)))
+        return unparkable
+
+    def _no_room(self, record: InputRecord, error: RecordTooLargeError) -> str:
+        size = len(record.key or b"") + len(record.value or b"")
+        size += sum(len(name) + len(data or b"") for name, data in record.headers)
+        changelog = self._spec.changelogs.get("" if self._store is None else self._store.name)
+        topic = "" if changelog is None else f" (topic {changelog.topic})"
+        return f"it has {size} bytes, {len(record.key or b'')} of them key; {error}{topic}"
 
     # --- lines -----------------------------------------------------------------------------------------------------
 
+    def _line_key(self, state: TaskState, store: Store[bytes, bytes], key: bytes) -> bytes:
+        """Give the key of the line of a message's key."""
+        if len(key) <= LONG_KEY_BYTES or key in self._next:
+            return key
+        digest = line_key_of(key)
+        # Whatever the changelog's limit, a line stays where its first message is.
+        is_too_long = len(key) > state.max_record_bytes[store.name] // 4
+        return digest if is_too_long or digest in self._next else key
+
     def _has_line(self, state: TaskState, key: bytes) -> bool:
-        after = self._next.get(key)
-        if after is None or self._store is None:
+        if self._store is None:
+            return False
+        line_key, overlay = self._line_key(state, self._store, key), state.overlays[self._store]
+        after = self._next.get(line_key)
+        if after is None:
             return False
         # A look at all uncommitted keys for each message that waits would be too much.
-        if state.overlays[self._store].get(make_place(_LETTER, key, after - 1)) is not None:
+        if overlay.get(make_place(LETTER, line_key, after - 1)) is not None:
             return True
-        return self._recount(state.overlays[self._store], key)
+        return self._recount(overlay, line_key)
 
-    def _recount(self, overlay: Overlay, key: bytes) -> bool:
+    def _recount(self, overlay: Overlay, line_key: bytes) -> bool:
         """Look where the line ends; tell whether there is one."""
-        last = next(overlay.items(*line_bounds(_LETTER, key), reverse=True), None)
+        last = next(overlay.items(*line_bounds(LETTER, line_key), reverse=True), None)
         if last is None:
-            self._next.pop(key, None)
+            self._next.pop(line_key, None)
             return False
-        self._next[key] = place_of(last[0])[1] + 1
+        self._next[line_key] = place_of(last[0])[1] + 1
         return True
 
     def _append(self, state: TaskState, record: InputRecord, error: str | None, attempts: int) -> None:
         if self._store is None:
             raise AssertionError(f"actor {self._spec.name} parks nothing")
-        key = record.key or b""
-        sequence = self._next.get(key, 0)
+        line_key = self._line_key(state, self._store, record.key or b"")
+        sequence = self._next.get(line_key, 0)
         message = ParkedMessage(
             topic=state.source.topic,
             partition=state.source.partition,
@@ -249,49 +257,41 @@ class Parked:
             attempts=attempts,
             parked_at_ms=state.scope.now_ms,
         )
-        self._write(state, self._store, make_place(_LETTER, key, sequence), message)
-        self._next[key] = sequence + 1
+        write_entry(self._store, state, line_key, sequence, message)
+        self._next[line_key] = sequence + 1
 
-    @staticmethod
-    def _write(state: TaskState, store: Store[bytes, bytes], place: bytes, message: ParkedMessage) -> None:
-        try:
-            store.write_raw(state, place, msgspec.json.encode(message))
-        except RecordTooLargeError:
-            if message.error is None or len(message.error) <= SHORT_ERROR_CHARS:
-                raise
-            short = msgspec.structs.replace(message, error=message.error[:SHORT_ERROR_CHARS])
-            store.write_raw(state, place, msgspec.json.encode(short))
+    def _sequences(self, overlay: Overlay, line_key: bytes) -> range:
+        """Give the sequences that entries of a line may have, without looking at more than its first."""
+        first = next(overlay.items(*line_bounds(LETTER, line_key)), None)
+        return range(0) if first is None else range(place_of(first[0])[1], self._next.get(line_key, 0))
 
     # --- control records -------------------------------------------------------------------------------------------
 
-    async def _obey(self, state: TaskState, record: InputRecord, handling: Handling, told: bytes) -> None:
-        command = self._command(state, record, told)
-        if command is None:
+    async def _obey(self, state: TaskState, record: InputRecord, handling: Handling) -> None:
+        command = self._command(state, record)
+        if command is None or command.what == "turn":
             return
         key = record.key or b""
-        if command.what == "turn":
-            return
         if command.what == "effect":
             count = self._control_effects(state, key, command)
         elif self._store is None:
             count = None
         elif command.command == "retry":
-            count = await self._retry(state, self._store, key, handling)
+            count = await self._retry(state, self._store, key, command, handling)
         else:
-            count = self._drop(state.overlays[self._store], key, command.id)
+            count = await self._drop(state.overlays[self._store], key, command)
         where = f"{state.source} offset {record.offset}: {command.command} parked {command.what}s of {show_bytes(key)}"
         if count is None:
             logger.warning("%s is skipped: actor %s parks none", where, state.actor)
         else:
             logger.info("%s: %d are done with", where, count)
 
-    def _command(self, state: TaskState, record: InputRecord, told: bytes) -> Command | None:
-        """Give what a control record says, None if that isn't for this actor."""
+    def _command(self, state: TaskState, record: InputRecord) -> Command | None:
+        """Give what a control record says, None if that isn't for this actor or mustn't be obeyed."""
         try:
-            command = msgspec.json.decode(told, type=Command)
-        except MALFORMED as error:
-            text = "%s offset %d: a control record that can't be read is skipped: %s"
-            logger.warning(text, state.source, record.offset, error)
+            command = self._commands.read(state.partition, record)
+        except RefusedCommandError as error:
+            self._refuse(state, record, error)
             return None
         if command.actor != self._spec.name:
             text = "%s offset %d: a control record for actor %r is skipped: this partition's actor is %s"
@@ -299,39 +299,58 @@ class Parked:
             return None
         return command
 
+    def _refuse(self, state: TaskState, record: InputRecord, error: RefusedCommandError) -> None:
+        """Count a refused command, and name one a minute: a producer may write as many as it wants."""
+        refused = 1
+        if self._meters is not None:
+            self._meters.refused_commands += 1
+            refused = self._meters.refused_commands
+        now_ms = state.scope.now_ms
+        if self._warned_ms is None or now_ms - self._warned_ms >= REMIND_S * 1000:
+            self._warned_ms = now_ms
+            text = "%s offset %d key %s: a control record is skipped: %s (%d such records so far)"
+            logger.warning(text, state.source, record.offset, show_bytes(record.key), error, refused)
+
     def _control_effects(self, state: TaskState, key: bytes, command: Command) -> int | None:
         if self._effects is None:
             return None
         if command.command == "retry":
-            return self._effects.retry(state, key)
+            return self._effects.retry(state, key, before=command.before)
         return self._effects.drop(state, key, None if command.id == ALL else command.id)
 
-    async def _retry(self, state: TaskState, store: Store[bytes, bytes], key: bytes, handling: Handling) -> int:
+    async def _retry(
+        self, state: TaskState, store: Store[bytes, bytes], key: bytes, command: Command, handling: Handling
+    ) -> int:
         """Hand the messages of a line to the handler, up to the first that fails; give how many were handled."""
         overlay, count, size = state.overlays[store], 0, 0
-        places = [place for place, _ in islice(overlay.items(*line_bounds(_LETTER, key)), RETRY_MESSAGES)]
-        for place in places:
-            raw = overlay.get(place)
-            if raw is None or size > RETRY_BYTES:
+        for sequence in self._sequences(overlay, key):
+            stamped = overlay.read(make_place(LETTER, key, sequence))
+            if stamped is None:
+                continue
+            if count >= RETRY_MESSAGES or size > RETRY_BYTES or is_over(command, _written_by(stamped)):
                 break
             if handling.is_ending():
                 # Nothing of the command is committed: the next owner carries it out.
                 raise asyncio.CancelledError
-            if not await self._again(state, store, place, raw, handling):
+            raw = stamped[STAMP_BYTES:]
+            size += len(raw) + summary_of(raw).size
+            if not await self._again(state, store, (key, sequence, raw), handling):
                 break
-            count, size = count + 1, size + len(raw)
+            count += 1
             await asyncio.sleep(0)
+        self._tidy(overlay, key)
         return count
 
     async def _again(
-        self, state: TaskState, store: Store[bytes, bytes], place: bytes, raw: bytes, handling: Handling
+        self, state: TaskState, store: Store[bytes, bytes], entry: tuple[bytes, int, bytes], handling: Handling
     ) -> bool:
         """Handle a parked message in a savepoint of its own; tell whether it is done with."""
-        message = _parked(raw)
+        key, sequence, raw = entry
+        message = read_entry(state.overlays[store].get, key, sequence, raw)
         moment, sent = message.moment(), len(state.outputs)
 
         def remove(ctx: Context) -> bool:
-            state.overlays[store].delete(place)
+            remove_entry(state.overlays[store], key, sequence, raw)
             return True
 
         turn = Turn(moment, remove, lambda: None, f"parked message {message.message_id}")
@@ -343,62 +362,69 @@ class Parked:
             if isinstance(error, Rejected):
                 handling._reject(state, moment, error, turn)
                 return True
-            self._fail_again(state, store, place, message, failed)
+            self._fail_again(state, store, entry, failed)
             return False
         return True
 
     def _fail_again(
-        self, state: TaskState, store: Store[bytes, bytes], place: bytes, message: ParkedMessage, failed: RecordError
+        self, state: TaskState, store: Store[bytes, bytes], entry: tuple[bytes, int, bytes], failed: RecordError
     ) -> None:
-        again = msgspec.structs.replace(message, error=describe(failed), attempts=message.attempts + 1)
+        key, sequence, raw = entry
+        attempts, message_id = 0, summary_of(raw).message_id
         try:
-            self._write(state, store, place, again)
+            attempts = write_failure(store, state, key, sequence, raw, describe(failed))
         except RecordTooLargeError:
-            # It has waited without an error and fills its record: so it stays.
-            logger.exception("%s: no room to note why %s failed", state.source, message.message_id)
+            state.scope.rollback()
+            logger.exception("%s: no room to note why %s failed", state.source, message_id)
         logger.error(
             "%s: the parked message %s of key %s failed again, at attempt %d: %s",
             state.source,
-            message.message_id,
-            show_bytes(message.key),
-            again.attempts,
+            message_id,
+            show_bytes(key),
+            attempts,
             failed.reason,
             exc_info=failed.__cause__,
         )
 
-    @staticmethod
-    def _drop(overlay: Overlay, key: bytes, id: str | None) -> int:
-        count = 0
-        for place, raw in overlay.items(*line_bounds(_LETTER, key)):
-            if id in (None, ALL) or _parked(raw).message_id == id:
-                overlay.delete(place)
+    async def _drop(self, overlay: Overlay, key: bytes, command: Command) -> int:
+        count, looked, size = 0, 0, 0
+        for sequence in self._sequences(overlay, key):
+            stamped = overlay.read(make_place(LETTER, key, sequence))
+            looked, size = looked + 1, size + len(stamped or b"")
+            if size > PAUSE_BYTES or looked > PAUSE_ENTRIES:
+                looked = size = 0
+                await asyncio.sleep(0)
+            if stamped is None:
+                continue
+            if is_over(command, _written_by(stamped)):
+                break
+            raw = stamped[STAMP_BYTES:]
+            if command.id in (None, ALL) or summary_of(raw).message_id == command.id:
+                remove_entry(overlay, key, sequence, raw)
                 count += 1
-                if id != ALL:
+                if command.id != ALL:
                     break
+        self._tidy(overlay, key)
         return count
 
-    def _note_refusal(self, state: TaskState, record: InputRecord, failed: RecordError, told: bytes) -> None:
-        command, key, store = self._command(state, record, told), record.key or b"", self._store
+    @staticmethod
+    def _tidy(overlay: Overlay, key: bytes) -> None:
+        if next(overlay.items(*line_bounds(LETTER, key)), None) is None:
+            remove_slices(overlay, key)
+
+    def _note_refusal(self, state: TaskState, record: InputRecord, failed: RecordError) -> None:
+        command, key, store = self._command(state, record), record.key or b"", self._store
         if command is None or command.command != "retry" or store is None:
             logger.error("%s offset %d: a control record is skipped: %s", state.source, record.offset, failed.reason)
             return
-        first = next(state.overlays[store].items(*line_bounds(_LETTER, key)), None)
+        first = next(state.overlays[store].items(*line_bounds(LETTER, key)), None)
         if first is not None:
-            self._fail_again(state, store, first[0], _parked(first[1]), failed)
+            self._fail_again(state, store, (key, place_of(first[0])[1], first[1]), failed)
 
 
-def _parked(raw: bytes) -> ParkedMessage:
-    """Read an entry.
-
-    Raises:
-        NewerVersionError: this release can't.
-    """
-    try:
-        if not is_newer(raw):
-            return msgspec.json.decode(raw, type=ParkedMessage)
-    except MALFORMED as error:
-        raise newer_entry("a parked message", raw) from error
-    raise newer_entry("a parked message", raw)
+def _written_by(stamped: bytes) -> int:
+    """Give the offset of the input that wrote an entry."""
+    return decode_stamp(stamped).source_offset
 
 
 def send_dead_letter(spec: ActorSpec, state: TaskState, record: InputRecord, *, reason: str, attempts: int) -> None:
@@ -431,40 +457,13 @@ def send_dead_letter(spec: ActorSpec, state: TaskState, record: InputRecord, *, 
 
 
 def _lines(overlay: Overlay) -> Iterator[tuple[bytes, int]]:
-    """Give each key that has a line, with the sequence behind it."""
-    start = _LETTER
-    while (first := next(overlay.items(start, _AFTER_ALL), None)) is not None:
+    """Give each line's key, with the sequence behind it."""
+    start = LETTER
+    while (first := next(overlay.items(start, AFTER_ALL), None)) is not None:
         key, _ = place_of(first[0])
-        last, _ = next(overlay.items(*line_bounds(_LETTER, key), reverse=True))
+        last, _ = next(overlay.items(*line_bounds(LETTER, key), reverse=True))
         yield key, place_of(last)[1] + 1
-        _, start = line_bounds(_LETTER, key)
-
-
-def told_of(record: InputRecord, turn: tuple[str, str]) -> str | None:
-    """Return what a control record says is to be done with a turn that stopped its partition, given as (actor, id)."""
-    try:
-        command = msgspec.json.decode(_control(record) or b"", type=Command)
-    except MALFORMED:
-        return None
-    is_meant = command.what == "turn" and (command.actor, command.id) == turn
-    return command.command if is_meant else None
-
-
-def _control(record: InputRecord) -> bytes | None:
-    for name, told in record.headers:
-        if name == CONTROL_HEADER:
-            return told or b""
-    return None
-
-
-def _unparkable(state: TaskState, record: InputRecord, error: Exception) -> RecordError:
-    return RecordError(
-        f"it has to wait behind a parked message of its key and can't: {error}",
-        topic=state.source.topic,
-        partition=state.source.partition,
-        offset=record.offset,
-        key=record.key,
-    )
+        _, start = line_bounds(LETTER, key)
 
 
 def _settled(state: TaskState, record: InputRecord, turn: Turn) -> bool:

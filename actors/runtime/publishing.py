@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from actors._core.logs import escaping
 from actors.errors import UsageError, show_bytes
 from actors.ports import ChangelogWrites, Output
 from actors.runtime.context import Store, TaskState
 from actors.runtime.outputs import RECORD_OVERHEAD_BYTES, OutputTopic, too_large
 from stores._core.overlay import WRITE_OVERHEAD_BYTES, Overlay
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -25,6 +25,7 @@ from actors._core.pages import Part, Place, resume_at
 from actors.errors import NotOwnerError, NotReadyError
 from actors.ports import Clock, TopicPartition
 from actors.runtime.lease import Lease
+from actors.runtime.pace import Pace
 from actors.runtime.spec import ActorSpec
 from actors.runtime.task import Task
 from stores._core.record import NEVER, STAMP_BYTES, Position, expires_at_ms, is_expired
@@ -35,11 +36,12 @@ WAIT_S = 2.0
 """How long a question waits for a commit's end."""
 MAX_LOOKED_AT = 5_000
 """How many keys one page looks at, expired ones too: it holds the event loop as long."""
+MAX_LOOKED_AT_BYTES = 16 * 1024 * 1024
+"""How many bytes of values one page looks at."""
 MAX_COUNTS = 4
 """How many exact counts run or wait at a time: they go on when those who asked have hung up."""
 COUNT_SLICE = 1_000
-COUNT_SHARE = 0.25
-"""Which part of the event loop's time an exact count takes."""
+COUNT_SLICE_BYTES = 1024 * 1024
 
 _REASONS = {
     State.FENCING: "its last owner's transactions are being settled",
@@ -100,7 +102,6 @@ class Found(NamedTuple):
 
 
 ABSENT = Found(None)
-_new_tuple = tuple.__new__
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +119,23 @@ class StateReader:
         task_of: gives the task of a partition that is assigned to this worker.
         lease: the worker's membership.
         clock: the worker's clock.
+        pace: shares the event loop between the long answers of all readers; None where there is one reader.
+
+    Attributes:
+        pace: see above.
     """
 
-    def __init__(self, task_of: Callable[[TopicPartition], Task | None], lease: Lease, clock: Clock) -> None:
+    def __init__(
+        self,
+        task_of: Callable[[TopicPartition], Task | None],
+        lease: Lease,
+        clock: Clock,
+        pace: Pace | None = None,
+    ) -> None:
         self._task_of = task_of
         self._lease = lease
         self._clock = clock
+        self.pace = pace or Pace(clock)
         self._latest_ms = 0
         self._counting = asyncio.Semaphore(1)
         self._counts = 0
@@ -137,38 +149,6 @@ class StateReader:
         task = self._task_of(TopicPartition(spec.topic, partition))
         return None if task is None else task.state.value
 
-    def at_once(self, spec: ActorSpec, store: str, partition: int, since_s: float | None = None) -> Held | None:
-        """Give a partition of a store to be read before the next await; None if it has to be waited for: see `hold`.
-
-        With `since_s` it was asked for at that time of the lease's, and the commit that was under way then has ended;
-        without, it is asked for now.
-        """
-        task = self._task_of(_new_tuple(TopicPartition, (spec.topic, partition)))
-        if task is None:
-            return None
-        held = task.store_at_rest(store) if since_s is None else task.committed_store(store)
-        if held is None or not self._lease.holds(task.identity, since_s):
-            return None
-        return _held(partition, store, held, self._now_ms(task))
-
-    def now_s(self) -> float:
-        """Give the lease's time."""
-        return self._lease.now_s()
-
-    def commit_under_way(self, spec: ActorSpec, partition: int) -> object | None:
-        """Give what stands for the commit of a partition that is under way, another for each; None if there is none."""
-        task = self._task_of(TopicPartition(spec.topic, partition))
-        return None if task is None else task.commit_under_way
-
-    def is_late(self, since_s: float) -> bool:
-        """Tell whether a question of that time, the lease's, has waited as long as it may."""
-        return self._lease.now_s() - since_s >= WAIT_S
-
-    def too_late(self, spec: ActorSpec, partition: int) -> NotReadyError:
-        """Give what a question is told that has waited too long for a commit's end."""
-        task = self._task_of(TopicPartition(spec.topic, partition))
-        return NotReadyError(f"partition {partition} is going elsewhere") if task is None else _not_ready(task)
-
     async def hold(self, spec: ActorSpec, partitions: Collection[int]) -> list[HeldTask]:
         """Give partitions to be read before the next await.
 
@@ -180,16 +160,6 @@ class StateReader:
         for task in [self._owned(spec, partition) for partition in partitions]:
             await self._commit_ended(task, since_s)
         return await self._ready(spec, partitions, since_s)
-
-    async def hold_one(self, spec: ActorSpec, store: str, partition: int) -> Held:
-        """Give a partition of one store, as `hold` does."""
-        since_s = self._lease.now_s()
-        await self._commit_ended(self._owned(spec, partition), since_s)
-        held = self.at_once(spec, store, partition, since_s)
-        if held is not None:
-            return held
-        (task,) = await self._ready(spec, (partition,), since_s)
-        return task.of(store)
 
     async def _ready(self, spec: ActorSpec, partitions: Collection[int], since_s: float) -> list[HeldTask]:
         """Give partitions whose commits have ended that were under way at `since_s`."""
@@ -227,7 +197,7 @@ class StateReader:
         return latest_ms
 
     async def count(self, spec: ActorSpec, store: str, partitions: Collection[int], bounds: Bounds) -> int:
-        """Count the keys that are there, all as of one moment; takes `COUNT_SHARE` of the event loop at most.
+        """Count the keys that are there, all as of one moment, at this reader's pace.
 
         Raises:
             NotOwnerError: a partition isn't assigned to this worker.
@@ -245,23 +215,22 @@ class StateReader:
     async def _counted(self, spec: ActorSpec, store: str, partitions: Collection[int], bounds: Bounds) -> int:
         held = [one.of(store) for one in await self.hold(spec, partitions)]
         scans = [(one.now_ms, one.store.scan(bounds.start, bounds.end)) for one in held]
-        count = 0
         try:
-            for now_ms, rows in scans:
-                count += await self._count(now_ms, rows)
+            return sum(await self.pace.run(slice_ for now_ms, rows in scans for slice_ in _counts(now_ms, rows)))
         except StoreError as error:
             raise NotReadyError(f"store {store} moved while it was counted: {error}") from error
-        return count
 
-    async def _count(self, now_ms: int, rows: Iterator[tuple[bytes, bytes]]) -> int:
-        count, began_s = 0, self._clock.monotonic()
-        for looked_at, (_, raw) in enumerate(rows, 1):
-            count += not is_expired(raw, now_ms)
-            if not looked_at % COUNT_SLICE:
-                took_s = self._clock.monotonic() - began_s
-                await self._clock.sleep(took_s * (1 - COUNT_SHARE) / COUNT_SHARE)
-                began_s = self._clock.monotonic()
-        return count
+
+def _counts(now_ms: int, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[int]:
+    """Count the rows that haven't expired, some at a time."""
+    count = looked_at = size = 0
+    for _, raw in rows:
+        count += not is_expired(raw, now_ms)
+        looked_at, size = looked_at + 1, size + len(raw)
+        if looked_at >= COUNT_SLICE or size >= COUNT_SLICE_BYTES:
+            yield count
+            count = looked_at = size = 0
+    yield count
 
 
 def read(held: Held, key: bytes) -> Found:
@@ -284,14 +253,23 @@ def expiry_of(raw: bytes) -> int | None:
     return None if expires_ms == NEVER else expires_ms
 
 
-def read_part(held: Collection[Held], bounds: Bounds, after: Place | None, limit: int) -> Part[tuple[Held, bytes]]:
-    """Give the next rows of some partitions together, as (partition, stamped value)."""
+def read_part(
+    held: Collection[Held], bounds: Bounds, after: Place | None, limit: int, max_bytes: int = MAX_LOOKED_AT_BYTES
+) -> Part[tuple[Held, bytes]]:
+    """Give the next rows of some partitions together, as (partition, stamped value).
+
+    They are `limit` at most, and end behind the first value that exceeds `max_bytes` together with those before it.
+    """
     rows: list[tuple[Place, tuple[Held, bytes]]] = []
     found = merge(*(_walk(one, bounds, after) for one in held))
+    size = seen = 0
     for looked_at, (place, one, raw) in enumerate(found, 1):
+        seen += len(raw)
         if not is_expired(raw, one.now_ms):
             rows.append((place, (one, raw)))
-        if len(rows) >= limit or looked_at >= MAX_LOOKED_AT:
+            size += len(place[0]) + len(raw)
+        is_full = len(rows) >= limit or size >= max_bytes
+        if is_full or looked_at >= MAX_LOOKED_AT or seen >= MAX_LOOKED_AT_BYTES:
             return Part(rows, place)
     return Part(rows, None)
 

@@ -24,6 +24,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from actors._core.logs import escaping
 from actors._core.takeover import (
     LogBounds,
     LostChangelog,
@@ -43,7 +44,7 @@ from stores._core.replay import NO_STAMP, advance
 from stores.errors import SeedError
 from stores.ports import PartitionStore
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 LONG_READ = 20_000
 LONG_READS_AT_ONCE = 4

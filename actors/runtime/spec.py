@@ -12,6 +12,7 @@ from actors._core.policy import STOP_ON_ERROR, Misplaced, OnError
 from actors._core.takeover import StartRules
 from actors.ports import Asks, Clock, GroupView, Logs, OwnerRecord, Owners, StoreProvider, TaskSink
 from actors.runtime.answers import Answers
+from actors.runtime.commands import OPEN_COMMANDS, CommandKey
 from actors.runtime.context import Context, Store
 from actors.runtime.effects import Effect
 from actors.runtime.outputs import OutputTopic
@@ -39,6 +40,7 @@ class ActorSpec:
         published: where changes of its stores go beside the changelog.
         partitioner: how the producers of its input place keys.
         misplaced: what becomes of a record in another partition than its key's; None if that isn't looked at.
+        commands: what admin commands are checked with; by default all are obeyed.
     """
 
     name: str
@@ -63,6 +65,7 @@ class ActorSpec:
     published: Publications = field(default_factory=dict)
     partitioner: Partitioner = MURMUR2
     misplaced: Misplaced | None = None
+    commands: CommandKey = OPEN_COMMANDS
 
     @property
     def needs_key(self) -> bool:

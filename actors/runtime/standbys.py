@@ -37,6 +37,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 
 from actors._core.assign import Task as TaskId
+from actors._core.logs import escaping
 from actors._core.placement import Copies
 from actors._core.takeover import LogBounds, plan_restore
 from actors._core.views import why_rebuild
@@ -53,7 +54,7 @@ from stores._core.replay import advance
 from stores.errors import StoreCorruptedError, StoreError
 from stores.ports import PartitionStore
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 POLL_S = 0.2
 LOOK_S = 1.0

@@ -131,6 +131,7 @@ class TaskStatus:
     # Workers of older releases don't say it.
     parked_effects: int | None = None
     misplaced: int = 0
+    refused_commands: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +246,7 @@ def _task(task: Task, sight: Sight) -> TaskStatus:
         parked=_parked(task, meters, stores),
         parked_effects=None if task.spec.effects is None else meters.parked_effects,
         misplaced=meters.misplaced,
+        refused_commands=meters.refused_commands,
         takeovers=meters.takeovers,
         fences=dict(meters.fences),
         restores=_histogram(meters.restores),

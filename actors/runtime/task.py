@@ -23,6 +23,7 @@ from typing import Any
 
 from actors._core.commit import CommitMark, parse_mark
 from actors._core.lifecycle import Event, State
+from actors._core.logs import escaping
 from actors._core.progress import Progress, decode_finished
 from actors._core.takeover import (
     Contradiction,
@@ -40,6 +41,7 @@ from actors.errors import (
     RecordError,
     TakeoverRefusedError,
     TaskError,
+    UnreadableLogError,
 )
 from actors.ports import (
     ChangelogWrites,
@@ -50,13 +52,13 @@ from actors.ports import (
     TaskLog,
     TopicPartition,
 )
+from actors.runtime.commands import RefusedCommandError
 from actors.runtime.context import Store
 from actors.runtime.inbox import Inbox
 from actors.runtime.lost import write_back
 from actors.runtime.meters import TaskMeters
 from actors.runtime.ownership import Ownership
 from actors.runtime.parallel import ParallelTenure
-from actors.runtime.parked import told_of
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state import Restored
 from actors.runtime.tenure import CAREFUL_TURNS_S, Tenure
@@ -64,7 +66,7 @@ from actors.runtime.threads import finish_in_thread
 from stores.errors import StoreError
 from stores.ports import PartitionStore
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 _READABLE = (State.RUNNING, State.COMMITTING, State.HALTED)
 HALT_REMINDER_S = 60.0
@@ -117,6 +119,7 @@ class Task:
         self._tenure: Tenure | None = None
         self._run_task: asyncio.Task[None] | None = None
         self._told_until = 0
+        self._has_refused = False
 
     def __repr__(self) -> str:
         return f"<Task {self.spec.name} {self.source} {self.state.value} epoch {self.epoch}>"
@@ -257,19 +260,6 @@ class Task:
             return None
         return {store.name: held.store for store, held in zip(self.spec.stores, self._stores, strict=True)}
 
-    def store_at_rest(self, name: str) -> PartitionStore | None:
-        """Give one of `committed` while no commit is under way; else None."""
-        return None if self._ownership.state is State.COMMITTING else self.committed_store(name)
-
-    def committed_store(self, name: str) -> PartitionStore | None:
-        """Give one of `committed`."""
-        ownership = self._ownership
-        if ownership.state in _READABLE and not ownership.is_storing:
-            for place, store in enumerate(self.spec.stores):
-                if store.name == name:
-                    return self._stores[place].store
-        return None
-
     @property
     def waits_for_predecessor(self) -> bool:
         """Whether another task of this worker still has the partition."""
@@ -298,11 +288,6 @@ class Task:
         if tenure is not None:
             return tenure.now_ms
         return max((held.position.wall_time_ms for held in self._stores), default=0)
-
-    @property
-    def commit_under_way(self) -> object | None:
-        """What stands for the commit that is under way, another for each; None if there is none."""
-        return self._ownership.commit if self.is_committing else None
 
     def commit_end(self, timeout_s: float) -> asyncio.Future[None] | None:
         """See `Ownership.commit_end`."""
@@ -374,25 +359,42 @@ class Task:
         """
         at, reminded_s = max(reached, self._told_until), self._services.clock.monotonic()
         while not self._inbox.stopping:
-            with contextlib.suppress(TaskError, OSError):
-                end = (await self._services.logs.bounds(self.source)).end
-                self.meters.end_offset = end
+            try:
+                bounds = await self._services.logs.bounds(self.source)
+                self.meters.end_offset = end = bounds.end
+                at = max(at, bounds.start)
                 async for records, until in self._services.logs.read(self.source, at, end):
                     for record in records:
-                        command = told_of(record, turn)
+                        command = self._told(record, turn, reached)
                         if command is not None:
                             self._told_until = record.offset + 1
                             if command == "drop":
                                 self._ownership.cautions.dropped.add(turn[1])
+                            # What the broker refused may be taken now.
+                            self._ownership.cautions.condemned.pop(turn[1], None)
                             logger.info("%s: offset %d says %s: going on", self.source, record.offset, command)
                             return True
                     at = until
+            except UnreadableLogError as damage:
+                at = damage.next_offset
+                logger.warning("%s. A command in front of offset %d may have to be sent again", damage, at)
+            except (TaskError, OSError) as away:
+                logger.debug("%s: no command could be looked for: %s", self.source, away)
             await self._inbox.wait(HALT_LOOK_S)
             now_s = self._services.clock.monotonic()
             if now_s - reminded_s >= HALT_REMINDER_S:
                 reminded_s = now_s
                 logger.warning("actor %s is still stopped on %s: %s", self.spec.name, self.source, self.halted_by)
         return False
+
+    def _told(self, record: InputRecord, turn: tuple[str, str], reached: int) -> str | None:
+        try:
+            return self.spec.commands.told_of(self.partition, record, turn, reached)
+        except RefusedCommandError as error:
+            # It is counted when the partition comes to it. A producer may write as many as it wants.
+            level, self._has_refused = logging.DEBUG if self._has_refused else logging.WARNING, True
+            logger.log(level, "%s offset %d: a control record is skipped: %s", self.source, record.offset, error)
+            return None
 
     async def _look_at_end(self) -> None:
         """See how much waits: nothing is fetched of a partition that stands still."""

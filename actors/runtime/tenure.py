@@ -27,6 +27,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from actors._core.lifecycle import Event
+from actors._core.logs import escaping
 from actors._core.progress import Progress
 from actors.errors import CommitRefusedError, LogWentBackError, RecordError, RefusedRecordError, RestoreError
 from actors.ports import CommitBatch, CommitReceipt, InputRecord, Output
@@ -43,7 +44,7 @@ from actors.runtime.tools import make_tools
 from actors.runtime.turns import Duty, Turn
 from stores._core.overlay import MessageScope, Overlay, Writes, stamped
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 YIELD_EVERY_S = 0.005
 """How long a task handles records before other tasks and the heartbeat get their turn."""
@@ -303,7 +304,7 @@ class Tenure:
     # --- messages --------------------------------------------------------------------------------------------------
 
     async def _handle_or_halt(self, records: Sequence[InputRecord]) -> None:
-        self._scope.now_ms = max(self._scope.now_ms, self._clock.wall_ms())
+        self._note_time()
         if self.next_offset == self.committed_offset:
             self._oldest_s = self._clock.monotonic()
         self._batch, self._counted = records, bisect_left(records, self.next_offset, key=_offset)
@@ -390,7 +391,7 @@ class Tenure:
     async def _handle_turns(self, turns: Sequence[Turn]) -> None:
         """Handle what is due as if it were messages behind the last one."""
         scope = self._scope
-        scope.now_ms = max(scope.now_ms, self._clock.wall_ms())
+        self._note_time()
         if self.is_clean:
             self._oldest_s = self._clock.monotonic()
         for number, turn in enumerate(turns):
@@ -410,6 +411,7 @@ class Tenure:
             await self._pause_turns(turn)
 
     async def _pause_turns(self, turn: Turn) -> None:
+        self._note_time()
         if self._clock.monotonic() < self._cautions.careful_turns_s:
             await self._commit_alone(turn.moment)
         elif self._clock.monotonic() - self._oldest_s >= self._policy.interval_s or self._is_large():
@@ -433,7 +435,12 @@ class Tenure:
         commit_s = self._oldest_s + self._policy.interval_s
         return min(commit_s, self._clock.monotonic() + YIELD_EVERY_S)
 
+    def _note_time(self) -> None:
+        self._scope.now_ms = max(self._scope.now_ms, self._clock.wall_ms())
+
     async def _pause(self, record: InputRecord) -> None:
+        # Handlers may be slow: those of one batch don't all run at the time at which it began.
+        self._note_time()
         if record.offset < self._cautions.careful_until:
             await self._commit_alone(record)
             return
@@ -448,16 +455,21 @@ class Tenure:
         try:
             await self._commit()
         except CommitRefusedError as error:
-            found = refused(self._spec.name, self._source, record, error)
+            who, given_up = identity(record), self._cautions.given_up
+            found = refused(self._spec.name, self._source, record, error, is_final=who in given_up)
             if (turn_id := getattr(record, "id", None)) is not None:
                 found.turn = (self._spec.name, turn_id)
-            if self._spec.on_error.then != "stop" or self._spec.concurrency > 1:
+            found.is_passed = self._spec.concurrency > 1
+            is_given_up = identity(record) in self._cautions.condemned
+            if not is_given_up and (self._spec.on_error.then != "stop" or self._spec.concurrency > 1):
                 # Its work is dropped with all that isn't committed, so it is given up when its turn comes again; where
                 # keys are handled side by side, the partition stops when all before it is finished.
-                self._cautions.condemned[identity(record)] = found
+                self._cautions.condemned[who] = found
+                given_up.add(who)
                 raise
             await self._ownership.log.fence()
             raise found from error
+        self._cautions.condemned.pop(identity(record), None)
 
     def _is_large(self) -> bool:
         """Tell whether so much is held that it has to be committed before the interval is over."""

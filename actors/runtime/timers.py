@@ -29,6 +29,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from actors._core.keys import sized, split_sized
+from actors._core.logs import escaping
 from actors._core.outside import MALFORMED
 from actors.errors import StoreOutsideHandlerError, UsageError, show_bytes
 from actors.ports import Clock
@@ -38,7 +39,7 @@ from actors.runtime.ids import digest_of, id_of
 from actors.runtime.spec import ActorSpec
 from actors.runtime.turns import Moment, Turn, refuse_keyless
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 TURNS_AT_ONCE = 100
 BACKLOG_LOOK_S = 0.1

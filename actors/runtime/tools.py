@@ -48,5 +48,5 @@ def make_tools(ownership: Ownership, state: TaskState, stores: Sequence[Partitio
         asks = ownership.services.asks
         made.tools.asks = Asker(asks if spec.tracing is None else spec.tracing.asks(asks), clock, spec.name)
     if spec.parked is not None or spec.effects is not None or spec.timers is not None:
-        made.parked = Parked(spec, state, effects=made.tools.effects)
+        made.parked = Parked(spec, state, effects=made.tools.effects, meters=ownership.meters)
     return made

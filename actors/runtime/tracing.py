@@ -21,6 +21,7 @@ from opentelemetry import propagate, trace
 from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
+from actors._core.logs import escaping
 from actors.errors import Rejected
 from actors.ports import Answer, Asks, Headers, Output, Question
 from actors.runtime.outputs import RECORD_OVERHEAD_BYTES
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from actors.runtime.effect_calls import EffectRecord
     from actors.runtime.effects import Outcome
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 Handler = Callable[["Context", Any], Awaitable[Any]]
 SYSTEM = {"messaging.system": "kafka", "messaging.operation.type": "process", "messaging.operation.name": "process"}

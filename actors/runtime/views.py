@@ -16,6 +16,7 @@ from heapq import merge
 from operator import itemgetter
 from typing import Any, Generic, Self, TypeVar
 
+from actors._core.logs import escaping
 from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.views import Change
 from actors.errors import ViewClosedError, ViewError, ViewFailedError, ViewTimeoutError, show_bytes
@@ -26,7 +27,7 @@ from stores._core.record import STAMP_BYTES, is_expired
 from stores.errors import StoreError
 from stores.ports import PartitionStore
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from actors._core.lifecycle import State
+from actors._core.logs import escaping
 from actors._core.takeover import ResetPolicy
 from actors.errors import InputGrownError
 from actors.ports import Identity, Source, TaskLog, TopicPartition
@@ -21,7 +22,7 @@ from actors.runtime.meters import WorkerMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.task import Task
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 POLL_S = 0.2
 ABANDON_S = 0.3

@@ -24,7 +24,6 @@ from actors.runtime.context import DEFAULT_ASK_TIMEOUT, Store
 from actors.runtime.copies import CopyStores
 from actors.runtime.effects import Effect
 from actors.runtime.outputs import checked_headers
-from actors.runtime.parked import CONTROL_HEADER
 from actors.runtime.restore import Restorer
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.stores import StoreCache
@@ -39,7 +38,7 @@ from actors.testing.looking import (
     Place,
     Sent,
     answer_query,
-    control_records,
+    commands_to_all,
     dead_letter,
     parked_messages,
 )
@@ -302,10 +301,7 @@ class ActorTestDriver:
             ReadOnlyQueryError: the query tried to do more than read.
         """
         definition = self._app.definition_of(actor)
-        raw_key = topic_codecs(definition.topic)[0].encode(key)
-        source = TopicPartition(
-            definition.topic_name, self._app.partitioner_for(definition.topic_name).home(raw_key, self._partitions)
-        )
+        _, source = self._place_of(definition, key)
         task = None if self._worker is None else self._worker.task_of(source)
         held = None if task is None else task.committed
         if held is None:
@@ -323,8 +319,7 @@ class ActorTestDriver:
         definition = self._app.definition_of(actor)
         if definition.parked is None:
             raise UsageError(f'actor {definition.name} parks no messages: declare it with on_error="park"')
-        letters = parked_messages(definition, self.items(definition.parked))
-        return [letter for letter in letters if key is None or letter.key == key]
+        return [one for one in parked_messages(definition, self.items(definition.parked)) if key in (None, one.key)]
 
     def retry_parked(self, actor: Any, key: Any) -> None:
         """Hand the parked messages and effects of a key to the handler again, as `faust parked retry` does."""
@@ -559,10 +554,15 @@ class ActorTestDriver:
 
     def _control(self, actor: Any, key: Any, command: Literal["retry", "drop"]) -> None:
         definition = self._app.definition_of(actor)
-        raw_key = topic_codecs(definition.topic)[0].encode(key)
-        for record in control_records(definition, command):
-            self._produce(definition.topic_name, raw_key, record, {CONTROL_HEADER: record}, None, None)
+        raw_key, source = self._place_of(definition, key)
+        (commands,) = (spec.commands for spec in self._specs if spec.name == definition.name)
+        for told in commands_to_all(definition, command, self._end_of(source)):
+            self._produce(source.topic, raw_key, told, commands.headers(source.partition, raw_key, told), None, None)
         self.settle()
+
+    def _place_of(self, definition: Any, key: Any) -> tuple[bytes, TopicPartition]:
+        raw_key, topic = topic_codecs(definition.topic)[0].encode(key), definition.topic_name
+        return raw_key, TopicPartition(topic, self._app.partitioner_for(topic).home(raw_key, self._partitions))
 
     def _produce(
         self,

@@ -16,9 +16,10 @@ from actors._faust.setup import topic_codecs
 from actors.errors import UsageError
 from actors.ports import Headers, TopicPartition
 from actors.runtime.actor import Actor
+from actors.runtime.commands import ALL, Command
 from actors.runtime.context import Store
 from actors.runtime.outputs import ACTOR_HEADER
-from actors.runtime.parked import ALL, Command, ParkedMessage
+from actors.runtime.parked_entries import LETTER, read_entry
 from actors.runtime.query_methods import Asked
 from actors.testing.log import StoredRecord
 from stores.ports import PartitionStore
@@ -88,8 +89,8 @@ def dead_letter(actors: Mapping[str, ActorDefinition], record: StoredRecord) -> 
 
 def parked_messages(definition: ActorDefinition, items: Mapping[bytes, bytes]) -> Iterator[ParkedHere]:
     """Give what an actor's store of parked messages holds, by key and place in line."""
-    for place in sorted(items, key=place_of):
-        held = msgspec.json.decode(items[place], type=ParkedMessage)
+    for place in sorted((place for place in items if place.startswith(LETTER)), key=place_of):
+        held = read_entry(items.get, *place_of(place), items[place])
         headers: Any = held.headers
         decode_key, decode_value = _decoders(definition, headers)
         yield ParkedHere(
@@ -104,8 +105,8 @@ def parked_messages(definition: ActorDefinition, items: Mapping[bytes, bytes]) -
         )
 
 
-def control_records(definition: ActorDefinition, command: Literal["retry", "drop"]) -> list[bytes]:
-    """Give the control records that retry or drop whatever an actor parks of a key.
+def commands_to_all(definition: ActorDefinition, command: Literal["retry", "drop"], before: int) -> list[bytes]:
+    """Give the commands that retry or drop all that an actor parks of a key; `before` is the input's end.
 
     Raises:
         UsageError: it parks nothing.
@@ -114,7 +115,7 @@ def control_records(definition: ActorDefinition, command: Literal["retry", "drop
     if not kinds:
         raise UsageError(f'actor {definition.name} parks nothing: declare it with on_error="park", or with effects')
     told = [
-        Command(actor=definition.name, what=what, command=command, id=ALL if command == "drop" else None)
+        Command(actor=definition.name, what=what, command=command, id=ALL if command == "drop" else None, before=before)
         for what in kinds
     ]
     return [msgspec.json.encode(one) for one in told]

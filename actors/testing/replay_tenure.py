@@ -14,6 +14,7 @@ from actors._core.lifecycle import State
 from actors._core.progress import Progress
 from actors.errors import ActorsError, RecordError, UsageError
 from actors.ports import CommitBatch, CommitReceipt, InputRecord
+from actors.runtime.commands import OPEN_COMMANDS
 from actors.runtime.context import Context, Store, TaskState
 from actors.runtime.effect_calls import call_id
 from actors.runtime.effects import Effect, Effects
@@ -170,7 +171,7 @@ class _Uncalled:
                 return effect
         raise UsageError(f"ctx.effect({function!r}): actor {self._spec.name} doesn't list it")
 
-    def retry(self, state: TaskState, raw_key: bytes) -> int:
+    def retry(self, state: TaskState, raw_key: bytes, *, before: int | None = None) -> int:
         return 0
 
     def drop(self, state: TaskState, raw_key: bytes, call_id: str | None = None) -> int:
@@ -245,7 +246,7 @@ class ReplayTenure(Tenure):
             uncalled = _Uncalled(spec, unknowns)
             tools.effects = uncalled  # type: ignore[assignment]
             self._duties = [duty for duty in self._duties if not isinstance(duty, Effects)]
-            parked = Parked(spec, self._messages, effects=uncalled)
+            parked = Parked(spec, self._messages, effects=uncalled, meters=ownership.meters)
         self._handling = _ReplayHandling(
             unknowns, spec, self._source, parked, self._cautions.condemned, self._is_ending, self._let_pass
         )
@@ -343,7 +344,8 @@ def on_input_time(
 
 def replay_spec(spec: ActorSpec, clock: InputClock, unknowns: Unknowns) -> ActorSpec:
     """Give the actor as a replay runs it."""
-    return replace(spec, handler=on_input_time(spec.handler, clock, unknowns))
+    # Whether a command was signed can't be told where the workers' secret isn't.
+    return replace(spec, handler=on_input_time(spec.handler, clock, unknowns), commands=OPEN_COMMANDS)
 
 
 def hooked(stores: Sequence[Store[Any, Any]], spec: ActorSpec) -> dict[str, int]:

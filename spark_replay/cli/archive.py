@@ -25,6 +25,7 @@ from spark_replay.cli.options import (
     spark_for,
     spark_options,
 )
+from spark_replay.printing import say
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -139,7 +140,7 @@ def archive(
                 to=to,
                 every_ms=every_ms,
                 stop=stop,
-                tell=lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True),
+                tell=lambda line: say(console, line),
             )
     click.echo(json.dumps(asdict(done)))
     if once and not done.complete:

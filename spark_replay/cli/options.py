@@ -18,6 +18,8 @@ from spark_replay.errors import ReplayError
 from spark_replay.session import require_pyspark, spark_session
 from spark_replay.staging import local_folder
 from spark_replay.topic import require_reachable
+from stores._core.printable import printable
+from stores._files import open_private
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -209,7 +211,7 @@ def failing() -> Iterator[None]:
     try:
         yield
     except ReplayError as error:
-        raise Failure(str(error)) from error
+        raise Failure(printable(str(error))) from error
 
 
 def make_console() -> Console:
@@ -226,7 +228,8 @@ def write_json(file: Path, content: dict[str, Any]) -> None:
         ReplayError: It can't be written.
     """
     try:
-        file.write_text(json.dumps(content, indent=1) + "\n")
+        with open_private(file, "w") as there:
+            there.write(json.dumps(content, indent=1) + "\n")
     except OSError as error:
         raise ReplayError(f"the report can't be written to {file}: {error}") from error
 
@@ -254,7 +257,8 @@ def spark_for(given: Given, console: Console) -> Iterator[SparkSession]:
         try:
             spark = spark_session(master=given.master, settings=given.settings, log=log)
         except ReplayError:
-            console.print(log.read_text() if log.exists() else "", markup=False, highlight=False)
+            text = log.read_text(errors="replace") if log.exists() else ""
+            console.print(printable(text, keep="\n\t"), markup=False, highlight=False)
             raise
         try:
             yield spark

@@ -18,6 +18,7 @@ from spark_replay.cli.options import (
     source_options,
     spark_for,
 )
+from spark_replay.printing import say
 from spark_replay.session import require_pyspark
 
 if TYPE_CHECKING:
@@ -110,4 +111,4 @@ def _tell(done: Rebuilt, console: Console) -> None:
             for key in done.unknown_keys
         ]
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(console, line)

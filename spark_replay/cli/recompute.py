@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replay.cli.options import Given, dry_run_option, failing, make_console, spark_for, spark_options, write_json
+from spark_replay.printing import say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -106,4 +107,4 @@ def _show_plan(plan: Recompute, console: Console) -> None:
     ]
     lines += [f"would compare store {store} with {topic.name}" for store, topic in plan.changelogs.items()]
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(console, line)

@@ -21,6 +21,7 @@ from spark_replay.cli.options import (
     spark_for,
 )
 from spark_replay.errors import ReadError
+from spark_replay.printing import say
 
 if TYPE_CHECKING:
     from spark_replay.sources import KafkaSource
@@ -94,7 +95,7 @@ def seed(app: str, to: Path, overwrite: bool, publish: str | None, dry_run: bool
         if keys is not None and keys != done.keys:
             raise ReadError(f"{keys} keys were written to {done.changelog}, and {done.keys} are in it: delete it")
     if done.unstamped:
-        console.print(f"{done.unstamped} records of {done.changelog} have no stamp: run validate")
+        say(console, f"{done.unstamped} records of {done.changelog} have no stamp: run validate")
     click.echo(json.dumps(asdict(done)))
 
 

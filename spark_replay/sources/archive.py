@@ -7,10 +7,10 @@ behind isn't on it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -24,6 +24,7 @@ from spark_replay.sources.digested import ArchiveFile, digested_files, require_l
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.ledger import LEDGERS, Ledger, decode_ledger
 from spark_replay.topic import Topic
+from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -164,13 +165,18 @@ def batch_files(folder: Folder, batch: int, since_ms: int) -> tuple[ArchiveFile,
     return tuple(file for file in _listed(folder, f"{FILES}/{batch}.compact") if file.modified_ms >= oldest_ms)
 
 
-def _listed(folder: Folder, name: str) -> Iterator[ArchiveFile]:
+def _listed(folder: Folder, name: str) -> list[ArchiveFile]:
     try:
-        for line in folder.text(name).splitlines()[1:]:
-            entry: dict[str, Any] = json.loads(line)
-            yield ArchiveFile(str(entry["path"]), int(entry["size"]), int(entry["modificationTime"]))
-    except (ValueError, KeyError, TypeError) as error:
+        entries: list[dict[str, Any]] = [json.loads(line) for line in folder.text(name).splitlines()[1:]]
+        files = [ArchiveFile(str(one["path"]), int(one["size"]), int(one["modificationTime"])) for one in entries]
+    except MISSHAPEN as error:
         raise ArchiveError(f"{folder}/{name} isn't a list of an archive's files: {error}") from error
+    for file in files:
+        if ".." in unquote(file.uri).split("/"):
+            raise ArchiveError(
+                f"{folder}/{name} isn't a list of an archive's files: {file.uri} leads out of its folder"
+            )
+    return files
 
 
 def _check(file: ArchiveFile, folder: Folder) -> None:

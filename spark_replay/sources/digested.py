@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlparse
 
 from spark_replay.digests import SHARED, crc32
 from spark_replay.errors import ArchiveError, TargetError
+from stores._files import open_private, tighten
 
 DIGESTS = "_digests"
 _THREADS = 8
@@ -56,6 +57,8 @@ def write_digests(files: Iterable[ArchiveFile]) -> None:
                 f"{path} has {path.stat().st_size} bytes, and an executor wrote {file.size_bytes}: check the disk, or "
                 "the mount; begin another archive"
             )
+        # Spark gives files modes of its own. The archive's folder is closed, but a copy's may not be.
+        tighten(path)
         by_folder.setdefault(path.parent, []).append(path)
     for folder, paths in by_folder.items():
         known = _read(folder)
@@ -133,7 +136,7 @@ def _read(folder: Path) -> dict[str, tuple[int, int]]:
     for line in lines:
         parts = line.split(" ")
         # a line that a killed run began is written again behind it
-        if len(parts) == 4 and parts[3] == "ok":
+        if len(parts) == 4 and parts[3] == "ok" and "/" not in parts[2]:
             found[parts[2]] = (int(parts[0], 16), int(parts[1]))
     return found
 
@@ -143,7 +146,7 @@ def _append(file: Path, found: Iterable[tuple[Path, int]]) -> None:
     if not lines:
         return
     is_new = not file.exists()
-    with file.open("a") as handle:
+    with open_private(file, "a") as handle:
         # ends a line that a killed run began
         handle.write(lines if is_new else f"\n{lines}")
         handle.flush()

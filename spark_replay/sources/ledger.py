@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from spark_replay.topic import Retention, Span
+from stores._core.outside import MISSHAPEN
 
 LEDGERS = "_offsets"
 _FORMAT = 1
@@ -145,7 +146,7 @@ def decode_ledger(text: str) -> Ledger:
             ),
         )
         _check(ledger)
-    except (KeyError, TypeError) as error:
+    except MISSHAPEN as error:
         raise ValueError(f"not a record of an archive's offsets: {error!r}") from error
     return ledger
 

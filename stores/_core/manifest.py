@@ -10,6 +10,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from stores._core.outside import MALFORMED
 from stores._core.record import Position
 
 MANIFEST = "manifest.json"
@@ -105,7 +106,7 @@ def document(raw_text: str, kind: str, known_format: int) -> dict[str, Any]:
     """Read a JSON object that says its format; `ValueError`, which names the kind, if it is another one."""
     try:
         raw = json.loads(raw_text)
-    except ValueError as error:
+    except MALFORMED as error:
         raise ValueError(f"not a manifest: no JSON ({error})") from error
     if not isinstance(raw, dict):
         raise ValueError(f"not a manifest: {type(raw).__name__} instead of an object")  # noqa: TRY004
@@ -116,7 +117,7 @@ def document(raw_text: str, kind: str, known_format: int) -> dict[str, Any]:
 
 def check_file(name: str, kind: str) -> None:
     """Check that a file lies beside its manifest; `ValueError` if its name leads elsewhere."""
-    if name in ("", ".", "..") or "/" in name or "\\" in name:
+    if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable():
         raise ValueError(f"{kind} with file {name!r}: files lie beside the manifest")
 
 
@@ -138,6 +139,8 @@ def text(raw: dict[str, Any], field: str) -> str:
 def integer(raw: dict[str, Any], field: str, where: str) -> int:
     """Give a field that has to be a whole number; `ValueError`, which names `where`, if it isn't."""
     value: int = typed(raw, field, int, where)
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"not a manifest: {field!r} of {where} is {value}, expected 64 bits at most")
     return value
 
 

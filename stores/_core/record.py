@@ -10,6 +10,8 @@ import json
 import struct
 from dataclasses import asdict, dataclass
 
+from stores._core.outside import MISSHAPEN
+
 STAMP_HEADER = "fa-stamp"
 STAMP_VERSION = 1
 STAMP_BYTES = 25
@@ -90,5 +92,5 @@ def decode_position(raw: bytes) -> Position:
     """
     try:
         return Position(**json.loads(raw))
-    except (TypeError, ValueError) as error:
+    except MISSHAPEN as error:
         raise ValueError(f"not a position: {raw[:200]!r}") from error

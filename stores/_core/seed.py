@@ -88,6 +88,9 @@ def _check(manifest: SeedManifest) -> None:
     if not all(0 <= number < manifest.partition_count for number in numbers):
         raise ValueError(f"seed with partitions {numbers} of {manifest.partition_count}")
     for part in manifest.partitions:
+        # The next owner's epoch is one more.
+        if part.position.epoch < 0 or part.position.changelog_offset < 0:
+            raise ValueError(f"seed with a negative position of partition {part.partition}: {part.position}")
         for table in part.tables:
             check_file(table.file, "seed")
 

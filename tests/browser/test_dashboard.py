@@ -16,6 +16,7 @@ from actors._core.partitioner import partition_for
 from actors.coordination import Coordination
 from dev.kafka.ports import free_ports
 from tests.browser.visits import WIDE, Visit, browsers, needs_chromium
+from tests.core.web_part import password
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, send, unique
 
 pytestmark = needs_chromium
@@ -23,6 +24,8 @@ pytestmark = needs_chromium
 PARTITIONS = 4
 LIVE_MS = 60_000
 READER, ADMIN = "a-token-to-look-with", "a-token-to-act-with"
+LOGIN = {"username": "ada", "password": ADMIN}
+"""What the browser's user answers when it asks."""
 
 
 @dataclass
@@ -94,10 +97,8 @@ async def test_who_is_not_allowed_to_does_nothing(shop: Shop) -> None:
                 assert answer.status == status
                 assert "<script>" not in await answer.text()
                 assert answer.headers["Cache-Control"] == "no-store"
-    # A cookie is sent for any page that asks: what it may do has to come from our own.
-    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
-        async with session.post(f"{shop.homes[0]}/dashboard/login", data={"token": ADMIN}) as answer:
-            assert answer.status == 200, await answer.text()
+    # A browser sends a password for any page that asks: what it may do has to come from our own.
+    async with aiohttp.ClientSession(headers=password(ADMIN)) as session:
         for origin, status in (("http://elsewhere.example", 403), (shop.homes[0], 303)):
             headers = {"Origin": origin}
             async with session.post(retry, headers=headers, data=key, allow_redirects=False) as answer:
@@ -114,9 +115,9 @@ async def test_the_dashboard_of_two_workers_through_trouble(shop: Shop, browser)
         ("dora", {"name": "d0", "later": True}),
     )
     home = shop.homes[0]
-    async with Visit(browser, f"{home}/dashboard", home) as visit:
+    async with Visit(browser, f"{home}/dashboard", home, http_credentials=LOGIN) as visit:
         page = visit.page
-        await log_in(page)
+        await page.locator("#verdict").wait_for()
         await page.evaluate("() => { window.isTheSame = true }")
         await sees_everything(page, shop)
         await retries(page, shop)
@@ -167,9 +168,8 @@ async def retries(page, shop: Shop) -> None:
 
 async def drops(browser, home: str) -> None:
     """Drop from the page that asks first, without scripts."""
-    async with Visit(browser, f"{home}/dashboard", home, java_script_enabled=False) as visit:
+    async with Visit(browser, f"{home}/dashboard", home, java_script_enabled=False, http_credentials=LOGIN) as visit:
         page = visit.page
-        await log_in(page)
         await line_of(page, "bob").get_by_role("link", name="Drop key bob").click()
         text = await page.locator("main").inner_text()
         assert "can't take b0" in text
@@ -204,12 +204,6 @@ async def one_dies(page, shop: Shop) -> None:
         await says(page, f"#p-take_order-{number} td[data-name=State]", "Running")
     assert sum(now > then for now, then in zip(await epochs_of(page), epochs, strict=True)) >= 1
     await says(page, "#verdict", "2 things need attention")
-
-
-async def log_in(page) -> None:
-    await page.get_by_label("Token").fill(ADMIN)
-    await page.get_by_role("button", name="Log in").click()
-    await page.locator("#verdict").wait_for()
 
 
 def line_of(page, key: str):

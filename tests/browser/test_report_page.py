@@ -6,17 +6,49 @@ Needs Chromium (`apt-get install --no-install-recommends chromium`); without it 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from spark_replay.html import render_report
 from tests.browser.visits import PALE, WIDE, Visit, browsers, needs_chromium
-from tests.spark.pages import pages
+from tests.spark.pages import MADE, make_profile, make_report, pages
 
 pytestmark = needs_chromium
 
 NAMES = ["damaged", "many", "empty", "nasty"]
 WIDTHS = [390, 1200]
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "</script><script>alert(1)</script>",
+    "</style></title></textarea></noscript><script>alert(1)</script>",
+    "--><!--><img src=x onerror=alert(1)>]]>",
+    "<svg onload=alert(1)><text x=0>$\\frac{1}{2}$</text></svg>",
+    "</text></svg><svg/onload=alert(1)>",
+    "<a href=javascript:alert(1)>x</a>",
+    "javascript:alert(1)",
+    "[x](javascript:alert(1)) ![x](http://127.0.0.1:9/x) <http://127.0.0.1:9/y> `code` **bold**",
+    '" onmouseover=alert(1) x="',
+    "' autofocus onfocus=alert(1) x='",
+    "<base href=http://127.0.0.1:9/><form action=http://127.0.0.1:9/><button>x</button></form>",
+    "<meta http-equiv=refresh content='0;url=http://127.0.0.1:9/'>",
+    "<iframe srcdoc='<script>alert(1)</script>'></iframe>",
+    "<style>@import 'http://127.0.0.1:9/x.css'; * { background: url(http://127.0.0.1:9/y) }</style>",
+    "{{ 7*7 }}{% include 'x' %}&lt;script&gt;&#60;",
+    "\u202e\u2066gnp.exe\u2069",
+]
+TOUCH = """
+() => document.querySelectorAll('body *').forEach(node => {
+  for (const kind of ['mouseover', 'focus', 'click']) node.dispatchEvent(new Event(kind, {bubbles: false}));
+})
+"""
+CENSUS = """
+() => [...document.querySelectorAll('*')].reduce((found, node) => {
+  if (!node.closest('defs')) found[node.tagName] = (found[node.tagName] || 0) + 1;
+  return found;
+}, {})
+"""
 CUT = """
 () => [...document.querySelectorAll('svg')].flatMap(svg => {
   const box = svg.getBoundingClientRect();
@@ -58,6 +90,43 @@ async def test_page_is_quiet_fits_and_can_be_read(browser, folder: Path, name: s
                     assert await visit.page.evaluate(PALE) == [], where
                 assert await visit.page.evaluate(CUT) == [], where
                 assert visit.said == [], where
+
+
+def page_of(keys: list[str]) -> str:
+    """A report and a profile with all of these keys."""
+    report, profile = make_report(3, causes={"a_new_cause": 2}, findings=True), make_profile(3)
+    [example] = report.examples["different"]
+    examples = [replace(example, key=key, log={**example.log, "value": key}) for key in keys]
+    tops = [[replace(top, key=key) for key in keys] for top in (profile.most_written[0], profile.largest[0])]
+    profile = replace(profile, most_written=tops[0], largest=tops[1])
+    return render_report(replace(report, examples={"different": examples}), made=MADE, profile=profile)
+
+
+async def test_hostile_keys_are_text(browser, tmp_path: Path):
+    """A page with them has the elements of a page with harmless ones, and they can be read."""
+    found = []
+    for name, keys in (("harmless", [f"customer-{number}" for number in range(len(HOSTILE))]), ("hostile", HOSTILE)):
+        file = tmp_path / f"{name}.html"
+        file.write_text(page_of(keys), encoding="utf-8")
+        async with Visit(browser, file.as_uri()) as visit:
+            await visit.page.evaluate("() => document.querySelectorAll('details').forEach(d => d.open = true)")
+            await visit.page.evaluate(TOUCH)
+            found.append(await visit.page.evaluate(CENSUS))
+            shown = await visit.page.evaluate("() => [...document.querySelectorAll('bdi')].map(b => b.textContent)")
+            assert set(keys) <= set(shown)
+            assert visit.page.url == file.as_uri()
+            assert visit.said == []
+    assert found[0] == found[1]
+    assert not {"SCRIPT", "A", "IMG", "IFRAME", "FORM", "BASE", "OBJECT", "EMBED"} & set(found[0])
+
+
+async def test_the_policy_of_a_page_stops_what_escaping_would_miss(browser, tmp_path: Path):
+    planted = ["<script>alert(1)</script>", "<svg onload=alert(1)></svg>", "<base href='http://127.0.0.1:9/'>"]
+    page = render_report(make_report(1), made=MADE).replace("<main>", f"{''.join(planted)}<main>", 1)
+    (tmp_path / "page.html").write_text(page, encoding="utf-8")
+    async with Visit(browser, (tmp_path / "page.html").as_uri()) as visit:
+        assert len(visit.said) == len(planted)
+        assert all("Content Security Policy" in line for line in visit.said)
 
 
 async def test_colours_follow_the_reader(browser, folder: Path):

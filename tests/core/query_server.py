@@ -10,15 +10,11 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-from aiohttp import web
-
 from actors import App, Context
 from actors._core.lifecycle import State
 from actors._core.partitioner import partition_for
 from actors._faust.access.settings import check_access
 from actors._faust.access.tls import Hops
-from actors._faust.queries import quick
 from actors._faust.queries.copies import CopyDirectory, CopyRouter
 from actors._faust.queries.routing import Directory, Router
 from actors.ports import Identity, TopicPartition
@@ -49,10 +45,16 @@ class Served:
         check_access(self.app)
         words = self.app.store("words", key_type=str, value_type=str)
 
-        @self.app.actor(self.app.topic("in", key_type=str, value_type=str), stores=[words])
+        numbers = self.app.store("numbers", key_type=int, value_type=int)
+
+        @self.app.actor(self.app.topic("in", key_type=str, value_type=str), stores=[words, numbers])
         async def talk(ctx: Context, word: str) -> None: ...
 
-        self.spec = ActorSpec("talk", "in", PARTITIONS, talk, bytes.decode, bytes.decode, (words,), {})
+        @self.app.query(talk)
+        def add(ctx: Context, number: int, share: float = 0.0) -> list[float]:
+            return [number, share]
+
+        self.spec = ActorSpec("talk", "in", PARTITIONS, talk, bytes.decode, bytes.decode, (words, numbers), {})
         self.store = MemoryStore()
         self.store.apply([(key.encode(), encode_stamp(1, 1) + key[:9].encode()) for key in KEYS], POSITION)
         self.store.apply([(f"big{n}".encode(), encode_stamp(1, 1) + b"x" * 50_000) for n in range(8)], POSITION)
@@ -62,7 +64,8 @@ class Served:
         clock, directory = FakeClock(), Directory(_nobody, "w")
         self.queries = SimpleNamespace(
             actors={"talk": self.spec},
-            stores={"words": self.spec},
+            actor={"talk": self.spec}.__getitem__,
+            stores={"words": self.spec, "numbers": self.spec},
             router=Router(StateReader(self.tasks.get, self.lease, clock), directory, Hops()),
             copies=CopyRouter(
                 CopyReader(self.tasks.get, self.lease, clock, lambda *_: None),
@@ -77,14 +80,14 @@ class Served:
         service: Any = SimpleNamespace(queries=self.queries, meters=WorkerMeters())
         self.app._actor_service = service
         self.server = self.app.web
-        self.quick = 0
-        """How many answers went past aiohttp."""
 
     def _task(self, number: int) -> Task:
         settings: Any = SimpleNamespace(queue_records=1)
         nothing: Any = None
         task = Task(self.spec, number, identity=Identity("w", 1), log=nothing, services=nothing, settings=settings)
-        task._stores = [Restored(self.store, POSITION, is_empty=False)]
+        numbers = MemoryStore()
+        numbers.apply([(b"1", encode_stamp(1, 1) + b"1")], POSITION)
+        task._stores = [Restored(store, POSITION, is_empty=False) for store in (self.store, numbers)]
         task._ownership.state = State.RUNNING
         return task
 
@@ -94,22 +97,18 @@ class Served:
     def commits(self, state: State) -> None:
         """Put all tasks into a state, and wake who waits for the end of a commit."""
         for task in self.tasks.values():
-            task._ownership.state, task._ownership.commit = state, object()
+            task._ownership.state = state
             task._ownership._wake()
 
     @property
     def waiting(self) -> int:
         """How many questions wait for a commit's end."""
         futures = [wait for task in self.tasks.values() for wait in task._ownership._commit_waits]
-        return sum(not wait.done() for wait in futures) + len(self.server._runner.server.quick.rounds)
+        return sum(not wait.done() for wait in futures)
 
-    async def connect(self, *, is_known: bool = False, tls: ssl.SSLContext | None = None) -> Connection:
-        """Open a connection; on a known one a question was asked already."""
-        connection = Connection(*await asyncio.open_connection("127.0.0.1", self.app.conf.web_port, ssl=tls))
-        if is_known:
-            connection.send(ASKED)
-            assert (await connection.answer())[0] == 200
-        return connection
+    async def connect(self, *, tls: ssl.SSLContext | None = None) -> Connection:
+        """Open a connection."""
+        return Connection(*await asyncio.open_connection("127.0.0.1", self.app.conf.web_port, ssl=tls))
 
 
 async def _nobody() -> list[Any]:
@@ -146,30 +145,15 @@ class Connection:
 
 
 @asynccontextmanager
-async def served(
-    *, is_quick: bool = True, prepare: Callable[[web.Application], None] | None = None, **options: Any
-) -> Any:
+async def served(**options: Any) -> Any:
     """Give a running server."""
     found = Served(**options)
-    with pytest.MonkeyPatch.context() as patch:
-        if not is_quick:
-            patch.setattr("actors._faust.faust_app.answer_quickly", lambda _: None)
-        if prepare is not None:
-            prepare(found.server.web_app)
-        # As it is when Faust starts the server: with its hook of every answer.
-        assert found.server.cors
-        found.server.init_server()
+    # As it is when Faust starts the server: with its hook of every answer.
+    assert found.server.cors
+    found.server.init_server()
     await found.server.start_server()
     try:
-        with pytest.MonkeyPatch.context() as patch:
-            write = quick.QuickProtocol._write
-
-            def counted(protocol: Any, *answer: Any) -> None:
-                found.quick += protocol._quick is getattr(found.server._runner.server, "quick", None)
-                write(protocol, *answer)
-
-            patch.setattr(quick.QuickProtocol, "_write", counted)
-            yield found
+        yield found
     finally:
         await found.server.stop_server()
         await found.queries.router.close()
@@ -183,7 +167,6 @@ def get(target: str, *headers: str, method: str = "GET", version: str = "1.1") -
 
 
 KEY = "/actors/words/ada"
-ASKED = get(KEY)
 
 
 def is_here(key: str) -> bool:

@@ -10,9 +10,8 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
-from actors import App
 from actors._faust.access import guard
-from actors._faust.access.callers import HOP
+from actors._faust.access.hops import HOP
 from actors._faust.access.limits import (
     MAX_BODY_BYTES,
     MAX_HEADER_BYTES,
@@ -21,10 +20,7 @@ from actors._faust.access.limits import (
     Rates,
     RefusalLog,
 )
-from actors._faust.access.settings import tokens_of
-from actors._faust.access.tls import Hops
-from tests.core.web_part import ADMIN, OLD_READ, READ, TOKENS, bearer, raw, served
-from tests.kafka.helpers import eventually
+from tests.core.web_part import ADMIN, OLD_READ, READ, TOKENS, bearer, hop, raw, served
 
 PATHS = [
     "/state",
@@ -45,8 +41,8 @@ PATHS = [
     "/state/secret#/health",
     "/state/secret%00",
     "/STATE/secret",
-    "/page/login/../secret",
-    "/page/login/secret",
+    "/page/../state/secret",
+    "/page/secret",
     "http://127.0.0.1/state/secret",
     "http://127.0.0.1/health/../state/secret",
     "/health\\..\\state\\secret",
@@ -116,7 +112,6 @@ LARGE = [
     (head("GET", "/health", *(f"X-{number}: {'x' * 4000}" for number in range(5))), 431),
     (head("POST", "/state/_many", f"Content-Length: {MAX_BODY_BYTES + 1}"), 413),
     (head("POST", "/health/_many", f"Content-Length: {MAX_BODY_BYTES + 1}"), 413),
-    (head("POST", "/page/login", "Content-Length: 5000"), 413),
     (head("POST", "/state/_many", "Content-Length: 3", "Transfer-Encoding: chunked"), 400),
     (head("POST", "/state/_many", "Content-Length: -1"), 400),
     (head("POST", "/state/_many", "Content-Length: 3", "Content-Length: 4"), 400),
@@ -168,7 +163,7 @@ async def test_slow_bodies_keep_nobody_waiting(guarded: TestServer, monkeypatch:
     monkeypatch.setattr(guard, "MAX_BODY_S", 0.3)
     slow = head("POST", "/state/_many", "Content-Length: 1000", f"Authorization: Bearer {READ}") + "x"
     nobody = head("POST", "/state/_many", "Content-Length: 1000") + "x"
-    waiting = [asyncio.create_task(raw(guarded, request)) for request in [slow] * 100 + [nobody] * 100]
+    waiting = [asyncio.create_task(raw(guarded, request)) for request in [slow] * 48 + [nobody] * 100]
     # Others are answered meanwhile.
     async with (
         aiohttp.ClientSession() as session,
@@ -176,7 +171,7 @@ async def test_slow_bodies_keep_nobody_waiting(guarded: TestServer, monkeypatch:
     ):
         assert reply.status == 200
     statuses = [(await one)[0] for one in waiting]
-    assert statuses == [408] * 100 + [401] * 100
+    assert statuses == [408] * 48 + [401] * 100
 
 
 async def test_a_client_has_so_many_requests_a_second_and_others_have_theirs(caplog: pytest.LogCaptureFixture) -> None:
@@ -197,8 +192,7 @@ async def test_a_client_has_so_many_requests_a_second_and_others_have_theirs(cap
         # A health page is for everybody at all times, and a worker that passes questions on isn't its caller.
         for _ in range(3):
             assert (await ask(bearer(READ), "/health"))[0] == 200
-            app = App("hops", **TOKENS)
-            assert (await ask(dict(Hops.of(tokens_of(app), app.actor_options).headers)))[0] == 200
+            assert (await ask(hop(server, "GET", "/state", **TOKENS)))[0] == 200
         # Saying so doesn't make it one.
         assert (await ask({HOP: "1", **bearer(READ)}))[0] == 429
 
@@ -212,26 +206,6 @@ def test_rates_are_those_that_were_set() -> None:
     assert all(rates.take(f"client {number}", 2.0) == 0.0 for number in range(30_000))
     assert len(rates._left) == 10_000
     assert all(Rates(0, 0).take("a", 0.0) == 0.0 for _ in range(100))
-
-
-async def test_so_many_are_answered_at_a_time(guarded: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "MAX_IN_FLIGHT", 3)
-    slow = head("POST", "/state/_many", "Content-Length: 1000", f"Authorization: Bearer {READ}") + "x"
-    async with contextlib.AsyncExitStack() as stack:
-        for _ in range(3):
-            _, writer = await asyncio.open_connection(str(guarded.host), guarded.port)
-            stack.callback(writer.close)
-            writer.write(slow.encode())
-        question = head("GET", "/state", f"Authorization: Bearer {READ}")
-        await eventually(lambda: _is(guarded, question, 503))
-        assert "Retry-After: 1" in (await raw(guarded, question))[1]
-        assert (await raw(guarded, head("GET", "/health")))[0] == 200
-    # Those who have gone leave their places.
-    await eventually(lambda: _is(guarded, question, 200))
-
-
-async def _is(server: TestServer, request: str, status: int) -> bool:
-    return (await raw(server, request))[0] == status
 
 
 async def test_nothing_is_open_where_no_setting_says_who_may() -> None:

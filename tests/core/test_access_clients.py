@@ -21,7 +21,7 @@ from actors import App, ConfigurationError
 from actors._faust.access import Level, needs, protect
 from actors._faust.access.settings import check_access
 from actors._faust.setup import connection
-from actors.client import StateClient, StateUnavailableError
+from actors.client import StateClient, StateError, StateRequestError, StateUnavailableError
 from spark_replay.cli.live import Live
 from spark_replay.errors import LiveError
 from spark_replay.live import Workers
@@ -67,6 +67,62 @@ async def test_a_token_that_was_sent_encrypted_goes_nowhere_in_the_clear(tmp_pat
         async with StateClient(url, token=READ, ssl=authority.trust() if is_secure else None) as client:
             assert await client.get("s", "key") == 1
     assert (here, there) == (([f"Bearer {READ}"], []) if is_secure else ([], [f"Bearer {READ}"]))
+
+
+@pytest.mark.parametrize(
+    ("options", "is_followed"),
+    [
+        ({"token": READ}, False),
+        ({"token": READ, "trust_hosts": ["10.0.*", "*.localhost"]}, False),
+        ({"token": READ, "trust_hosts": ["Local*"]}, True),
+        ({"token": READ, "trust_hosts": ["*"]}, True),
+        ({}, True),
+    ],
+)
+async def test_a_token_is_sent_to_hosts_that_the_caller_named(options: dict[str, Any], is_followed: bool) -> None:
+    here: list[str] = []
+    there: list[str] = []
+    shown = f"Bearer {READ}" if "token" in options else ""
+    async with (
+        worker("", there) as owner,
+        worker(f"http://localhost:{owner.port}", here) as first,
+        StateClient(f"http://127.0.0.1:{first.port}", **options) as client,
+    ):
+        assert await client.get("s", "key") == 1
+    assert (here, there) == (([], [shown]) if is_followed else ([shown], []))
+
+
+@pytest.mark.parametrize("path", ["/any/path?x=", ":99999", "/", "["])
+async def test_an_owner_is_followed_to_an_origin_only(path: str) -> None:
+    here: list[str] = []
+    there: list[str] = []
+    async with worker("", there) as owner:
+        address = str(owner.make_url("")).rstrip("/")
+        async with worker(address + path, here) as first, StateClient(str(first.make_url(""))) as client:
+            assert await client.get("s", "key") == 1
+    assert (len(here), len(there)) == ((0, 1) if path == "/" else (1, 0))
+
+
+async def test_a_client_doesnt_follow_redirects() -> None:
+    asked: list[str] = []
+
+    async def elsewhere(_: web.Request) -> web.Response:
+        raise web.HTTPTemporaryRedirect(f"http://localhost:{owner.port}/actors/s/key")
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", elsewhere)
+    async with worker("", asked) as owner, TestServer(app) as first:
+        client = StateClient(str(first.make_url("")), token=READ, follow_owners=False)
+        with pytest.raises(StateRequestError):
+            await client.get("s", "key")
+        await client.close()
+    assert asked == []
+
+
+@pytest.mark.parametrize("options", [{"urls": "nowhere", "token": READ}, {"urls": "http://a", "trust_hosts": "a"}])
+def test_clients_that_cant_be_meant_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(StateError):
+        StateClient(**options)
 
 
 async def test_a_worker_that_isnt_trusted_is_shown_nothing(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from faust.cli.base import cli
@@ -16,8 +17,8 @@ from actors._faust.setup import Setup
 from stores.errors import StoreUnavailableError
 
 
-def new_app() -> App:
-    return App("unit", broker="kafka://127.0.0.1:1")
+def new_app(**settings: str) -> App:
+    return App("unit", broker="kafka://127.0.0.1:1", **settings)
 
 
 def test_two_actors_with_one_name() -> None:
@@ -74,10 +75,26 @@ def test_a_store_and_a_table_of_one_name() -> None:
         app.store("s")
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "x" * 101, "ümlaut"])
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "a\0", "a ", "a\n", "x" * 101, "ümlaut"])
 def test_names_that_topics_cannot_have(name: str) -> None:
     with pytest.raises(ConfigurationError, match="names have up to 100 letters"):
         new_app().store(name)
+
+
+@pytest.mark.parametrize("instance_id", ["a\0b", "a\nb", "a\x1b[31m", "x" * 250, "ü" * 125])
+def test_instance_ids_that_cannot_be_told_apart_or_shown(instance_id: str) -> None:
+    app = new_app(consumer_group_instance_id=instance_id)
+    with pytest.raises(ConfigurationError, match=r"consumer_group_instance_id=.*no control characters"):
+        Setup(app).check_settings()
+
+
+@pytest.mark.parametrize("instance_id", ["..", "../../etc", "a/b", "x" * 249, "ü"])
+def test_an_instance_id_is_no_part_of_a_folders_name(instance_id: str, tmp_path: Path) -> None:
+    settings = {"datadir": str(tmp_path), "consumer_group_instance_id": instance_id}
+    setup = Setup(new_app(**settings))
+    setup.check_settings()
+    assert setup.worker == instance_id
+    assert setup.folder == tmp_path / "v1" / "actors"
 
 
 def test_a_ttl_that_is_none() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
+import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -335,16 +336,33 @@ TestGroup = Group.TestCase
 TestGroup.settings = settings(deadline=None, max_examples=60, stateful_step_count=12)
 
 
-def test_a_thousand_tasks_of_two_hundred_members_take_well_under_a_second() -> None:
-    tasks = [Task(f"actor{actor}", number) for actor in range(10) for number in range(100)]
+def lines_run(function: Callable[[], object]) -> int:
+    """Count the lines that a function runs, with those that it calls: the same on a slow machine."""
+    count = 0
+
+    def trace(frame: object, event: str, argument: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_five_hundred_tasks_of_a_hundred_members_take_few_steps() -> None:
+    tasks = [Task(f"actor{actor}", number) for actor in range(10) for number in range(50)]
     rand = random.Random(1)
     members = [
         Member(f"m{index:03}", on_disk={task: rand.randrange(10**9) for task in rand.sample(tasks, 30)})
-        for index in range(200)
+        for index in range(100)
     ]
-    begun = time.perf_counter()
-    assignment = assign(members, tasks)
-    assert time.perf_counter() - begun < 1
+    assignment: dict[str, tuple[Task, ...]] = {}
+    assert lines_run(lambda: assignment.update(assign(members, tasks))) < 1_500_000
     check_complete(assignment, members, tasks)
 
 
@@ -357,20 +375,28 @@ def test_member_data_survives_the_trip(group: tuple[list[Member], list[Task]]) -
 
 @pytest.mark.parametrize(
     "raw",
+    [msgspec.msgpack.encode([2, "w0", "http://x", 1, []]), msgspec.msgpack.encode([2, {"of": "another shape"}])],
+)
+def test_member_data_of_a_newer_version_is_a_member_without_a_history(raw: bytes) -> None:
+    assert decode_member_data("m0", raw) == Member("m0")
+
+
+@pytest.mark.parametrize(
+    "raw",
     [
         None,
         b"",
         b"\xff\xff",
         b"not msgpack",
-        msgspec.msgpack.encode([2, "w0", "http://x", 1, []]),
-        msgspec.msgpack.encode([2, {"of": "another shape"}]),
         msgspec.msgpack.encode([1, "w0"]),
         msgspec.msgpack.encode([1, "w0", "", 1, []]).replace(b"w0", b"\xff0"),
         msgspec.msgpack.encode([1, ["a0"], {"x": {0: [1]}}]).replace(b"a0", b"\xff0"),
     ],
 )
-def test_member_data_of_another_version_is_a_member_without_a_history(raw: bytes | None) -> None:
-    assert decode_member_data("m0", raw) == Member("m0")
+def test_member_data_that_cant_be_read_is_a_member_that_isnt_known(raw: bytes | None) -> None:
+    found = decode_member_data("m0", raw)
+    assert found == Member("m0", trouble=found.trouble, is_known=False)
+    assert found.trouble
 
 
 def test_member_data_stays_small() -> None:

@@ -15,8 +15,9 @@ from actors._faust.cli.coordination import config, locks
 from actors.coordination.cli import COMMANDS
 from actors.coordination.cli.locks import how_held
 from actors.coordination.cli.reading import Found
-from actors.coordination.cli.text import SHOWN_CHARS, duration, left, printable, quoted, short
+from actors.coordination.cli.text import SHOWN_CHARS, duration, left, quoted, short
 from actors.coordination.service import Resource
+from stores._core.printable import printable
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from actors._core.assign import Task
-from actors._faust.access.callers import HOP
+from actors._faust.access.hops import HOP
 from actors._faust.access.tls import Hops
 from actors._faust.queries.copies import CopyDirectory, CopyRouter
 from actors._faust.queries.routing import Directory

@@ -18,6 +18,7 @@ from actors._faust.dashboard.group import Group, Picture, Report, Seen, TaskKey
 from actors._faust.dashboard.rendering import Pages, ago, count, rate, size, took, until
 from actors._faust.dashboard.view import GONE, MAX_ROWS, SILENT, UP, build
 from actors._faust.dashboard.waiting import Waiting
+from actors._kafka.copies import Members
 from actors.coordination import coordination
 from actors.coordination.messages import Acquire
 from actors.errors import BrokerUnavailableError
@@ -137,8 +138,11 @@ def test_a_copy_of_several_stores_is_one_as_slow_as_all_of_them() -> None:
         assert (cell.worker, cell.lag, cell.stands_still) == ("w2", *expected)
 
 
+PAGES = Pages()
+
+
 def page(of: Picture, actor: str | None = None, *, may_act: bool = False) -> str:
-    return Pages().render(
+    return PAGES.render(
         "actor.html" if actor else "overview.html",
         view=build(of, actor),
         recent=[],
@@ -170,18 +174,25 @@ class Cluster:
         self.router = self.directory = self
         self.answers: dict[str, Seen] = {}
         self.in_group: list[str] = []
+        self.strangers: list[str] = []
         self.is_away = False
         self.asked: list[str] = []
 
     async def owners(self, since_s: float) -> dict[TaskKey, OwnerRecord]:
         return {}
 
-    async def members(self) -> list[str]:
+    async def members(self) -> Members:
         if self.is_away:
             raise BrokerUnavailableError("the coordinator is away")
-        return self.in_group
+        return Members(self.in_group, self.strangers)
 
-    async def fetch(self, method: str, address: str, path: str, *, partitions: Any, answer_s: float) -> bytes:
+    @staticmethod
+    def trouble() -> str:
+        return ""
+
+    async def fetch(
+        self, method: str, address: str, path: str, *, partitions: Any, answer_s: float, limits: Any
+    ) -> bytes:
         self.asked.append(address)
         if address not in self.answers:
             raise OSError("nobody there")

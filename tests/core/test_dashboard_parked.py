@@ -30,10 +30,10 @@ class Changelog:
     async def connect(self, _: Any) -> AsyncIterator[Changelog]:
         yield self
 
-    async def lines_in(self, *_: Any) -> list[Line]:
+    async def line(self, *_: Any) -> Line | None:
         self.readers += 1
         await self.may_end.wait()
-        return []
+        return None
 
 
 async def test_few_pages_read_the_changelog_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

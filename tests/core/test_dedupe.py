@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from actors import Actor, App, ConfigurationError, HandlerFailedError, receive
+from actors import Actor, App, ConfigurationError, EffectCall, HandlerFailedError, receive
 from actors.testing import ActorTestDriver
 
 
@@ -83,3 +83,45 @@ def test_what_cannot_be():
     app, topic, _, _ = payments(dedupe_by=lambda *_: 5)
     with ActorTestDriver(app) as driver, pytest.raises(HandlerFailedError, match="dedupe_by gave 5"):
         driver.send(topic, key="ada", value=1)
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_timer_with_the_message_that_set_it_is_no_repeat_of_it(concurrency: int):
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    topic = app.topic("payments", key_type=str, value_type=int)
+    handled = []
+
+    @app.actor(topic, timers=True, concurrency=concurrency, dedupe_by=lambda _, amount: str(amount))
+    async def book(ctx, amount):
+        handled.append((amount, ctx.timer))
+        if ctx.timer is None:
+            ctx.schedule(amount, every=timedelta(seconds=10), name="again")
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver.send(topic, key="ada", value=1)
+        driver.advance(15)
+        driver.crash(keep_disk=False)
+        driver.advance(10)
+        driver.send(topic, key="ada", value=1)
+    assert handled == [(1, None), (1, "again"), (1, "again")]
+
+
+def test_the_result_of_an_effect_is_no_repeat_of_the_message_that_called_it():
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    topic = app.topic("payments", key_type=str, value_type=int)
+    handled = []
+
+    @app.effect()
+    async def look_up(call: EffectCall, amount: int) -> int:
+        return amount
+
+    @app.actor(topic, effects=[look_up], dedupe_by=lambda _, amount: str(amount))
+    async def book(ctx, amount):
+        handled.append(amount)
+        if len(handled) == 1:
+            ctx.effect(look_up, amount)
+
+    with ActorTestDriver(app, partitions=1, effects={look_up: lambda _, amount: amount}) as driver:
+        driver.send(topic, key="ada", value=1)
+        driver.advance(1)
+    assert handled == [1, 1]

@@ -1,10 +1,11 @@
 """Expiry on the test driver: absent at once, removed with tombstones, never back, a hook that can act."""
 
+import asyncio
 from datetime import timedelta
 
 import pytest
 
-from actors import Actor, App, ConfigurationError, HandlerFailedError, Store, receive
+from actors import Actor, App, ConfigurationError, HandlerFailedError, OnError, Store, receive
 from actors.ports import TopicPartition
 from actors.runtime.clock import SystemClock
 from actors.runtime.context import TaskState
@@ -251,3 +252,85 @@ def test_effects_of_a_hook_that_the_broker_refuses_stop_no_message(caplog):
         driver._cluster.limit_records("ended", None)
         driver.advance(70)
         assert [sent.value for sent in driver.outputs(ended)] == ["shop" * 1_000]
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_value_lives_as_long_as_it_says_from_its_write_however_long_the_handler_took(concurrency):
+    app = App("web", broker="kafka://127.0.0.1:1")
+    clicks = app.topic("clicks", key_type=str, value_type=str)
+    store = app.store("sessions", key_type=str, value_type=str, ttl=timedelta(seconds=60))
+
+    @app.actor(clicks, stores=[store], concurrency=concurrency)
+    async def click(ctx, page):
+        await asyncio.sleep(100)
+        store.set(ctx.key, page)
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver.post(clicks, key="a", value="home")
+        driver.advance(101)
+        assert driver.get(store, "a") == "home"
+        driver.advance(60)
+        assert driver.get(store, "a") is None
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("behind", ["message", "timer", "retry"])
+def test_what_expired_while_others_were_handled_is_absent(behind, concurrency):
+    app = App("web", broker="kafka://127.0.0.1:1")
+    clicks = app.topic("clicks", key_type=str, value_type=str)
+    store = app.store("sessions", key_type=str, value_type=str, ttl=timedelta(seconds=60))
+    late = timedelta(seconds=100)
+    policy = OnError(retries=1, first_wait=late, longest_wait=late)
+    seen, tries = [], []
+
+    @app.actor(clicks, stores=[store], timers=True, concurrency=concurrency, on_error=policy)
+    async def click(ctx, page):
+        if page == "set":
+            store.set(ctx.key, page)
+        elif page == "timer":
+            ctx.schedule("message", after=timedelta(seconds=1), name="a")
+            ctx.schedule("look", after=timedelta(seconds=1), name="b")
+        elif page == "message":
+            await asyncio.sleep(100)
+        else:
+            tries.append(page)
+            if behind == "retry" and len(tries) == 1:
+                raise ValueError("not now")
+            seen.append(store.get(ctx.key))
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        for page in ["set", *([behind] if behind != "retry" else []), *(["look"] if behind != "timer" else [])]:
+            driver.post(clicks, key="a", value=page)
+        driver.advance(300)
+    assert seen == [None]
+
+
+@pytest.mark.parametrize("sets_in_hook", [False, True])
+def test_a_state_that_is_set_to_an_equal_one_lives_longer(sets_in_hook):
+    app = App("web", broker="kafka://127.0.0.1:1")
+    clicks = app.topic("clicks", key_type=str, value_type=str)
+
+    @app.actor(clicks)
+    class Session(Actor[list]):
+        state_ttl = timedelta(seconds=60)
+
+        @receive
+        def beat(self, page: str) -> None:
+            if page == "look":
+                assert self.state
+            else:
+                self.state = ["home"]
+
+        async def on_expire(self):
+            if sets_in_hook:
+                self.state = list(self.state)
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver.send(clicks, key="a", value="home")
+        driver.advance(50)
+        driver.send(clicks, key="a", value="home")
+        driver.advance(50)
+        assert driver.get(Session, "a") == ["home"]
+        driver.send(clicks, key="a", value="look")
+        driver.advance(30)
+        assert driver.get(Session, "a") == (["home"] if sets_in_hook else None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors import Actor, App, EffectCall, OnError, receive
+from actors import Actor, App, EffectCall, HandlerFailedError, OnError, receive
 from actors.testing import ActorTestDriver
 
 HOUR = timedelta(hours=1)
@@ -75,7 +75,7 @@ def test_a_handler_asks_after_the_hook_of_its_expired_state() -> None:
         assert driver.items(world.Session) == {"a": ["of the hook", "shop"]}
 
 
-@pytest.mark.parametrize("options", [{}, {"on_error": "skip"}, {"on_error": OnError(retries=1, then="park")}])
+@pytest.mark.parametrize("options", [{"on_error": "skip"}, {"on_error": OnError(retries=1, then="park")}])
 @pytest.mark.parametrize("asks", [False, True], ids=["raises", "asks"])
 def test_an_error_of_the_hook_is_not_the_messages(options: Any, asks: bool, caplog: pytest.LogCaptureFixture) -> None:
     world = World(dedupe_by=lambda ctx, page: page, **options)
@@ -94,8 +94,29 @@ def test_an_error_of_the_hook_is_not_the_messages(options: Any, asks: bool, capl
     assert len(world.ids()) == 1
 
 
+@pytest.mark.parametrize("options", [{}, {"on_error": OnError(retries=2, first_wait=timedelta(seconds=1))}])
+def test_a_hook_that_raises_ahead_of_a_message_stops_the_partition_and_is_called_again(options: Any) -> None:
+    world = World(**options)
+    with ActorTestDriver(world.app, partitions=1) as driver:
+        driver.send(world.clicks, key="a", value="home")
+        world.hold_sweeper(driver)
+        driver.advance(3_600)
+        world.error = ValueError("hook")
+        with pytest.raises(HandlerFailedError, match="on_expire of store Session raised ValueError: hook") as caught:
+            driver.send(world.clicks, key="a", value="shop")
+        assert (caught.value.topic, caught.value.offset, caught.value.key) == ("clicks", 1, b"a")
+        attempts = len(world.ids())
+        assert attempts == (3 if options else 1)
+        world.error = None
+        driver.crash()
+        assert ended(world, driver) == [["home"]]
+        assert driver.items(world.Session) == {"a": ["of the hook", "shop"]}
+        assert len(set(world.ids())) == 1
+        assert len(world.ids()) == attempts + 1
+
+
 def test_a_hook_that_failed_ahead_of_a_message_that_only_reads_is_called_again_with_its_id() -> None:
-    world = World()
+    world = World(on_error="skip")
     with ActorTestDriver(world.app, partitions=1) as driver:
         driver.send(world.clicks, key="a", value="home")
         world.hold_sweeper(driver)

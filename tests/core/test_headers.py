@@ -141,3 +141,11 @@ def test_what_has_no_form_on_the_wire_is_the_handlers_error(sent: dict[str, Any]
 
     with ActorTestDriver(app) as driver, pytest.raises(HandlerFailedError, match=why):
         driver.send(topic, key="a", value="1")
+
+
+@pytest.mark.parametrize("way", [tell, send])
+def test_a_header_without_a_value_is_passed_on_as_it_came(way: Any) -> None:
+    world = World(way)
+    with ActorTestDriver(world.app) as driver:
+        driver.send(world.inbox, key="a", value="x", headers=[("empty", None), ("tenant", b"t")])
+        assert world.seen == [{"empty": None, "tenant": b"t"}]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from http import HTTPStatus
 from itertools import combinations
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import yaml
 
 from actors._faust.metrics import PREFIX, families
 from actors.runtime.copy_states import Role
+from actors.runtime.meters import QueryMeters
 from actors.runtime.status import STILL_MS, WorkerStatus
 from tests.browser.statuses import NOW_MS, copy, seen, task
 
@@ -91,6 +93,20 @@ def test_the_page_has_all_metrics_and_no_others() -> None:
     told = {PREFIX + name for row in rows for name in re.findall(r"`(\w+)`", row)}
     there = {family.name + ("_total" if family.type == "counter" else "") for family in families(status())}
     assert told == there
+
+
+def test_labels_are_names_of_the_app_and_fixed_words() -> None:
+    labels = {label for family in families(status()) for sample in family.samples for label in sample.labels}
+    fixed = {"state", "reason", "role", "le", "version"}
+    assert labels - fixed == {"app", "worker", "actor", "store", "partition", "code"}
+
+
+def test_codes_that_another_worker_makes_up_are_one() -> None:
+    meters = QueryMeters()
+    for code in range(100, 1000):
+        meters.answered(code, 0.1)
+    assert set(meters.codes) == {0, *HTTPStatus}
+    assert sum(meters.codes.values()) == 900
 
 
 def test_alerts_and_panels_name_what_there_is() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -33,8 +32,8 @@ ON_ERROR = OnError(then="park")
 class World:
     """An app whose handler fails for values that begin with "bad", until it is mended."""
 
-    def __init__(self, on_error: OnError | str = ON_ERROR, **options: Any) -> None:
-        self.app = App("shop", broker="kafka://127.0.0.1:1")
+    def __init__(self, on_error: OnError | str = ON_ERROR, secret: str | None = None, **options: Any) -> None:
+        self.app = App("shop", broker="kafka://127.0.0.1:1", worker_secret=secret)
         self.topic = self.app.topic("in", key_type=str, value_type=str)
         self.raw = self.app.topic("in", key_type=bytes, value_type=bytes)
         self.done = self.app.topic("done", key_type=str, value_type=str)
@@ -201,27 +200,6 @@ def test_an_error_text_that_is_long_or_not_utf_8_does_no_harm():
         error = msgspec.json.decode(raw, type=ParkedMessage).error
         assert error.startswith("HandlerFailedError: ValueError: \\udc80xxx")
         assert len(error) == parked.ERROR_CHARS
-
-
-def test_one_that_is_too_large_to_be_parked_stops_the_partition_and_leaves_nothing():
-    world = World()
-    with ActorTestDriver(world.app, partitions=1) as driver:
-        driver.post(world.topic, key="b", value="1")
-        with pytest.raises(HandlerFailedError, match=r"in\[0\] offset 1 key 'a'.*can't be parked.*work-parked") as told:
-            driver.send(world.topic, key="a", value="bad" + "x" * 900_000)
-        assert "ValueError" in repr(told.value.__cause__)
-        assert world.handled(driver) == ["b 1 1"]
-        assert driver.items(world.store) == {}
-        assert driver.outputs(world.letters) == []
-
-
-def test_one_that_is_too_large_to_wait_stops_the_partition():
-    world = World()
-    with ActorTestDriver(world.app, partitions=1) as driver:
-        world.post(driver, "a bad")
-        with pytest.raises(RecordError, match=r"in\[0\] offset 1 key 'a'.*has to wait behind a parked message"):
-            driver.send(world.topic, key="a", value="x" * 900_000)
-        assert world.waiting(driver, "a") == [(b"bad", True)]
 
 
 def test_what_the_broker_refuses_is_parked_and_refused_again():
@@ -549,27 +527,13 @@ async def test_a_turn_is_settled_and_waits_if_there_is_something_to_handle(has_r
     assert standing.scope.undo == []
 
 
-def test_one_whose_dead_letter_is_too_large_is_not_parked():
+def test_one_whose_dead_letter_is_too_large_is_parked_without_it(caplog: pytest.LogCaptureFixture):
     standing = Standing()
     standing.fail(b"a", 0)
-    with pytest.raises(HandlerFailedError, match=r"because; and it can't be parked: letters"):
-        standing.fail(b"b", 1, b"x" * 2_000)
-    assert standing.sequences(b"b") == []
-    assert standing.scope.undo == []
+    standing.fail(b"b", 1, b"x" * 2_000)
+    assert standing.sequences(b"b") == [0]
     assert [output.key for output in standing.state.outputs] == [b"a"]
-
-
-def test_an_error_is_cut_where_only_that_makes_room():
-    standing = Standing()
-    failed = HandlerFailedError("because " * 200, topic="in", partition=0, offset=0, key=b"a")
-    # In the dead letter the error counts too, and there it isn't cut.
-    standing.spec = replace(standing.spec, dead_letters=None)
-    standing.parked = Parked(standing.spec, standing.state)
-    standing.parked.park(standing.state, Moment(0, 0, b"a", b"x" * 6_600), failed, 1)
-    ((_, raw),) = standing.state.overlays[standing.store].items(*line_bounds(b"p", b"a"))
-    message = msgspec.json.decode(raw, type=ParkedMessage)
-    assert message.value == b"x" * 6_600
-    assert len(message.error or "") == parked.SHORT_ERROR_CHARS
+    assert "in[0] offset 1: parked without a dead letter: letters" in caplog.records[-1].getMessage()
 
 
 async def test_a_task_that_ends_leaves_a_retry_to_the_next_owner():
@@ -586,6 +550,7 @@ async def test_a_task_that_ends_leaves_a_retry_to_the_next_owner():
 async def test_a_turn_that_is_too_large_to_wait_isnt_settled():
     standing = Standing()
     standing.fail(b"a", 0)
+    standing.state.max_record_bytes = {"work-parked": 200}
     overlay = standing.state.overlays[standing.store]
 
     def settle(ctx: Context) -> bool:
@@ -593,7 +558,8 @@ async def test_a_turn_that_is_too_large_to_wait_isnt_settled():
         return True
 
     moment = Moment(5, 7, b"a", b"x" * 9_000, id="t-1", timer="t")
-    with pytest.raises(RecordError, match=r"in\[0\] offset 5 key 'a': it has to wait"):
+    remedy = r"it has 9001 bytes.* `faust -A APP stopped drop work 0 t-1`"
+    with pytest.raises(RecordError, match=rf"in\[0\] key 'a': it has to wait.*{remedy}"):
         await standing.parked.take(standing.state, moment, None, Turn(moment, settle, lambda: None, "a timer"))
     assert overlay.get(b"settled") is None
     assert standing.scope.undo == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from hypothesis import given, settings
 from actors._core.assign import Member, Task, assign, decode_member_data, encode_member_data
 from actors._core.placement import Copies, Placement, PlacementRules, decode_copies, encode_copies, place
 from actors._kafka.assignor import ActorAssignor
-from tests.core.test_assign import is_balanced, tasks_of
+from tests.core.test_assign import is_balanced, lines_run, tasks_of
 
 ACCEPTABLE = 100
 RULES = PlacementRules(standbys=1, acceptable_lag=ACCEPTABLE, max_warm_ups=2)
@@ -236,16 +235,14 @@ def test_the_judge_sees_an_assignment_that_ignores_warmth(monkeypatch: pytest.Mo
         world.rebalance()
 
 
-def test_a_thousand_tasks_of_two_hundred_members_take_well_under_two_seconds() -> None:
-    tasks = [Task(f"actor{actor}", number) for actor in range(10) for number in range(100)]
+def test_five_hundred_tasks_of_a_hundred_members_take_few_steps() -> None:
+    tasks = [Task(f"actor{actor}", number) for actor in range(10) for number in range(50)]
     rand = random.Random(1)
     members = [
         Member(f"m{index:03}", on_disk={task: rand.randrange(10**9) for task in rand.sample(tasks, 30)}, follows=True)
-        for index in range(200)
+        for index in range(100)
     ]
-    begun = time.perf_counter()
-    place(members, tasks, PlacementRules(standbys=1))
-    assert time.perf_counter() - begun < 2
+    assert lines_run(lambda: place(members, tasks, PlacementRules(standbys=1))) < 2_500_000
 
 
 def test_nobody_is_there() -> None:
@@ -254,7 +251,9 @@ def test_nobody_is_there() -> None:
 
 def test_the_data_survives_the_trip_and_older_releases_read_what_they_know() -> None:
     task, other = Task("a", 0), Task("b", 3)
-    member = Member("m0", "w0", "x", 3, frozenset({task}), {task: 7, other: 9}, {task: 0}, follows=True, process=5)
+    member = Member(
+        "m0", "w0", "http://x:1", 3, frozenset({task}), {task: 7, other: 9}, {task: 0}, follows=True, process=5
+    )
     sent = encode_member_data(member)
     assert decode_member_data("m0", sent) == member
     version, instance, address, generation, actors, *_ = msgspec.msgpack.decode(sent)

@@ -48,13 +48,19 @@ def test_state_is_shown_to_this_machine_unless_more_is_asked_for() -> None:
         ({"web_bind": "::1"}, "http://[::1]:6066"),
         ({"web_bind": "0.0.0.0"}, f"http://{HOST}:6066"),
         ({"web_host": "node-1", "web_bind": "0.0.0.0"}, "http://node-1:6066"),
-        ({"canonical_url": "https://proxy.example/w1"}, "https://proxy.example/w1"),
+        ({"canonical_url": "https://proxy.example:7000"}, "https://proxy.example:7000"),
         ({"web_enabled": False}, ""),
         ({"web_transport": "unix:///tmp/x.sock"}, ""),
     ],
 )
 def test_the_address_that_others_are_told(options: dict[str, Any], address: str) -> None:
     assert own_address(make(**options)) == address
+
+
+@pytest.mark.parametrize("url", ["https://proxy.example/w1", "http://a@b:1", "http://a:1/?x=1"])
+def test_an_address_that_others_wouldnt_ask_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="canonical_url"):
+        own_address(make(canonical_url=url))
 
 
 def test_only_names_of_this_machine_are_answered() -> None:

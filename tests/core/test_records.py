@@ -9,6 +9,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 from aiokafka.structs import TopicPartition
 
+from actors._kafka import records
 from actors._kafka.records import CHUNK_RECORDS, FETCHES, RAW, readable
 from actors.errors import UnreadableLogError
 from actors.ports import Unreadable
@@ -154,6 +155,18 @@ def test_a_batch_whose_codec_is_missing_is_one_unreadable_record(codec, monkeypa
     assert "faust-actors[compression]" in taken[4].remedy
 
 
+@pytest.mark.parametrize("limit", [4_000, 200_000])
+def test_a_batch_that_unpacks_to_too_much_is_unreadable(limit, monkeypatch):
+    monkeypatch.setattr(records, "UNPACKED_BYTES", limit)
+    taken, end = all_of(batch(0, range(3)) + batch(3, range(3, 2_000), compression=1) + batch(2_000, [2_000]))
+    assert end == 2_001
+    if limit == 4_000:
+        assert [shown(record) for record in taken] == [0, 1, 2, (3, 1_999), 2_000]
+        assert "unpacks to more than 4000" in taken[3].reason
+    else:
+        assert [shown(record) for record in taken] == list(range(2_001))
+
+
 @pytest.mark.parametrize("place", [-1, 24, 60])
 def test_a_damaged_batch_is_unreadable_and_ends_the_fetch(place):
     damaged = batch(3, range(3, 6))
@@ -172,6 +185,18 @@ def test_how_far_a_damaged_batch_reaches_is_never_overrated():
     whole[-1] ^= 1
     assert all_of(whole, 4)[1] == 6
     assert [shown(record) for record in all_of(whole, 4)[0]] == [(4, 5)]
+
+
+@pytest.mark.parametrize("length", [-(2**31), -1, 0, 1, 13, 14, 30, 49, 70, 90, 2**31 - 1])
+def test_a_wrong_length_puts_no_records_behind_the_batch_among_the_damaged_ones(length):
+    """The checksum doesn't cover the length. What follows by it may be taken for any offset."""
+    damaged = batch(3, range(3, 6))
+    damaged[8:12] = length.to_bytes(4, "big", signed=True)
+    for log in (damaged, damaged + batch(6, range(6, 9))):
+        partition = fetched(log, 3, [], RAW, crc=True)
+        taken, _ = partition.take(1_000)
+        assert partition.next_fetch_offset <= 6, [shown(record) for record in taken]
+        assert not taken or shown(taken[0])[0] == 3
 
 
 def test_a_damaged_end_of_a_transaction_doesnt_hide_the_committed_records_behind_it():

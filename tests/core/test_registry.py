@@ -6,11 +6,14 @@ import asyncio
 import itertools
 import json
 import uuid
+from collections.abc import Awaitable, Callable
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from aiokafka.errors import KafkaTimeoutError, TopicAuthorizationFailedError
 
 from actors import App, ConfigurationError, Context, NewerVersionError
 from actors._core.claims import possible_owners, store_of
@@ -18,6 +21,7 @@ from actors._core.takeover import LogBounds
 from actors._faust import registry
 from actors._faust.registry import StoreRegistry, ValueType
 from actors._faust.setup import Setup
+from actors._kafka.connection import broker_errors
 from actors._kafka.control import TopicInfo
 from actors._kafka.owners import KafkaOwners, StoreRecord
 from actors.errors import BrokerUnavailableError
@@ -37,7 +41,9 @@ class Brokers:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.topics: dict[str, TopicInfo] = {}
         self.records: dict[str, list[Any]] = {}
-        self.forbidden: set[str] = set()
+        self.unread: dict[str, Exception] = {}
+        self.random: Random | None = None
+        self.before_write: Callable[[], Awaitable[None]] | None = None
         self.reads: list[str] = []
         self._numbers = itertools.count(1)
         patch.setattr(registry, "write_stores", self.write_stores)
@@ -50,16 +56,28 @@ class Brokers:
         log = self.records[topic]
         log.append(SimpleNamespace(offset=len(log), key=key, value=value))
 
+    async def pause(self) -> None:
+        """Let other starts go on, for a while that the seed says."""
+        for _ in range(0 if self.random is None else self.random.choice((0, 0, 1, 2, 5))):
+            await asyncio.sleep(0)
+
     async def write_stores(self, connection: Any, topic: str, records: Any) -> None:
+        act, self.before_write = self.before_write, None
+        if act is not None:
+            await act()
+        await self.pause()
         for store, record in records.items():
-            self.append(topic, b"store:" + store.encode(), None if record is None else msgspec.json.encode(record))
+            self.append(topic, b"store:" + store.encode(), msgspec.json.encode(record))
 
     async def existing(self, names: Any) -> dict[str, TopicInfo]:
+        await self.pause()
         return {name: self.topics[name] for name in names if name in self.topics}
 
     async def bounds(self, source: Any) -> LogBounds:
-        if source.topic in self.forbidden:
-            raise BrokerUnavailableError("TopicAuthorizationFailedError")
+        await self.pause()
+        with broker_errors(source.topic):
+            if source.topic in self.unread:
+                raise self.unread[source.topic]
         return LogBounds(0, len(self.records[source.topic]))
 
     async def read(self, source: Any, start: int, end: int) -> Any:
@@ -81,8 +99,11 @@ class Brokers:
             setup, brokers, brokers, KafkaOwners(setup.owners_topic, brokers), SimpleNamespace(wall_ms=lambda: 5)
         )
 
-    async def start(self, worker: StoreRegistry) -> None:
+    async def start(self, worker: StoreRegistry, delay: int = 0) -> None:
+        for _ in range(delay):
+            await asyncio.sleep(0)
         await worker.claim()
+        await self.pause()
         await worker.confirm({name: self.make(name) for name in worker._changelogs.values()})
 
 
@@ -113,10 +134,42 @@ async def test_the_second_app_is_refused_and_leaves_no_claim(brokers: Brokers, o
         await brokers.start(brokers.worker(first, stores[first]))
 
 
-async def test_two_apps_that_start_at_once_never_both_go_on(brokers: Brokers) -> None:
-    starts = [brokers.worker("shop", "eu-orders"), brokers.worker("shop-eu", "orders")]
-    results = await asyncio.gather(*(worker.claim() for worker in starts), return_exceptions=True)
-    assert any(isinstance(result, ConfigurationError) for result in results)
+@pytest.mark.parametrize("seed", range(60))
+async def test_of_two_apps_whose_workers_start_at_once_only_one_uses_the_changelog(brokers: Brokers, seed: int) -> None:
+    brokers.random = Random(seed)
+    stores = {"shop": "eu-orders", "shop-eu": "orders"}
+    workers = [(name, brokers.worker(name, store)) for name, store in stores.items() for _ in range(3)]
+    starts = [brokers.start(worker, delay=brokers.random.randrange(12)) for _, worker in workers]
+    results = await asyncio.gather(*starts, return_exceptions=True)
+    assert all(result is None or isinstance(result, ConfigurationError) for result in results)
+    started = {name for (name, _), result in zip(workers, results, strict=True) if result is None}
+    assert len(started) <= 1
+    brokers.random = None
+    owner, other = sorted(stores, key=lambda name: name not in started)
+    own = {stores[other]: f"{other}-own-changelog"}
+    await brokers.start(brokers.worker(other, stores[other], changelogs=own))
+    await brokers.start(brokers.worker(owner, stores[owner]))
+
+
+async def test_an_app_that_starts_while_another_one_claims_sees_its_topic(brokers: Brokers) -> None:
+    late, early = brokers.worker("shop", "eu-orders"), brokers.worker("shop-eu", "orders")
+    brokers.before_write = lambda: brokers.start(early)
+    with pytest.raises(ConfigurationError, match="store orders of app shop-eu, which uses it"):
+        await brokers.start(late)
+
+
+async def test_a_claim_or_a_topic_that_is_removed_during_a_start_ends_it(brokers: Brokers) -> None:
+    worker = brokers.worker("shop", "orders")
+    await worker.claim()
+    brokers.append("shop-actors-owners", b"store:orders", None)
+    with pytest.raises(ConfigurationError, match=r"topic shop-orders-changelog, or .* start the worker again"):
+        await worker.confirm({name: brokers.make(name) for name in worker._changelogs.values()})
+    await brokers.start(worker)
+    await worker.claim()
+    del brokers.topics["shop-orders-changelog"]
+    with pytest.raises(ConfigurationError, match="start the worker again"):
+        await worker.confirm({name: brokers.make(name) for name in worker._changelogs.values()})
+    await brokers.start(worker)
 
 
 async def test_a_claim_of_an_app_that_died_while_it_started_counts(brokers: Brokers) -> None:
@@ -126,14 +179,15 @@ async def test_a_claim_of_an_app_that_died_while_it_started_counts(brokers: Brok
     await brokers.start(brokers.worker("shop", "eu-orders"))
 
 
-async def test_a_refused_start_takes_back_the_claim_that_a_killed_process_left(brokers: Brokers) -> None:
+async def test_two_apps_that_claimed_at_once_are_refused_until_one_has_another_changelog(brokers: Brokers) -> None:
     for name, store in (("shop", "eu-orders"), ("shop-eu", "orders")):
         brokers.make(f"{name}-actors-owners")
-        # Both are killed between the claim and what comes next.
         await brokers.worker(name, store)._write({store: claim_of(store)})
-    with pytest.raises(ConfigurationError, match="hasn't finished its start"):
-        await brokers.start(brokers.worker("shop", "eu-orders"))
-    await brokers.start(brokers.worker("shop-eu", "orders"))
+    for name, store in (("shop", "eu-orders"), ("shop-eu", "orders")):
+        with pytest.raises(ConfigurationError, match=r"hasn't finished its start .*delete topic shop.*-actors-owners"):
+            await brokers.start(brokers.worker(name, store))
+    await brokers.start(brokers.worker("shop-eu", "orders", changelogs={"orders": "shop-eu-own-changelog"}))
+    await brokers.start(brokers.worker("shop", "eu-orders"))
 
 
 async def test_a_usual_start_reads_no_other_registry_and_writes_nothing(brokers: Brokers) -> None:
@@ -160,13 +214,20 @@ async def test_a_registry_without_stores_warns_or_refuses(brokers: Brokers, capl
     assert "would be the changelog of a store eu-orders of app shop too" in caplog.text
 
 
-async def test_a_registry_that_may_not_be_read_is_passed_over_with_a_warning(
+async def test_a_registry_that_may_not_be_read_is_passed_over_with_one_warning(
     brokers: Brokers, caplog: pytest.LogCaptureFixture
 ) -> None:
     brokers.make("shop-actors-owners")
-    brokers.forbidden.add("shop-actors-owners")
+    brokers.unread["shop-actors-owners"] = TopicAuthorizationFailedError()
     await brokers.start(brokers.worker("shop-eu", "orders"))
-    assert "topic shop-actors-owners can't be looked at" in caplog.text
+    assert caplog.text.count("topic shop-actors-owners can't be looked at") == 1
+
+
+async def test_a_registry_that_cannot_be_read_for_the_moment_ends_the_start(brokers: Brokers) -> None:
+    brokers.make("shop-actors-owners")
+    brokers.unread["shop-actors-owners"] = KafkaTimeoutError()
+    with pytest.raises(BrokerUnavailableError, match="KafkaTimeoutError"):
+        await brokers.start(brokers.worker("shop-eu", "orders"))
 
 
 async def test_a_changelogs_name_is_the_apps_own_and_nobody_elses(brokers: Brokers) -> None:
@@ -200,7 +261,8 @@ async def test_shapes_may_grow_older_programs_start_and_others_are_refused(
         await brokers.start(brokers.worker("shop", "orders", value_type))
     assert "newer program" not in caplog.text
     await brokers.start(brokers.worker("shop", "orders", Small))
-    assert "a newer program has run on this state. Compared with it: field b (int) isn't there" in caplog.text
+    warning = "a newer program has run on this state. Compared with it: field b (int) isn't there"
+    assert caplog.text.count(warning) == 1
     with pytest.raises(ConfigurationError, match="Set version to 2 and give upgrades a function for 1"):
         await brokers.start(brokers.worker("shop", "orders", Other))
     # A changelog that was made anew has none of the old values.
@@ -233,7 +295,7 @@ async def test_a_raised_version_begins_anew_and_a_lower_one_starts_with_a_warnin
     await brokers.start(worker(Other, 2))
     before = list(brokers.records["shop-actors-owners"])
     await brokers.start(worker(Small, 1))
-    assert "a newer program has written values of version 2, this one knows up to 1" in caplog.text
+    assert caplog.text.count("a newer program has written values of version 2, this one knows up to 1") == 1
     rolled_back = worker(Small, 1)
     await brokers.start(rolled_back)
     refuse = rolled_back._app.stores["orders"].refuse_newer
@@ -247,6 +309,45 @@ async def test_a_raised_version_begins_anew_and_a_lower_one_starts_with_a_warnin
     with pytest.raises(ConfigurationError, match="Set version to 2"):
         await brokers.start(worker(Other, 1))
     await brokers.start(worker(Large, 1))
+
+
+async def test_a_changelog_that_was_copied_keeps_what_is_known_of_its_values(brokers: Brokers) -> None:
+    def worker(value_type: Any, version: int) -> StoreRegistry:
+        start = brokers.worker("shop", "orders", value_type, changelogs={"orders": "shop-copied"})
+        start._app.value_types["orders"] = ValueType(value_type, version)
+        return start
+
+    for value_type, version in ((Small, 1), (Other, 2)):
+        first = brokers.worker("shop", "orders", value_type)
+        first._app.value_types["orders"] = ValueType(value_type, version)
+        await brokers.start(first)
+    world: Any = brokers
+    brokers.make("shop-copied")
+    setup = worker(Small, 1)._setup
+    await registry.carry_over(setup, world, world, "orders", "shop-orders-changelog", "shop-copied")
+    with pytest.raises(ConfigurationError, match="Set version to 3"):
+        await brokers.start(worker(Small, 2))
+    rolled_back = worker(Small, 1)
+    await brokers.start(rolled_back)
+    assert rolled_back._app.stores["orders"].refuse_newer is not None
+    await brokers.start(worker(Other, 2))
+    # Of a topic that isn't the copy nothing is known.
+    del brokers.topics["shop-copied"]
+    await brokers.start(worker(Small, 2))
+
+
+async def test_nothing_is_carried_over_from_a_changelog_that_was_not_the_stores(brokers: Brokers) -> None:
+    await brokers.start(brokers.worker("shop", "orders", Small))
+    before = list(brokers.records["shop-actors-owners"])
+    world: Any = brokers
+    for name in ("shop-copied", "other"):
+        brokers.make(name)
+    setup = brokers.worker("shop", "orders", Small)._setup
+    await registry.carry_over(setup, world, world, "orders", "other", "shop-copied")
+    del brokers.topics["shop-orders-changelog"]
+    brokers.make("shop-orders-changelog")
+    await registry.carry_over(setup, world, world, "orders", "shop-orders-changelog", "shop-copied")
+    assert brokers.records["shop-actors-owners"] == before
 
 
 def test_the_first_claim_without_transactions_proves_a_committed_offset_only_after_it():

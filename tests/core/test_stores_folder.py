@@ -146,7 +146,6 @@ def test_names_that_lead_out_are_refused(folder, store):
 def test_links_that_lead_out_are_refused(folder, tmp_path):
     outside = tmp_path / "outside"
     (outside / "0").mkdir(parents=True)
-    (folder.path / "stores").mkdir()
     (folder.path / "stores" / "seen").symlink_to(outside)
     with pytest.raises(StoreError, match="outside"):
         folder.discard("seen", 0)
@@ -158,10 +157,57 @@ def test_links_that_lead_out_are_refused(folder, tmp_path):
     assert (outside / "0").exists()
 
 
+def test_no_database_is_opened_behind_a_link(folder, tmp_path):
+    """RocksDB deletes files that look like its own in the folder that it is given."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "000004.log").write_text("somebody's")
+    (folder.path / "stores" / "seen").mkdir()
+    place = folder.path / "stores" / "seen" / "0"
+    place.symlink_to(outside)
+    with pytest.raises(StoreError, match="is a symbolic link, or lies behind one"):
+        RocksStore.open(folder.store_path("seen", 0))
+    assert (outside / "000004.log").read_text() == "somebody's"
+
+
+def test_links_inside_a_database_are_deleted_and_not_followed(folder, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("somebody's")
+    database = make_database(folder, "seen", 0)
+    (database / "link").symlink_to(outside)
+    (database / "000001.sst").symlink_to(outside / "file")
+    folder.discard("seen", 0)
+    assert not database.exists()
+    assert (outside / "file").read_text() == "somebody's"
+
+
+def test_a_data_folder_may_be_a_link_as_a_whole(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    folder = DataFolder.open(tmp_path / "link", app="dispatcher")
+    make_database(folder, "seen", 0)
+    folder.discard("seen", 0)
+    folder.close()
+
+
+def test_a_link_in_the_place_of_the_lock_or_the_draft_is_not_written_through(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("somebody's")
+    for name in ("worker.lock", "worker.json.tmp"):
+        place = tmp_path / name.replace(".", "-")
+        place.mkdir()
+        (place / name).symlink_to(victim)
+    with pytest.raises(StoreUnavailableError, match="can't use the data folder"):
+        DataFolder.open(tmp_path / "worker-lock", app="dispatcher")
+    DataFolder.open(tmp_path / "worker-json-tmp", app="dispatcher").close()
+    assert victim.read_text() == "somebody's"
+
+
 def test_a_link_to_another_partition_is_refused(folder):
     database = make_database(folder, "seen", 1)
-    folder.store_path("seen", 0).symlink_to(database)
-    with pytest.raises(StoreError, match="leads out"):
+    database.with_name("0").symlink_to(database)
+    with pytest.raises(StoreError, match=r"leads to .*/seen/1"):
         folder.discard("seen", 0)
     assert sorted(path.name for path in database.parent.iterdir()) == ["0", "1"]
 

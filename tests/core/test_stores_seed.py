@@ -108,6 +108,12 @@ def test_a_seed_of_another_app_or_store_is_refused(folder):
         ('"partition": 1', '"partition": 0', "twice"),
         ('"keys"', '"key"', "has no 'keys'"),
         ("partition-00000-0000.sst", "../partition.sst", "files lie beside the manifest"),
+        ("partition-00000-0000.sst", "/etc/passwd", "files lie beside the manifest"),
+        ("partition-00000-0000.sst", "..", "files lie beside the manifest"),
+        ("partition-00000-0000.sst", "a\\u0000.sst", "files lie beside the manifest"),
+        ("{", "[" * 100_000, "no JSON"),
+        ('"changelog_offset": 9', f'"changelog_offset": {2**63}', "64 bits at most"),
+        ('"changelog_offset": 9', '"changelog_offset": -9', "negative position"),
         ('"changelog_offset": 9', '"changelog_offset": "9"', "expected int"),
     ],
 )
@@ -115,6 +121,27 @@ def test_a_manifest_that_cannot_be_read_is_refused(folder, old, new, text):
     manifest_with(folder, change=(old, new))
     with pytest.raises(SeedError, match=text):
         SeedFolder(folder, app="app").find("store", 0)
+
+
+def test_a_link_to_a_table_is_copied_so_that_nobody_can_exchange_it(folder, tmp_path):
+    table = folder / "store" / "partition-00000-0001.sst"
+    elsewhere = tmp_path / "elsewhere.sst"
+    table.rename(elsewhere)
+    table.symlink_to(elsewhere)
+    store = RocksStore.open(tmp_path / "0")
+    store.seed(SeedFolder(folder, app="app").find("store", 0))
+    elsewhere.write_bytes(b"another")
+    assert dict(store.scan()) == ROWS
+    store.close()
+    assert not any(file.is_symlink() for file in (tmp_path / "0").iterdir())
+
+
+def test_a_name_that_no_file_can_have_is_refused_like_a_missing_file(folder, tmp_path):
+    manifest_with(folder, change=("partition-00000-0000.sst", "x" * 300))
+    store = RocksStore.open(tmp_path / "0")
+    with pytest.raises(SeedError, match="File name too long"):
+        store.seed(SeedFolder(folder, app="app").find("store", 0))
+    store.close()
 
 
 def flip(file: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,7 +13,10 @@ from aiohttp.test_utils import TestServer
 
 from actors import App
 from actors._faust.access import Level, caller_of, needs, protect
+from actors._faust.access.limits import HANDLER_ARGS
 from actors._faust.access.settings import check_access
+from actors._faust.access.tls import Hops
+from dev.kafka import free_port
 
 READ = "reader-0123456789-abcdef"
 OLD_READ = "reader-before-0123456789"
@@ -58,17 +62,27 @@ def part() -> web.Application:
     return found
 
 
+def make_app(**options: Any) -> App:
+    """An app as `served` has it, for what its other workers and clients do."""
+    return App("access", broker="kafka://127.0.0.1:1", **options)
+
+
+def hop(server: TestServer, method: str, path: str, body: bytes | None = None, **options: Any) -> dict[str, str]:
+    """What another worker sends with a request that it passes on."""
+    return Hops.of(make_app(**options)).headers(method, str(server.make_url("")).rstrip("/"), path, body=body)
+
+
 @asynccontextmanager
 async def served(**options: Any) -> AsyncIterator[TestServer]:
     """Serve `/state`, `/page` with a login, and `/health` for everybody."""
-    app = App("access", broker="kafka://127.0.0.1:1", **options)
+    app = make_app(**{"web_port": free_port(), **options})
     check_access(app)
-    web_app = web.Application()
+    web_app = web.Application(handler_args=HANDLER_ARGS)
     protect(app, web_app, "/state", part())
     protect(app, web_app, "/page", part(), login=True)
     protect(app, web_app, "/health", part(), level=Level.OPEN)
     context = app.conf.web_ssl_context
-    server = TestServer(web_app, scheme="http" if context is None else "https")
+    server = TestServer(web_app, scheme="http" if context is None else "https", port=int(app.conf.web_port))
     # As Faust does: aiohttp's own log would have whole URLs.
     await server.start_server(ssl=context, access_log=None)
     try:
@@ -79,6 +93,11 @@ async def served(**options: Any) -> AsyncIterator[TestServer]:
 
 def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
+
+
+def password(token: str, user: str = "ada") -> dict[str, str]:
+    """What a browser sends whose user was asked for a password."""
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{token}".encode()).decode()}
 
 
 async def raw(server: TestServer, request: str | bytes, *, deadline_s: float = 20.0) -> tuple[int, str]:

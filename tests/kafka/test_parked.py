@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, read_all, send, unique
+from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, producing, read_all, send, unique
 
 MODULE = "tests.kafka.apps.parked_app"
 COUNT = 50
+SECRET = "the-secret-of-the-workers-0123456789"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Shop:
 
     def worker(self, *, mended: bool = False) -> WorkerProcess:
         """Start a worker on the one data folder."""
-        environment = {"APP_NAME": self.name, "APP_MENDED": str(int(mended))}
+        environment = {"APP_NAME": self.name, "APP_SECRET": SECRET, "APP_MENDED": str(int(mended))}
         worker = WorkerProcess(MODULE, self.brokers, self.folder, **environment).start()
         self.workers.append(worker)
         return worker
@@ -45,7 +46,7 @@ class Shop:
         """Call `faust -A … parked …`, on another data folder than the worker's."""
         addresses = ";".join(f"kafka://{broker}" for broker in self.brokers.split(","))
         command = [sys.executable, "-m", "faust", "-A", MODULE, "-D", str(self.folder / "cli"), *arguments]
-        environment = {**os.environ, "APP_NAME": self.name, "KAFKA_URL": addresses}
+        environment = {**os.environ, "APP_NAME": self.name, "APP_SECRET": SECRET, "KAFKA_URL": addresses}
         return await asyncio.to_thread(
             subprocess.run,
             command,
@@ -203,3 +204,26 @@ async def test_parked_effects_are_called_again_or_dropped(shop: Shop) -> None:
     shop.worker(mended=True)
     told = await shop.json("retry", "take_order", "b")
     assert (told["left"], told["error"]) == ([], None)
+
+
+async def test_a_large_record_is_parked_and_retried_and_no_producer_can_drop_it(shop: Shop) -> None:
+    worker = shop.worker()
+    large = named("a0", poison=True, text="x" * 900_000)
+    await shop.send(("a", large), ("a", named("a1")))
+    told = json.dumps({"actor": "take_order", "what": "message", "command": "drop", "id": "*"}).encode()
+    async with producing(shop.brokers) as producer:
+        await producer.send_and_wait(f"{shop.name}-in", told, b"a", headers=[("fa-control", told)])
+    await shop.send(("b", named("b0")))
+    await shop.until_done("b", 1)
+    assert "a control record is skipped: it isn't signed" in worker.log()
+    (line,) = await shop.json("list")
+    assert (line["key"], line["waiting"], line["bytes"] > 900_000) == ("a", 2, True)
+    first, second = await shop.json("show", "take_order", "a")
+    assert (first["is_shown"], first["bytes"] > 900_000, "value" in first) == (False, True, False)
+    assert (second["is_shown"], second["value"]) == (True, named("a1"))
+    (full,) = await shop.json("show", "take_order", "a", "--full", "--limit", "1")
+    assert full["value"] == large
+    worker.kill()
+    shop.worker(mended=True)
+    assert (await shop.json("retry", "take_order", "a"))["left"] == []
+    assert [order for order, _, _ in await shop.done("a")] == ["a0", "a1"]

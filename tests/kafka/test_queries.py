@@ -342,6 +342,30 @@ def _ask_in_a_thread(urls: list[str]) -> Any:
         )
 
 
+async def test_large_values_come_in_several_answers_from_whoever_is_asked(asked: Asked) -> None:
+    """They are on both workers. It leaves further keys in the stores."""
+    keys = [b"large %d" % number for number in range(10)]
+    messages = [(key, b"blob " + b"x" * 600_000) for key in keys]
+    await send(asked.brokers, f"{asked.name}-in", messages, partitions=PARTITIONS)
+    encoded = [base64.urlsafe_b64encode(key).decode() for key in keys]
+
+    async def are_there() -> bool:
+        return {(await asked.get(f"/actors/blobs/{quote(key)}"))[0] for key in encoded} == {200}
+
+    await eventually(are_there, what=asked.log)
+    prefix = quote(base64.urlsafe_b64encode(b"large").decode())
+    for url in asked.urls:
+        _, page = await asked.get(f"/actors/blobs?limit=1000&prefix={prefix}", url)
+        assert 0 < len(page["items"]) < len(keys)
+        assert page["next"] is not None
+        _, said = await asked.many("blobs", {"keys": encoded * 100}, url=url)
+        assert 0 < len(said["results"]) == said["next"] < len(keys)
+        async with StateClient([url], follow_owners=False) as state:
+            assert (await state.get_many("blobs", keys)).keys() == set(keys)
+            rows = [base64.b64decode(key) async for key, _ in state.range("blobs", prefix=b"large")]
+            assert rows == sorted(keys)
+
+
 async def test_a_partition_that_stands_still_goes_on_answering(asked: Asked) -> None:
     """The last test on these workers: it leaves them with one partition less."""
     await send(asked.brokers, f"{asked.name}-in", [(b"key 5", b"count"), (b"key 5", b"fail")], partitions=PARTITIONS)

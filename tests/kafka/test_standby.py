@@ -206,7 +206,7 @@ async def check_group_knows_the_copies(group: Group) -> None:
     async with ControlPlane.connect(Connection.to(group.brokers, client_id="test"), name) as control:
         copies = KafkaCopies(control, name)
         assert await copies.addresses() == kept
-        assert sorted(await copies.members()) == sorted(f"http://127.0.0.1:{port}" for port in group.ports)
+        assert sorted((await copies.members()).addresses) == sorted(f"http://127.0.0.1:{port}" for port in group.ports)
     assert len(kept) == PARTITIONS
 
 

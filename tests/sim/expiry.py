@@ -17,7 +17,7 @@ from actors.runtime.context import Context
 from actors.runtime.outputs import OutputTopic
 from actors.runtime.publishing import Publication, PublishedStore
 from tests.sim import app
-from tests.sim.part import Host, Operation, Part, Stores, now_ms_of
+from tests.sim.part import Host, Operation, Part, Stores, now_ms_of, write_ms_of
 
 STORE = "briefs"
 TOPIC = "expired"
@@ -72,7 +72,7 @@ class ExpiryPart(Part):
 
         async def brief(ctx: Context, argument: str) -> None:
             life = timedelta(seconds=float(argument))
-            due_ms = now_ms_of(ctx) + life // timedelta(milliseconds=1)
+            due_ms = write_ms_of(ctx) + life // timedelta(milliseconds=1)
             store.set(ctx.key, str(ctx.offset), ttl=life)
             ctx.send(TOPIC, key=ctx.key, value=f"set {ctx.offset} {due_ms}")
 

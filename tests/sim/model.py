@@ -101,7 +101,7 @@ class Model:
         for part in self.parts:
             if part.name in FLAKY:
                 # What fails the first time is tried again, except where it is parked.
-                declared.setdefault("on_error", OnError(retries=1, first_wait=timedelta(seconds=0.1)))
+                declared.setdefault("on_error", OnError(retries=5, first_wait=timedelta(seconds=0.1)))
             own = part.make_stores(host)
             made.append((part, own))
             stores += own

@@ -14,7 +14,7 @@ from actors._core.commit import Backoff, CommitPolicy
 from actors._core.placement import PlacementRules
 from actors._core.policy import STOP_ON_ERROR
 from actors._core.takeover import LostChangelog, ResetPolicy, StartRules
-from actors.errors import BrokerUnavailableError, ConfigurationError
+from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreError
 from actors.ports import Identity, TaskLog, TopicPartition
 from actors.runtime import worker as runtime_worker
 from actors.runtime.outputs import OutputTopic
@@ -295,7 +295,7 @@ class Node:
         stores = tuple(store for store in world.stores if store != app.PARKED)
         setup = setup_of(app.APP, stores, parks=app.PARKED in world.stores and world.deployment.parks)
         if rival is not None:
-            await rival.deployed(self.name)
+            await rival.deployed()
         registry = SimRegistry(setup, world.cluster, world.network, self.clock, chunk_records=world.chunk_records)
         unparking = world.model.part(ParkPart) if "unparking" in world.features else None
         try:
@@ -307,7 +307,7 @@ class Node:
             if unparking is not None:
                 unparking.refused(str(error))
             return False
-        except BrokerUnavailableError as error:
+        except (BrokerUnavailableError, RestoreError) as error:
             world.audit.note(f"{process.name} can't start: {error}")
             return False
         if rival is not None:

@@ -185,11 +185,16 @@ class Part:
 
 
 def now_ms_of(ctx: Context) -> int:
-    """Give the time by which keys expire for a message: it is read once for a run of them."""
+    """Give the time by which keys have expired for a message, which may be that of its beginning."""
     state = ctx._state
     if state is None:
         raise AssertionError("called while the message is handled")
     return state.scope.now_ms
+
+
+def write_ms_of(ctx: Context) -> int:
+    """Give the time from which what a message writes now lives."""
+    return ctx.now_ms
 
 
 def raw_store(name: str) -> Store[bytes, bytes]:

@@ -79,7 +79,6 @@ class QueriesPart(Part):
             store = random.choice(app.STORES)
             reader = copies if "standbys" in self.world.features and random.random() < 0.4 else owner
             try:
-                self._ask_at_once(reader, store, partition)
                 await self._ask_one(reader, store, partition)
             except QueryError:
                 self.count("query refused")
@@ -102,16 +101,11 @@ class QueriesPart(Part):
         )
         return Lease(confirm, settings, now_s=world.loop.time)
 
-    def _ask_at_once(self, reader: StateReader, store: str, partition: int) -> None:
-        log = self._log(store, partition)
-        held = reader.at_once(SPEC, store, partition)
-        if held is not None:
-            self._check(log, held, _rows(held), self._least(log))
-
     async def _ask_one(self, reader: StateReader, store: str, partition: int) -> None:
         log = self._log(store, partition)
         least = self._least(log)
-        held = await reader.hold_one(SPEC, store, partition)
+        (task,) = await reader.hold(SPEC, (partition,))
+        held = task.of(store)
         self._check(log, held, _rows(held), least)
 
     def _log(self, store: str, partition: int) -> PartitionLog:

@@ -1,7 +1,8 @@
 """Another app of a similar name that comes to the changelog of one of the simulated app's stores.
 
-Its processes start, die at any step, and write to the changelog once their start went through. Never may both apps use
-one changelog, and when the other app is gone the simulated one has to start.
+Several of its processes start at once, as do those of the simulated app. They die at any step, and write to the
+changelog once their start went through. Never may both apps use one changelog, and when the other app is gone the
+simulated one has to start.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from actors.errors import BrokerUnavailableError, ConfigurationError
+from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreError
 from actors.ports import TopicPartition
 from actors.runtime.context import Context
 from actors.testing import FakeClock, PartitionLog, Process, RefusedError
@@ -27,9 +28,12 @@ STORE = "eu-orders"
 APP, THEIR_STORE = f"{app.APP}-eu", "orders"
 OPERATION = "order"
 FOREIGN_HEADER = "foreign"
+FIRST_OFFSET = 1_000_000
+"""Of the rival's inputs: none of the simulated app's has it."""
 DELETE_RETENTION_MS = 60_000
 LOOK_S = 0.25
-FIRST_NODE = "w0"
+STILL_S = 25.0
+"""How long after a process was killed the last of its requests may arrive."""
 STARTS = 30
 """How often the rival is started until it is decided whose the changelog is."""
 STEPS = ("Metadata", "CreateTopics", "InitProducerId", "Produce", "ListOffsets", "Read")
@@ -39,8 +43,7 @@ class RivalPart(Part):
     """A store that inputs count in, and the other app.
 
     Attributes:
-        first_start_s: when the app is deployed. Its first worker starts alone: of several that claim at once one that
-            is refused may take back what another has claimed.
+        first_start_s: when the simulated app is deployed.
     """
 
     name = "rival"
@@ -51,10 +54,10 @@ class RivalPart(Part):
         super().__init__(seed)
         self.made_at_start = (app.changelog(STORE),) if self.random.random() < 0.6 else ()
         self.first_start_s = self.random.choice((0.0, 0.002, 0.005, 0.01, 1.0, 15.0))
-        self._process: Process | None = None
-        self._is_running = False
+        self._processes: list[Process] = []
+        self._running: list[Process] = []
         self._is_last = False
-        self._has_started = False
+        self._is_given_up = False
         self._refusal: ConfigurationError | None = None
         self._work: asyncio.Task[None] | None = None
         self._lives = 0
@@ -75,11 +78,9 @@ class RivalPart(Part):
 
         return {OPERATION: order}
 
-    async def deployed(self, node: str) -> None:
-        """Wait until a node is started: the first one when the app is deployed, the others when it runs."""
+    async def deployed(self) -> None:
+        """Wait until the app is deployed: then all of its nodes start at once."""
         await asyncio.sleep(max(0.0, self.first_start_s - self.world.loop.time()))
-        while node != FIRST_NODE and not self._has_started:  # noqa: ASYNC110  it is set from another process
-            await asyncio.sleep(LOOK_S)
 
     def used(self, name: str) -> None:
         """Note that an app's start went through: it uses the changelog as it is now."""
@@ -87,7 +88,6 @@ class RivalPart(Part):
         if topic is not None:
             self.count(f"{name} uses the changelog")
             self._users[topic.topic_id].add(name)
-            self._has_started |= name == app.APP
             self._check_users(topic.topic_id)
 
     def _check_users(self, topic_id: str) -> None:
@@ -113,27 +113,31 @@ class RivalPart(Part):
         return iter((self.start_rival, self.crash_rival, self.retire_rival))
 
     def start_rival(self) -> None:
-        """It starts, and may die at some step of its start."""
-        self._start_if_down()
-        if self._process is not None and not self._is_running and self.random.random() < 0.6:
-            self._die_at_some_step(self._process)
+        """Some workers start, and each may die at some step of its start."""
+        for process in self._start_if_down():
+            if self.random.random() < 0.5:
+                self._die_at_some_step(process)
 
     def crash_rival(self) -> None:
-        self._kill()
+        if self._processes:
+            self._kill(self.random.choice(self._processes))
 
     def retire_rival(self) -> None:
         """It is given up, if it has the changelog: its state is deleted."""
-        if self._is_running:
-            self._retire()
+        if self._running and not self._is_given_up:
+            self._work = self.world.loop.create_task(self._retire())
 
-    def _start_if_down(self) -> None:
-        if self._process is not None or self._is_last:
-            return
-        self._lives += 1
-        self._is_running, self._refusal = False, None
-        process = self._process = Process(self.world.loop, f"rival.{self._lives}")
-        self.world.audit.note(f"starts {process.name}")
-        process.spawn(self._main(process), name="main").add_done_callback(self._ended)
+    def _start_if_down(self) -> list[Process]:
+        if self._processes or self._is_last or self._is_given_up:
+            return []
+        self._refusal = None
+        for _ in range(self.random.choice((1, 2, 2, 3))):
+            self._lives += 1
+            process = Process(self.world.loop, f"rival.{self._lives}")
+            self._processes.append(process)
+            self.world.audit.note(f"starts {process.name}")
+            process.spawn(self._main(process), name="main").add_done_callback(self._ended)
+        return list(self._processes)
 
     def _die_at_some_step(self, process: Process) -> None:
         step = f"{self.random.choice(STEPS)} {self.random.choice(('to send', 'answered'))}"
@@ -143,25 +147,48 @@ class RivalPart(Part):
             nonlocal left
             if name == step:
                 left -= 1
-                if left < 0 and self._process is process:
+                if left < 0 and process in self._processes:
                     self.world.audit.note(f"FAULT at {step}")
-                    self._kill()
+                    self._kill(process)
 
         process.on_step = reached
 
-    def _kill(self) -> None:
-        process, self._process = self._process, None
-        self._is_running = False
-        if process is not None:
-            self.world.audit.note(f"kills {process.name}")
-            process.kill()
-            self._dead.append(process)
+    def _kill(self, process: Process) -> None:
+        if process not in self._processes:
+            return
+        self._processes.remove(process)
+        if process in self._running:
+            self._running.remove(process)
+        self.world.audit.note(f"kills {process.name}")
+        process.kill()
+        self._dead.append(process)
 
-    def _retire(self) -> None:
+    def _kill_all(self) -> None:
+        for process in list(self._processes):
+            self._kill(process)
+
+    async def _retire(self) -> None:
+        """Stop it, and delete its state when nothing of its processes is on its way any more."""
         self.world.audit.note("RETIRES the rival")
         self.count("rival retired")
-        self._kill()
+        await self._stop()
         self.world.cluster.delete_topic(app.changelog(STORE))
+        self._is_given_up = False
+
+    async def _withdraw(self) -> None:
+        """Stop it, and delete its registry: it has no such store any more."""
+        self.world.audit.note("WITHDRAWS the rival's claim")
+        self.count("rival withdrawn")
+        await self._stop()
+        self.world.cluster.make_topic(
+            f"{APP}-actors-owners", 1, is_compacted=True, delete_retention_ms=DELETE_RETENTION_MS
+        )
+        self._is_given_up = False
+
+    async def _stop(self) -> None:
+        self._is_given_up = True
+        self._kill_all()
+        await asyncio.sleep(STILL_S)
 
     def _ended(self, main: asyncio.Task[None]) -> None:
         if not main.cancelled() and main.exception() is not None:
@@ -179,16 +206,15 @@ class RivalPart(Part):
         try:
             await start(registry, world.partitions, DELETE_RETENTION_MS)
             self.used(APP)
-            self._is_running = True
+            self._running.append(process)
             await self._write_on()
         except ConfigurationError as error:
             world.audit.note(f"{process.name} is refused: {error}")
             self.count("rival refused")
             self._refusal = error
-        except BrokerUnavailableError as error:
+        except (BrokerUnavailableError, RestoreError) as error:
             world.audit.note(f"{process.name} ends: {error}")
-        if self._process is process:
-            self._kill()
+        self._kill(process)
 
     async def _write_on(self) -> None:
         cluster, network = self.world.cluster, self.world.network
@@ -198,7 +224,7 @@ class RivalPart(Part):
         def produce(partition: int) -> None:
             if cluster.find_topic(topic.name) is not topic:
                 raise RefusedError("the topic is gone")
-            headers = [(STAMP_HEADER, encode_stamp(1, number)), (FOREIGN_HEADER, b"")]
+            headers = [(STAMP_HEADER, encode_stamp(1, FIRST_OFFSET + number)), (FOREIGN_HEADER, b"")]
             cluster.produce(TopicPartition(topic.name, partition), [(b"k0", b"%d" % number, headers)])
 
         while True:
@@ -213,18 +239,22 @@ class RivalPart(Part):
         """Have the rival go on to where it is refused, or retire it."""
         self._work = self.world.loop.create_task(self._resolve())
 
-    async def _resolve(self) -> None:
-        if self._process is not None:
-            self._process.on_step = None
+    async def _resolve(self, *, is_last: bool = False) -> None:
+        for process in self._processes:
+            process.on_step = None
         for _ in range(STARTS):
-            self._start_if_down()
-            while self._process is not None and not self._is_running:  # noqa: ASYNC110  it is another process's
+            while self._is_given_up:  # noqa: ASYNC110  another task does that
                 await asyncio.sleep(LOOK_S)
-            if self._is_running:
-                self._retire()
-                break
-            if self._refusal is not None and not self._claims():
-                break
+            self._start_if_down()
+            while len(self._running) < len(self._processes):  # noqa: ASYNC110  they are other processes
+                await asyncio.sleep(LOOK_S)
+            if self._running:
+                await self._retire()
+                return
+            if self._refusal is not None:
+                if self._claims() and not is_last:
+                    await self._withdraw()
+                return
             await asyncio.sleep(self.random.uniform(1.0, 3.0))
 
     def _claims(self) -> list[str]:
@@ -242,13 +272,13 @@ class RivalPart(Part):
         return True
 
     async def _try_last(self) -> None:
-        await self._resolve()
+        await self._resolve(is_last=True)
         self._is_last = True
 
     def check(self) -> Iterator[str]:
         topic_id = self.world.cluster.topic(app.changelog(STORE)).topic_id
         if claims := self._claims():
-            yield f"rival: nobody took its claim of {claims} back"
+            yield f"rival: it claims {claims}, though it was refused"
         ours = recorded(self.world.cluster, app.APP).get(STORE)
         if ours is None or ours.topic_id not in ("", topic_id):
             yield f"rival: the app runs on {STORE}, and its registry has {ours}"
@@ -260,10 +290,11 @@ class RivalPart(Part):
                 if app.is_decodable(record) and app.operation_of(record) == OPERATION:
                     wanted[record.key] += 1
             found = {key: int(value) for key, value in self.folded(STORE, partition).items()}
-            if found != wanted:
+            is_more = found.keys() == wanted.keys() and all(found[key] >= wanted[key] for key in found)
+            if found != wanted and (self.is_exact or (self.is_complete and not is_more)):
                 yield f"rival: partition {partition} has {found}, not {dict(wanted)}"
 
     def reap(self) -> None:
-        self._kill()
+        self._kill_all()
         for process in self._dead:
             process.reap()

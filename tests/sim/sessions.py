@@ -1,6 +1,7 @@
 """Class actors whose state expires: each state has one end, by its hook or by a message, and no message pays for it.
 
-A hook that raises when a message comes is called again, unless the message begins a new state.
+A hook that raises when a message comes is called again before the message is handled. Where failed messages are parked
+or skipped, the message may begin a new state in place of the expired one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from actors.runtime import expiry
 from actors.runtime.actor import Actor, expiry_of, handler_of, receive
 from actors.runtime.context import Context, Store
 from tests.sim.asks import AsksPart
-from tests.sim.part import Host, Operation, Part, Stores, now_ms_of
+from tests.sim.part import Host, Operation, Part, Stores, now_ms_of, write_ms_of
 
 STORE = TOPIC = "sessions"
 TTLS_S = (0.3, 2.0, 8.0)
@@ -103,13 +104,18 @@ class SessionsPart(Part):
         )
         return (sessions,)
 
+    @property
+    def _stops(self) -> bool:
+        """Whether the policy of the run doesn't go on behind a message that failed."""
+        return self.world.features.isdisjoint(("park", "versions"))
+
     def _actor(self) -> type[Visitor]:
         return type("Visitor", (Visitor,), {"part": self})
 
     # --- the handler -----------------------------------------------------------------------------------------------
 
     def operations(self, host: Host, stores: Stores) -> Mapping[str, Operation]:
-        handle = handler_of(self._actor(), stores[0])
+        handle = handler_of(self._actor(), stores[0], stops=self._stops)
 
         def taking(message: Callable[[str], Any]) -> Operation:
             async def take(ctx: Context, argument: str) -> None:
@@ -121,7 +127,8 @@ class SessionsPart(Part):
 
     def say(self, ctx: Context, what: str, session: Session) -> None:
         """Tell what became of a session, and when."""
-        ctx.send(TOPIC, key=ctx.key, value=f"{what} {session.began} {session.visits} {now_ms_of(ctx)}")
+        times = f"{now_ms_of(ctx)} {write_ms_of(ctx)}"
+        ctx.send(TOPIC, key=ctx.key, value=f"{what} {session.began} {session.visits} {times}")
 
     def expire(self, ctx: Context, session: Session) -> None:
         """Act as the hook, which raises some times."""
@@ -153,16 +160,17 @@ class SessionsPart(Part):
     def _replayed(self, partition: int) -> Iterator[str]:
         held: dict[bytes, tuple[int, int, int]] = {}
         ttl_ms = self._ttl // timedelta(milliseconds=1)
-        for key, (what, began, visits, at_ms) in self.events(TOPIC, partition):
+        for key, (what, began, visits, at_ms, written_ms) in self.events(TOPIC, partition):
             self.count(f"session {what}")
             before = held.get(key)
-            if before is not None and (key, *before[:2]) in self._raised and what != "expired" and int(visits) < 2:
+            may_be_lost = not self._stops and before is not None and (key, *before[:2]) in self._raised
+            if before is not None and may_be_lost and what != "expired" and int(visits) < 2:
                 before = None if int(at_ms) >= before[2] else before
             wrong = self._misfit(what, (int(began), int(visits), int(at_ms)), before)
             if wrong is not None:
                 yield f"sessions: {key!r} of partition {partition} {what} {began} {visits} at {at_ms}: {wrong}"
             if what == "visited":
-                held[key] = int(began), int(visits), int(at_ms) + ttl_ms
+                held[key] = int(began), int(visits), int(written_ms) + ttl_ms
             else:
                 held.pop(key, None)
         for key, session in held.items():

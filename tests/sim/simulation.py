@@ -63,8 +63,6 @@ TRACE_LINES = 60
 FEATURES = ("operator", "retention", "poison", "refused", "at_least_once", "static")
 NOT_WITH_EXPIRED = frozenset(("at_least_once", "park"))
 """Where nothing tells that there was an offset, or what goes on must not go back."""
-NOT_WITH_RIVAL = frozenset(("at_least_once", "static"))
-"""Where a process that was left behind may write after another one has started in its place."""
 NOT_WITH_UNPARKING = FLAKY | {"at_least_once", "versions"}
 """What else may fail, or write after its process was killed."""
 MODEL = tuple(ODDS)
@@ -105,7 +103,7 @@ def features_of(seed: int) -> tuple[str, ...]:
     found += drawn(seed, found)
     if NOT_WITH_EXPIRED.isdisjoint(found) and Random(f"{seed} expired").random() < 0.08:
         found.append("expired")
-    if NOT_WITH_RIVAL.isdisjoint(found) and Random(f"{seed} rival").random() < 0.08:
+    if Random(f"{seed} rival").random() < 0.08:
         found.append("rival")
     if "park" in found and NOT_WITH_UNPARKING.isdisjoint(found) and Random(f"{seed} unparking").random() < 0.5:
         found.append("unparking")

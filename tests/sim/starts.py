@@ -85,15 +85,14 @@ class SimRegistry(StoreRegistry):
         self._cluster = cluster
         self._network = network
 
-    async def _write(self, records: Mapping[str, StoreRecord | None]) -> None:
+    async def _write(self, records: Mapping[str, StoreRecord]) -> None:
         """Write as a new idempotent producer does."""
         cluster, network = self._cluster, self._network
         target = TopicPartition(self._setup.owners_topic, 0)
         what = f"writing stores into {target.topic}"
         producer = await answered(what, lambda: network.ask("InitProducerId", cluster.new_producer_id))
         for sequence, (store, record) in enumerate(records.items()):
-            value = None if record is None else msgspec.json.encode(record)
-            written = [(RECORD + store.encode(), value, ())]
+            written = [(RECORD + store.encode(), msgspec.json.encode(record), ())]
 
             async def send(sequence: int = sequence, written: list[Any] = written) -> int:
                 return await network.ask("Produce", cluster.produce_idempotent, producer, sequence, target, written)

@@ -8,6 +8,7 @@ import actors._core.takeover as takeover
 import actors.runtime.failures as failures
 from actors.runtime.context import Store
 from actors.runtime.lease import Lease
+from actors.runtime.queries import StateReader
 from actors.runtime.task import Task
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 
@@ -21,7 +22,8 @@ def keep_a_lease_for_ever(patch: Patch) -> None:
 
 def answer_during_a_commit(patch: Patch) -> None:
     """An answer doesn't wait for the end of a commit that others may have seen."""
-    patch.setattr(Task, "store_at_rest", lambda self, name: self.committed_store(name))
+    edit = ("await self._commit_ended(task, since_s)", "task.identity")
+    patch.setattr(StateReader, "hold", rewritten(StateReader.hold, edit))
 
 
 # --- programs of two versions -----------------------------------------------------------------------------------------

@@ -81,15 +81,16 @@ def name_firings_by_their_time(patch: Patch) -> None:
 def overwrite_what_expired(patch: Patch) -> None:
     """A message doesn't look whether the state has expired."""
 
-    async def remove_own(*_: Any) -> None:
+    async def remove_own(*_: Any, **__: Any) -> None:
         """Leave it to the next round."""
 
     patch.setattr(actor, "remove_own", remove_own)
 
 
-def blame_the_message(patch: Patch) -> None:
-    """A hook that raises ahead of a message fails that message."""
-    patch.setattr(expiry, "_is_hooks", lambda error: False)
+def go_on_behind_a_failed_hook(patch: Patch) -> None:
+    """A hook that raises ahead of a message stops nothing, and the message takes the place of what expired."""
+    original = expiry.remove_own
+    patch.setattr(actor, "remove_own", lambda ctx, store, **_: original(ctx, store, stops=False))
 
 
 # --- ids of messages --------------------------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ PLANTED = (
     Planted(name_firings_by_their_time, "timers", features=("timers",)),
     Planted(name_firings_by_their_time, "effects", features=("effects", "timers")),
     Planted(overwrite_what_expired, "sessions", features=("sessions",)),
-    Planted(blame_the_message, "offender", features=("sessions",)),
+    Planted(go_on_behind_a_failed_hook, "sessions", features=("sessions",)),
     Planted(forget_ids, "dedupe", features=("dedupe",)),
     Planted(remember_ids_of_what_failed, "dedupe", features=("dedupe",)),
     Planted(remember_ids_of_what_failed, "dedupe", features=("at_least_once", "dedupe")),

@@ -11,7 +11,7 @@ from tests.sim.simulation import simulate
 UNPARKING = ("park", "unparking")
 
 
-async def do_nothing(*_: object) -> None:
+async def do_nothing(*_: object, **__: object) -> None:
     """Stands in for a check that is left out."""
 
 
@@ -20,19 +20,16 @@ def look_at_no_rival(patch: Patch) -> None:
     patch.setattr(StoreRegistry, "_check_rivals", do_nothing)
 
 
-def look_before_the_claim(patch: Patch) -> None:
-    """A start looks at what others claimed, and claims then: two that start at once don't see each other."""
-    edits = (
-        ("    await self._write(claims)\n", ""),
-        ("        raise", "        raise\n    await self._write(claims)"),
-    )
-    patch.setattr(StoreRegistry, "claim", rewritten(StoreRegistry.claim, *edits))
+def look_before_the_claim_only(patch: Patch) -> None:
+    """A start doesn't look again after its claim: two that start at once don't see each other."""
+    edit = ("await self._check_rivals(claims, current, is_claimed=True)", "pass")
+    patch.setattr(StoreRegistry, "confirm", rewritten(StoreRegistry.confirm, edit))
 
 
-def keep_the_claim_of_a_killed_process(patch: Patch) -> None:
-    """A refused start restores a claim without an id, and nobody takes it back any more."""
-    edit = ("if record.topic_id}", "if record}")
-    patch.setattr(StoreRegistry, "_take_back", rewritten(StoreRegistry._take_back, edit))
+def look_after_the_claim_only(patch: Patch) -> None:
+    """A start that is refused leaves a claim."""
+    edit = ("await self._check_rivals(claims, current, is_claimed=False)", "pass")
+    patch.setattr(StoreRegistry, "claim", rewritten(StoreRegistry.claim, edit))
 
 
 def leave_behind_what_waits(patch: Patch) -> None:
@@ -48,8 +45,8 @@ def count_what_is_resolved(patch: Patch) -> None:
 
 PLANTED = (
     Planted(look_at_no_rival, "rival", features=("rival",)),
-    Planted(look_before_the_claim, "rival", features=("rival",)),
-    Planted(keep_the_claim_of_a_killed_process, "rival", first_seed=29, features=("rival",)),
+    Planted(look_before_the_claim_only, "rival: ['app", features=("rival",)),
+    Planted(look_after_the_claim_only, "rival: it claims", features=("rival",)),
     Planted(leave_behind_what_waits, "unparking: a program", features=UNPARKING),
     Planted(leave_behind_what_waits, "unparking: inputs/", first_seed=1, features=UNPARKING),
     Planted(count_what_is_resolved, "unparking: a start is refused", features=UNPARKING),
@@ -67,6 +64,7 @@ def test_every_outcome_of_a_start_comes() -> None:
         "app-eu uses the changelog",
         "rival refused",
         "rival retired",
+        "rival withdrawn",
         "start refused",
         "refused with parked messages",
         "started without parking",

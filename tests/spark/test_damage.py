@@ -74,6 +74,19 @@ def test_files_of_an_executor_whose_clock_is_behind_are_compared():
     assert [file.size_bytes for file in batch_files(folder, 9, NOW_MS)] == [7]
 
 
+@pytest.mark.parametrize(
+    "path", ["file:///to/../x/topic=t/part-0.parquet", "file:///to/%2e%2e/x/topic=t/part-0.parquet"]
+)
+def test_a_list_of_files_leads_nowhere_else(path: str):
+    entry = {"path": path, "size": 7, "modificationTime": NOW_MS}
+    for name in ("9", "9.compact"):
+        folder = SimpleNamespace(
+            exists=lambda asked, name=name: asked.endswith(f"/{name}"), text=lambda _: f"v1\n{json.dumps(entry)}"
+        )
+        with pytest.raises(ArchiveError, match="leads out of its folder"):
+            batch_files(folder, 9, NOW_MS)
+
+
 def test_a_file_that_a_rebuild_has_lost(spark: SparkSession, brokers: str, tmp_path: Path):
     log = write_log(brokers, random_transactions(34, count=30, keys=40))
     source = kafka(spark, brokers, log.topic)

@@ -11,8 +11,9 @@
     @needs(Level.READ)
     async def many(request): ...
 
-`login=True` gives browsers a login page at `{prefix}/login` (a token, for a cookie) and `POST {prefix}/logout`; whoever
-isn't logged in is sent there. POSTs that a browser sends by itself with the cookie must come from the same origin.
+A token comes as `Authorization: Bearer TOKEN`, or as the password of HTTP Basic with any user name. `login=True` has a
+browser ask its user for it. A browser sends a password, and a certificate, for any page that asks: such requests must
+come from the worker's own pages, or be links to a part with `login=True`.
 `caller_of(request)` tells who asks, for a page that shows buttons to administrators only. Handlers may raise `Problem`.
 What decides is the handler that runs, never the path's text: there is nothing in a path to get wrong.
 `protect_rest` guards what others mounted on the same server: Faust's pages and the app's own.

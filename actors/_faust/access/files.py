@@ -15,11 +15,13 @@ from typing import Any
 
 from aiohttp import web
 
+from actors._core.logs import escaping
+from actors._faust.access.secret import given_secrets, secret_seeds, worker_keys
 from actors._faust.access.settings import given_tokens, tokens_of
 from actors._faust.access.tls import Hops, OwnContext, renew_client, renew_server, tls_files
 from actors.errors import ConfigurationError
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 LOOK_EVERY_S = 3.0
 """So a new file is in use within three times that: it is seen, seen again, and read."""
@@ -98,9 +100,17 @@ class AccessFiles:
             # Stamped before they are read: no change between the two is missed.
             self._watched.append(Watched("query_tokens, admin_tokens", files, self._read_tokens))
         self.tokens = tokens_of(app)
+        if isinstance(secret := given_secrets(app, "worker_secret"), Path):
+            self._watched.append(Watched("worker_secret", [secret], self._read_secret))
+        self._secret = secret_seeds(app, self.tokens)
         if files := tls_files(app.actor_options):
             what = "web_certificate, web_key, web_client_ca, web_ca"
             self._watched.append(Watched(what, files, self._read_certificates))
+
+    @property
+    def seeds(self) -> tuple[bytes, ...]:
+        """What the workers' keys are derived from: the first is used, all are taken; see `worker_keys`."""
+        return self._secret or self.tokens.seeds
 
     def hops(self) -> Hops:
         """Give how this worker asks others.
@@ -109,7 +119,7 @@ class AccessFiles:
             ConfigurationError: a file can't be used.
         """
         if self._hops is None:
-            self._hops = Hops.of(self.tokens, self._app.actor_options)
+            self._hops = Hops.of(self._app)
         return self._hops
 
     def look(self) -> None:
@@ -143,12 +153,18 @@ class AccessFiles:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             self.look()
+            # Not on the event loop, which would stand still for it.
+            await asyncio.to_thread(worker_keys, self._app, b"")
 
     # --- what is read ----------------------------------------------------------------------------------------------
 
     def _read_tokens(self) -> str:
         self.tokens.become(tokens_of(self._app))
         return f" ({len(self.tokens)} tokens)"
+
+    def _read_secret(self) -> str:
+        self._secret = secret_seeds(self._app, self.tokens)
+        return ""
 
     def _read_certificates(self) -> str:
         options, context = self._app.actor_options, self._app.conf.web_ssl_context

@@ -3,46 +3,49 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.log import server_logger
 
-from actors._faust.access.callers import Callers
+from actors._faust.access.callers import BROWSER_CHALLENGE, Callers, check_body
+from actors._faust.access.door import Connections
+from actors._faust.access.hops import PURPOSE
 from actors._faust.access.levels import SAFE_METHODS, Caller, Level, level_of
 from actors._faust.access.limits import (
+    LARGE_BYTES,
     MAX_BODY_BYTES,
     MAX_BODY_S,
     MAX_HEADER_BYTES,
-    MAX_IN_FLIGHT,
     MAX_PATH_BYTES,
+    MAX_SEND_S,
     UNREADABLE,
     Rates,
     RefusalLog,
 )
-from actors._faust.access.login import Login
-from actors._faust.access.origin import check_origin
-from actors._faust.access.settings import is_guarded, is_local
+from actors._faust.access.origin import check_origin, is_link
+from actors._faust.access.places import Places
+from actors._faust.access.secret import worker_keys
+from actors._faust.access.settings import is_guarded, is_local, own_address
 from actors._faust.queries.problems import Handler, Problem, problems
 
 CALLER: web.RequestKey[Caller] = web.RequestKey("actors_caller", Caller)
 
 
-class Pass(NamedTuple):
-    """That a sender was let in to read, with what a request says beside its line.
+class Room(NamedTuple):
+    """The places of one kind of client.
 
     Attributes:
-        client: whose requests are counted, None if nobody's are.
-        version: of the tokens by which it was decided.
+        bodies: for requests whose body is on its way.
+        requests: for those that are all here, until their answer is sent.
     """
 
-    client: str | None
-    version: int
-
-
-PASS: web.RequestKey[Pass] = web.RequestKey("actors_pass", Pass)
+    bodies: Places
+    requests: Places
 
 
 class Guard:
@@ -50,13 +53,19 @@ class Guard:
 
     Args:
         app: the app with its settings.
+
+    Attributes:
+        connections: those of the web server.
     """
 
     def __init__(self, app: Any) -> None:
         conf, options = app.conf, app.actor_options
         self.tokens = app.access_files.tokens
+        self.connections = Connections()
         self.callers = Callers(
             self.tokens,
+            keys=lambda: worker_keys(app, PURPOSE),
+            address=own_address(app),
             admins=options.admin_certificates,
             is_guarded=is_guarded(app),
             is_unprotected=bool(options.queries_unprotected),
@@ -64,43 +73,64 @@ class Guard:
         )
         self._rates = Rates(options.queries_per_second, 2 * options.queries_per_second)
         self._log = RefusalLog()
-        self._in_flight = 0
+        self._readers = Room(Places("bodies on their way", 128, 48), Places("requests", 256, 128))
+        self._workers = Room(Places("bodies on their way", 32, 32), Places("requests", 128, 128))
+        self._admins = Room(Places("bodies on their way", 16, 16), Places("requests", 32, 32))
 
-    def middleware(self, level: Level, login: Login | None) -> Any:
+    def middleware(self, level: Level, *, is_for_browsers: bool) -> Any:
         """Give the middleware of a part.
 
         Args:
             level: what its pages need.
-            login: where browsers log in, None if they can't.
+            is_for_browsers: whether a browser is to ask its user for a token, and may come by another site's link.
         """
 
         @web.middleware
         async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-            try:
-                _check_sizes(request)
-                needed = self.admit(request, level)
-            except Problem as problem:
-                self.refused(request, problem)
-                if login is not None and problem.status == 401 and login.helps(request):
-                    raise login.redirect(request) from None
-                raise
-            if needed == Level.OPEN:
-                return await handler(request)
-            if self.is_full:
-                busy = Problem(
-                    503, "busy", "Too many questions at once", f"{MAX_IN_FLIGHT} are waiting", retry_after_ms=1000
-                )
-                self.refused(request, busy)
-                raise busy
-            self.enter()
-            try:
-                if request.can_read_body:
-                    await self._read_body(request)
-                return await handler(request)
-            finally:
-                self.leave()
+            with contextlib.ExitStack() as taken:
+                try:
+                    _check_sizes(request)
+                    check_encoding(request)
+                    needed = self.admit(request, level)
+                    if needed > Level.OPEN:
+                        if request.method in SAFE_METHODS and not (is_for_browsers and is_link(request)):
+                            self._check_origin(request)
+                        await self._seat(request, needed, taken)
+                except Problem as problem:
+                    if is_for_browsers and problem.status == 401 and self.callers.has_login:
+                        problem.headers = {str(hdrs.WWW_AUTHENTICATE): BROWSER_CHALLENGE}
+                    self.refused(request, problem)
+                    raise
+                return await sent(request, await handler(request))
 
         return guard
+
+    @contextlib.contextmanager
+    def busy(self, request: web.Request) -> Iterator[None]:
+        """Keep a request's connection open while the block runs, however many others come."""
+        address = None if request.transport is None else request.transport.get_extra_info("peername")
+        self.connections.busy.add(address)
+        try:
+            yield
+        finally:
+            self.connections.busy.discard(address)
+
+    async def _seat(self, request: web.Request, needed: Level, taken: contextlib.ExitStack) -> None:
+        """Have the body here, and give the request its place.
+
+        Raises:
+            Problem: the body is too large or too slow, or all places are taken.
+        """
+        caller = request[CALLER]
+        is_admin = needed == Level.ADMIN or (caller.is_known and caller.level == Level.ADMIN)
+        room = self._workers if caller.is_worker else self._admins if is_admin else self._readers
+        client = client_of(request, caller)
+        if request.can_read_body:
+            with contextlib.nullcontext() if request.content.is_eof() else room.bodies.place(client):
+                await _read_body(request)
+        await check_body(request)
+        taken.enter_context(room.requests.place(client))
+        taken.enter_context(self.busy(request))
 
     # --- what is looked at behind the sizes, in this order ---------------------------------------------------------
 
@@ -121,45 +151,18 @@ class Guard:
             self._count(f"address {address_of(request)}")
             raise
         request[CALLER] = caller
-        client = None
         if not caller.is_worker and (caller.is_known or caller.level < Level.ADMIN):
-            client = caller.name if caller.is_known else f"address {address_of(request)}"
-            self._count(client)
+            self._count(client_of(request, caller))
         if caller.level < needed:
             raise self.callers.refusal(request, caller, needed)
-        if not caller.has_cookie:
-            # A login ends with time.
-            request[PASS] = Pass(client, self.tokens.version)
-        if caller.sends_itself and request.method not in SAFE_METHODS:
-            check_origin(request, caller)
+        if request.method not in SAFE_METHODS:
+            self._check_origin(request)
         return needed
 
-    @property
-    def is_full(self) -> bool:
-        """Whether so many wait that the next is refused."""
-        return self._in_flight >= MAX_IN_FLIGHT
-
-    def again(self, allowed: Pass) -> bool:
-        """Let a sender in again, on the same connection and with the same headers; False where `admit` has to look.
-
-        `is_full` is the caller's to look at.
-        """
-        if allowed.version != self.tokens.version:
-            return False
-        return allowed.client is None or not self._rates.take(allowed.client)
-
-    def take_back(self, allowed: Pass) -> None:
-        """Undo what `again` has counted: `admit` will count it."""
-        if allowed.client is not None:
-            self._rates.give_back(allowed.client)
-
-    def enter(self) -> None:
-        """Count a question that waits, until `leave`."""
-        self._in_flight += 1
-
-    def leave(self) -> None:
-        """End what `enter` began."""
-        self._in_flight -= 1
+    def _check_origin(self, request: web.Request) -> None:
+        caller = request[CALLER]
+        if caller.sends_itself:
+            check_origin(request, caller)
 
     def _count(self, client: str) -> None:
         wait_s = self._rates.take(client)
@@ -172,22 +175,6 @@ class Guard:
                 retry_after_ms=math.ceil(wait_s * 1000),
             )
 
-    async def _read_body(self, request: web.Request) -> None:
-        """Have the body here before a handler runs: handlers don't wait for slow clients."""
-        try:
-            async with asyncio.timeout(MAX_BODY_S):
-                content = await request.read()
-        except TimeoutError:
-            problem = Problem(408, "slow-body", "The body took too long", f"it has {MAX_BODY_S:g} s to arrive")
-        except web.HTTPRequestEntityTooLarge:
-            problem = _too_large()
-        else:
-            if len(content) <= MAX_BODY_BYTES:
-                return
-            problem = _too_large()
-        self.refused(request, problem)
-        raise problem
-
     def refused(self, request: web.Request, problem: Problem) -> None:
         """Write down that a request was refused."""
         caller = request.get(CALLER)
@@ -195,6 +182,52 @@ class Guard:
         # Never the query: somebody may have put a token there.
         what = f"{request.method[:20]} {request.rel_url.raw_path[:200]}"
         self._log.write(who, what, f"{problem.status} {problem.kind}")
+
+
+def check_encoding(request: web.Request) -> None:
+    """Refuse a compressed body: unpacked it could be of any size.
+
+    Raises:
+        Problem: 415.
+    """
+    given = request.headers.get(hdrs.CONTENT_ENCODING, "")
+    if given.strip().lower() not in ("", "identity"):
+        raise Problem(
+            415,
+            "compressed-body",
+            "The body is compressed",
+            f"Content-Encoding is {given!r}: send it as it is",
+            headers={str(hdrs.ACCEPT_ENCODING): "identity"},
+        )
+
+
+async def _read_body(request: web.Request) -> None:
+    """Have the body here before a handler runs: handlers don't wait for slow clients."""
+    try:
+        async with asyncio.timeout(MAX_BODY_S):
+            content = await request.read()
+    except TimeoutError:
+        detail = f"it has {MAX_BODY_S:g} s to arrive"
+        raise Problem(408, "slow-body", "The body took too long", detail) from None
+    except web.HTTPRequestEntityTooLarge:
+        raise _too_large() from None
+    if len(content) > MAX_BODY_BYTES:
+        raise _too_large()
+
+
+async def sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    """Send a large answer while its request has its place: a client that doesn't read must not pile answers up."""
+    if isinstance(response, web.Response) and (response.content_length or 0) > LARGE_BYTES:
+        try:
+            # A client that has hung up is aiohttp's to notice.
+            with contextlib.suppress(ConnectionError):
+                async with asyncio.timeout(MAX_SEND_S):
+                    await response.prepare(request)
+                    await response.write_eof()
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+    return response
 
 
 def _check_sizes(request: web.Request) -> None:
@@ -216,6 +249,11 @@ def _too_large() -> Problem:
     return Problem(
         413, "large-body", "The body is too large", f"it may have {MAX_BODY_BYTES} bytes: ask for fewer keys at once"
     )
+
+
+def client_of(request: web.Request, caller: Caller) -> str:
+    """Give whose requests are counted together."""
+    return caller.name if caller.is_known else f"address {address_of(request)}"
 
 
 def address_of(request: web.Request) -> str:
@@ -260,26 +298,18 @@ def protect(
         prefix: of all its paths, such as `/dashboard`.
         part: routes, without the prefix. Its own middlewares run behind the guard.
         level: what GET and HEAD need. Other methods need `ADMIN`, unless the handler is marked with `needs`.
-        login: send browsers that aren't logged in to a page of ours, `{prefix}/login`.
+        login: have browsers ask their users for a token (HTTP Basic), and let other sites' links lead here.
         watch: a middleware that sees every request, and its answer also where it is refused.
     """
     guard = guard_of(app, web_app)
     if prefix in web_app[PARTS]:
         return
     web_app[PARTS][prefix] = part
-    page = Login(prefix, guard.tokens, guard.refused) if login else None
-    part.middlewares.insert(0, guard.middleware(level, page))
+    part.middlewares.insert(0, guard.middleware(level, is_for_browsers=login))
     part.middlewares.insert(0, problems)
     if watch is not None:
         part.middlewares.insert(0, watch)
-    if page is not None:
-        page.add_routes(part)
     web_app.add_subapp(prefix, part)
-
-
-def pass_of(request: web.BaseRequest) -> Pass | None:
-    """Give what counts for further requests with the same headers on the same connection; None where each is new."""
-    return request.get(PASS)
 
 
 def caller_of(request: web.Request) -> Caller:

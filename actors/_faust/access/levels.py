@@ -17,7 +17,7 @@ class Level(enum.IntEnum):
     """What a request needs; each includes those before it."""
 
     OPEN = 0
-    """Anybody: whether the worker lives, a login page."""
+    """Anybody: whether the worker lives."""
     READ = 1
     """Who may see state."""
     ADMIN = 2
@@ -31,10 +31,10 @@ class Caller:
     Attributes:
         name: for logs and pages: which token, whose certificate, which address; never a secret.
         level: the most that is allowed.
-        is_known: a token, a certificate or a cookie says who it is.
+        is_known: a token or a certificate says who it is.
         is_worker: another worker passed the request on.
-        sends_itself: a browser would send it for any page that asks: a cookie, a certificate, the machine itself.
-        has_cookie: it is a browser that logged in.
+        sends_itself: a browser would send it for any page that asks: a password, a certificate, the machine itself.
+        is_browser: the token came as a password, as browsers send it.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Caller:
     is_known: bool = False
     is_worker: bool = False
     sends_itself: bool = True
-    has_cookie: bool = False
+    is_browser: bool = False
 
 
 def needs(level: Level) -> Callable[[Decorated], Decorated]:

@@ -6,20 +6,35 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
 
 from aiohttp.http_exceptions import HttpProcessingError
 
-logger = logging.getLogger(__name__)
+from actors._core.logs import escaping
 
-MAX_IN_FLIGHT = 256
-"""How many questions a worker has at a time; more are told to come again."""
+logger = escaping(logging.getLogger(__name__))
+
 MAX_PATH_BYTES = 8_000
 """Of the path with its query, as it was sent. aiohttp ends requests whose first line has more than 8,190 bytes."""
 MAX_HEADER_BYTES = 16 * 1024
-"""Of all headers; aiohttp takes 8,190 bytes for one, and 128 of them."""
+"""Of all headers; aiohttp takes 8,190 bytes for one."""
 MAX_BODY_BYTES = 1024 * 1024
 MAX_BODY_S = 10.0
 """How long a body may take to arrive."""
+MAX_SEND_S = 30.0
+"""How long a client may take to read an answer that doesn't fit into the connection's buffers."""
+LARGE_BYTES = 64 * 1024
+"""The least length of such an answer."""
+HANDLER_ARGS: Mapping[str, Any] = {
+    "auto_decompress": False,
+    "keepalive_timeout": 30.0,
+    "lingering_time": 1.0,
+    "max_headers": 64,
+}
+"""How aiohttp reads requests. Bodies stay compressed, and are refused as they are; a connection is closed that brings
+no whole head of a request within `keepalive_timeout`; a body that nobody wants is thrown away for `lingering_time`, so
+that the client can read why, before the connection is closed."""
 MAX_CLIENTS = 10_000
 LOG_LINES_PER_S = 10
 
@@ -53,12 +68,6 @@ class Rates:
         if len(self._left) > MAX_CLIENTS:
             self._left.popitem(last=False)
         return wait_s
-
-    def give_back(self, client: str) -> None:
-        """Undo what `take` has counted."""
-        if client in self._left:
-            left, then_s = self._left[client]
-            self._left[client] = min(self._burst, left + 1), then_s
 
 
 class RefusalLog:

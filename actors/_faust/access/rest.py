@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from actors._faust.access.guard import PARTS, PASS, guard_of
+from actors._faust.access.guard import PARTS, check_encoding, guard_of
 from actors._faust.access.levels import Level
 from actors._faust.access.settings import is_guarded
 from actors._faust.queries.problems import Handler, Problem
@@ -17,37 +17,37 @@ def protect_rest(app: Any, web_app: web.Application) -> None:
 
     GET and HEAD need `READ`, other methods `ADMIN`; also where there is nothing, so that nobody finds out what there
     is. What is in `open_pages` is for everybody. Handlers get what passes as it came: bodies of any size, and their
-    errors stay theirs.
+    errors stay theirs. Compressed bodies are refused in any case, since nothing unpacks them.
 
     Args:
         app: the app.
         web_app: Faust's web server, not started.
     """
-    if not is_guarded(app) or any(map(is_own, web_app.middlewares)):
+    if any(map(_is_own, web_app.middlewares)):
         return
     guard, parts, open_pages = guard_of(app, web_app), web_app[PARTS], frozenset(app.actor_options.open_pages)
+    asks = is_guarded(app)
 
     @web.middleware
     async def rest(request: web.Request, handler: Handler) -> web.StreamResponse:
         match = request.match_info
-        is_protected = any(part in match.apps for part in parts.values())
-        if is_protected or _is_preflight(match.handler) or _page(match) in open_pages:
+        if any(part in match.apps for part in parts.values()):
             return await handler(request)
         try:
-            guard.admit(request, Level.READ)
+            check_encoding(request)
+            if asks and not _is_preflight(match.handler) and _page(match) not in open_pages:
+                guard.admit(request, Level.READ)
         except Problem as problem:
             guard.refused(request, problem)
-            return problem.response()
-        # A question behind the same headers has limits that weren't looked at here.
-        request.pop(PASS, None)
-        return await handler(request)
+            return problem.response_to(request)
+        with guard.busy(request):
+            return await handler(request)
 
     # Before what the app has of its own.
     web_app.middlewares.insert(0, rest)
 
 
-def is_own(middleware: Any) -> bool:
-    """Tell whether a middleware is this guard, which lets the guarded parts pass as they are."""
+def _is_own(middleware: Any) -> bool:
     return getattr(middleware, "__module__", "") == __name__
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from yarl import URL
 
+from actors._core.origins import is_on, origin_of
 from actors._faust.access.callers import is_loopback
-from actors._faust.access.tls import has_client_certificates, serve_tls
+from actors._faust.access.secret import given_secrets, worker_keys
+from actors._faust.access.tls import has_client_certificates, has_https, serve_tls
 from actors._faust.access.tokens import Tokens
 from actors.errors import ConfigurationError
 
@@ -23,16 +24,8 @@ def tokens_of(app: Any) -> Tokens:
 
 
 def given_tokens(app: Any) -> dict[str, Any]:
-    """Give what the settings say of tokens, or where; as with Faust's own settings, the environment goes first."""
-    options = app.actor_options
-    given: dict[str, Any] = {"query": options.query_tokens, "admin": options.admin_tokens}
-    for kind in given:
-        name = f"{kind}_tokens".upper()
-        if (file := app.conf.getenv(f"{name}_FILE")) is not None:
-            given[kind] = Path(file)
-        elif (values := app.conf.getenv(name)) is not None:
-            given[kind] = values
-    return given
+    """Give what the settings say of tokens, or where."""
+    return {kind: given_secrets(app, f"{kind}_tokens") for kind in ("query", "admin")}
 
 
 def is_local(conf: Any) -> bool:
@@ -48,6 +41,16 @@ def check_access(app: Any) -> None:
     """
     conf, options = app.conf, app.actor_options
     serve_tls(app)
+    # Refuses what can't be used, and takes its time before the event loop has work to do.
+    worker_keys(app, b"")
+    if isinstance(options.worker_hosts, str):
+        raise ConfigurationError("worker_hosts takes a list of hosts, as ['*.bank.internal']")
+    own = own_address(app)
+    if options.worker_hosts and own and not is_on(own, options.worker_hosts):
+        raise ConfigurationError(
+            f"worker_hosts doesn't name this worker's own host, so the others wouldn't ask it: it announces {own} "
+            "(canonical_url)"
+        )
     if isinstance(options.open_pages, str):
         raise ConfigurationError("open_pages takes a list of paths, as ['/hello/']")
     guarded = is_guarded(app)
@@ -66,14 +69,23 @@ def is_guarded(app: Any) -> bool:
 
 
 def own_address(app: Any) -> str:
-    """Give where other workers reach this one's web server; empty if they can't."""
+    """Give where other workers reach this one's web server; empty if they can't.
+
+    Raises:
+        ConfigurationError: canonical_url has more than scheme, host and port.
+    """
     conf = app.conf
     if not conf.web_enabled or conf.web_transport.scheme == "unix":
         return ""
-    scheme = "https" if conf.web_ssl_context or app.actor_options.web_certificate else "http"
+    scheme = "https" if has_https(app) else "http"
     given = conf.canonical_url
     derived = given.host == conf.NODE_HOSTNAME and given.port == conf.web_port
     if derived and is_loopback(str(conf.web_bind)):
         # Nobody reaches the machine's name here.
         return str(URL.build(scheme=scheme, host=str(conf.web_bind), port=conf.web_port))
-    return str(given.with_scheme(scheme) if derived else given)
+    try:
+        return origin_of(str(given.with_scheme(scheme) if derived else given))
+    except ValueError as error:
+        raise ConfigurationError(
+            f"canonical_url={str(given)!r} can't be used, since other workers ask this one there: {error}"
+        ) from None

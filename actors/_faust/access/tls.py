@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from actors._faust.access.callers import HOP
-from actors._faust.access.tokens import Tokens
+from actors._core.origins import is_on, origin_of
+from actors._faust.access.hops import HOP, PARTITIONS, PURPOSE, Asked, sign
+from actors._faust.access.secret import worker_keys
 from actors._faust.options import ActorOptions
-from actors.errors import ConfigurationError
+from actors.errors import ConfigurationError, NotReadyError
 
 
 class OwnContext(ssl.SSLContext):
@@ -36,30 +38,68 @@ class Hops:
     """How a worker asks another one.
 
     Attributes:
-        tokens: this worker's own, of which the first one says who it is.
+        keys: gives the keys of hops; the first one signs.
         tls: for workers with https; None for Python's default.
+        is_secure: whether workers are asked over https only.
+        hosts: patterns of hosts that workers may be on; empty for any.
     """
 
-    tokens: Tokens = field(default_factory=Tokens)
+    keys: Callable[[], tuple[bytes, ...]] = field(default=tuple, repr=False)
     tls: ssl.SSLContext | None = None
+    is_secure: bool = False
+    hosts: tuple[str, ...] = ()
 
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """What is sent with each question: that it is one passed on, and who passes it on.
+    def origin(self, address: str) -> str:
+        """Give where a worker is asked that announced an address.
 
-        What it shows allows to read and no more, whoever asked and whatever the worker's own tokens allow.
+        Raises:
+            NotReadyError: it isn't asked there: the address isn't an origin, or the settings don't allow it.
         """
-        shown = self.tokens.hop
-        return {HOP: "1"} if shown is None else {HOP: "1", "Authorization": f"Bearer {shown}"}
+        try:
+            origin = origin_of(address)
+        except ValueError as error:
+            raise NotReadyError(f"the worker can't be asked: {error}") from None
+        if self.is_secure and not origin.startswith("https:"):
+            raise NotReadyError(f"the worker at {origin} isn't asked: it has no https, and this one has")
+        if self.hosts and not is_on(origin, self.hosts):
+            raise NotReadyError(f"the worker at {origin} isn't asked: worker_hosts doesn't name its host")
+        return origin
+
+    def headers(
+        self, method: str, origin: str, path: str, *, body: bytes | None = None, partitions: str = ""
+    ) -> dict[str, str]:
+        """Give what is sent with a question: that it is one passed on, and who passes it on.
+
+        It allows that question to that worker, and to read only, whatever the settings allow whoever asked.
+        """
+        found = {HOP: "1"}
+        if partitions:
+            found[PARTITIONS] = partitions
+        keys = self.keys()
+        if keys:
+            asked = Asked(method, origin, path, partitions)
+            found["Authorization"] = sign(keys[0], asked, body, time.time_ns() // 1_000_000)
+        return found
 
     @classmethod
-    def of(cls, tokens: Tokens, options: ActorOptions) -> Hops:
+    def of(cls, app: Any) -> Hops:
         """Give what follows from an app's settings.
 
         Raises:
             ConfigurationError: a file can't be used.
         """
-        return cls(tokens, client_context(options))
+        options = app.actor_options
+        return cls(
+            keys=lambda: worker_keys(app, PURPOSE),
+            tls=client_context(options),
+            is_secure=has_https(app),
+            hosts=tuple(options.worker_hosts),
+        )
+
+
+def has_https(app: Any) -> bool:
+    """Tell whether this app's web servers have certificates."""
+    return bool(app.conf.web_ssl_context or app.actor_options.web_certificate)
 
 
 def has_client_certificates(conf: Any, options: ActorOptions) -> bool:
@@ -98,6 +138,8 @@ def serve_tls(app: Any) -> None:
 
 def _fill(context: ssl.SSLContext, options: ActorOptions) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A client could have it do the handshake's work again and again.
+    context.options |= ssl.OP_NO_RENEGOTIATION
     _load(options, "web_certificate", lambda: _load_certificate(context, options))
     if options.web_client_ca is not None:
         _load(options, "web_client_ca", lambda: context.load_verify_locations(options.web_client_ca))

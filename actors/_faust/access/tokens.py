@@ -1,4 +1,4 @@
-"""Bearer tokens, and what is derived from them: the cookie of a login, and what workers show each other.
+"""Tokens, and what is derived from them: what workers show each other.
 
 A secret is held as the bytes that are compared; no object here shows one in its `repr`.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from actors._faust.access.levels import Level
 from actors.errors import ConfigurationError
 
 LEAST_CHARACTERS = 16
-SESSION_S = 12 * 3600
 SETTINGS = {Level.READ: "query_tokens", Level.ADMIN: "admin_tokens"}
 
 Given = str | Path | Sequence[str] | None
@@ -28,17 +25,18 @@ class Token:
     Attributes:
         level: what it allows.
         name: which of the setting's it is, for logs.
+        seed: what the key of the app's workers is derived from where no setting names one.
     """
 
-    __slots__ = ("_digest", "_hop", "_session_key", "level", "name")
+    __slots__ = ("_digest", "_hop", "level", "name", "seed")
 
     def __init__(self, secret: str, level: Level, name: str) -> None:
         raw = secret.encode()
         self.level = level
         self.name = name
         self._digest = hashlib.sha256(raw).digest()
-        self._session_key = hmac.digest(raw, b"faust-actors session", "sha256")
         self._hop = hmac.digest(raw, b"faust-actors hop", "sha256").hex()
+        self.seed = hmac.digest(raw, b"faust-actors seed", "sha256")
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -48,36 +46,18 @@ class Token:
         return hmac.compare_digest(self._digest, digest)
 
     def hop(self) -> str:
-        """Give what a worker that has this token shows other workers: it allows to read, whatever the token allows."""
+        """Give what a worker of an older release that has this token shows other workers; no worker sends it now."""
         return self._hop
-
-    def session(self, now_s: float) -> str:
-        """Give a cookie that stands for this token for `SESSION_S`; it ends with the token."""
-        content = f"{int(now_s) + SESSION_S}.{secrets.token_urlsafe(12)}"
-        return f"{content}.{self._sign(content)}"
-
-    def signed(self, content: str, signature: str) -> bool:
-        """Tell whether this token signed a cookie's content."""
-        return hmac.compare_digest(self._sign(content).encode(), signature.encode("utf-8", "surrogateescape"))
-
-    def _sign(self, content: str) -> str:
-        return hmac.digest(self._session_key, content.encode("utf-8", "surrogateescape"), "sha256").hex()
 
 
 class Tokens:
-    """All tokens that are taken.
-
-    Attributes:
-        version: another number when others are taken: what was decided by these has to be decided again.
-    """
-
-    version = 0
+    """All tokens that are taken."""
 
     def __init__(self, query: Given = None, admin: Given = None) -> None:
         given = [
-            (Level.READ, secret, f"query token {number}") for number, secret in enumerate(_read(query, Level.READ), 1)
-        ] + [
-            (Level.ADMIN, secret, f"admin token {number}") for number, secret in enumerate(_read(admin, Level.ADMIN), 1)
+            (level, secret, f"{kind} token {number}")
+            for level, kind, tokens in ((Level.READ, "query", query), (Level.ADMIN, "admin", admin))
+            for number, secret in enumerate(read_secrets(tokens, SETTINGS[level], LEAST_CHARACTERS), 1)
         ]
         if len({secret for _, secret, _ in given}) < len(given):
             raise ConfigurationError("query_tokens, admin_tokens: a token is there twice, and each has one level only")
@@ -90,9 +70,8 @@ class Tokens:
         return len(self._held)
 
     def become(self, others: Tokens) -> None:
-        """Take others from now on, and no longer those before; logins end with their token."""
+        """Take others from now on, and no longer those before."""
         self._held = others._held
-        self.version += 1
 
     @property
     def has_admin(self) -> bool:
@@ -100,9 +79,10 @@ class Tokens:
         return any(token.level == Level.ADMIN for token in self._held)
 
     @property
-    def hop(self) -> str | None:
-        """What this worker shows others: of its first token, so that tokens can be replaced one after the other."""
-        return self._held[0].hop() if self._held else None
+    def seeds(self) -> tuple[bytes, ...]:
+        """The seeds of the tokens that allow most: a reader's token mustn't give the key of admin commands away."""
+        most = max((token.level for token in self._held), default=Level.OPEN)
+        return tuple(token.seed for token in self._held if token.level == most)
 
     def find(self, given: str) -> Token | None:
         """Give the token, looking at all of them however early one fits."""
@@ -110,28 +90,21 @@ class Tokens:
         return _only([token for token in self._held if token.has(digest)])
 
     def find_hop(self, given: str) -> Token | None:
-        """Give the token that another worker derived its own from."""
+        """Give the token from which a worker of an older release derived what it shows."""
         raw = given.encode("utf-8", "surrogateescape")
         return _only([token for token in self._held if hmac.compare_digest(token.hop().encode(), raw)])
-
-    def find_session(self, cookie: str, now_s: float | None = None) -> Token | None:
-        """Give the token that a cookie stands for, None if it is none of ours or too old."""
-        content, _, signature = cookie.rpartition(".")
-        token = _only([token for token in self._held if token.signed(content, signature)])
-        if token is None:
-            return None
-        # What we signed has this form.
-        expires_s = int(content.partition(".")[0])
-        return token if expires_s > (time.time() if now_s is None else now_s) else None
 
 
 def _only(found: list[Token]) -> Token | None:
     return found[0] if found else None
 
 
-def _read(given: Given, level: Level) -> list[str]:
-    """Give the tokens of a setting: texts, one text with commas, or a file with one a line."""
-    setting = SETTINGS[level]
+def read_secrets(given: Given, setting: str, least_characters: int) -> list[str]:
+    """Give the secrets of a setting: texts, one text with commas, or a file with one a line.
+
+    Raises:
+        ConfigurationError: one of them, or the file, can't be used; the text shows no secret.
+    """
     if given is None:
         return []
     if isinstance(given, Path):
@@ -145,11 +118,11 @@ def _read(given: Given, level: Level) -> list[str]:
         parts = list(given)
     found = [part.strip() for part in parts if part.strip()]
     for number, secret in enumerate(found, 1):
-        if len(secret) < LEAST_CHARACTERS or not (secret.isascii() and secret.isprintable()) or " " in secret:
+        if len(secret) < least_characters or not (secret.isascii() and secret.isprintable()) or " " in secret:
             raise ConfigurationError(
-                f"{setting}: token {number} can't be used: it takes at least {LEAST_CHARACTERS} letters, digits and "
+                f"{setting}: entry {number} can't be used: it takes at least {least_characters} letters, digits and "
                 "signs without spaces; python -c 'import secrets; print(secrets.token_urlsafe(32))' makes one"
             )
     if not found:
-        raise ConfigurationError(f"{setting} has no token in it: leave it out, or give at least one")
+        raise ConfigurationError(f"{setting} has nothing in it: leave it out, or give at least one")
     return found

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from actors._faust.dashboard.group import Seen, ask_worker
+from actors._faust.dashboard.group import Room, Seen, ask_worker
 from actors._faust.queries.routing import Router
 from actors._faust.setup import Setup
 from actors._kafka.control import ControlPlane, TopicInfo
@@ -179,7 +179,8 @@ class Cluster:
             return [replace(row, reason=f"its owner can't be asked: {error}") for row in rows]
         owners = {row.owner.worker: Seen(row.owner.worker, row.owner.address) for row in rows if row.owner is not None}
         try:
-            await asyncio.gather(*(ask_worker(router, seen) for seen in owners.values()))
+            room = Room()
+            await asyncio.gather(*(ask_worker(router, seen, room) for seen in owners.values()))
         finally:
             await router.close()
         return [row if row.owner is None else _as_told(row, owners[row.owner.worker]) for row in rows]

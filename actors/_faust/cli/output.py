@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import IO
 
 from rich import box
@@ -11,19 +10,23 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from stores._core.printable import moment, printable
+
+__all__ = ["moment", "number", "print_table"]
+
 UNBOUNDED_COLUMNS = 10_000
 """Width where nobody looks: a line that was folded for a terminal of 80 columns can't be searched."""
 
 
 def print_table(stdout: IO[str], title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table; columns whose name starts with `#` hold numbers."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=Text(printable(title)), title_justify="left", box=box.SIMPLE_HEAD)
     for column in columns:
         numeric = column.startswith("#")
         table.add_column(column.removeprefix("#"), justify="right" if numeric else "left")
     for row in rows:
-        # Names are the user's: they aren't markup.
-        table.add_row(*map(Text, row))
+        # Names and keys aren't markup.
+        table.add_row(*(Text(printable(cell)) for cell in row))
     console = Console(file=stdout, width=None if stdout.isatty() else UNBOUNDED_COLUMNS, highlight=False)
     console.print(table)
 
@@ -31,8 +34,3 @@ def print_table(stdout: IO[str], title: str, columns: Sequence[str], rows: Itera
 def number(value: int | None) -> str:
     """Give a number for a table, and a dash for None."""
     return "-" if value is None else str(value)
-
-
-def moment(at_ms: int) -> str:
-    """Give Unix milliseconds for a person, in UTC."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

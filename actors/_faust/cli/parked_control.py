@@ -26,6 +26,7 @@ from actors._faust.parking.lines import (
     What,
     chosen,
     key_json,
+    wanted_keys,
 )
 
 P = ParamSpec("P")
@@ -106,7 +107,8 @@ async def _errand(session: Session, choice: Choice) -> AsyncIterator[Errand]:
     """
     definition = known_actor(session, choice.actor)
     async with ParkedReader.connect(session.setup) as reader:
-        lines = chosen(definition, await reader.lines([definition]), choice.key)
+        lines = await reader.lines([definition], wanted_keys(definition, choice.key))
+        lines = chosen(definition, lines, choice.key)
         line = _one(lines, choice.what, choice.partition)
         yield Errand(definition, line, session.setup, reader, time.monotonic() + choice.timeout)
 

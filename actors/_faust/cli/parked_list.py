@@ -10,20 +10,26 @@ import click
 from actors._faust.cli.parked_choice import known_actor
 from actors._faust.cli.session import Session, with_session
 from actors._faust.parking.lines import Line, ParkedReader, key_json
+from stores._core.printable import one_line
 
+DEFAULT_LIMIT = 1_000
 SHOWN_ERROR_CHARS = 100
-_COLUMNS = ("actor", "what", "#partition", "key", "#waiting", "error", "#attempts", "since")
+_COLUMNS = ("actor", "what", "#partition", "key", "#waiting", "#bytes", "error", "#attempts", "since")
 
 
 @click.command("list")
 @click.option("--actor", metavar="NAME", help="Of this actor only.")
+@click.option("--limit", type=click.IntRange(min=1), default=DEFAULT_LIMIT, show_default=True, help="How many keys.")
+@click.option("--after", metavar="CURSOR", help="Continue behind the line with this cursor.")
 @with_session
-def list_parked(session: Session, actor: str | None) -> None:
+def list_parked(session: Session, actor: str | None, limit: int, after: str | None) -> None:
     """List the keys whose messages or effects were put aside, from the committed changelogs.
 
     Error and attempts are those of the first of a key; `waiting` counts it and all behind it.
     """
-    lines = asyncio.run(_read(session, actor))
+    lines, is_cut = asyncio.run(_read(session, actor, limit, after))
+    if is_cut:
+        session.remark(f"more keys are parked: --after {lines[-1].cursor} lists them")
     if session.as_json:
         session.say_json([_as_json(line) for line in lines])
     elif not lines:
@@ -34,25 +40,24 @@ def list_parked(session: Session, actor: str | None) -> None:
         print_table(session.stdout, f"Parked in {session.app.conf.id}", _COLUMNS, map(_as_row, lines))
 
 
-async def _read(session: Session, actor: str | None) -> list[Line]:
+async def _read(session: Session, actor: str | None, limit: int, after: str | None) -> tuple[list[Line], bool]:
     definitions = list(session.app.actors.values()) if actor is None else [known_actor(session, actor)]
     async with ParkedReader.connect(session.setup) as reader:
-        lines = await reader.lines(definitions)
-    return [line for line in lines if any(entry.is_parked for entry in line.entries)]
+        return await reader.page(definitions, limit=limit, after=after)
 
 
 def _as_row(line: Line) -> list[str]:
     from actors._faust.cli.output import moment
 
     head = line.head
-    error = " ".join((head.error or "-").split())
     return [
         line.actor,
         line.what,
         str(line.partition),
         line.shown_key,
         str(len(line.entries)),
-        error if len(error) <= SHOWN_ERROR_CHARS else error[: SHOWN_ERROR_CHARS - 1] + "…",
+        str(sum(entry.size for entry in line.entries)),
+        one_line(head.error or "-", SHOWN_ERROR_CHARS),
         str(head.attempts),
         moment(head.since_ms),
     ]
@@ -68,4 +73,6 @@ def _as_json(line: Line) -> dict[str, Any]:
         "error": line.head.error,
         "attempts": line.head.attempts,
         "since_ms": line.head.since_ms,
+        "bytes": sum(entry.size for entry in line.entries),
+        "cursor": line.cursor,
     }

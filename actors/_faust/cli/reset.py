@@ -9,6 +9,7 @@ import click
 from faust.cli.reset import reset as faust_reset
 
 from actors._faust.setup import Setup
+from stores._core.printable import printable
 from stores.errors import StoreError
 from stores.folder import DataFolder
 
@@ -25,7 +26,7 @@ class reset(faust_reset):  # type: ignore[misc]  # noqa: N801  the command is ca
             try:
                 self._reset_actors(Setup(self.app))
             except (StoreError, OSError) as error:
-                click.echo(f"Error: {error}", err=True)
+                click.echo(printable(f"Error: {error}"), err=True)
                 raise SystemExit(1) from None
         await super().run()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from faust.cli.base import AppCommand
 from actors._faust.setup import Setup
 from actors.errors import ActorsError, BrokerRefusedError, BrokerUnavailableError
 from actors.runtime.context import Store
+from stores._core.printable import printable, printable_json
 from stores.errors import StoreError
 from stores.folder import DataFolder
 
@@ -73,19 +73,27 @@ class Session:
                 return definition.name
         return None
 
-    def say(self, text: str) -> None:
-        """Print a result."""
+    def say(self, line: str) -> None:
+        """Print a line of the result, with escapes for what isn't printable."""
         if not self.quiet:
-            click.echo(text, file=self.stdout)
+            click.echo(printable(line), file=self.stdout)
 
-    def remark(self, text: str) -> None:
-        """Print what isn't the result."""
+    def remark(self, line: str) -> None:
+        """Print a line that isn't part of the result, with escapes for what isn't printable."""
         if not self.quiet:
-            click.echo(text, file=self.stderr)
+            click.echo(printable(line), file=self.stderr)
+
+    def say_content(self, text: str) -> None:
+        """Print what a program may read: as it is, but to a terminal with escapes for all but line ends and tabs."""
+        if not self.quiet:
+            shown = printable(text, keep="\n\t") if self.stdout.isatty() else text
+            # Else click would take out what it takes for colours.
+            click.echo(shown, file=self.stdout, color=True)
 
     def say_json(self, content: object) -> None:
         """Print a result as one line of JSON."""
-        self.say(json.dumps(content, ensure_ascii=False))
+        if not self.quiet:
+            click.echo(printable_json(content), file=self.stdout)
 
 
 def with_session(function: Callable[Concatenate[Session, P], None]) -> Callable[P, None]:
@@ -119,6 +127,9 @@ def one_line_errors() -> Iterator[None]:
         ) from error
     except (ActorsError, StoreError, OSError) as error:
         raise click.ClickException(_one_line(error)) from error
+    except click.ClickException as error:
+        error.message = printable(error.message)
+        raise
 
 
 def _session(context: click.Context) -> Session:
@@ -147,4 +158,4 @@ def _log_as_asked(level: str | None) -> None:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    return printable(" ".join(str(error).split()))

@@ -6,12 +6,12 @@ import asyncio
 from typing import Literal
 
 import click
-import msgspec
 
 from actors._faust.cli.session import Session, with_session
-from actors._faust.parking.errands import produce
+from actors._faust.parking.errands import send_command
+from actors._faust.parking.lines import ParkedReader
 from actors.ports import TopicPartition
-from actors.runtime.parked import Command
+from actors.runtime.commands import Command
 from actors.runtime.task import HALT_LOOK_S
 
 
@@ -46,9 +46,13 @@ def _send(session: Session, actor: str, partition: int, command: Literal["retry"
         known = ", ".join(sorted(session.app.actors)) or "none"
         raise click.UsageError(f"app {session.app.conf.id} has no actor {actor!r}. Its actors: {known}")
     source = TopicPartition(definition.topic_name, partition)
-    told = msgspec.json.encode(Command(actor=actor, what="turn", command=command, id=id))
-    offset = asyncio.run(produce(session.setup, source, None, told))
+    offset = asyncio.run(_sent(session, source, Command(actor=actor, what="turn", command=command, id=id)))
     session.say(
         f"sent to {source} at offset {offset}: the owner looks for it every {HALT_LOOK_S:g} s while {id} stops the "
         "partition, and passes over it otherwise"
     )
+
+
+async def _sent(session: Session, source: TopicPartition, command: Command) -> int:
+    async with ParkedReader.connect(session.setup) as reader:
+        return await send_command(session.setup, reader.control, source, None, command)

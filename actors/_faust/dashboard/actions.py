@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from aiohttp import web
 
+from actors._core.logs import escaping
 from actors._faust.dashboard.view import Tone
 from actors._faust.parking import errands
 from actors._faust.parking.errands import Errand, count_of, failure_of
@@ -25,7 +26,7 @@ from actors._faust.setup import Setup
 if TYPE_CHECKING:
     from actors._faust.definition import ActorDefinition
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 MAX_UNDER_WAY = 8
 MAX_KEPT = 20
@@ -52,10 +53,9 @@ class Place:
             ParkedError: nothing is parked there.
             BrokerUnavailableError: no broker answers.
         """
-        lines = await reader.lines_in(self.definition, self.what, self.partition)
-        for line in lines:
-            if line.key == self.key:
-                return line
+        line = await reader.line(self.definition, self.what, self.partition, self.key)
+        if line is not None:
+            return line
         raise ParkedError(
             f"nothing of key {shown(self.key)} is parked in partition {self.partition} of {self.definition.name} any "
             "more: somebody may have dealt with it already"

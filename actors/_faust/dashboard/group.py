@@ -12,22 +12,25 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import aiohttp
 import msgspec
 
+from actors._core.logs import escaping
+from actors._core.origins import origin_of
 from actors._core.outside import MALFORMED
 from actors._faust.dashboard.waiting import Waiting
 from actors._faust.queries.problems import Problem
-from actors._faust.queries.routing import KNOWN, Router
+from actors._faust.queries.routing import KNOWN, Limits, Router
 from actors._faust.queries.service import QueryService
+from actors._kafka.copies import Members
 from actors.errors import ActorsError, NotReadyError
 from actors.ports import OwnerRecord
 from actors.runtime.status import TaskStatus, WorkerStatus
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 STATUS_PATH = "/dashboard/status.json"
 REST_S = 1.0
@@ -38,6 +41,10 @@ REGISTRY_S = 2.0
 ANSWER_S = 3.0
 SILENT_ANSWER_S = 0.5
 """How long who didn't answer the last time is waited for: the page must not wait long each time."""
+MAX_REPORT_BYTES = 4 * 1024 * 1024
+"""Of one worker's report; one with a thousand partitions has about 1 MiB."""
+MAX_REPORTS_BYTES = 32 * 1024 * 1024
+"""Of all reports together."""
 FORGET_MS = 3_600_000
 MAX_WORKERS = 200
 WINDOW_MS = 10_000
@@ -132,6 +139,7 @@ class Seen:
         """Note that it didn't answer."""
         self.silent_since_ms = self.silent_since_ms or now_ms
         self.trouble = trouble
+        self.report = None
         self._past.clear()
 
 
@@ -153,6 +161,7 @@ class Picture:
         owners: the leader registry, of actors that the app has.
         partitions: by actor, how many it has, in the order of the actors' names.
         trouble: why the registry can't be read; "" if it can.
+        unreadable: which members of the group can't be understood, for a person.
     """
 
     app: str
@@ -162,6 +171,7 @@ class Picture:
     partitions: Mapping[str, int]
     workers: list[Seen]
     trouble: str = ""
+    unreadable: Sequence[str] = ()
 
 
 class Group:
@@ -176,7 +186,7 @@ class Group:
         self._app = app
         self._own_report = own_report
         self._known: dict[str, Seen] = {}
-        self._members: list[str] = []
+        self._members = Members([], [])
         self._members_s = float("-inf")
         # Members at addresses where nobody known is, and whose names only they can tell.
         self._strangers: dict[str, Seen] = {}
@@ -201,7 +211,9 @@ class Group:
         here.answered(await self._own_report(), _now_ms())
         others = [seen for seen in self._known.values() if seen is not here]
         self._meet()
-        await asyncio.gather(*(ask_worker(service.router, seen) for seen in (*others, *self._strangers.values())))
+        room = Room()
+        asked = (*others, *self._strangers.values())
+        await asyncio.gather(*(ask_worker(service.router, seen, room) for seen in asked))
         self._know()
         self._forget({record.worker for record in owners.values()} | {here.worker})
         return Picture(
@@ -212,6 +224,7 @@ class Group:
             partitions={name: service.actors[name].partition_count for name in sorted(service.actors)},
             workers=sorted(self._known.values(), key=lambda seen: seen.worker),
             trouble=trouble,
+            unreadable=self._members.troubles,
         )
 
     async def _find_members(self, service: QueryService) -> None:
@@ -220,8 +233,10 @@ class Group:
             return
         try:
             async with asyncio.timeout(ANSWER_S):
+                found = await service.members()
                 # None are known while the group rebalances.
-                self._members = await service.members() or self._members
+                if found.addresses or found.troubles:
+                    self._members = found
         except (ActorsError, TimeoutError):
             pass
         self._members_s = time.monotonic()
@@ -229,7 +244,7 @@ class Group:
     def _meet(self) -> None:
         """Find out at which members' addresses nobody known is, or nobody who answers: another may have come there."""
         known = {seen.address for seen in self._known.values() if seen.silent_since_ms is None}
-        addresses = [address for address in self._members if address not in known][:MAX_WORKERS]
+        addresses = [address for address in self._members.addresses if address not in known][:MAX_WORKERS]
         self._strangers = {address: self._strangers.get(address) or Seen("", address) for address in addresses}
 
     def _know(self) -> None:
@@ -259,6 +274,7 @@ async def _owners(service: QueryService) -> tuple[Owners, str]:
     found: Owners
     try:
         found = await directory.owners(since_s=time.monotonic() - REGISTRY_S)
+        trouble = directory.trouble()
     except NotReadyError as error:
         found, trouble = {}, str(error)
         with contextlib.suppress(NotReadyError):
@@ -268,29 +284,62 @@ async def _owners(service: QueryService) -> tuple[Owners, str]:
     return {key: record for key, record in found.items() if key[1] < counts.get(key[0], 0)}, trouble
 
 
-async def ask_worker(router: Router, seen: Seen) -> None:
+class Room:
+    """What the reports of a look at the group may take."""
+
+    def __init__(self) -> None:
+        self._left = MAX_REPORTS_BYTES
+
+    def take(self, size: int) -> None:
+        """Count bytes of a report.
+
+        Raises:
+            NotReadyError: there are too many.
+        """
+        self._left -= size
+        if self._left < 0:
+            raise NotReadyError(f"the workers' reports have more than {MAX_REPORTS_BYTES} bytes together")
+
+
+async def ask_worker(router: Router, seen: Seen, room: Room) -> None:
     """Ask another worker; what it says, or that it doesn't, is noted."""
     if not seen.address:
         seen.failed("it has no web server", _now_ms())
         return
     answer_s = ANSWER_S if seen.silent_since_ms is None else SILENT_ANSWER_S
     try:
-        raw = await router.fetch("GET", seen.address, STATUS_PATH, partitions=(), answer_s=answer_s)
-        report = msgspec.json.decode(raw, type=Report)
-    except MALFORMED:
-        seen.failed("its answer can't be read: another release may run there", _now_ms())
+        limits = Limits(max_bytes=MAX_REPORT_BYTES, took=room.take)
+        raw = await router.fetch("GET", seen.address, STATUS_PATH, partitions=(), answer_s=answer_s, limits=limits)
+        report = read_report(raw)
     except Problem as problem:
         seen.failed(f"it answered {problem.status}: {problem.detail}", _now_ms())
     except TimeoutError:
         seen.failed("it doesn't answer in time", _now_ms())
     except (aiohttp.ClientError, ActorsError, OSError) as error:
         seen.failed(str(error) or type(error).__name__, _now_ms())
+    except MALFORMED:
+        seen.failed("its answer can't be read: another release, or another program, may run there", _now_ms())
     else:
         if seen.worker in ("", report.status.worker):
             seen.worker = report.status.worker
             seen.answered(report, _now_ms())
         else:
             seen.failed(f"worker {report.status.worker} answers at its address", _now_ms())
+
+
+def read_report(raw: bytes) -> Report:
+    """Read what a worker says about itself.
+
+    Raises:
+        One of `MALFORMED`: it is something else, or has numbers of more than 64 bits, which JSON may have and pages
+            can't calculate with, or an address that isn't an origin.
+    """
+    report = msgspec.json.decode(raw, type=Report)
+    # Its integers have 64 bits: that looks at each.
+    msgspec.msgpack.encode(report)
+    if report.status.address:
+        origin_of(report.status.address)
+    return report
 
 
 def _now_ms() -> int:

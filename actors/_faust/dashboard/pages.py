@@ -21,6 +21,7 @@ from actors._faust.dashboard.view import MAX_ROWS, build
 from actors._faust.dashboard.waiting import Looker
 from actors._faust.parking.lines import ParkedError, ParkedReader, What, actor_of, kinds_of
 from actors._faust.parking.showing import entry_json
+from actors._faust.queries.memory import bound
 from actors._faust.queries.problems import JSON_HEADERS, NO_STORE, Handler, Problem, bad_request, not_ready
 from actors._faust.queries.service import service_of
 from actors._faust.status import status
@@ -34,6 +35,8 @@ PREFIX = "/dashboard"
 LIVE = "Actors-Live"
 """A request with this header is the page's own, for what is new on it."""
 MAX_TEXT_CHARS = 1_000
+MAX_KEY_BYTES = 4_096
+"""Longer keys are counted and not shown: they don't fit into the URL of their page."""
 MAX_READERS = 2
 """How many pages of one key are made at a time: each reads the whole changelog of what is parked in a partition."""
 HEADERS = {
@@ -91,16 +94,20 @@ class Dashboard:
 
     async def overview(self, request: web.Request) -> web.StreamResponse:
         """Show the whole app."""
-        view = build(await self._group.look(service_of(self._app)))
-        return self._page(request, "overview.html", view=view, recent=self._actions.recent)
+        service = service_of(self._app)
+        picture = await self._group.look(service)
+        async with service.router.reader.pace.turn():
+            return self._page(request, "overview.html", view=build(picture), recent=self._actions.recent)
 
     async def actor(self, request: web.Request) -> web.StreamResponse:
         """Show one actor."""
         service, name = service_of(self._app), request.query.get("name", "")
         count = service.actor(name).partition_count
         start = min(_number(request.query.get("from", "0")), count)
-        view = build(await self._group.look(service), name, start - start % MAX_ROWS)
-        return self._page(request, "actor.html", view=view, recent=self._actions.recent)
+        picture = await self._group.look(service)
+        async with service.router.reader.pace.turn():
+            view = build(picture, name, start - start % MAX_ROWS)
+            return self._page(request, "actor.html", view=view, recent=self._actions.recent)
 
     async def parked(self, request: web.Request) -> web.StreamResponse:
         """Show what waits of one key, with what can be done about it."""
@@ -116,18 +123,20 @@ class Dashboard:
         try:
             async with self._reading, ParkedReader.connect(self._setup()) as reader:
                 line = await place.line(reader)
+                shown = line.entries[:MAX_ROWS]
+                contents = await reader.contents(place.definition, line, shown)
         except ParkedError as error:
             raise Problem(404, "not-parked", "Nothing is parked there", str(error)) from error
         except BrokerUnavailableError as error:
             raise not_ready(str(error)) from error
-        entries = [entry_json(place.definition, line, entry) for entry in line.entries[:MAX_ROWS]]
-        for entry in entries:
-            entry["text"] = _text(entry)
+        entries = await service_of(self._app).router.reader.pace.run(
+            _shown(entry_json(place.definition, line, entry, contents.get(entry.sequence))) for entry in shown
+        )
         return self._page(request, "parked.html", place=place, line=line, entries=entries)
 
     async def act(self, request: web.Request) -> web.StreamResponse:
         """Begin a retry or a drop, and go back to the page that shows what comes of it."""
-        form = _form(await request.text())
+        form = _form(await request.read())
         (verb,) = (one for one in get_args(Verb) if one == request.match_info["verb"])
         place = self._place(form)
         if verb == "drop" and not form.get("id"):
@@ -150,9 +159,11 @@ class Dashboard:
 
     async def _own_report(self) -> Report:
         said, waiting = status(self._app), await self._looker.look()
-        # What a handler raised may not be Unicode.
-        tasks = [replace(task, reason=task.reason and sendable(task.reason)) for task in said.tasks]
-        return Report(replace(said, tasks=tasks), waiting)
+        # What a handler raised may not be Unicode, and of any length, as keys are.
+        tasks = [replace(task, reason=task.reason and sendable(task.reason[:MAX_TEXT_CHARS])) for task in said.tasks]
+        lines = [line for line in waiting.lines if len(line.key) <= MAX_KEY_BYTES]
+        is_cut = waiting.is_cut or len(lines) < len(waiting.lines)
+        return Report(replace(said, tasks=tasks), msgspec.structs.replace(waiting, lines=lines, is_cut=is_cut))
 
     def _page(self, request: web.Request, template: str, **content: Any) -> web.Response:
         caller = caller_of(request)
@@ -163,7 +174,6 @@ class Dashboard:
             is_polled="view" in content or template == "problem.html",
             is_live=LIVE in request.headers,
             may_act=caller.level >= Level.ADMIN,
-            is_logged_in=caller.has_cookie,
         )
         return web.Response(text=sendable(text), content_type="text/html", headers=HEADERS)
 
@@ -199,14 +209,18 @@ class Dashboard:
 
 def mount(app: App, web_app: web.Application) -> None:
     """Add the routes to a web server, once."""
-    protect(app, web_app, PREFIX, Dashboard(app).application(), level=Level.READ, login=True)
+    part = Dashboard(app).application()
+    bound(web_app, part)
+    protect(app, web_app, PREFIX, part, level=Level.READ, login=True)
 
 
-def _form(body: str) -> dict[str, str]:
+def _form(body: bytes) -> dict[str, str]:
     try:
-        return {name: values[0] for name, values in parse_qs(body, max_num_fields=20).items()}
+        # A browser sends a form as the page is, which is UTF-8.
+        fields = parse_qs(body.decode(), max_num_fields=20, errors="strict")
     except ValueError:
-        raise bad_request("bad-body", "a form of this page has up to 20 fields") from None
+        raise bad_request("bad-body", "a form of this page has up to 20 fields in UTF-8") from None
+    return {name: values[0] for name, values in fields.items()}
 
 
 def _number(text: str) -> int:
@@ -220,8 +234,15 @@ def sendable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
+def _shown(entry: dict[str, Any]) -> dict[str, Any]:
+    # Without what it holds: up to a hundred of them, each as large as a record, would wait for their turns.
+    return {name: entry[name] for name in ("what", "id", "error", "attempts", "since_ms")} | {"text": _text(entry)}
+
+
 def _text(entry: dict[str, Any]) -> str:
     """Give what an entry holds, for a person."""
+    if not entry["is_shown"]:
+        return f"({entry['bytes']} bytes: see `parked show --full`)"
     if "effect" in entry:
         parts = [msgspec.json.encode(part).decode() for part in entry["args"]]
         parts += [f"{name}={msgspec.json.encode(part).decode()}" for name, part in entry["kwargs"].items()]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from base64 import urlsafe_b64encode
-from datetime import UTC, datetime
 from functools import cached_property
 from importlib import resources
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from actors._faust.parking.lines import shown
+from stores._core.printable import moment, printable
 
 PACKAGE = "actors._faust.dashboard"
 UNKNOWN = Markup('<span class="soft" title="not known">&ndash;</span>')
@@ -28,6 +28,7 @@ class Pages:
         self._environment = jinja2.Environment(
             loader=jinja2.PackageLoader(PACKAGE, "templates"),
             autoescape=True,
+            finalize=_fit,
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
@@ -43,7 +44,8 @@ class Pages:
             key=shown,
             param=param,
             percent=percent,
-            clock=clock,
+            clock=moment,
+            exact=escape,
         )
         self._environment.globals["version"] = self.version
 
@@ -125,14 +127,6 @@ def param(raw: bytes) -> str:
     return urlsafe_b64encode(raw).decode()
 
 
-def clock(at_ms: int) -> str:
-    """Write a moment."""
-    try:
-        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError):
-        return f"{at_ms} ms after 1970"
-
-
 def _duration(seconds: float) -> str:
     if seconds > MOST_S:
         return "over 1,000 d"
@@ -143,5 +137,10 @@ def _duration(seconds: float) -> str:
     return f"{whole} s"
 
 
+def _fit(value: Any) -> Any:
+    """Escape what a page has no use for: direction marks and control characters, wherever a template shows a text."""
+    return printable(value, keep="\n\t") if type(value) is str else value
+
+
 def _time(at_ms: int, text: str) -> Markup:
-    return Markup('<time title="{}">{}</time>').format(clock(at_ms), text)
+    return Markup('<time title="{}">{}</time>').format(moment(at_ms), text)

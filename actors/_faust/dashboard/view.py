@@ -441,6 +441,10 @@ def _worker_notices(picture: Picture, rows: Sequence[WorkerRow]) -> list[Notice]
     notices = []
     if picture.trouble:
         notices.append(Notice("bad", f"Owners may be out of date: {picture.trouble}"))
+    unreadable = picture.unreadable
+    notices += [Notice("warn", text[0].upper() + text[1:], "workers") for text in unreadable[:MAX_REASONS]]
+    if len(unreadable) > MAX_REASONS:
+        notices.append(Notice("warn", f"{len(unreadable) - MAX_REASONS} more members can't be understood", "workers"))
     for row in rows:
         if row.condition is SILENT:
             text = f"Worker {row.name} doesn't answer. Its partitions go to other workers when its session is over"

@@ -10,14 +10,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
 from actors._core.keys import line_bounds, place_of
 from actors._core.outside import MALFORMED
 from actors.runtime.effect_calls import EffectRecord
-from actors.runtime.parked import ParkedMessage
+from actors.runtime.parked_entries import Summary
 from actors.runtime.task import Task
 from stores._core.record import STAMP_BYTES
 from stores.errors import StoreError
@@ -40,7 +40,8 @@ REST_S = 0.5
 SHARE = 0.05
 """Looking takes no more of the event loop's time."""
 SLICE_KEYS = 250
-"""How many keys are looked at before others get their turn."""
+SLICE_BYTES = 4 * 1024 * 1024
+"""How many keys and bytes are looked at before others get their turn."""
 ERROR_CHARS = 300
 UNREADABLE = "it can't be read: a newer release may have written it"
 _LETTERS: dict[What, bytes] = {"message": b"p", "effect": b"e"}
@@ -136,21 +137,23 @@ class _Look:
     def __init__(self) -> None:
         self.lines: list[ParkedLine] = []
         self.is_cut = False
-        self._looked_at = 0
+        self._looked_at = self._size = 0
 
-    async def pause(self) -> None:
-        """Count a key, and let others have their turn now and then."""
+    async def pause(self, size: int) -> None:
+        """Count a key and its bytes, and let others have their turn now and then."""
         self._looked_at += 1
-        if not self._looked_at % SLICE_KEYS:
+        self._size += size
+        if self._looked_at >= SLICE_KEYS or self._size >= SLICE_BYTES:
+            self._looked_at = self._size = 0
             await asyncio.sleep(0)
 
-    async def upto(self, most: int, rows: Iterable[Any]) -> AsyncIterator[Any]:
+    async def upto(self, most: int, rows: Iterable[tuple[bytes, bytes]]) -> AsyncIterator[tuple[bytes, bytes]]:
         """Give the first rows; note it if there are more."""
         for number, row in enumerate(rows):
             if number >= most:
                 self.is_cut = True
                 return
-            await self.pause()
+            await self.pause(sum(map(len, row)))
             yield row
 
 
@@ -206,7 +209,7 @@ async def _of_task(looked: _Look, task: Task, store_of: Callable[[str], Partitio
     spec, parked, effects, retried = task.spec, 0, 0, 0
     if spec.parked is not None:
         async for line in _lines(looked, store_of(spec.parked.name), "message"):
-            message = _decoded(line, ParkedMessage)
+            message = _decoded(line, Summary)
             parked += 1
             looked.lines.append(_shown(task, line, message, None if message is None else message.parked_at_ms))
     if spec.effects is not None:
@@ -255,14 +258,14 @@ def _decoded(line: _Line, kind: type[T]) -> T | None:
         return None
 
 
-def _shown(task: Task, line: _Line, head: ParkedMessage | EffectRecord | None, since_ms: int | None) -> ParkedLine:
+def _shown(task: Task, line: _Line, head: Summary | EffectRecord | None, since_ms: int | None) -> ParkedLine:
     error = UNREADABLE if head is None else " ".join((head.error or "").split())
     return ParkedLine(
         actor=task.spec.name,
         what=line.what,
         partition=task.partition,
         key=line.key,
-        has_key=not (isinstance(head, ParkedMessage) and head.key is None),
+        has_key=not (isinstance(head, Summary) and not head.has_key),
         waiting=line.waiting,
         error=error if len(error) <= ERROR_CHARS else error[: ERROR_CHARS - 1] + "…",
         attempts=0 if head is None else head.attempts,

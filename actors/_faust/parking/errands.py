@@ -1,7 +1,7 @@
 """A retry or a drop on its way: tells the partition's owner, and waits for what comes of it.
 
-The command travels as a record of the actor's input: see `actors.runtime.parked`. The owner has carried it out when the
-committed offset is behind it, and what the changelog says then is the outcome.
+The command travels as a record of the actor's input: see `actors.runtime.commands`. The owner has carried it out when
+the committed offset is behind it, and what the changelog says then is the outcome.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from aiokafka import AIOKafkaProducer
 from actors._faust.parking.lines import Line, ParkedError, ParkedReader
 from actors._faust.setup import Setup
 from actors._kafka.connection import broker_errors
+from actors._kafka.control import ControlPlane
 from actors.ports import TopicPartition
-from actors.runtime.parked import ALL, CONTROL_HEADER, Command
+from actors.runtime.commands import ALL, Command
 
 if TYPE_CHECKING:
     from actors._faust.definition import ActorDefinition
@@ -50,13 +51,17 @@ class Errand:
         """Send a command, wait until it is carried out, and look what is there now.
 
         Raises:
-            ParkedError: nobody carried it out in time.
+            ParkedError: nobody carried it out in time, or this release can't read what is parked.
             BrokerUnavailableError: the broker doesn't take it.
         """
-        line = self.line
+        line = self.line if self.left is None else self.left
+        if not all(entry.is_readable for entry in line.entries):
+            raise ParkedError(f"key {line.shown_key!r} has entries of a newer release: use the release that wrote them")
         told = Command(actor=line.actor, what=line.what, command=command, id=call_id)  # type: ignore[arg-type]
         source = TopicPartition(line.topic, line.partition)
-        offset = await produce(self.setup, source, line.key, msgspec.json.encode(told))
+        # Where an input was made anew, its offsets are below those of what waits.
+        least = max(entry.written_by for entry in line.entries) + 1
+        offset = await send_command(self.setup, self.reader.control, source, line.key, told, least=least)
         while not await self._is_handled(source, offset):
             if time.monotonic() >= self.deadline_s:
                 raise ParkedError(
@@ -69,8 +74,8 @@ class Errand:
 
     async def look(self) -> None:
         """Look what is there now of the line."""
-        lines = await self.reader.lines_in(self.definition, self.line.what, self.line.partition)
-        self.left = next((line for line in lines if line.key == self.line.key), None)
+        line = self.line
+        self.left = await self.reader.line(self.definition, line.what, line.partition, line.key)
         here = set() if self.left is None else {entry.id for entry in self.left.entries}
         self.gone = [entry.id for entry in self.line.entries if entry.id not in here]
 
@@ -79,15 +84,22 @@ class Errand:
         return committed is not None and committed.offset > offset
 
 
-async def produce(setup: Setup, source: TopicPartition, key: bytes | None, told: bytes) -> int:
-    """Send a control record; return its offset."""
+async def send_command(
+    setup: Setup, control: ControlPlane, source: TopicPartition, key: bytes | None, command: Command, *, least: int = 0
+) -> int:
+    """Sign a command and send it; return its offset. It is about what input wrote before now, or before `least`.
+
+    Raises:
+        BrokerUnavailableError: the broker doesn't take it.
+    """
+    bounds, topics = await control.bounds(source), await control.topics([source.topic])
+    told = msgspec.json.encode(msgspec.structs.replace(command, before=max(bounds.end, least)))
+    headers = setup.command_key(source.topic, topics[source.topic]).headers(source.partition, key, told)
     producer = AIOKafkaProducer(**setup.connection.arguments("parked"), acks="all", enable_idempotence=True)
     with broker_errors(f"sending a command to {source}"):
         try:
             await producer.start()
-            sent = await producer.send_and_wait(
-                source.topic, told, key, partition=source.partition, headers=[(CONTROL_HEADER, told)]
-            )
+            sent = await producer.send_and_wait(source.topic, told, key, partition=source.partition, headers=headers)
             return int(sent.offset)
         finally:
             await producer.stop()
@@ -138,7 +150,10 @@ def failure_of(errand: Errand) -> str | None:
     if left.head.error is not None and (known is None or left.head.attempts != known.attempts or left.what == "effect"):
         return f"{left.head.id} failed again, {count_of(left)} still parked: {left.head.error}"
     if not errand.gone:
-        return f"{count_of(left)} still parked, and nothing was tried: see the log of the partition's owner"
+        return (
+            f"{count_of(left)} still parked, and nothing was tried: see the log of the partition's owner, and whether "
+            "its worker_secret or tokens are those of this program"
+        )
     return None
 
 

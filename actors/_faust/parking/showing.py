@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from actors._faust.codecs import key_codec
 from actors._faust.decoder import as_json
-from actors._faust.parking.lines import Entry, Line, key_json, shown
+from actors._faust.parking.lines import Content, Entry, Line, key_json, shown
 from actors.runtime.context import Store
-from actors.runtime.parked import ParkedMessage
+from actors.runtime.parked_entries import ParkedMessage
 
 if TYPE_CHECKING:
     from actors._faust.definition import ActorDefinition
 
 
-def entry_json(definition: ActorDefinition, line: Line, entry: Entry) -> dict[str, Any]:
-    """Give an entry of a line for JSON: what it is, what failed, and its value decoded."""
-    content = entry.content
+def entry_json(definition: ActorDefinition, line: Line, entry: Entry, content: Content | None) -> dict[str, Any]:
+    """Give an entry of a line for JSON: what it is, what failed, and its value decoded.
+
+    Without its content, which is left out where it is large, `is_shown` is false and `bytes` says how large it is.
+    """
     about = {
         "what": line.what,
         "partition": line.partition,
@@ -25,7 +27,11 @@ def entry_json(definition: ActorDefinition, line: Line, entry: Entry) -> dict[st
         "error": entry.error,
         "attempts": entry.attempts,
         "since_ms": entry.since_ms,
+        "bytes": entry.size,
+        "is_shown": content is not None,
     }
+    if content is None:
+        return about if entry.offset is None else {**about, "offset": entry.offset}
     if not isinstance(content, ParkedMessage):
         return {
             **about,

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
-from actors._core.pages import Part, Place, encode_place, merge_parts
-from actors._faust.queries.coding import StoreCoding, encoded
+from actors._core.outside import MALFORMED
+from actors._core.pages import Part, Place, cut, decode_place, encode_place, merge_parts
+from actors._faust.queries.coding import StoreCoding, as_json, encoded
+from actors.errors import NotReadyError
 from actors.runtime.queries import Bounds, Found, Held, StateReader, estimate, expiry_of, read, read_part
 from actors.runtime.spec import ActorSpec
 from stores._core.record import STAMP_BYTES
 
-Item = dict[str, Any]
-Positions = dict[str, dict[str, Any]]
+NULL = msgspec.Raw(b"null")
+Took = Callable[[int], None]
+"""Counts bytes that the request holds; raises where they are too many."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -24,48 +27,102 @@ class Asked(msgspec.Struct, frozen=True):
     key: bytes
 
 
-class Values(msgspec.Struct):
-    """What an owner says to many keys: the results in the order of the keys, and the positions of its partitions."""
+class Position(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The position of a partition that an answer belongs to; `staleness_ms` is a copy's."""
 
-    results: list[dict[str, msgspec.Raw]]
-    positions: dict[str, msgspec.Raw]
+    partition: int
+    changelog_offset: int
+    source_offset: int
+    epoch: int
+    changelog_id: str
+    staleness_ms: int | None = None
+
+
+class Value(msgspec.Struct, frozen=True):
+    """What there is of one of many keys."""
+
+    value: msgspec.Raw
+    found: bool
+    partition: int
+    expires_at_ms: int | None
+
+
+class Item(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A row of a page; `at` is its place, for the worker that merges pages."""
+
+    key: msgspec.Raw
+    value: msgspec.Raw
+    partition: int
+    expires_at_ms: int | None
+    at: str = ""
+
+
+Positions = dict[str, Position]
+
+
+class Values(msgspec.Struct):
+    """What an owner says to many keys: results in the order of the keys, of all or the first of them."""
+
+    results: list[Value]
+    positions: Positions
 
 
 class Page(msgspec.Struct):
     """What an owner says to a range."""
 
-    items: list[dict[str, msgspec.Raw]]
-    positions: dict[str, msgspec.Raw]
+    items: list[Item]
+    positions: Positions
     next: str | None = None
 
 
-def position_of(held: Held) -> dict[str, Any]:
+class Count(msgspec.Struct):
+    """What an owner says to a count."""
+
+    count: int
+
+
+Said = TypeVar("Said", Values, Page, Count)
+
+
+def decoded(raw: bytes, kind: type[Said], address: str) -> Said:
+    """Read another worker's answer.
+
+    Raises:
+        NotReadyError: it isn't one.
+    """
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except MALFORMED as error:
+        raise NotReadyError(f"the answer of {address} can't be read: {error}") from error
+
+
+def part_of(raw: bytes, address: str) -> tuple[Part[Item], Positions]:
+    """Read another worker's page; raises as `decoded` does."""
+    found = decoded(raw, Page, address)
+    try:
+        rows = [(decode_place(item.at), item) for item in found.items]
+        through = None if found.next is None else decode_place(found.next)
+    except ValueError as error:
+        raise NotReadyError(f"the page of {address} can't be read: {error}") from error
+    return Part(rows, through), found.positions
+
+
+def position_of(held: Held) -> Position:
     """Give the position that what is read now belongs to."""
     position = held.position
-    found = {
-        "partition": held.partition,
-        "changelog_offset": position.changelog_offset,
-        "source_offset": position.source_offset,
-        "epoch": position.epoch,
-        "changelog_id": position.changelog_id,
-    }
-    if held.staleness_ms is not None:
-        found["staleness_ms"] = held.staleness_ms
-    return found
+    return Position(
+        held.partition,
+        position.changelog_offset,
+        position.source_offset,
+        position.epoch,
+        position.changelog_id,
+        held.staleness_ms,
+    )
 
 
-def freshness(positions: Mapping[str, Any]) -> Item:
+def freshness(positions: Mapping[str, Position]) -> dict[str, Any]:
     """Give what an answer says of its age: that of the oldest copy among its positions."""
-    stale = []
-    for position in positions.values():
-        if isinstance(position, msgspec.Raw):
-            raw = bytes(position)
-            # Another worker's answer. Owners' have no age, and aren't looked into.
-            found = msgspec.json.decode(raw) if b'"staleness_ms"' in raw else {}
-        else:
-            found = position
-        if "staleness_ms" in found:
-            stale.append(found["staleness_ms"])
+    stale = [position.staleness_ms for position in positions.values() if position.staleness_ms is not None]
     return {"read": "standby" if stale else "committed", "staleness_ms": max(stale, default=0)}
 
 
@@ -74,10 +131,9 @@ def positions_of(held: Iterable[Held]) -> Positions:
     return {str(one.partition): position_of(one) for one in held}
 
 
-def one_value(coding: StoreCoding, held: Held, key: bytes, *, is_raw: bool) -> tuple[Found, Item]:
-    """Give the answer for one key, for `json_bytes`."""
-    found = read(held, key)
-    answer: Item = {
+def one_value(coding: StoreCoding, held: Held, key: bytes, found: Found, *, is_raw: bool) -> dict[str, Any]:
+    """Give the answer for one key, of which `found` was read, for `json_bytes`."""
+    return {
         "store": coding.store.name,
         "key": encoded(key) if is_raw else coding.plain_key(key),
         "value": None if found.value is None else coding.plain_value(found.value, is_raw=is_raw),
@@ -87,27 +143,46 @@ def one_value(coding: StoreCoding, held: Held, key: bytes, *, is_raw: bool) -> t
         "read": "committed" if held.staleness_ms is None else "standby",
         "staleness_ms": held.staleness_ms or 0,
     }
-    return found, answer
 
 
 async def many_values(
-    reader: StateReader, spec: ActorSpec, coding: StoreCoding, asked: Sequence[Asked], *, is_raw: bool
-) -> tuple[list[Item], Positions]:
-    """Give the answers for keys of this worker's partitions, those of a partition all of one position."""
-    partitions = sorted({one.partition for one in asked})
-    held = {one.partition: one.of(coding.store.name) for one in await reader.hold(spec, partitions)}
-    results = []
-    for one in asked:
-        found = read(held[one.partition], one.key)
-        results.append(
-            {
-                "value": None if found.value is None else coding.show_value(found.value, is_raw=is_raw),
-                "found": found.value is not None,
-                "partition": one.partition,
-                "expires_at_ms": found.expires_at_ms,
-            }
-        )
-    return results, positions_of(held.values())
+    reader: StateReader,
+    spec: ActorSpec,
+    coding: StoreCoding,
+    asked: Sequence[Asked],
+    *,
+    is_raw: bool,
+    max_bytes: int,
+    took: Took,
+) -> tuple[list[Value], Positions]:
+    """Give the answers for keys of this worker's partitions, those of a partition all of one position.
+
+    They end behind the first that exceeds `max_bytes` together with those before it.
+    """
+    async with reader.pace.places:
+        partitions = sorted({one.partition for one in asked})
+        held = {one.partition: one.of(coding.store.name) for one in await reader.hold(spec, partitions)}
+        found: list[Found] = []
+        size = 0
+        with reader.pace.charged():
+            for one in asked:
+                found.append(read(held[one.partition], one.key))
+                size += len(found[-1].value or b"")
+                if size >= max_bytes:
+                    break
+        took(size)
+
+        def values() -> Iterator[Value]:
+            left = max_bytes
+            for one, (value, expires_ms) in zip(asked, found, strict=False):
+                shown = NULL if value is None else coding.show_value(value, is_raw=is_raw)
+                took(_size(shown))
+                left -= _size(shown)
+                yield Value(shown, value is not None, one.partition, expires_ms)
+                if left <= 0:
+                    return
+
+        return await reader.pace.run(values()), positions_of(held.values())
 
 
 async def page(
@@ -120,30 +195,42 @@ async def page(
     after: Place | None,
     limit: int,
     is_raw: bool,
+    max_bytes: int,
+    took: Took,
 ) -> tuple[Part[Item], Positions]:
-    """Give the next rows of this worker's partitions."""
-    held = [one.of(coding.store.name) for one in await reader.hold(spec, partitions)]
-    part = read_part(held, bounds, after, limit)
-    rows: list[tuple[Place, Item]] = [
-        (
-            place,
-            {
-                "key": encoded(place[0]) if is_raw else coding.show_key(place[0]),
-                "value": coding.show_value(raw[STAMP_BYTES:], is_raw=is_raw),
-                "partition": one.partition,
-                "expires_at_ms": expiry_of(raw),
-            },
-        )
-        for place, (one, raw) in part.rows
-    ]
-    return Part(rows, part.through), positions_of(held)
+    """Give the next rows of this worker's partitions; they end as `many_values` do."""
+    async with reader.pace.places:
+        held = [one.of(coding.store.name) for one in await reader.hold(spec, partitions)]
+        with reader.pace.charged():
+            part = read_part(held, bounds, after, limit, max_bytes)
+        took(sum(len(raw) for _, (_, raw) in part.rows))
+
+        def items() -> Iterator[tuple[Place, Item]]:
+            left = max_bytes
+            for place, (one, raw) in part.rows:
+                key = as_json(encoded(place[0])) if is_raw else coding.show_key(place[0])
+                value = coding.show_value(raw[STAMP_BYTES:], is_raw=is_raw)
+                item = Item(key, value, one.partition, expiry_of(raw))
+                took(item_bytes(item))
+                left -= item_bytes(item)
+                yield place, item
+                if left <= 0:
+                    return
+
+        rows = await reader.pace.run(items())
+        through = part.through if len(rows) == len(part.rows) else rows[-1][0]
+        return Part(rows, through), positions_of(held)
 
 
-def as_page(store: str, parts: Iterable[tuple[Part[Item], Positions]], limit: int, *, with_places: bool) -> Item:
+def as_page(
+    store: str, parts: Iterable[tuple[Part[Item], Positions]], limit: int, *, max_bytes: int, with_places: bool
+) -> dict[str, Any]:
     """Give one page of several owners' parts; `with_places` for a worker that merges it with others'."""
     parts = list(parts)
-    merged = merge_parts([part for part, _ in parts], limit)
-    items = [{**item, "at": encode_place(place)} if with_places else item for place, item in merged.rows]
+    merged = cut(merge_parts([part for part, _ in parts], limit), max_bytes, item_bytes)
+    items = [
+        msgspec.structs.replace(item, at=encode_place(place) if with_places else "") for place, item in merged.rows
+    ]
     positions: Positions = {}
     for _, theirs in parts:
         positions.update(theirs)
@@ -154,6 +241,51 @@ def as_page(store: str, parts: Iterable[tuple[Part[Item], Positions]], limit: in
         "positions": positions,
         **freshness(positions),
     }
+
+
+def as_values(
+    store: str,
+    keys: Sequence[msgspec.Raw],
+    places: Sequence[int],
+    found: Mapping[int, Value],
+    positions: Positions,
+    *,
+    max_bytes: int,
+) -> dict[str, Any]:
+    """Give the answer for many keys, or the first of them.
+
+    Args:
+        store: the store's name.
+        keys: as they were asked for, equal ones too.
+        places: the place of each in what was looked up, where equal ones are once.
+        found: what there is of each place; some may be left out.
+        positions: of the partitions.
+        max_bytes: the answer ends before the key that exceeds it, unless that is the first one.
+    """
+    results: list[dict[str, Any]] = []
+    left = max_bytes
+    for key, place in zip(keys, places, strict=True):
+        value = found.get(place)
+        left -= 0 if value is None else _size(key) + _size(value.value)
+        if value is None or (left < 0 and results):
+            break
+        results.append({"key": key, **msgspec.structs.asdict(value)})
+    return {
+        "store": store,
+        "results": results,
+        "next": None if len(results) == len(keys) else len(results),
+        "positions": positions,
+        **freshness(positions),
+    }
+
+
+def item_bytes(item: Item) -> int:
+    """Give about how long a row is as JSON."""
+    return _size(item.key) + _size(item.value)
+
+
+def _size(raw: msgspec.Raw) -> int:
+    return memoryview(raw).nbytes
 
 
 async def count(

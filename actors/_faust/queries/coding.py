@@ -15,6 +15,7 @@ import msgspec
 from faust.models.base import Model
 from faust.utils.json import on_default
 
+from actors._core.outside import MALFORMED
 from actors._core.pages import decode_base64
 from actors._faust.codecs import CodecError
 from actors._faust.queries.problems import Problem, bad_request
@@ -23,6 +24,7 @@ from actors.runtime.context import Store
 
 ENCODINGS = ("text", "json", "base64")
 MAX_KEY_BYTES = 64 * 1024
+MAX_INTEGER_BITS = 63
 _UNSET = object()
 
 
@@ -72,7 +74,7 @@ class KeyCoding:
             return self._from_base64(given)
         try:
             value = json.loads(given)
-        except (ValueError, RecursionError) as error:
+        except MALFORMED as error:
             raise bad_request("bad-key", f"{show_bytes(given)} isn't JSON: {error}") from error
         return self.key_of_json(value, "json")
 
@@ -87,7 +89,7 @@ class KeyCoding:
             return self._from_base64(value)
         try:
             raw = json.dumps(value).encode()
-        except RecursionError as error:
+        except MALFORMED as error:
             raise bad_request("bad-key", f"{self._what}: a key is nested too deeply") from error
         if isinstance(value, str):
             plain = value.encode("utf-8", errors="surrogatepass")
@@ -122,9 +124,11 @@ class KeyCoding:
     def plain_key(self, raw: bytes) -> Any:
         """Give a stored key for `json_bytes`."""
         try:
-            return self._decode(raw)
+            key = self._decode(raw)
         except CodecError:
             return {"base64": encoded(raw)}
+        # The encoder writes integers of 64 bits.
+        return {"base64": encoded(raw)} if isinstance(key, int) and key.bit_length() > MAX_INTEGER_BITS else key
 
     def _decoded(self, raw: bytes) -> Any:
         try:
@@ -209,7 +213,7 @@ def json_bytes(value: Any) -> bytes:
     """
     try:
         return _ENCODER.encode(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, OverflowError, *MALFORMED) as error:
         raise Problem(500, "not-json", "The value can't be written as JSON", str(error)) from error
 
 

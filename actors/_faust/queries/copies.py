@@ -11,7 +11,7 @@ import aiohttp
 from aiohttp import web
 
 from actors._core.assign import Task
-from actors._faust.access.callers import HOP
+from actors._faust.access.hops import HOP
 from actors._faust.access.tls import Hops
 from actors._faust.queries.routing import Directory, Here, Router, There
 from actors.errors import ActorsError, NotOwnerError, NotReadyError

@@ -187,6 +187,10 @@ def _schemas() -> Schema:
             {
                 "store": text,
                 "results": {"type": "array", "items": _object({**item, "found": {"type": "boolean"}})},
+                "next": {
+                    **maybe_number,
+                    "description": "Null, or how many results there are if they aren't of all keys: ask for the rest.",
+                },
                 "positions": positions,
                 **fresh,
             }

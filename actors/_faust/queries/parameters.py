@@ -25,7 +25,7 @@ COMMON = frozenset({"read"})
 class ManyBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `_many`."""
 
-    keys: list[Any]
+    keys: list[msgspec.Raw]
     encoding: str | None = None
     raw: bool = False
     partition: int | None = None
@@ -39,16 +39,16 @@ class Parameters:
     """A URL's parameters, each of which may be said once; unknown ones are refused, for they are typing errors.
 
     Args:
-        request: the request, or its URL's query as it came.
+        request: the request.
         allowed: the names that are known.
 
     Raises:
         Problem: one is unknown, said twice, or isn't text.
     """
 
-    def __init__(self, request: web.Request | str, allowed: frozenset[str] = COMMON) -> None:
+    def __init__(self, request: web.Request, allowed: frozenset[str] = COMMON) -> None:
         self._values: dict[str, bytes] = {}
-        query = request if isinstance(request, str) else request.rel_url.raw_query_string
+        query = request.rel_url.raw_query_string
         if not query:
             return
         # latin-1 keeps each byte as it is: a parameter may be part of a binary key.
@@ -159,6 +159,18 @@ def many_body(raw: bytes) -> ManyBody:
     checked_encoding(body.encoding)
     check_read(body.read)
     return body
+
+
+def json_key(raw: msgspec.Raw) -> Any:
+    """Read one of the keys of a body.
+
+    Raises:
+        Problem: it isn't JSON.
+    """
+    try:
+        return msgspec.json.decode(raw)
+    except MALFORMED as error:
+        raise bad_request("bad-body", f"a key isn't JSON: {error}") from error
 
 
 def arguments(raw: bytes) -> Mapping[str, Any]:

@@ -5,24 +5,26 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from http import HTTPStatus
 from typing import Any
 
 import msgspec
 from aiohttp import web
-from aiohttp.helpers import rfc822_formatted_time
-from aiohttp.http import SERVER_SOFTWARE
 
+from actors._core.logs import escaping
 from actors.errors import NewerVersionError, NotOwnerError, NotReadyError
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 TYPE = "urn:faust-actors:problem:"
 CONTENT_TYPE = "application/problem+json"
 RETRY_AFTER_MS = 250
 """What most waits are shorter than; the header knows whole seconds only."""
-NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-"""An answer is of its moment."""
+NO_STORE = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+}
+"""An answer is of its moment, and isn't embedded in other sites' pages."""
 JSON_HEADERS = {**NO_STORE, "Content-Type": "application/json"}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -31,25 +33,6 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def answered(body: bytes) -> web.Response:
     """Give an answer in JSON."""
     return web.Response(body=body, headers=JSON_HEADERS)
-
-
-def wire(body: bytes) -> bytes:
-    """Give all bytes of an answer in JSON, on a connection that stays open: what aiohttp makes of `answered`."""
-    return _wire(_ANSWERS_HEAD, body)
-
-
-def _wire(head: bytes, body: bytes) -> bytes:
-    return b"%b%d\r\nDate: %b\r\n\r\n%b" % (head, len(body), rfc822_formatted_time().encode(), body)
-
-
-def _head(status: int, headers: Mapping[str, str]) -> bytes:
-    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{name}: {value}" for name, value in headers.items())]
-    if any("\r" in line or "\n" in line for line in lines):
-        raise ValueError("a line's end in a header")
-    return "\r\n".join([*lines, f"Server: {SERVER_SOFTWARE}", "Content-Length: "]).encode()
-
-
-_ANSWERS_HEAD = _head(200, JSON_HEADERS)
 
 
 class Problem(Exception):  # noqa: N818  RFC 9457's word
@@ -78,21 +61,19 @@ class Problem(Exception):  # noqa: N818  RFC 9457's word
         self.status = status
         self.kind = kind
         self.title = title
-        self.detail = detail
+        # It may quote a header, which may be no text.
+        self.detail = detail.encode(errors="backslashreplace").decode()
         self.headers = headers or {}
         self.more = more
 
-    def response(self) -> web.Response:
-        """Give the reply."""
-        headers, body = self._content()
-        return web.Response(body=body, status=self.status, headers=headers)
+    def response_to(self, request: web.Request) -> web.Response:
+        """Give the reply; it is the connection's last where the request's body wasn't read."""
+        response = self._response()
+        if request.can_read_body:
+            response.force_close()
+        return response
 
-    def wire(self) -> bytes:
-        """Give all bytes of the reply, on a connection that stays open."""
-        headers, body = self._content()
-        return _wire(_head(self.status, headers), body)
-
-    def _content(self) -> tuple[dict[str, str], bytes]:
+    def _response(self) -> web.Response:
         headers = {**NO_STORE, **self.headers, "Content-Type": CONTENT_TYPE}
         if self.status in (429, 503):
             headers["Retry-After"] = str(math.ceil(self.more.get("retry_after_ms", 1000) / 1000))
@@ -103,7 +84,7 @@ class Problem(Exception):  # noqa: N818  RFC 9457's word
             "detail": self.detail,
             **self.more,
         }
-        return headers, msgspec.json.encode(content)
+        return web.Response(body=msgspec.json.encode(content), status=self.status, headers=headers)
 
 
 def bad_request(kind: str, detail: str) -> Problem:
@@ -132,20 +113,20 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     try:
         return await handler(request)
     except Problem as problem:
-        return problem.response()
+        return problem.response_to(request)
     except NotReadyError as error:
-        return not_ready(str(error)).response()
+        return not_ready(str(error)).response_to(request)
     except NotOwnerError as error:
-        return misdirected(str(error)).response()
+        return misdirected(str(error)).response_to(request)
     except NewerVersionError as error:
-        return newer_version(str(error)).response()
+        return newer_version(str(error)).response_to(request)
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        return _of_http(error).response()
+        return _of_http(error).response_to(request)
     except Exception:
         logger.exception("%s %s failed", request.method, request.rel_url.raw_path)
-        return Problem(500, "failed", "The query failed", "see the worker's log").response()
+        return Problem(500, "failed", "The query failed", "see the worker's log").response_to(request)
 
 
 def _of_http(error: web.HTTPException) -> Problem:

@@ -11,41 +11,67 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 import aiohttp
 import msgspec
 from aiohttp import web
 from yarl import URL
 
+from actors import _http
+from actors._core.logs import escaping
 from actors._core.outside import MALFORMED
-from actors._faust.access.callers import HOP
+from actors._faust.access.hops import HOP, PARTITIONS
 from actors._faust.access.tls import Hops
-from actors._faust.queries.problems import NO_STORE, Problem
+from actors._faust.queries.memory import MAX_ANSWER_BYTES
+from actors._faust.queries.problems import CONTENT_TYPE, NO_STORE, Problem
 from actors.errors import ActorsError, NotOwnerError, NotReadyError
 from actors.ports import OwnerRecord
 from actors.runtime.queries import StateReader
 from actors.runtime.spec import ActorSpec
 
-logger = logging.getLogger(__name__)
+logger = escaping(logging.getLogger(__name__))
 
 T = TypeVar("T")
 
-PARTITIONS = "Actors-Partitions"
-"""The partitions that a worker that passed a request on wants to hear of."""
+ANSWER_BYTES = "Actors-Answer-Bytes"
+"""How many bytes of keys and values another worker wants to get."""
 REGISTRY_S = 3.0
 REGISTRY_REST_S = 0.2
 """The least time between two looks at the registry."""
 CONNECT_S = 1.0
 ANSWER_S = 5.0
 MAX_PARTITIONS = 100_000
+JSON = "application/json"
 NOT_THE_CALLERS = (401, 403, 429)
 """What another worker says to this one, and not to who asked: their settings differ, or it has too much to do."""
 KNOWN = 0.0
 """Before any time of the monotonic clock: the registry as it was read last."""
 
+Owners = Mapping[tuple[str, int], OwnerRecord]
 Here = Callable[[list[int]], Awaitable[T]]
 There = Callable[[str, list[int]], Awaitable[T]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much another worker's answer may hold.
+
+    Attributes:
+        answer_bytes: how many bytes of keys and values are asked for; None where that isn't up to the asker.
+        max_bytes: the answer's length; no more is read.
+        took: called with the size of each part before it is kept; may raise.
+    """
+
+    answer_bytes: int | None = None
+    max_bytes: int = _http.MAX_ANSWER_BYTES
+    took: Callable[[int], None] | None = None
+
+
+NO_SHARE = Limits()
+MAX_WORDS = 1_000
+"""How many characters of another worker's words are passed on."""
 
 
 class Directory:
@@ -54,17 +80,21 @@ class Directory:
     Args:
         read: gives all of the registry's records as they are now.
         worker: this worker's name in it.
+        trouble: tells which records can't be read, "" if all can.
     """
 
-    def __init__(self, read: Callable[[], Awaitable[Sequence[OwnerRecord]]], worker: str) -> None:
+    def __init__(
+        self, read: Callable[[], Awaitable[Sequence[OwnerRecord]]], worker: str, trouble: Callable[[], str] = str
+    ) -> None:
         self._read = read
         self.worker = worker
-        self._owners: Mapping[tuple[str, int], OwnerRecord] = {}
+        self.trouble = trouble
+        self._owners: Owners = {}
         self._read_s = -math.inf
         self._failure: tuple[float, str] = (-math.inf, "")
         self._lock = asyncio.Lock()
 
-    async def owners(self, *, since_s: float) -> Mapping[tuple[str, int], OwnerRecord]:
+    async def owners(self, *, since_s: float) -> Owners:
         """Give who took each task over last, as it was at `since_s` of the monotonic clock or later, or just before.
 
         Raises:
@@ -185,29 +215,34 @@ class Router:
         jobs = [(theirs, there(address, theirs)) for address, theirs in addresses.items()]
         return [(mine, here(mine)), *jobs] if mine else jobs
 
-    async def relay(self, request: web.Request, address: str, body: bytes | None) -> web.Response:
-        """Have another worker answer a request as it is.
+    async def relay(
+        self, request: web.Request, address: str, body: bytes | None, *, took: Callable[[int], None] | None = None
+    ) -> web.Response:
+        """Have another worker answer a request as it is; `took` as in `Limits`.
 
         Raises:
             NotOwnerError: it isn't the owner.
+            NotReadyError: its address isn't one that is asked.
             aiohttp.ClientError: it can't be reached.
         """
-        url = URL(address.rstrip("/") + request.rel_url.raw_path_qs, encoded=True)
-        headers = dict(self._hops.headers)
+        origin = self._hops.origin(address)
+        url = URL(origin + request.rel_url.raw_path_qs, encoded=True)
+        headers = {**self._hops.headers(request.method, origin, url.raw_path_qs, body=body), **_http.IDENTITY}
         if body is not None:
             headers["Content-Type"] = "application/json"
         async with self._client().request(
             request.method, url, data=body, headers=headers, allow_redirects=False
         ) as reply:
-            content = await reply.read()
+            content = await _http.read_answer(reply, took=took)
             if reply.status == 421:
                 raise NotOwnerError(f"{address} isn't the owner")
             if reply.status in NOT_THE_CALLERS:
                 raise _problem_of(reply.status, content, address)
-            kept = dict(NO_STORE)
+            # Never the type that the other one says: a browser would take the answer for a page of this worker.
+            kept = {**NO_STORE, "Content-Type": JSON if reply.status == 200 else CONTENT_TYPE}
             if "Retry-After" in reply.headers:
                 kept["Retry-After"] = reply.headers["Retry-After"]
-            return web.Response(body=content, status=reply.status, content_type=reply.content_type, headers=kept)
+            return web.Response(body=content, status=reply.status, headers=kept)
 
     async def fetch(
         self,
@@ -218,24 +253,29 @@ class Router:
         body: bytes | None = None,
         partitions: Collection[int],
         answer_s: float = ANSWER_S,
+        limits: Limits = NO_SHARE,
     ) -> bytes:
         """Ask another worker about some of its partitions, and give the body of its answer.
 
         Raises:
             NotOwnerError: it isn't the owner of all.
             aiohttp.ClientError: it can't be reached.
-            NotReadyError: it can't answer now.
+            NotReadyError: it can't answer now, or its address isn't one that is asked.
             Problem: what it says is wrong with the question.
         """
-        url = URL(address.rstrip("/") + path, encoded=True)
-        headers = {**self._hops.headers, PARTITIONS: ",".join(map(str, partitions))}
+        origin = self._hops.origin(address)
+        url, named = URL(origin + path, encoded=True), ",".join(map(str, partitions))
+        headers = self._hops.headers(method, origin, url.raw_path_qs, body=body, partitions=named)
+        headers |= _http.IDENTITY
+        if limits.answer_bytes is not None:
+            headers[ANSWER_BYTES] = str(limits.answer_bytes)
         if body is not None:
             headers["Content-Type"] = "application/json"
-        limits = aiohttp.ClientTimeout(total=answer_s, connect=CONNECT_S)
+        timeout = aiohttp.ClientTimeout(total=answer_s, connect=CONNECT_S)
         async with self._client().request(
-            method, url, data=body, headers=headers, allow_redirects=False, timeout=limits
+            method, url, data=body, headers=headers, allow_redirects=False, timeout=timeout
         ) as reply:
-            content = await reply.read()
+            content = await _http.read_answer(reply, max_bytes=limits.max_bytes, took=limits.took)
             if reply.status == 200:
                 return content
             if reply.status == 421:
@@ -244,9 +284,8 @@ class Router:
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
-            limits = aiohttp.ClientTimeout(total=ANSWER_S, connect=CONNECT_S)
-            tls = True if self._hops.tls is None else self._hops.tls
-            self._session = aiohttp.ClientSession(timeout=limits, connector=aiohttp.TCPConnector(ssl=tls))
+            timeout = aiohttp.ClientTimeout(total=ANSWER_S, connect=CONNECT_S)
+            self._session = _http.session(ssl=self._hops.tls, timeout=timeout)
         return self._session
 
     async def close(self) -> None:
@@ -278,15 +317,33 @@ def wanted(request: web.Request, partition_count: int) -> list[int]:
     return list(dict.fromkeys(found))
 
 
+def answer_bytes(request: web.Request) -> int:
+    """Tell how many bytes of keys and values an answer may have: another worker wants its share only."""
+    given = request.headers.get(ANSWER_BYTES, "") if HOP in request.headers else ""
+    if given.isascii() and given.isdigit() and len(given) < 12:
+        return min(int(given), MAX_ANSWER_BYTES)
+    return MAX_ANSWER_BYTES
+
+
+def wants_all(request: web.Request) -> bool:
+    """Tell whether the worker that passed a request on is of a release that knows complete answers only."""
+    return HOP in request.headers and ANSWER_BYTES not in request.headers
+
+
+class _Said(msgspec.Struct):
+    detail: str = ""
+    type: str = ""
+    title: str = ""
+
+
 def _problem_of(status: int, content: bytes, address: str) -> Exception:
     try:
-        said = msgspec.json.decode(content, type=dict[str, Any])
+        said = msgspec.json.decode(content, type=_Said)
     except MALFORMED:
-        said = {}
-    detail = str(said.get("detail", "")) or f"{address} answered {status}"
+        said = _Said()
+    detail = said.detail[:MAX_WORDS] or f"{address} answered {status}"
     if status in NOT_THE_CALLERS:
         return NotReadyError(f"{address} refuses what this worker passes on ({status}): {detail}")
-    if status == 503 or not said:
+    if status == 503 or not said.type or not 400 <= status < 600:
         return NotReadyError(detail)
-    kind = str(said.get("type", "")).rpartition(":")[2] or "failed"
-    return Problem(status, kind, str(said.get("title", "")), detail)
+    return Problem(status, said.type[:MAX_WORDS].rpartition(":")[2] or "failed", said.title[:MAX_WORDS], detail)

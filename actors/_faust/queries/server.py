@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import web
 
-from actors._core.pages import Part, decode_place
+from actors._core.outside import MALFORMED
 from actors._faust.access import Level, needs, protect
-from actors._faust.access.callers import HOP
-from actors._faust.access.guard import GUARD, Guard
+from actors._faust.access.hops import HOP
+from actors._faust.access.limits import LARGE_BYTES
 from actors._faust.codecs import key_codec
 from actors._faust.queries import answers
-from actors._faust.queries.answers import Asked, Page, Values
+from actors._faust.queries.answers import Asked, Count, Values, decoded
 from actors._faust.queries.coding import KeyCoding, StoreCoding, as_json, json_bytes
+from actors._faust.queries.memory import JSON_GROWTH, RESERVATION, bound
 from actors._faust.queries.openapi import description
 from actors._faust.queries.parameters import (
     COMMON,
@@ -29,18 +29,17 @@ from actors._faust.queries.parameters import (
     Parameters,
     arguments,
     json_body,
+    json_key,
     key_in_path,
     many_body,
 )
 from actors._faust.queries.problems import Handler, Problem, answered, bad_request
-from actors._faust.queries.question import Question
-from actors._faust.queries.quick import QuickRoute, QuickRunner
-from actors._faust.queries.routing import ANSWER_S, Router, wanted
+from actors._faust.queries.routing import ANSWER_S, Limits, Owners, Router, answer_bytes, wanted, wants_all
 from actors._faust.queries.service import QueryService, service_of
 from actors.errors import ReadOnlyQueryError, Rejected
 from actors.ports import TopicPartition
 from actors.runtime.actor import Actor
-from actors.runtime.queries import Bounds
+from actors.runtime.queries import Bounds, read
 from actors.runtime.query_methods import Asked as AskedActor
 from actors.runtime.query_methods import Query
 from actors.runtime.spec import ActorSpec
@@ -55,9 +54,6 @@ KEY_PARAMETERS = COMMON | {"encoding", "raw", "partition"}
 RANGE_PARAMETERS = KEY_PARAMETERS | {"prefix", "from", "to", "limit", "cursor"}
 COUNT_PARAMETERS = COMMON | {"encoding", "partition", "prefix", "from", "to", "exact"}
 EXACT_COUNT_S = 120.0
-MAX_KNOWN_QUERY = 100
-"""Up to this length what a URL's query says is kept: the same few come again and again."""
-
 
 MOUNTED: web.AppKey[QueryRoutes] = web.AppKey("actors_queries")
 
@@ -73,6 +69,7 @@ class QueryRoutes:
         self._app = app
         self._codings: dict[str, StoreCoding] = {}
         self._keys: dict[str, KeyCoding] = {}
+        self._description: bytes | None = None
 
     def application(self) -> web.Application:
         """Give the part of the web server that is mounted under `/actors`."""
@@ -88,10 +85,6 @@ class QueryRoutes:
         routes.router.add_get(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
         routes.router.add_post(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
         return routes
-
-    def quick(self, guard: Guard) -> QuickRoute:
-        """Give the way past aiohttp of questions for a key."""
-        return QuickRoute(PREFIX, self.question, guard, lambda: self._app.actor_service.meters.queries)
 
     @web.middleware
     async def measured(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -110,36 +103,27 @@ class QueryRoutes:
 
     async def one(self, request: web.Request) -> web.StreamResponse:
         """Give the value of a key."""
-        match = request.match_info
-        question = self.question(match["store"], key_in_path(request, 3), request.rel_url.raw_query_string)
+        spec, coding = self._store(request.match_info["store"])
+        parameters = Parameters(request, KEY_PARAMETERS)
+        key, is_raw = coding.key_of_url(key_in_path(request, 3), parameters.encoding()), parameters.flag("raw")
+        named = parameters.number("partition", 0, spec.partition_count - 1)
+        partition = _partition(spec, coding.store, key, named)
+        router = self._router(parameters.read)
 
         async def here(_: list[int]) -> web.StreamResponse:
-            return answered(question.content(question.held() or await question.waited()))
+            (task,) = await router.reader.hold(spec, (partition,))
+            held = task.of(coding.store.name)
+            found = read(held, key)
+            if found.value is None:
+                raise _absent(coding.store.name, answers.one_value(coding, held, key, found, is_raw=is_raw))
+            if len(found.value) <= LARGE_BYTES:
+                return reply(answers.one_value(coding, held, key, found, is_raw=is_raw))
+            # As it is stored, and as JSON.
+            request[RESERVATION].take(2 * len(found.value))
+            async with router.reader.pace.turn():
+                return reply(answers.one_value(coding, held, key, found, is_raw=is_raw))
 
-        return await self._at_the_owner(question.router, request, question.spec, question.partition, here, None)
-
-    def question(self, store: str, given: bytes, query: str) -> Question:
-        """Give the question for a key.
-
-        Args:
-            store: the store's name.
-            given: the key as the URL has it, percent-decoded.
-            query: what the URL says beside its path, as it came.
-
-        Raises:
-            Problem: it can't be asked like this.
-        """
-        said, service = _said(query), service_of(self._app)
-        spec, coding = self._store(store, service)
-        key = coding.key_of_url(given, said.encoding)
-        if said.has_partition or coding.store.placement == "task":
-            named = said.parameters.number("partition", 0, spec.partition_count - 1)
-            partition = _partition(spec, coding.store, key, named)
-        else:
-            partition = spec.partitioner.home(key, spec.partition_count)
-        return Question(
-            service.router if said.read == "committed" else service.copies, spec, coding, partition, key, said.is_raw
-        )
+        return await self._at_the_owner(router, request, spec, partition, here, None)
 
     @needs(Level.READ)
     async def many(self, request: web.Request) -> web.StreamResponse:
@@ -149,40 +133,49 @@ class QueryRoutes:
         body = many_body(await json_body(request))
         if body.partition is not None and not 0 <= body.partition < spec.partition_count:
             raise bad_request("bad-body", f"partition {body.partition} of {spec.partition_count}")
-        asked = []
-        for given in body.keys:
-            key = coding.key_of_json(given, body.encoding)
-            asked.append(Asked(_partition(spec, coding.store, key, body.partition), key))
-        by_partition: dict[int, list[int]] = {}
-        for place, one in enumerate(asked):
-            by_partition.setdefault(one.partition, []).append(place)
+        router, took, max_bytes = self._router(body.read), request[RESERVATION].take, answer_bytes(request)
+        # Equal keys are looked up once.
+        numbers: dict[Asked, int] = {}
+        places = await router.reader.pace.run(
+            numbers.setdefault(one, len(numbers)) for one in _asked(spec, coding, body)
+        )
+        by_partition: dict[int, list[Asked]] = {}
+        for one in numbers:
+            by_partition.setdefault(one.partition, []).append(one)
 
-        router = self._router(body.read)
+        def share(partitions: list[int]) -> tuple[list[Asked], int]:
+            theirs = sorted((one for number in partitions for one in by_partition[number]), key=numbers.__getitem__)
+            return theirs, max_bytes * len(theirs) // len(numbers)
 
-        async def here(partitions: list[int]) -> tuple[list[int], Any, Any]:
-            places = [place for partition in partitions for place in by_partition[partition]]
-            theirs = [asked[place] for place in places]
-            values = await answers.many_values(router.reader, spec, coding, theirs, is_raw=body.raw)
-            return places, *values
-
-        async def there(address: str, partitions: list[int]) -> tuple[list[int], Any, Any]:
-            places = [place for partition in partitions for place in by_partition[partition]]
-            content = msgspec.json.encode(
-                {
-                    "encoding": "base64",
-                    "raw": body.raw,
-                    "read": body.read,
-                    "keys": [asked[place].key for place in places],
-                    **({} if body.partition is None else {"partition": body.partition}),
-                }
+        async def here(partitions: list[int]) -> tuple[list[Asked], Values]:
+            theirs, most = share(partitions)
+            found = await answers.many_values(
+                router.reader, spec, coding, theirs, is_raw=body.raw, max_bytes=most, took=took
             )
+            return theirs, Values(*found)
+
+        async def there(address: str, partitions: list[int]) -> tuple[list[Asked], Values]:
+            theirs, most = share(partitions)
+            content: dict[str, Any] = {"encoding": "base64", "raw": body.raw, "read": body.read}
+            content["keys"] = [one.key for one in theirs]
+            if body.partition is not None:
+                content["partition"] = body.partition
             path = f"{PREFIX}/{coding.store.name}/_many"
-            raw = await router.fetch("POST", address, path, body=content, partitions=partitions)
-            values = msgspec.json.decode(raw, type=Values)
-            return places, values.results, values.positions
+            limits = Limits(answer_bytes=most, took=took)
+            raw = await router.fetch(
+                "POST", address, path, body=msgspec.json.encode(content), partitions=partitions, limits=limits
+            )
+            return theirs, decoded(raw, Values, address)
 
         parts = await router.scatter(request, spec, by_partition, here=here, there=there)
-        return reply(_as_values(coding, body, asked, parts))
+        found = {
+            numbers[one]: value for theirs, part in parts for one, value in zip(theirs, part.results, strict=False)
+        }
+        positions = {number: position for _, part in parts for number, position in part.positions.items()}
+        answer = answers.as_values(coding.store.name, body.keys, places, found, positions, max_bytes=max_bytes)
+        if answer["next"] is not None and wants_all(request):
+            raise Problem(413, "large-answer", "The answer is too large", "ask for fewer keys at once")
+        return reply(answer)
 
     async def range(self, request: web.Request) -> web.StreamResponse:
         """Give keys and values in byte order of the keys, a page at a time."""
@@ -192,20 +185,32 @@ class QueryRoutes:
         limit = parameters.number("limit", 1, MAX_LIMIT) or DEFAULT_LIMIT
         is_raw, router = parameters.flag("raw"), self._router(parameters.read)
 
-        async def here(partitions: list[int]) -> Any:
+        took, max_bytes = request[RESERVATION].take, answer_bytes(request)
+        partitions = _partitions(request, spec, parameters)
+
+        async def here(mine: list[int]) -> Any:
+            most = max_bytes * len(mine) // len(partitions)
             return await answers.page(
-                router.reader, spec, coding, partitions, bounds=bounds, after=after, limit=limit, is_raw=is_raw
+                router.reader,
+                spec,
+                coding,
+                mine,
+                bounds=bounds,
+                after=after,
+                limit=limit,
+                is_raw=is_raw,
+                max_bytes=most,
+                took=took,
             )
 
-        async def there(address: str, partitions: list[int]) -> Any:
-            raw = await router.fetch("GET", address, request.rel_url.raw_path_qs, partitions=partitions)
-            found = msgspec.json.decode(raw, type=Page)
-            rows: list[Any] = [(decode_place(msgspec.json.decode(item.pop("at"))), item) for item in found.items]
-            return Part(rows, None if found.next is None else decode_place(found.next)), found.positions
+        async def there(address: str, theirs: list[int]) -> Any:
+            limits = Limits(answer_bytes=max_bytes * len(theirs) // len(partitions), took=took)
+            raw = await router.fetch("GET", address, request.rel_url.raw_path_qs, partitions=theirs, limits=limits)
+            return answers.part_of(raw, address)
 
-        partitions = _partitions(request, spec, parameters)
         parts = await router.scatter(request, spec, partitions, here=here, there=there)
-        return reply(answers.as_page(coding.store.name, parts, limit, with_places=HOP in request.headers))
+        is_hop = HOP in request.headers
+        return reply(answers.as_page(coding.store.name, parts, limit, max_bytes=max_bytes, with_places=is_hop))
 
     async def count(self, request: web.Request) -> web.StreamResponse:
         """Count keys: about, or exactly."""
@@ -224,7 +229,7 @@ class QueryRoutes:
         async def there(address: str, partitions: list[int]) -> int:
             path, answer_s = request.rel_url.raw_path_qs, EXACT_COUNT_S if is_exact else ANSWER_S
             raw = await router.fetch("GET", address, path, partitions=partitions, answer_s=answer_s)
-            return int(msgspec.json.decode(raw)["count"])
+            return decoded(raw, Count, address).count
 
         partitions = _partitions(request, spec, parameters)
         counts = await router.scatter(request, spec, partitions, here=here, there=there)
@@ -238,13 +243,14 @@ class QueryRoutes:
         is_post = request.method == "POST"
         parameters = Parameters(request, COMMON | {"encoding", *(() if is_post else query.arguments.__struct_fields__)})
         body = await json_body(request) if is_post else None
+        request[RESERVATION].take(JSON_GROWTH * len(body or b""))
         given = arguments(body) if body is not None else _texts(parameters, query)
         key = keys.key_of_url(key_in_path(request, 5), parameters.encoding())
         partition = spec.partitioner.home(key, spec.partition_count)
         own_key = keys.key(key)
         try:
             bound = query.bind(given, is_text=not is_post)
-        except msgspec.ValidationError as error:
+        except MALFORMED as error:
             raise bad_request("bad-argument", f"query {query.name}: {error}") from error
         router = self._router(parameters.read)
 
@@ -280,51 +286,55 @@ class QueryRoutes:
         Parameters(request, frozenset())
         service, router = service_of(self._app), self._router()
         owners = await router.directory.owners(since_s=time.monotonic())
-        return reply(
-            {
-                "app": self._app.conf.id,
-                "worker": service.worker,
-                "address": service.address,
-                "stores": [
-                    {
-                        "store": name,
-                        "actor": spec.name,
-                        "placement": self._app.stores[name].placement,
-                        "partitions": spec.partition_count,
-                        "partitioner": spec.partitioner.name,
-                        "keys": self._coding(name).kind,
-                    }
-                    for name, spec in service.stores.items()
-                ],
-                "actors": [
-                    {
-                        "actor": name,
-                        "topic": spec.topic,
-                        "partitions": spec.partition_count,
-                        "queries": sorted(self._app.actors[name].queries),
-                    }
-                    for name, spec in service.actors.items()
-                ],
-                "partitions": [
-                    {
-                        "actor": name,
-                        "partition": partition,
-                        "worker": owner.worker if owner else None,
-                        "address": owner.address if owner else None,
-                        "epoch": owner.epoch if owner else None,
-                        "state": router.reader.state_of(spec, partition),
-                    }
-                    for name, spec in service.actors.items()
-                    for partition in range(spec.partition_count)
-                    for owner in (owners.get((name, partition)),)
-                ],
-                "copies": [asdict(copy) for copy in self._app.actor_service.copies],
-            }
-        )
+        async with router.reader.pace.turn():
+            return reply(self._overview(service, owners))
+
+    def _overview(self, service: QueryService, owners: Owners) -> dict[str, Any]:
+        return {
+            "app": self._app.conf.id,
+            "worker": service.worker,
+            "address": service.address,
+            "stores": [
+                {
+                    "store": name,
+                    "actor": spec.name,
+                    "placement": self._app.stores[name].placement,
+                    "partitions": spec.partition_count,
+                    "partitioner": spec.partitioner.name,
+                    "keys": self._coding(name).kind,
+                }
+                for name, spec in service.stores.items()
+            ],
+            "actors": [
+                {
+                    "actor": name,
+                    "topic": spec.topic,
+                    "partitions": spec.partition_count,
+                    "queries": sorted(self._app.actors[name].queries),
+                }
+                for name, spec in service.actors.items()
+            ],
+            "partitions": [
+                {
+                    "actor": name,
+                    "partition": partition,
+                    "worker": owner.worker if owner else None,
+                    "address": owner.address if owner else None,
+                    "epoch": owner.epoch if owner else None,
+                    "state": service.router.reader.state_of(spec, partition),
+                }
+                for name, spec in service.actors.items()
+                for partition in range(spec.partition_count)
+                for owner in (owners.get((name, partition)),)
+            ],
+            "copies": [asdict(copy) for copy in self._app.actor_service.copies],
+        }
 
     async def openapi(self, _: web.Request) -> web.StreamResponse:
         """Give the description of all this."""
-        return reply(description(self._app))
+        if self._description is None:
+            self._description = json_bytes(description(self._app))
+        return answered(self._description)
 
     # --- what they share -------------------------------------------------------------------------------------------
 
@@ -343,7 +353,7 @@ class QueryRoutes:
                 return await here([partition])
 
         async def there(address: str, _: list[int]) -> web.StreamResponse:
-            return await router.relay(request, address, body)
+            return await router.relay(request, address, body, took=request[RESERVATION].take)
 
         (answer,) = await router.scatter(request, spec, (partition,), here=here, there=there)
         return answer
@@ -352,13 +362,13 @@ class QueryRoutes:
         service = service_of(self._app)
         return service.copies if read == "standby" else service.router
 
-    def _store(self, name: str, service: QueryService | None = None) -> tuple[ActorSpec, StoreCoding]:
-        stores = (service or service_of(self._app)).stores
+    def _store(self, name: str) -> tuple[ActorSpec, StoreCoding]:
+        stores = service_of(self._app).stores
         spec = stores.get(name)
         if spec is None:
             known = ", ".join(sorted(stores)) or "none"
             raise Problem(404, "unknown-store", "There is no such store", f"store {name!r} isn't one of: {known}")
-        return spec, self._codings.get(name) or self._coding(name)
+        return spec, self._coding(name)
 
     def _coding(self, name: str) -> StoreCoding:
         coding = self._codings.get(name)
@@ -388,14 +398,9 @@ def mount(app: App, web_app: web.Application) -> None:
     """Add the routes to a web server, once."""
     if MOUNTED not in web_app:
         web_app[MOUNTED] = routes = QueryRoutes(app)
-        protect(app, web_app, PREFIX, routes.application(), watch=routes.measured)
-
-
-def answer_quickly(web_server: Any) -> None:
-    """Have Faust's web server answer questions for one key while it reads them, unless it runs otherwise than usual."""
-    if type(getattr(web_server, "_runner", None)) is web.AppRunner and web_server._runner.server is None:
-        web_app: web.Application = web_server.web_app
-        web_server._runner = QuickRunner(web_app, lambda: web_app[MOUNTED].quick(web_app[GUARD]), access_log=None)
+        part = routes.application()
+        bound(web_app, part)
+        protect(app, web_app, PREFIX, part, watch=routes.measured)
 
 
 def reply(content: Mapping[str, Any]) -> web.Response:
@@ -403,27 +408,10 @@ def reply(content: Mapping[str, Any]) -> web.Response:
     return answered(json_bytes(content))
 
 
-class _Said(NamedTuple):
-    """What a question for a key says beside it."""
-
-    parameters: Parameters
-    encoding: str | None
-    is_raw: bool
-    read: str
-    has_partition: bool
-
-
-def _said(query: str) -> _Said:
-    return _said_often(query) if len(query) <= MAX_KNOWN_QUERY else _parsed(query)
-
-
-def _parsed(query: str) -> _Said:
-    parameters = Parameters(query, KEY_PARAMETERS)
-    has_partition = parameters.raw("partition") is not None
-    return _Said(parameters, parameters.encoding(), parameters.flag("raw"), parameters.read, has_partition)
-
-
-_said_often = functools.lru_cache(maxsize=256)(_parsed)
+def _absent(store: str, answer: dict[str, Any]) -> Problem:
+    key = msgspec.json.decode(json_bytes(answer["key"]))
+    more = {name: answer[name] for name in ("partition", "position", "read", "staleness_ms")}
+    return Problem(404, "no-such-key", "The key isn't there", f"store {store} has no key {key!r}", key=key, **more)
 
 
 def _partition(spec: ActorSpec, store: Store[Any, Any], key: bytes, given: int | None) -> int:
@@ -462,21 +450,10 @@ def _bounds(coding: StoreCoding, parameters: Parameters) -> Bounds:
     )
 
 
-def _as_values(
-    coding: StoreCoding, body: ManyBody, asked: list[Asked], parts: list[tuple[list[int], Any, Any]]
-) -> dict[str, Any]:
-    results: list[Any] = [None] * len(asked)
-    positions: dict[str, Any] = {}
-    for places, values, theirs in parts:
-        positions.update(theirs)
-        for place, value in zip(places, values, strict=True):
-            results[place] = {"key": body.keys[place], **{name: part for name, part in value.items() if name != "key"}}
-    return {
-        "store": coding.store.name,
-        "results": results,
-        "positions": positions,
-        **answers.freshness(positions),
-    }
+def _asked(spec: ActorSpec, coding: StoreCoding, body: ManyBody) -> Iterator[Asked]:
+    for given in body.keys:
+        key = coding.key_of_json(json_key(given), body.encoding)
+        yield Asked(_partition(spec, coding.store, key, body.partition), key)
 
 
 def _texts(parameters: Parameters, query: Query) -> dict[str, Any]:

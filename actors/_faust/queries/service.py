@@ -30,7 +30,7 @@ class QueryService:
     Attributes:
         actors, stores: the actors by name, and by the names of their stores.
         worker, address: this worker's name, and where its web server is.
-        members: gives the addresses of the group's workers, as the coordinator has them: see `KafkaCopies.members`.
+        members: gives who is in the group, as the coordinator has it: see `KafkaCopies.members`.
     """
 
     def __init__(
@@ -57,12 +57,13 @@ class QueryService:
         )
         self._lease = Lease(control.confirms, settings)
         hops = setup.hops()
-        directory = Directory(owners.all, self.worker)
-        self.router = Router(StateReader(worker.task_of, self._lease, clock), directory, hops)
+        directory = Directory(owners.all, self.worker, lambda: owners.trouble)
+        reader = StateReader(worker.task_of, self._lease, clock)
+        self.router = Router(reader, directory, hops)
         kept = KafkaCopies(control, setup.group)
         self.members = kept.members
         self.copies = CopyRouter(
-            CopyReader(worker.task_of, self._lease, clock, standbys.stores_of),
+            CopyReader(worker.task_of, self._lease, clock, standbys.stores_of, reader.pace),
             directory,
             CopyDirectory(kept.addresses),
             self.address,

@@ -12,9 +12,10 @@ from actors._faust.cli.coordination import examples
 from actors._faust.cli.session import Session, with_session
 from actors.coordination.cli.reading import holder_json
 from actors.coordination.cli.service import NameType, client_of, timeout_option
-from actors.coordination.cli.text import printable, quoted
+from actors.coordination.cli.text import quoted
 from actors.coordination.errors import CoordinationError
 from actors.coordination.messages import View
+from stores._core.printable import printable
 
 NEXT = "its holders notice at their next renewal; only tokens stop them earlier"
 

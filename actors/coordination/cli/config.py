@@ -12,8 +12,9 @@ from actors._faust.cli.coordination import examples
 from actors._faust.cli.session import Session, with_session
 from actors.coordination.cli.nodes import no_node
 from actors.coordination.cli.service import NameType, client_of, is_text, timeout_option
-from actors.coordination.cli.text import printable, quoted
+from actors.coordination.cli.text import quoted
 from actors.coordination.messages import MAX_DATA, View
+from stores._core.printable import printable
 
 STDIN = "-"
 _VERSION = click.IntRange(min=1)

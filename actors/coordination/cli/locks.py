@@ -13,7 +13,8 @@ from actors._faust.cli.coordination import examples
 from actors._faust.cli.session import Session, with_session
 from actors.coordination.cli.reading import Found, Reading, read
 from actors.coordination.cli.service import NameType, UnknownNameError
-from actors.coordination.cli.text import duration, left, printable, quoted, short
+from actors.coordination.cli.text import duration, left, quoted, short
+from stores._core.printable import printable
 
 _COLUMNS = ("name", "kind", "holder", "#token", "#left", "as", "data", "#waiting", "#last token")
 

@@ -11,7 +11,8 @@ from actors._faust.cli.session import Session, with_session
 from actors.coordination.cli.locks import node_json
 from actors.coordination.cli.reading import Found, read
 from actors.coordination.cli.service import NameType, UnknownNameError
-from actors.coordination.cli.text import left, printable, short
+from actors.coordination.cli.text import left, short
+from stores._core.printable import printable
 
 _COLUMNS = ("name", "#version", "data", "session", "#left")
 
@@ -32,7 +33,7 @@ def get_node(session: Session, name: str) -> None:
     if session.as_json:
         session.say_json({"name": name, "read_at_ms": reading.read_at_ms, **node_json(one)})
     else:
-        session.say(node.data or "")
+        session.say_content(node.data or "")
 
 
 def no_node(session: Session, name: str) -> UnknownNameError:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 
+from stores._core.printable import printable
+
 SHOWN_CHARS = 60
-
-
-def printable(text: str) -> str:
-    """Give a text in one line, with escapes for what can't be printed."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def short(text: str) -> str:

@@ -7,7 +7,7 @@ from actors import App, Context
 
 NAME = os.environ["APP_NAME"]
 MENDED = os.environ.get("APP_MENDED") == "1"
-app = App(NAME, broker=os.environ["KAFKA_URL"])
+app = App(NAME, broker=os.environ["KAFKA_URL"], worker_secret=os.environ["APP_SECRET"])
 orders = app.topic(f"{NAME}-in", key_type=str, value_type=dict)
 done = app.topic(f"{NAME}-out", key_type=str, value_type=dict)
 counts = app.store("counts", key_type=str, value_type=int)

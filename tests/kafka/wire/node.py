@@ -55,9 +55,15 @@ class Node:
         sink.source = source = await self._join(worker)
         self._open.push_async_callback(source.close)
         dispatcher = asyncio.create_task(worker.run())
+        dispatcher.add_done_callback(self._dispatched)
         self._open.push_async_callback(asyncio.wait, [dispatcher], timeout=PROGRESS_S)
         self._open.push_async_callback(worker.stop, 5.0)
         return self
+
+    def _dispatched(self, dispatcher: asyncio.Task[None]) -> None:
+        error = None if dispatcher.cancelled() else dispatcher.exception()
+        if error is not None:
+            self.failures.append(error)
 
     async def _join(self, worker: Worker) -> KafkaSource:
         world = self._world

@@ -62,8 +62,8 @@
       const answer = await fetch(location.pathname + location.search, {
         headers: {'Actors-Live': '1'}, cache: 'no-store', redirect: 'manual', signal: AbortSignal.timeout(PATIENCE_MS),
       });
-      // Whoever isn't logged in any more is sent to the login by the page itself.
-      if (answer.status === 401 || answer.type === 'opaqueredirect') return location.reload();
+      // The token isn't taken any more: a browser asks for another one when it loads a page.
+      if (answer.status === 401) return location.reload();
       if (!answer.ok) throw new Error(`the worker says ${answer.status}`);
       const next = new DOMParser().parseFromString(await answer.text(), 'text/html').getElementById('main');
       if (!next) throw new Error('the answer is no page');

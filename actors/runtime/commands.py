@@ -1,0 +1,137 @@
+"""Admin commands: records of an actor's own input that retry or drop what is parked, or what stopped its partition.
+
+    fa-control       the `Command` as JSON
+    fa-control-mac   HMAC-SHA256 of app, topic and its id, partition, record key and the bytes of `fa-control`, by a key
+                     that the workers and their administrators share
+
+A command is carried out by the partition's owner, in order with the other records, exactly once. Any producer of the
+input can write such a record, so an owner that has the key ignores commands without a valid MAC.
+
+A command that is produced again, by somebody who read it, has a valid MAC. So it says `before`, the end of the input
+when it was given, and is about nothing that was written by later input. Carrying it out is later input: what it did to
+an entry, and whatever is parked afterwards, is out of its reach.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from actors._core.outside import MALFORMED
+from actors.ports import InputRecord
+
+CONTROL_HEADER = "fa-control"
+MAC_HEADER = "fa-control-mac"
+KEY_PURPOSE = b"admin commands"
+"""What the key is derived for from the workers' secret."""
+ALL = "*"
+"""In the place of an id: all of a line."""
+
+
+class RefusedCommandError(ValueError):
+    """A command isn't carried out: it can't be read, or nobody who has the key gave it."""
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """What a control record says.
+
+    Attributes:
+        actor: the actor's name.
+        what: whose line: parked messages, or parked effects of the key. "turn": the timer or result of that id, which
+            stopped the partition; its task looks for such commands ahead of all others: see `told_of`.
+        command: "retry" hands the line to the handler again, up to the first that fails; "drop" forgets.
+        id: which one to drop; None the first, `ALL` all. Of effects only the first of a key is ever parked.
+        before: the command is about entries that input before this offset wrote; None: about all.
+    """
+
+    actor: str
+    what: Literal["message", "effect", "turn"]
+    command: Literal["retry", "drop"]
+    id: str | None = None
+    before: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandKey:
+    """Signs and checks the commands to one input of an app.
+
+    `secrets` gives the keys that are taken, the first of which signs. If there is none, all commands are obeyed.
+    """
+
+    app: str
+    topic: str
+    topic_id: str
+    secrets: Callable[[], Sequence[bytes]]
+
+    def headers(self, partition: int, key: bytes | None, told: bytes) -> list[tuple[str, bytes]]:
+        """Give the headers of a command's record."""
+        macs = [self._mac(secret, partition, key, told) for secret in self.secrets()[:1]]
+        return [(CONTROL_HEADER, told), *((MAC_HEADER, mac) for mac in macs)]
+
+    def read(self, partition: int, record: InputRecord) -> Command:
+        """Read the command of a record that has `CONTROL_HEADER`.
+
+        Raises:
+            RefusedCommandError: it can't be read, or its MAC is missing or wrong.
+        """
+        told = control_of(record) or b""
+        secrets = self.secrets()
+        if secrets:
+            given = next((raw for name, raw in record.headers if name == MAC_HEADER), None)
+            if given is None:
+                raise RefusedCommandError(
+                    f"it isn't signed: the header {MAC_HEADER} is missing. A producer of the topic wrote it, or a "
+                    "program without the workers' secret or of an earlier release"
+                )
+            valid = [self._mac(secret, partition, record.key, told) for secret in secrets]
+            if not any(hmac.compare_digest(given, mac) for mac in valid):
+                raise RefusedCommandError("its signature is wrong: it was signed with another secret, or for elsewhere")
+        try:
+            command = msgspec.json.decode(told, type=Command)
+        except MALFORMED as error:
+            raise RefusedCommandError(f"it can't be read: {error}") from error
+        if secrets and command.before is None:
+            raise RefusedCommandError("it doesn't say what it is about (`before`)")
+        return command
+
+    def told_of(self, partition: int, record: InputRecord, turn: tuple[str, str], reached: int) -> str | None:
+        """Return what a record says is to be done with a turn that stopped its partition, given as (actor, id).
+
+        `reached` is the offset up to which the partition is committed: a command from before is about an earlier stop.
+
+        Raises:
+            RefusedCommandError: as `read`.
+        """
+        if control_of(record) is None:
+            return None
+        command = self.read(partition, record)
+        is_meant = command.what == "turn" and (command.actor, command.id) == turn
+        is_past = command.before is not None and reached > command.before
+        return command.command if is_meant and not is_past else None
+
+    def _mac(self, secret: bytes, partition: int, key: bytes | None, told: bytes) -> bytes:
+        parts = [part.encode() for part in (self.app, self.topic, self.topic_id, str(partition))]
+        parts += [b"" if key is None else b"k" + key, told]
+        return hmac.new(secret, b"".join(b"%d:" % len(part) + part for part in parts), hashlib.sha256).digest()
+
+
+OPEN_COMMANDS = CommandKey(app="", topic="", topic_id="", secrets=tuple)
+"""Obeys all commands."""
+
+
+def control_of(record: InputRecord) -> bytes | None:
+    """Give a record's command as it came; None if it has none."""
+    for name, told in record.headers:
+        if name == CONTROL_HEADER:
+            return told or b""
+    return None
+
+
+def is_over(command: Command, offset: int) -> bool:
+    """Tell whether a command isn't about what input at `offset` wrote."""
+    return command.before is not None and offset >= command.before

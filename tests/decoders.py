@@ -1,0 +1,353 @@
+"""All that decodes bytes from outside, and how each is tried: a new decoder has to be added here, see `test_outside`.
+
+A decoder is named by its function, `Class.method` where it has one.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import faust
+import msgspec
+
+from actors._core import commit, pages, progress
+from actors._core.assign import Member, Task, decode_member_data, encode_member_data
+from actors._core.outside import MALFORMED
+from actors._core.placement import Copies, decode_copies, encode_copies
+from actors._faust import shared
+from actors._faust.access import callers
+from actors._faust.codecs import CodecError, resolve
+from actors._faust.dashboard import group, waiting
+from actors._faust.dashboard import pages as dashboard_pages
+from actors._faust.messages import _tag_in
+from actors._faust.parking import lines
+from actors._faust.queries import answers as answer_parts
+from actors._faust.queries import parameters, routing
+from actors._faust.queries.coding import ENCODINGS, KeyCoding
+from actors._faust.queries.parameters import Parameters, arguments, many_body
+from actors._faust.queries.problems import Problem
+from actors._faust.versions import versioned
+from actors._kafka.owners import KafkaOwners, StoreRecord
+from actors.coordination import messages as m
+from actors.coordination import transport
+from actors.coordination.errors import CoordinationError, FenceLostError
+from actors.coordination.fence_log import FenceLog, FenceState, headers_of
+from actors.errors import NewerVersionError, NotReadyError
+from actors.ports import Answer, OwnerRecord
+from actors.runtime import answers, asks, commands, effect_calls, parked_entries, timers, tracing
+from actors.testing.log import StoredRecord
+from spark_replay import archiving, live, points, recompute_plan
+from spark_replay.errors import ReplayError
+from spark_replay.rebuild import SUMMARY, read_summary
+from spark_replay.sources.archive import _listed
+from spark_replay.sources.ledger import Ledger, decode_ledger, encode_ledger
+from spark_replay.topic import Span
+from stores import folder
+from stores._core import manifest, record, seed
+from stores.errors import StoreError
+
+Decode = Callable[[bytes], object]
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """How bytes are given to a decoder, documents that it takes, and what it may raise for others."""
+
+    call: Decode
+    valid: tuple[bytes, ...]
+    raises: tuple[type[Exception], ...] = ()
+
+
+class Point(msgspec.Struct):
+    x: int
+    at: datetime
+    left: timedelta
+    price: Decimal
+    id: UUID
+    tags: set[str]
+    more: dict[str, Any] = {}
+
+
+@dataclass
+class Data:
+    x: float
+    y: int | None = None
+
+
+class Record(faust.Record, serializer="json"):
+    x: int
+    at: datetime
+    price: Decimal
+
+
+_POINT = msgspec.json.encode(
+    Point(1, datetime(2026, 1, 1, tzinfo=UTC), timedelta(1), Decimal("1.5"), UUID(int=1), {"a"}, {"b": [1.5, None]})
+)
+_RECORD = b'{"x": 1, "at": "2026-01-01T00:00:00Z", "price": "1.5"}'
+_PARKED = msgspec.json.encode(
+    parked_entries.ParkedMessage(
+        topic="in", partition=1, offset=2, timestamp_ms=3, key=b"k", value=b"v", headers=[("h", b"x"), ("n", None)],
+        id="id", timer="t", error="e", attempts=1, parked_at_ms=4,
+    )
+)  # fmt: skip
+_HEAD = b'{"v":2,' + _PARKED[1:-1] + b',"size":1,"slices":1}'
+_EFFECT = msgspec.json.encode(
+    effect_calls.EffectRecord(id="i", name="n", args=[1], kwargs={"a": [2.5]}, trace={"a": "b"})
+)
+_COMMAND = b'{"actor": "a", "what": "turn", "command": "retry", "id": "b"}'
+_POSITION = record.Position(1, 2, 3, 4, "id")
+_STORE = StoreRecord(store="s", changelog="c", at_ms=1, shapes=[{"a": 1}], former={1: [2]})
+_OWNER = OwnerRecord("a", 0, 1, "w", "http://w", 2, "t", "i", 3)
+_MEMBER = Member("m", "i", "http://w", 3, frozenset({Task("a", 1)}), {Task("a", 1): 5}, {Task("a", 1): 0}, True, 7)
+_COPIES = Copies(frozenset({Task("a", 1)}), frozenset({Task("b", 2)}), 5, 6)
+_MANIFEST = manifest.Manifest(
+    app="a", store="s", changelog="c", placement="key", worker="w", exported_at_ms=1, partition_count=2,
+    partitions=(manifest.ManifestPartition(0, "partition-00000.parquet", 5, _POSITION),),
+)  # fmt: skip
+_SEED = seed.SeedManifest(
+    app="a", store="s", changelog="c", partition_count=2, made_at_ms=1,
+    partitions=(seed.SeedPartition(0, _POSITION, (seed.SeedTable("partition-00000-0000.sst", 1, 2, 3),)),),
+)  # fmt: skip
+_LEDGER = Ledger(topic="t", topic_id="i", batch=1, asked_ms=2, starts=(0,), spans=((Span(0, 5, exact=True),),))
+_SUMMARY = {"changelog": "c", "partitions": [{"partition": 0, "end_offset": 5, "as_of_ms": 1}]}
+_FENCE = FenceState("t", "i", 1, {0: 5}, {"r": 7})
+_PLAN = 'v1\n{"batchTimestampMs": 1}\n{"t": {"0": 5}}'
+_LIVE = (
+    '{"results": [{"key": "aw==", "value": "dg==", "expires_at_ms": null, "partition": 0}],'
+    ' "positions": {"0": {"changelog_offset": 1, "epoch": 2}}}'
+)
+_KEYS = KeyCoding("keys", *(lambda codec: (codec.decode, codec.encode))(resolve(None, "json")))
+
+
+def _text(decode: Callable[[str], object], errors: str = "surrogateescape") -> Decode:
+    return lambda raw: decode(raw.decode(errors=errors))
+
+
+def _file(name: str, decode: Callable[[Path], object]) -> Decode:
+    def read(raw: bytes) -> object:
+        with tempfile.TemporaryDirectory() as made:
+            (Path(made) / name).write_bytes(raw)
+            return decode(Path(made))
+
+    return read
+
+
+def _spark_file(decode: Callable[[Any], object]) -> Decode:
+    return _text(lambda text: decode(SimpleNamespace(exists=lambda _: True, text=lambda _: text)), "replace")
+
+
+def _take(key: bytes) -> Decode:
+    return lambda raw: KafkaOwners("owners", None)._take(  # type: ignore[arg-type]
+        StoredRecord("owners", 0, 7, 0, key, raw, (), None)
+    )
+
+
+def _with(*names: str) -> Callable[[bytes], Any]:
+    """Make a record with the bytes as the value of each of these headers."""
+    return lambda raw: StoredRecord("in", 0, 7, 0, b"k", raw, tuple((name, raw) for name in names), None)
+
+
+def _context(raw: bytes) -> Any:
+    return SimpleNamespace(headers=[(asks.CHAIN, raw)], topic="in", offset=1)
+
+
+def _deliver(raw: bytes) -> None:
+    found = asks.Waiting("k")
+    found.deliver(_with(asks.ASK, asks.STATUS)(raw))
+
+
+def _judge(raw: bytes) -> object:
+    name, token, id = headers_of("r", 7, b"id")
+    for headers in ((name, (token[0], raw), id), ((name[0], raw), token, id), (name, token, (id[0], raw))):
+        key = headers[0][1]
+        FenceLog("t", 1, {}, {}).judge(0, StoredRecord("t", 0, 0, 0, key, b"", headers, None))
+    return None
+
+
+def _asked(query: str) -> Any:
+    return SimpleNamespace(rel_url=SimpleNamespace(raw_query_string=query))
+
+
+def _codec(type_: Any, serializer: str | None = None) -> Decoder:
+    codec = resolve(type_, serializer)
+    return Decoder(codec.decode, (_POINT, _RECORD, b'{"x": 1.5}', b"[1]", b"1"), (CodecError,))
+
+
+TYPES: tuple[Any, ...] = (
+    None, Any, str, bytes, int, float, bool, Decimal, UUID, datetime, dict, list, dict[int, float], Point, Data, Record,
+    Point | None, list[Point], set[int],
+)  # fmt: skip
+DECODERS: dict[str, Decoder] = {
+    **{f"_json {type_}": _codec(type_) for type_ in TYPES},
+    **{f"_raw {type_}": _codec(type_, "raw") for type_ in (str, int, float, bool, Decimal, UUID)},
+    **{f"_conversion {type_}": _codec(type_, "binary|json") for type_ in (Point, Record, int)},
+    "_upgraded": Decoder(
+        versioned(resolve(Point), version=2, upgrades={1: lambda data: data}, owner="s").decode,
+        (_POINT,),
+        (CodecError, NewerVersionError),
+    ),
+    "_tag_in": Decoder(lambda raw: _tag_in(raw, "type"), (b'{"type": "a"}',)),
+    # headers of inputs and replies
+    "CommandKey.read": Decoder(
+        lambda raw: commands.OPEN_COMMANDS.read(0, _with(commands.CONTROL_HEADER)(raw)),
+        (_COMMAND,),
+        (commands.RefusedCommandError,),
+    ),
+    "CommandKey.read signed": Decoder(
+        lambda raw: commands.CommandKey("a", "in", "i", lambda: [b"secret"]).read(
+            0, _with(commands.CONTROL_HEADER, commands.MAC_HEADER)(raw)
+        ),
+        (_COMMAND,),
+        (commands.RefusedCommandError,),
+    ),
+    "_chain_in": Decoder(lambda raw: asks._chain_in(_context(raw)), (b'[["a", 0, "k"]]',)),
+    "_Request.of": Decoder(
+        lambda raw: answers._Request.of(_with(asks.ASK, asks.ASK_ID, asks.REPLY_TO, asks.DEADLINE)(raw)), (b"12",)
+    ),
+    "Waiting.deliver": Decoder(_deliver, (b"ok",)),
+    "_FromHeaders.get": Decoder(
+        lambda raw: tracing.propagate.extract([("traceparent", raw), ("baggage", raw)], getter=tracing._from_headers),
+        (b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",),
+    ),
+    "_text": Decoder(tracing._text, (b"k",)),
+    "FenceLog.judge": Decoder(_judge, (b"7", b"r"), (FenceLostError,)),
+    # what members of the group say, and offsets' metadata
+    "decode_member_data": Decoder(lambda raw: decode_member_data("m", raw), (encode_member_data(_MEMBER),)),
+    "decode_copies": Decoder(decode_copies, (encode_copies(_COPIES),)),
+    "parse_mark": Decoder(_text(commit.parse_mark), (b"1;2;abc.5;AQ==", b"1;2;abc")),
+    "decode_finished": Decoder(_text(lambda text: progress.decode_finished(0, text)), (b"AQ==",), (ValueError,)),
+    # the owners' registry
+    "KafkaOwners._take store": Decoder(_take(b"store:s"), (msgspec.json.encode(_STORE),)),
+    "KafkaOwners._take": Decoder(_take(b"a/0"), (msgspec.json.encode(asdict(_OWNER)),)),
+    # entries of the stores beside an actor's state
+    "read_entry": Decoder(
+        lambda raw: parked_entries.read_entry(lambda _: raw, b"k", 1, raw), (_PARKED, _HEAD), (NewerVersionError,)
+    ),
+    "_decoded summary": Decoder(parked_entries.summary_of, (_PARKED, _HEAD), (NewerVersionError,)),
+    "_entry": Decoder(lambda raw: lines._entry("message", 1, _with()(raw), raw), (_PARKED, _HEAD)),
+    "_entry effect": Decoder(lambda raw: lines._entry("effect", 1, _with()(raw), raw), (_EFFECT,)),
+    "_written_by": Decoder(lambda raw: lines._written_by(_with(record.STAMP_HEADER)(raw)), (b"",)),
+    "_place": Decoder(_text(lines._place, "replace"), (b"",), (lines.ParkedError,)),
+    "_decoded": Decoder(
+        lambda raw: waiting._decoded(waiting._Line("message", b"k", raw, 1), parked_entries.Summary), (_PARKED, _HEAD)
+    ),
+    "decoded": Decoder(effect_calls.decoded, (_EFFECT,)),
+    "_decoded timer": Decoder(
+        timers._decoded, (b'{"due_ms":1,"every_ms":2,"clock":"wall","value":"","headers":[]}',), (NewerVersionError,)
+    ),
+    "_parted": Decoder(timers._parted, (timers._address(b"k", "name"),)),
+    # positions, stamps, manifests, files
+    "decode_stamp": Decoder(record.decode_stamp, (record.encode_stamp(1, 2, 3),), (ValueError,)),
+    "decode_position": Decoder(record.decode_position, (record.encode_position(_POSITION),), (ValueError,)),
+    "document": Decoder(
+        _text(manifest.decode_manifest), (manifest.encode_manifest(_MANIFEST).encode(),), (ValueError,)
+    ),
+    "document seed": Decoder(_text(seed.decode_seed), (seed.encode_seed(_SEED).encode(),), (ValueError,)),
+    "_read_about": Decoder(_file(folder._ABOUT, folder._read_about), (b'{"app": "a", "format": 1}',), (StoreError,)),
+    # requests, and answers of other workers
+    "many_body": Decoder(many_body, (b'{"keys": ["a", {"b": 1}], "encoding": "json", "partition": 1}',), (Problem,)),
+    "arguments": Decoder(arguments, (b'{"a": [1, {"b": null}]}', b""), (Problem,)),
+    **{
+        f"KeyCoding.key_of_url {name}": Decoder(
+            lambda raw, name=name: _KEYS.key_of_url(raw, name), (b'{"a": 1}', b"aw=="), (Problem,)
+        )
+        for name in (None, *ENCODINGS)
+    },
+    "Parameters.text": Decoder(
+        _text(lambda text: Parameters(_asked(text), frozenset({"a", "read"})).text("a"), "replace"),
+        (b"a=%ff&read=1",),
+        (Problem,),
+    ),
+    "decode_base64": Decoder(_text(pages.decode_place), (pages.encode_place((b"k", 1)).encode(),), (ValueError,)),
+    "decoded answer": Decoder(
+        lambda raw: answer_parts.part_of(raw, "http://w"),
+        (b'{"items": [], "next": null, "positions": {}}',),
+        (NotReadyError,),
+    ),
+    "json_key": Decoder(lambda raw: parameters.json_key(msgspec.Raw(raw)), (b'{"a": 1}',), (Problem,)),
+    "_password": Decoder(lambda raw: callers._password(["Basic " + raw.decode("latin-1")]), (b"dTp0b2tlbg==",), ()),
+    "_form": Decoder(dashboard_pages._form, (b"actor=a&key=aw==",), (Problem,)),
+    "read_report": Decoder(group.read_report, (b"{}",), MALFORMED),
+    "_problem_of": Decoder(
+        lambda raw: routing._problem_of(500, raw, "http://w"), (b'{"type": "a:b", "title": "t", "detail": {"a": 1}}',)
+    ),
+    # the lock service
+    "decode_reply": Decoder(
+        lambda raw: transport._opened("x", Answer(asks.OK, raw)), (m.encode(m.Grant(1, 2, 3, 4)),), (CoordinationError,)
+    ),
+    "_opened": Decoder(lambda raw: transport._opened("x", Answer("?", raw)), (), (CoordinationError,)),
+    "FenceState.decode": Decoder(FenceState.decode, (_FENCE.encode(),), (FenceLostError,)),
+    # what spark_replay reads
+    "decode_ledger": Decoder(_text(decode_ledger), (encode_ledger(_LEDGER).encode(),), (ValueError,)),
+    "_listed": Decoder(
+        _spark_file(lambda there: list(_listed(there, "0"))),
+        (b'v1\n{"path": "file:/a", "size": 1, "modificationTime": 2}',),
+        (ReplayError,),
+    ),
+    "_read_planned": Decoder(
+        _spark_file(lambda there: archiving._read_planned(there, 1)), (_PLAN.encode(),), (ReplayError,)
+    ),
+    "_read_first": Decoder(_spark_file(archiving._read_first), (b'v1\n{"t": {"0": 5}}',), (ReplayError,)),
+    "_decoded live": Decoder(lambda raw: live._decoded("http://w", raw, [b"k"]), (_LIVE.encode(),), (ReplayError,)),
+    "_problem": Decoder(live._problem, (b'{"title": "t", "detail": "d"}',)),
+    "read_summary": Decoder(_file(SUMMARY, read_summary), (json.dumps(_SUMMARY).encode(),), (ReplayError,)),
+    "_summary": Decoder(
+        _file(SUMMARY, lambda made: recompute_plan._summary(made / SUMMARY)),
+        (json.dumps(_SUMMARY).encode(),),
+        (ReplayError,),
+    ),
+    "_parse_offsets": Decoder(
+        _file("offsets", lambda made: points._parse_offsets(f"@{made / 'offsets'}")),
+        (b'{"0": 5}', b"[5]"),
+        (ReplayError,),
+    ),
+}
+DECODERS["_entry shared"] = Decoder(shared._entry, (b'{"version": 1, "value": {"a": 1}}',), (CodecError,))
+EXCEPTED: dict[str, str] = {
+    "ActorSchema._load": "codecs raise CodecError",
+    "KeyCoding": "codecs raise CodecError",
+    "_converted": "the caller parks the call for whatever it raises",
+    "Effects._encoded": "reads what it wrote, and refuses the call for whatever that raises",
+    "_decoder": "makes a decoder for `_json`",
+    "_is_known": "asks whether there is a decoder",
+    "as_json": "reads what it wrote; `_text` sees to what that raises",
+    "_absent": "reads what it wrote",
+    "_offsets": "its callers, `_read_planned` and `_read_first`, see to what it raises",
+    "Query.bind": "its caller refuses the request",
+    "_from_stdin": "a person's own input",
+    "_question": "only of bytes that are ASCII",
+    "Coordinator._question": "only of bytes that are ASCII",
+    "_as_json": "the codec of a shared map's bytes, called by `SharedOwner`",
+    "QueryRoutes.many": "another worker's answer; the request fails for whatever it raises",
+    "QueryRoutes.range": "another worker's answer; the request fails for whatever it raises",
+    "QueryRoutes.count": "another worker's answer; the request fails for whatever it raises",
+    "StateClient.lookup": "the caller's own workers",
+    "StateClient._late": "the caller's own workers",
+}
+"""What decodes and isn't tried, and why."""
+TRIED_ELSEWHERE: dict[str, str] = {
+    "Parked._command": "test_hostile_records",
+    "SharedOwner._holds": "test_hostile_records",
+    "SharedOwner._write": "test_hostile_records",
+    "Coordinator._understood": "test_hostile_records",
+    "_canonical": "test_hostile_records",
+    "_content": "its caller passes over what can't be read",
+    "_decode_owner": "KafkaOwners._take",
+    "_decode_store": "KafkaOwners._take",
+    "_reply": "decode_reply",
+    "ask_worker": "test_dashboard",
+    "StateClient._send": "test_access_clients",
+    "_quoted": "KeyCoding.key_of_url",
+    "_bytes_json": "any bytes are text or base64",
+    "printable": "any bytes are text or base64",
+    "_read": "FenceLog.judge",
+}
