@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +19,7 @@ logger = logging.getLogger("hostile")
 MAX_MEMORY_MB = 1024
 MIN_RATIO = 0.8
 MAX_HEALTH_S = 2.0
+WARM_RECORDS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,6 @@ class Outcome:
     lost: int
     doubled: int
     moved: int
-    stolen: int
     wrong_answers: dict[str, int]
     alone_per_s: int
     attacked_per_s: int
@@ -41,8 +40,8 @@ class Outcome:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was lost, moved, stolen, or answered wrongly."""
-        wrong = self.lost + self.doubled + self.moved + self.stolen + sum(self.wrong_answers.values())
+        """Whether nothing was lost, moved, or answered wrongly."""
+        wrong = self.lost + self.doubled + self.moved + sum(self.wrong_answers.values())
         return wrong == 0 and self.max_memory_mb < MAX_MEMORY_MB
 
     @property
@@ -52,51 +51,48 @@ class Outcome:
 
 
 async def run(brokers: str, folder: Path, *, seconds: float) -> Outcome:
-    """Attack a worker for some seconds."""
-    async with World.create(brokers, folder) as world, AsyncExitStack() as stack:
+    """Attack a worker for some seconds.
+
+    The members that lie join first: each join has the whole group join again, whoever it is.
+    """
+    async with World.create(brokers, folder) as world, lying_members(world):
         feeding = asyncio.create_task(world.feed())
-        await eventually(lambda: _has_begun(world), what=world.log_end)
-        alone = await world.rate(seconds / 3)
-        logger.info("alone: %d records/s", alone)
+        await eventually(lambda: _is_warm(world), what=world.log_end)
         moves = world.moves()
-        await stack.enter_async_context(lying_members(world))
+        before = await world.rate(seconds / 4)
         attacks = [asyncio.create_task(_again_and_again(world, attack)) for attack in ATTACKS]
         health = asyncio.create_task(_watch_health(world))
         attacked = await world.rate(seconds)
-        logger.info("attacked: %d records/s", attacked)
         for task in [*attacks, health]:
             task.cancel()
         results = await asyncio.gather(*attacks, health, return_exceptions=True)
         failed = [result for result in results if isinstance(result, Exception)]
         assert not failed, (failed, world.log_end())
-        stolen = await _of_use(world)
+        after = await world.rate(seconds / 4)
+        logger.info("%d records/s, attacked %d, then %d", before, attacked, after)
         moved, memory = world.moves() - moves, world.max_memory_mb()
         feeding.cancel()
         await asyncio.wait([feeding])
         await eventually(lambda: _is_done(world), deadline_s=120, what=world.log_end)
         lost, doubled = await world.wrong_runs()
-        slowest_s = max(world_health_s) if (world_health_s := _HEALTH.pop(world.name, [])) else float("inf")
+        alone = (before + after) / 2
         return Outcome(
             sent=world.sent,
             lost=lost,
             doubled=doubled,
             moved=moved,
-            stolen=stolen,
             wrong_answers=_wrong(world),
             alone_per_s=round(alone),
             attacked_per_s=round(attacked),
             ratio=round(attacked / alone, 3),
-            slowest_health_s=round(slowest_s, 3),
+            slowest_health_s=round(max(world.health_s), 3),
             max_memory_mb=round(memory),
             answers={f"{name} {said}": count for (name, said), count in sorted(world.answers.items())},
         )
 
 
-_HEALTH: dict[str, list[float]] = {}
-
-
-async def _has_begun(world: World) -> bool:
-    return await world.handled() > 0
+async def _is_warm(world: World) -> bool:
+    return await world.handled() > WARM_RECORDS
 
 
 async def _is_done(world: World) -> bool:
@@ -118,12 +114,11 @@ async def _again_and_again(world: World, attack: Attack) -> None:
 
 
 async def _watch_health(world: World) -> None:
-    took: list[float] = _HEALTH.setdefault(world.name, [])
     while True:
         began_s = time.monotonic()
         status, _ = await world.get("/health")
         overview, _ = await world.get("/actors")
-        took.append(time.monotonic() - began_s)
+        world.health_s.append(time.monotonic() - began_s)
         world.answers["administrator", f"{status} {overview}"] += 1
         await asyncio.sleep(0.25)
 
@@ -139,16 +134,3 @@ def _wrong(world: World) -> dict[str, int]:
         if not is_right:
             found[f"{name} {said}"] = count
     return found
-
-
-async def _of_use(world: World) -> int:
-    """Count the stolen values that the worker takes."""
-    taken = 0
-    for value in set(world.thief):
-        for headers in ({}, {"Actors-Hop": "1"}):
-            with suppress(aiohttp.ClientError):
-                async with world.session.get(
-                    f"{world.url}/actors/texts/large-0", headers={"Authorization": value, **headers}
-                ) as reply:
-                    taken += reply.status == 200
-    return taken

@@ -45,7 +45,7 @@ class World:
         producer: writes to its topics.
         sent: how many commands were fed; the second half of each chunk repeats the first.
         answers: how often each attack got which status, or which error ended it.
-        thief: the Authorization headers that a member's address was sent.
+        health_s: how long the administrator waited, each time.
     """
 
     brokers: str
@@ -56,7 +56,7 @@ class World:
     producer: AIOKafkaProducer
     sent: int = 0
     answers: Counter[tuple[str, str]] = field(default_factory=Counter)
-    thief: list[str] = field(default_factory=list)
+    health_s: list[float] = field(default_factory=list)
 
     @classmethod
     @asynccontextmanager
@@ -92,8 +92,8 @@ class World:
         return self.worker.log()[-3000:]
 
     def moves(self) -> int:
-        """How often a partition was taken or given up."""
-        return len(re.findall(r" owns | gives up | revoked |stopped at ", self.worker.log()))
+        """How often a partition was taken over, and how often the group was told to join again."""
+        return len(re.findall(r" owns |Revoking previously|it stands still", self.worker.log()))
 
     def max_memory_mb(self) -> float:
         """The worker's largest resident memory so far."""

@@ -211,6 +211,9 @@ async def _read_body(request: web.Request) -> None:
         raise Problem(408, "slow-body", "The body took too long", detail) from None
     except web.HTTPRequestEntityTooLarge:
         raise _too_large() from None
+    except (ConnectionError, web.RequestPayloadError):
+        # The answer reaches nobody if the connection is gone.
+        raise Problem(400, "cut-body", "The body ended early", "send as many bytes as Content-Length says") from None
     if len(content) > MAX_BODY_BYTES:
         raise _too_large()
 
