@@ -11,6 +11,7 @@ from actors.errors import (
     RecordError,
     RefusedRecordError,
     UndecodableRecordError,
+    UnknownTypeError,
     UnreadableRecordError,
 )
 from actors.ports import InputRecord, TopicPartition, Unreadable
@@ -65,6 +66,7 @@ def newer_program(source: TopicPartition, record: InputRecord, error: NewerVersi
     failed = NewerProgramError(
         str(error), topic=source.topic, partition=source.partition, offset=record.offset, key=record.key
     )
+    failed.is_message = isinstance(error, UnknownTypeError)
     failed.__cause__ = error
     return failed
 
