@@ -124,10 +124,14 @@ def _explaining(codec: Codec, types: Sequence[Any], known: str) -> Callable[[byt
         except CodecError as error:
             tag = _tag_in(raw, configs[0].tag_field) if configs else None
             if tag is not None and tag not in tags:
-                raise UnknownTypeError(f"a message of the unknown type {tag!r}: {known}") from error
+                raise UnknownTypeError(f"a message of the unknown type {_shown(tag)}: {known}") from error
             raise CodecError(f"{error} ({known})") from error
 
     return explaining
+
+
+def _shown(tag: str | int) -> str:
+    return show_bytes(tag.encode(errors="backslashreplace")) if isinstance(tag, str) else str(tag)[:80]
 
 
 def _tag_in(raw: bytes, field: str) -> str | int | None:
