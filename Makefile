@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks sim nightly format clean install
+.PHONY: demo test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks sim nightly format clean hostile install
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -35,8 +35,12 @@ locks: $(READY)  ## the fight for locks in full: 20 clients, 50 locks, 12 faults
 sim: $(READY)  ## the simulation; SEED=n replays one seed with its trace, FEATURES=a,b and FAULTS=a,b choose
 	$(if $(SEED),SEED=$(SEED)) $(BIN)/python -m pytest tests/sim -q $(if $(SEED),-s)
 
-nightly: $(READY)  ## 10,000 seeds
+hostile: $(READY)  ## a worker under all attacks at once for a minute, beside the main job
+	$(BIN)/python -m tests.hostile
+
+nightly: $(READY)  ## 10,000 seeds, and the attacks
 	SIM_SEEDS=10000 $(BIN)/python -m pytest tests/sim -q
+	$(BIN)/python -m tests.hostile
 
 bench: $(READY)  ## records/s of the main job on one worker
 	$(BIN)/python -m benchmarks.run_commands

@@ -206,7 +206,12 @@ class RefusedRecordError(RecordError):
 
 
 class NewerProgramError(RecordError):
-    """The record leads to data that only a newer program can read. Its partition stops whatever `on_error` says."""
+    """The record leads to data that only a newer program can read. Its partition stops whatever `on_error` says.
+
+    `is_message`: the data is the message itself, of a type that no handler takes. An actor that parks parks it.
+    """
+
+    is_message = False
 
     def _text(self) -> str:
         return (
@@ -218,6 +223,10 @@ class NewerProgramError(RecordError):
 
 class NewerVersionError(ActorsError, ValueError):
     """Data of a version, or a message of a type, that this program doesn't know."""
+
+
+class UnknownTypeError(NewerVersionError):
+    """A message of a type that no handler takes."""
 
 
 class HandlerFailedError(RecordError):

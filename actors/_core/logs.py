@@ -1,4 +1,8 @@
-"""Loggers whose lines can't be forged: what a record of an input topic says stays within the line that shows it."""
+"""Loggers whose lines can't be forged: what a record of an input topic says stays within the line that shows it.
+
+Long texts are cut. An error's text may have all of a record's value, and would take the event loop for as long as it
+takes to write it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,11 @@ from numbers import Number
 from typing import Any
 
 from stores._core.printable import printable
+
+MAX_CHARS = 16_000
+"""Of each argument of a log line, and of each entry of a traceback."""
+MAX_REASON_CHARS = 2_000
+"""Of an error's text within another one. All of it fits into a log line, with escapes too."""
 
 
 def escaping(logger: logging.Logger) -> logging.Logger:
@@ -25,10 +34,20 @@ def escape(record: logging.LogRecord) -> bool:
     args = record.args
     if args:
         record.args = _shown(args) if isinstance(args, Mapping) else tuple(map(_shown, args))
-    record.msg = printable(str(record.msg))
+    record.msg = printable(cut(str(record.msg)))
     if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
         record.exc_text = traceback_text(record.exc_info[1])
     return True
+
+
+def reason_of(error: BaseException) -> str:
+    """Return an error's text for another error's."""
+    return cut(str(error), MAX_REASON_CHARS)
+
+
+def cut(text: str, limit: int = MAX_CHARS) -> str:
+    """Return a text, or its beginning if it has more than `limit` characters."""
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
 
 def traceback_text(error: BaseException) -> str:
@@ -39,12 +58,12 @@ def traceback_text(error: BaseException) -> str:
 def _one_entry(entry: str) -> str:
     # Frames, headings and what belongs to groups come in lines of their own; an error with its text is one entry.
     if entry.startswith(("  ", "\n")):
-        return printable(entry, keep="\n")
-    return printable(entry.rstrip("\n")) + "\n"
+        return printable(cut(entry.rstrip("\n")), keep="\n") + "\n"
+    return printable(cut(entry.rstrip("\n"))) + "\n"
 
 
 class _Shown:
-    """An argument whose texts are escaped."""
+    """An argument whose texts are escaped and cut."""
 
     __slots__ = ("_given",)
 
@@ -52,14 +71,18 @@ class _Shown:
         self._given = given
 
     def __str__(self) -> str:
-        return printable(str(self._given))
+        return printable(cut(str(self._given)))
 
     def __repr__(self) -> str:
-        return printable(repr(self._given))
+        return printable(cut(repr(self._given)))
 
 
 def _shown(given: Any) -> Any:
     # What needs no escapes stays what it is, for handlers that look at more than the text.
-    if isinstance(given, Number) or (str(given).isprintable() and repr(given).isprintable()):
+    if isinstance(given, Number) or all(_is_fit(text) for text in (str(given), repr(given))):
         return given
     return _Shown(given)
+
+
+def _is_fit(text: str) -> bool:
+    return len(text) <= MAX_CHARS and text.isprintable()

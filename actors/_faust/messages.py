@@ -16,7 +16,7 @@ import msgspec
 from actors._core.outside import MALFORMED
 from actors._core.unions import arms_of
 from actors._faust.codecs import Codec, CodecError, resolve, value_codec
-from actors.errors import ConfigurationError, NewerVersionError, show_bytes
+from actors.errors import ConfigurationError, NewerVersionError, UnknownTypeError, show_bytes
 from actors.ports import Headers
 from actors.runtime.actor import Actor
 from actors.runtime.context import Context
@@ -124,10 +124,14 @@ def _explaining(codec: Codec, types: Sequence[Any], known: str) -> Callable[[byt
         except CodecError as error:
             tag = _tag_in(raw, configs[0].tag_field) if configs else None
             if tag is not None and tag not in tags:
-                raise NewerVersionError(f"a message of the unknown type {tag!r}: {known}") from error
+                raise UnknownTypeError(f"a message of the unknown type {_shown(tag)}: {known}") from error
             raise CodecError(f"{error} ({known})") from error
 
     return explaining
+
+
+def _shown(tag: str | int) -> str:
+    return show_bytes(tag.encode(errors="backslashreplace")) if isinstance(tag, str) else str(tag)[:80]
 
 
 def _tag_in(raw: bytes, field: str) -> str | int | None:
@@ -166,7 +170,7 @@ class _Types:
             raise CodecError(f"the header {TYPE_HEADER} is missing, by which {self._actor} tells {self._known} apart")
         codec = self._by_name.get(name)
         if codec is None:
-            raise NewerVersionError(
+            raise UnknownTypeError(
                 f"a message of the unknown type {show_bytes(name)} (header {TYPE_HEADER}): {self._actor} takes "
                 f"{self._known}"
             )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from actors._core.logs import escaping
+from actors._core.logs import escaping, reason_of
 from actors.errors import HandlerFailedError, show_bytes
 from actors.ports import Clock
 from actors.runtime.context import Context, Store, TaskState, enter_message
@@ -149,8 +149,8 @@ async def remove_own(ctx: Context, store: Store[Any, Any], *, stops: bool) -> No
         return
     if stops:
         raise HandlerFailedError(
-            f"on_expire of store {store.name} raised {type(error).__name__}: {error} for the expired key, ahead of "
-            "this message",
+            f"on_expire of store {store.name} raised {type(error).__name__}: {reason_of(error)} for the expired key, "
+            "ahead of this message",
             topic=ctx.topic,
             partition=ctx.partition,
             offset=ctx.offset,

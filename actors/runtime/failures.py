@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from actors._core.logs import reason_of
 from actors.errors import (
     HandlerFailedError,
     NewerProgramError,
@@ -11,6 +12,7 @@ from actors.errors import (
     RecordError,
     RefusedRecordError,
     UndecodableRecordError,
+    UnknownTypeError,
     UnreadableRecordError,
 )
 from actors.ports import InputRecord, TopicPartition, Unreadable
@@ -35,7 +37,7 @@ def as_record_error(
         raise error
     timer = getattr(record, "timer", None)
     called = "" if timer is None else f", called by its timer {timer!r},"
-    reason = f"the handler of actor {actor}{called} raised {type(error).__name__}: {error}"
+    reason = f"the handler of actor {actor}{called} raised {type(error).__name__}: {reason_of(error)}"
     failed = HandlerFailedError(
         reason, topic=source.topic, partition=source.partition, offset=record.offset, key=record.key
     )
@@ -63,8 +65,9 @@ def newer_in(error: BaseException) -> NewerVersionError | None:
 def newer_program(source: TopicPartition, record: InputRecord, error: NewerVersionError) -> NewerProgramError:
     """Give the error for a record that leads to data of a newer program."""
     failed = NewerProgramError(
-        str(error), topic=source.topic, partition=source.partition, offset=record.offset, key=record.key
+        reason_of(error), topic=source.topic, partition=source.partition, offset=record.offset, key=record.key
     )
+    failed.is_message = isinstance(error, UnknownTypeError)
     failed.__cause__ = error
     return failed
 
@@ -77,7 +80,7 @@ def undecodable(source: TopicPartition, record: InputRecord, error: Exception | 
     if isinstance(error, NewerVersionError):
         return newer_program(source, record, error)
     if error is not None:
-        reason = f"it doesn't decode: {error}"
+        reason = f"it doesn't decode: {reason_of(error)}"
     elif record.key is None and record.value is not None:
         reason = "the key is null, and the actor's state lives with keys"
     else:

@@ -115,7 +115,7 @@ class Handling:
 
         Raises:
             NewerProgramError: the attempt met data of a newer program: that is no failure of the message's, and no
-                policy is asked.
+                policy is asked. Only a message of an unknown type is parked where the actor parks: nothing is lost.
             BaseException: `error` itself, if it is the store's, or the end of the task.
         """
         state.scope.rollback()
@@ -125,8 +125,10 @@ class Handling:
             # That of an earlier record stays: what its handler made of the error is held, and must not be committed.
             state.newer = None
         failed = as_record_error(error, self.spec.name, self.source, record, is_ending=self.is_ending())
-        if newer is not None or isinstance(failed, NewerProgramError):
-            raise newer or failed
+        if newer is not None:
+            raise newer
+        if isinstance(failed, NewerProgramError) and not (failed.is_message and self.spec.on_error.then == "park"):
+            raise failed
         return failed
 
     async def recover(
@@ -142,7 +144,7 @@ class Handling:
         if isinstance(error, Rejected):
             self._reject(state, record, error, turn)
             return
-        while attempts <= policy.retries and not isinstance(failed, UndecodableRecordError):
+        while attempts <= policy.retries and not isinstance(failed, UndecodableRecordError | NewerProgramError):
             logger.warning("%s; attempt %d of %d", failed.reason, attempts, policy.retries + 1)
             await self.wait(policy.wait_s(attempts))
             state.scope.now_ms = state.tools.now_ms(state.scope.now_ms)

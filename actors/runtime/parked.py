@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from actors._core.keys import line_bounds, make_place, place_of
 from actors._core.logs import escaping
-from actors.errors import RecordError, RecordTooLargeError, Rejected, show_bytes
+from actors.errors import NewerProgramError, RecordError, RecordTooLargeError, Rejected, show_bytes
 from actors.ports import InputRecord, Output
 from actors.runtime.commands import (
     ALL,
@@ -72,6 +72,7 @@ PAUSE_ENTRIES = 250
 """How much a command looks at before others get their turn."""
 REMIND_S = 60.0
 ERROR_CHARS = 2_000
+RETRY_NEWER = "deploy the program that knows the type everywhere, then `parked retry`, or `parked drop`"
 
 
 class ParkedEffects(Protocol):
@@ -171,13 +172,14 @@ class Parked:
             raise stopped from failed.__cause__
         logger.error(
             "%s offset %d key %s: parked at attempt %d, and later messages of its key wait behind it: %s. "
-            "See `parked show %s`, then `parked retry` or `parked drop`",
+            "See `parked show %s`, then %s",
             state.source,
             record.offset,
             show_bytes(record.key),
             attempts,
             failed.reason,
             self._spec.name,
+            RETRY_NEWER if isinstance(failed, NewerProgramError) else "`parked retry` or `parked drop`",
             exc_info=failed.__cause__,
         )
         try:

@@ -46,4 +46,5 @@ def moment(at_ms: int) -> str:
 def _escaped(text: str, keep: str, escape: Callable[[str], str]) -> str:
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() or char in keep else escape(char) for char in text)
+    # Texts may be long, and have few different characters.
+    return text.translate({ord(char): escape(char) for char in set(text) if not (char.isprintable() or char in keep)})

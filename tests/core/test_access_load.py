@@ -223,6 +223,21 @@ async def test_a_connection_that_says_nothing_makes_room_for_others(monkeypatch:
         await hang_up(*silent)
 
 
+async def test_who_only_connects_takes_connections_of_their_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "MAX_CONNECTIONS", 20)
+    async with asked() as there:
+        administrators = await there.connect()
+        administrators.send(get(KEY))
+        assert (await administrators.answer())[0] == 200
+        port, from_elsewhere = there.app.conf.web_port, ("127.0.0.2", 0)
+        silent = [
+            Connection(*await asyncio.open_connection("127.0.0.1", port, local_addr=from_elsewhere)) for _ in range(60)
+        ]
+        administrators.send(get(KEY))
+        assert (await administrators.answer())[0] == 200
+        await hang_up(administrators, *silent)
+
+
 async def test_a_request_under_way_isnt_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "MAX_CONNECTIONS", 10)
     async with asked() as there:

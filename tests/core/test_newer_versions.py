@@ -177,7 +177,7 @@ def teller(*types: Any, by_header: bool = False, declared: Any = None, **options
     return app, topic
 
 
-@pytest.mark.parametrize("policy", ["skip", "park"])
+@pytest.mark.parametrize("policy", ["stop", "skip"])
 @pytest.mark.parametrize("concurrency", [1, 4])
 @pytest.mark.parametrize("by_header", [False, True])
 def test_a_message_of_an_unknown_type_stops_the_partition(policy: str, concurrency: int, by_header: bool) -> None:
@@ -193,6 +193,36 @@ def test_a_message_of_an_unknown_type_stops_the_partition(policy: str, concurren
         driver.restart(newer)
         driver.settle()
         assert driver.items("teller") == {"a": Old(3)}
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("by_header", [False, True])
+def test_a_message_of_an_unknown_type_is_parked_where_the_actor_parks(
+    concurrency: int, by_header: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: Any = {
+        "on_error": OnError(then="park", retries=3),
+        "concurrency": concurrency,
+        "by_header": by_header,
+    }
+    older, topic = teller(Add, **options)
+    with ActorTestDriver(older, partitions=1) as driver:
+        driver.tell("teller", "a", Add(5))
+        headers = [("fa-type", b"Take")] if by_header else []
+        driver.send(topic, key="a", value=b'{"type":"take","amount":2}', headers=headers)
+        driver.tell("teller", "b", Add(7))
+        driver.tell("teller", "a", Add(1))
+        (parked, waiting) = driver.parked("teller")
+        assert (parked.attempts, waiting.attempts) == (1, 0), "it isn't tried again: the program stays the same"
+        assert "deploy the program that knows the type" in caplog.text
+        driver.retry_parked("teller", "a")
+        assert driver.parked("teller")[0].attempts == 2, "an older program that is told to retry it keeps it"
+        assert driver.items("teller") == {"a": Old(5), "b": Old(7)}
+        newer, topic = teller(Add, Take, **options)
+        driver.restart(newer)
+        driver.retry_parked("teller", "a")
+        assert driver.items("teller") == {"a": Old(4), "b": Old(7)}
+        assert driver.parked("teller") == []
 
 
 @pytest.mark.parametrize("raw", [b"nonsense", b'{"amount":1}', b'{"type":"add","amount":"x"}', b'{"type":null}', b"[]"])
@@ -251,17 +281,23 @@ def sleeper(is_newer: bool, calls: list[str], **options: Any) -> tuple[App, Any]
     return app, topic
 
 
-@pytest.mark.parametrize("policy", ["skip", "park"])
+@pytest.mark.parametrize("policy", ["stop", "skip", "park"])
 def test_a_timer_whose_message_only_the_newer_program_knows_waits_for_it(policy: str) -> None:
     newer, _ = sleeper(True, [], on_error=policy)
     with ActorTestDriver(newer, partitions=1) as driver:
         driver.tell("sleeper", "a", Add(1))
         older, _ = sleeper(False, [], on_error=policy)
         driver.restart(older)
-        with pytest.raises(NewerProgramError, match=r"unknown type 'tick'"):
+        if policy == "park":
             driver.advance(90)
+            assert driver.items("sleeper") == {"a": Old(1)}
+        else:
+            with pytest.raises(NewerProgramError, match=r"unknown type 'tick'"):
+                driver.advance(90)
         driver.restart(sleeper(True, [], on_error=policy)[0])
         driver.settle()
+        if policy == "park":
+            driver.retry_parked("sleeper", "a")
         assert driver.items("sleeper") == {"a": Old(101)}
 
 

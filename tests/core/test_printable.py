@@ -6,12 +6,15 @@ import io
 import json
 import logging
 import re
+import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import click
 import hypothesis
+import msgspec
 import pytest
 from hypothesis import strategies as st
 from rich.console import Console
@@ -23,7 +26,7 @@ from actors._faust.cli.output import moment, print_table
 from actors._faust.cli.session import Session, one_line_errors
 from actors._faust.dashboard.rendering import Pages
 from actors._faust.parking.lines import Entry, Line, chosen
-from actors.errors import ActorsError, ConfigurationError, HandlerFailedError
+from actors.errors import ActorsError, ConfigurationError, HandlerFailedError, RecordError
 from actors.testing import ActorTestDriver
 from spark_replay import html, report
 from spark_replay.printing import say
@@ -283,3 +286,40 @@ def test_a_validation_s_report_is_escaped_on_the_terminal_and_in_html() -> None:
     page = html.render_report(a_report(), made=html.Made(command=HOSTILE, source=HOSTILE))
     assert not WORST.search(page)
     assert ESCAPED.replace("\\n", "\n") in page
+
+
+@pytest.mark.parametrize("policy", ["skip", "park", "stop"])
+@pytest.mark.parametrize("kind", ["error", "tag", "cause"])
+def test_a_long_text_of_a_record_makes_no_long_line(policy: str, kind: str, caplog: pytest.LogCaptureFixture):
+    class Known(msgspec.Struct, tag=True):
+        pass
+
+    app = App("loud", broker="kafka://127.0.0.1:1")
+    topic = app.topic("in", key_type=str, value_type=Known if kind == "tag" else str)
+    raw = app.topic("in", key_type=str, value_type=bytes)
+
+    @app.actor(topic, on_error=policy)
+    async def work(ctx: Context, value: Any) -> None:
+        if kind == "error":
+            raise ValueError(value)
+        raise RuntimeError("short") from KeyError(value)
+
+    text = "\x01" * 300_000
+    value = json.dumps({"type": text}) if kind == "tag" else text
+    stopped: Any = (
+        pytest.raises(RecordError) if policy == "stop" or (kind, policy) == ("tag", "skip") else nullcontext()
+    )
+    with ActorTestDriver(app, partitions=1) as driver, caplog.at_level("INFO"):
+        with stopped as caught:
+            driver.send(raw, key="a", value=value.encode())
+        if policy == "park":
+            assert all(len(one.error) < 10_000 for one in driver.parked("work"))
+    if caught is not None:
+        assert len(str(caught.value)) < 20_000
+    assert len(caplog.text) < 200_000
+
+
+def test_a_long_text_is_escaped_in_little_time():
+    began_s = time.process_time()
+    assert len(printable("\x01\n" * 500_000)) == 3_000_000
+    assert time.process_time() - began_s < 0.25

@@ -1,20 +1,28 @@
 """The listening sockets of the web server, and how many connections they keep open.
 
 A connection costs a file descriptor before anything is known of its client, and the stores need theirs. When too many
-are open, the one that has been open longest without a request under way is closed for the new one: a client that
-connects always gets in, and one that connects and says nothing holds nobody up.
+are open, one without a request under way is closed for the new one: of the address that has most of these, the one that
+has been open longest. A client that connects always gets in, and one that connects and says nothing, however often,
+takes its own address's connections only.
 """
 
 from __future__ import annotations
 
 import contextlib
 import socket
-from typing import Any
+from collections import Counter
+from typing import Any, NamedTuple
 
-MAX_CONNECTIONS = 512
+MAX_CONNECTIONS = 768
 """More than `guard` has places for requests: there is always one without a request."""
 UNREAD_S = 30.0
 """A connection whose client takes nothing of what it is sent for so long is closed, on Linux."""
+
+
+class _Open(NamedTuple):
+    connection: socket.socket
+    address: Any
+    origin: Any
 
 
 class Connections:
@@ -26,19 +34,29 @@ class Connections:
 
     def __init__(self) -> None:
         self.busy: set[Any] = set()
-        self._open: list[tuple[socket.socket, Any]] = []
+        self._open: list[_Open] = []
 
     def add(self, connection: socket.socket, address: Any) -> None:
         """Count a client's connection, and close another one if that makes too many."""
         if len(self._open) >= MAX_CONNECTIONS:
-            self._open = [one for one in self._open if one[0].fileno() >= 0]
+            self._open = [one for one in self._open if one.connection.fileno() >= 0]
         if len(self._open) >= MAX_CONNECTIONS:
-            oldest = next((one for one in self._open if one[1] not in self.busy), self._open[0])
+            idle = [one for one in self._open if one.address not in self.busy] or self._open[:1]
+            # The first of those that have as many as any: the one that has been open longest.
+            crowd, _ = Counter(one.origin for one in idle).most_common(1)[0]
+            oldest = next(one for one in idle if one.origin == crowd)
             self._open.remove(oldest)
             with contextlib.suppress(OSError):
                 # Its transport sees the end, and closes it.
-                oldest[0].shutdown(socket.SHUT_RDWR)
-        self._open.append((connection, address))
+                oldest.connection.shutdown(socket.SHUT_RDWR)
+        self._open.append(_Open(connection, address, _origin_of(connection, address)))
+
+
+def _origin_of(connection: socket.socket, address: Any) -> Any:
+    """Return what the connections of one client have in common: its address, the network of an IPv6 address."""
+    if connection.family == socket.AF_INET6:
+        return socket.inet_pton(socket.AF_INET6, address[0].partition("%")[0])[:8]
+    return address[0]
 
 
 class Door(socket.socket):
