@@ -139,6 +139,14 @@ async def test_what_aiohttp_cant_read_is_a_line_and_no_traceback(
     assert "Traceback" not in caplog.text
 
 
+async def test_an_expect_header_that_isnt_text_is_a_line_and_no_traceback(
+    guarded: TestServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(UNREADABLE, "_log", RefusalLog())
+    assert (await raw(guarded, head("GET", "/state", "Expect: \xff")))[0] == 500
+    assert [record.exc_info for record in caplog.records] == [None]
+
+
 def test_aiohttps_other_errors_are_written_as_they_are() -> None:
     for error in (RuntimeError("a defect"), None):
         info = None if error is None else (type(error), error, None)

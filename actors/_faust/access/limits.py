@@ -115,7 +115,9 @@ class UnreadableRequests(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Tell whether a record of aiohttp's is to be written as it is."""
         error = record.exc_info[1] if record.exc_info else None
-        if record.levelno < logging.ERROR or not isinstance(error, HttpProcessingError):
+        # aiohttp quotes an Expect header that isn't text, before any middleware, and can't send the answer.
+        is_expect = isinstance(error, UnicodeEncodeError) and error.object.startswith("Unknown Expect: ")
+        if record.levelno < logging.ERROR or not (is_expect or isinstance(error, HttpProcessingError)):
             return True
         who = str(record.args[0] or "") if isinstance(record.args, tuple) and record.args else ""
         # Never the error's text: it has what was sent.
