@@ -189,6 +189,14 @@ def test_a_command_for_a_parked_message_goes_where_that_is() -> None:
         assert world.seen == []
 
 
+@CONCURRENCY
+def test_a_commands_header_brings_no_message_into_another_partition(concurrency: int) -> None:
+    world = World(misplaced="stop", concurrency=concurrency)
+    with world.driver() as driver, pytest.raises(MisplacedRecordError):
+        driver.send(world.topic, key=key_in(0), value="x", partition=1, headers={"fa-control": b"x"})
+    assert world.seen == []
+
+
 def test_a_function_that_raises_stops_the_partition_only() -> None:
     def picky(key: bytes, partitions: int) -> int:
         if key == b"bad":
