@@ -337,7 +337,7 @@ def placed(progress: Progress, misplaced: str = "stop") -> tuple[PlacedRecords, 
     from types import SimpleNamespace as Given
 
     clock = Clock()
-    spec = Given(partitioner=MURMUR2, partition_count=PARTITIONS, misplaced=misplaced)
+    spec = Given(partitioner=MURMUR2, partition_count=PARTITIONS, misplaced=misplaced, obeys_commands=False)
     ownership: Any = Given(
         spec=spec, source=TopicPartition("in", 1), meters=Given(misplaced=0), services=Given(clock=clock)
     )
@@ -404,6 +404,6 @@ def test_timers_fire_where_their_key_is(caplog: pytest.LogCaptureFixture) -> Non
 async def test_clients_follow_owners_of_partitioners_that_they_know(said: str | None, home: int | None) -> None:
     about = {"store": "s", "actor": "a", "placement": "key", "partitions": 7, "keys": "text"}
     client = StateClient("http://127.0.0.1:1")
-    routes = {("a", number): f"http://127.0.0.1:{number}" for number in range(7)}
+    routes = {("a", number): f"http://127.0.0.1:{number + 1}" for number in range(7)}
     client._stores = _Stores({"s": about if said is None else {**about, "partitioner": said}}, routes)
-    assert await client._route("s", "ada") == (None if home is None else f"http://127.0.0.1:{home}")
+    assert await client._route("s", "ada") == (None if home is None else f"http://127.0.0.1:{home + 1}")
