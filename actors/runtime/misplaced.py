@@ -65,8 +65,8 @@ class PlacedRecords:
             record = records[place]
             if record.offset < self._progress.next_offset or record.offset in self._progress.finished:
                 continue
-            if any(name == CONTROL_HEADER for name, _ in record.headers):
-                # Sent to where the parked message is.
+            if self._spec.obeys_commands and any(name == CONTROL_HEADER for name, _ in record.headers):
+                # Sent to where the parked message is. Of other actors it is a message like any.
                 continue
             self._meters.misplaced += 1
             if self._spec.misplaced == "stop":

@@ -71,6 +71,8 @@ PAUSE_BYTES = 4 * 1024 * 1024
 PAUSE_ENTRIES = 250
 """How much a command looks at before others get their turn."""
 REMIND_S = 60.0
+STEPS = 8
+"""How many entries of a line are passed one by one."""
 ERROR_CHARS = 2_000
 RETRY_NEWER = "deploy the program that knows the type everywhere, then `parked retry`, or `parked drop`"
 
@@ -459,13 +461,28 @@ def send_dead_letter(spec: ActorSpec, state: TaskState, record: InputRecord, *, 
 
 
 def _lines(overlay: Overlay) -> Iterator[tuple[bytes, int]]:
-    """Give each line's key, with the sequence behind it."""
-    start = LETTER
-    while (first := next(overlay.items(start, AFTER_ALL), None)) is not None:
-        key, _ = place_of(first[0])
-        last, _ = next(overlay.items(*line_bounds(LETTER, key), reverse=True))
-        yield key, place_of(last)[1] + 1
-        _, start = line_bounds(LETTER, key)
+    """Give each line's key, with the sequence behind it.
+
+    Short lines are read through and the rest of long ones is skipped: a search costs as much as many steps, and a
+    producer can make as many lines as there are keys.
+    """
+    start: bytes | None = LETTER
+    while start is not None:
+        rows, start = overlay.items(start, AFTER_ALL), None
+        key, after, steps = b"", 0, 0
+        for place, _ in rows:
+            found, sequence = place_of(place)
+            if steps and found != key:
+                yield key, after
+                steps = 0
+            key, after, steps = found, sequence + 1, steps + 1
+            if steps >= STEPS:
+                bounds = line_bounds(LETTER, key)
+                last, _ = next(overlay.items(*bounds, reverse=True))
+                after, start = place_of(last)[1] + 1, bounds[1]
+                break
+        if steps:
+            yield key, after
 
 
 def _settled(state: TaskState, record: InputRecord, turn: Turn) -> bool:

@@ -68,6 +68,11 @@ class ActorSpec:
     commands: CommandKey = OPEN_COMMANDS
 
     @property
+    def obeys_commands(self) -> bool:
+        """Whether records with a command aren't messages: the actor has something that can be retried or dropped."""
+        return self.parked is not None or self.effects is not None or self.timers is not None
+
+    @property
     def needs_key(self) -> bool:
         """Whether state lives with the messages' keys, so that a message without one can't be handled."""
         return any(store.placement == "key" for store in self.stores)

@@ -47,6 +47,6 @@ def make_tools(ownership: Ownership, state: TaskState, stores: Sequence[Partitio
     if ownership.services.asks is not None:
         asks = ownership.services.asks
         made.tools.asks = Asker(asks if spec.tracing is None else spec.tracing.asks(asks), clock, spec.name)
-    if spec.parked is not None or spec.effects is not None or spec.timers is not None:
+    if spec.obeys_commands:
         made.parked = Parked(spec, state, effects=made.tools.effects, meters=ownership.meters)
     return made

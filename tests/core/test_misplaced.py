@@ -189,6 +189,14 @@ def test_a_command_for_a_parked_message_goes_where_that_is() -> None:
         assert world.seen == []
 
 
+@CONCURRENCY
+def test_a_commands_header_brings_no_message_into_another_partition(concurrency: int) -> None:
+    world = World(misplaced="stop", concurrency=concurrency)
+    with world.driver() as driver, pytest.raises(MisplacedRecordError):
+        driver.send(world.topic, key=key_in(0), value="x", partition=1, headers={"fa-control": b"x"})
+    assert world.seen == []
+
+
 def test_a_function_that_raises_stops_the_partition_only() -> None:
     def picky(key: bytes, partitions: int) -> int:
         if key == b"bad":
@@ -329,7 +337,7 @@ def placed(progress: Progress, misplaced: str = "stop") -> tuple[PlacedRecords, 
     from types import SimpleNamespace as Given
 
     clock = Clock()
-    spec = Given(partitioner=MURMUR2, partition_count=PARTITIONS, misplaced=misplaced)
+    spec = Given(partitioner=MURMUR2, partition_count=PARTITIONS, misplaced=misplaced, obeys_commands=False)
     ownership: Any = Given(
         spec=spec, source=TopicPartition("in", 1), meters=Given(misplaced=0), services=Given(clock=clock)
     )
@@ -395,7 +403,7 @@ def test_timers_fire_where_their_key_is(caplog: pytest.LogCaptureFixture) -> Non
 )
 async def test_clients_follow_owners_of_partitioners_that_they_know(said: str | None, home: int | None) -> None:
     about = {"store": "s", "actor": "a", "placement": "key", "partitions": 7, "keys": "text"}
-    client = StateClient("http://127.0.0.1:9")
+    client = StateClient("http://127.0.0.1:1")
     routes = {("a", number): f"http://127.0.0.1:{number + 1}" for number in range(7)}
     client._stores = _Stores({"s": about if said is None else {**about, "partitioner": said}}, routes)
     assert await client._route("s", "ada") == (None if home is None else f"http://127.0.0.1:{home + 1}")

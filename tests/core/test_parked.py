@@ -509,6 +509,25 @@ def test_the_next_owner_goes_on_behind_each_line():
     assert standing.sequences(b"ab") == [0, 1, 2]
 
 
+def test_many_lines_and_long_ones_are_found_with_few_searches(monkeypatch: pytest.MonkeyPatch):
+    standing, searches = Standing(), 0
+    lengths = {b"%d" % number: 1 + number % 3 for number in range(100)}
+    lengths |= {b"7": parked.STEPS, b"8": parked.STEPS + 1, b"99": parked.STEPS - 1, b"99x": 40}
+    for key, length in lengths.items():
+        for offset in range(length):
+            standing.fail(key, offset)
+    items = Overlay.items
+
+    def counted(*args: Any, **options: Any) -> Any:
+        nonlocal searches
+        searches += 1
+        return items(*args, **options)
+
+    monkeypatch.setattr(Overlay, "items", counted)
+    assert Parked(standing.spec, standing.state)._next == lengths
+    assert searches == 1 + 2 * 3, "each costs as much as many steps, while nothing else runs in the process"
+
+
 @pytest.mark.parametrize(("has_reason", "value", "waits"), [(1, b"1", 1), (0, b"1", 0), (1, None, 0)])
 async def test_a_turn_is_settled_and_waits_if_there_is_something_to_handle(has_reason: int, value: Any, waits: int):
     standing = Standing()
