@@ -108,12 +108,15 @@ class Asker:
         asked = Asked.of(target, key, message)
         chain: list[Link] = [*_chain_in(ctx), (state.actor, state.partition, _text(ctx._raw_key))]
         _refuse_cycle(chain, target, asked)
-        older_id = None
+        older_id, content = None, ""
         if id is None:
             parts = (state.actor, target.name, asked.key, asked.value)
             names = [part for name, data in asked.headers for part in (name, data)]
-            id = id_of(ctx, *parts, *names)
-            older_id = f"{ctx.message_id}-{ctx._counts['']}-{digest_of(*parts, size=4)}"
+            content = digest_of(*parts, *names)
+            id, older_id = _unanswered(ctx, content) or (
+                id_of(ctx, *parts, *names),
+                f"{ctx.message_id}-{ctx._counts['']}-{digest_of(*parts, size=4)}",
+            )
         question = Question(
             id=id,
             topic=target.name,
@@ -127,8 +130,14 @@ class Asker:
             ],
             older_id=older_id,
         )
-        with self._waiting(state):
-            answer = await carry(lambda left_s: self._asks.ask(question, left_s), self._clock, timeout, asked.what)
+        try:
+            with self._waiting(state):
+                answer = await carry(lambda left_s: self._asks.ask(question, left_s), self._clock, timeout, asked.what)
+        except (AskTimeoutError, asyncio.CancelledError):
+            if older_id is not None:
+                ctx._unanswered = again = getattr(ctx, "_unanswered", {})
+                again.setdefault(content, []).append((id, older_id))
+            raise
         return asked.open(answer)
 
     @contextlib.contextmanager
@@ -145,6 +154,12 @@ class Asker:
             if not self._waits[message]:
                 del self._waits[message]
                 on_wait(-1)
+
+
+def _unanswered(ctx: Context, content: str) -> tuple[str, str] | None:
+    """Return the ids of an equal question of the message that had no answer in time: it may be handled nevertheless."""
+    ids = getattr(ctx, "_unanswered", {}).get(content)
+    return ids.pop() if ids else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ class Context:
         "_record",
         "_source",
         "_state",
+        "_unanswered",
         "expired_in",
         "key",
     )
@@ -70,6 +71,7 @@ class Context:
 
     expired_in: Store[Any, Any]
     _counts: dict[str, int]
+    _unanswered: dict[str, list[tuple[str, str]]]
     _asked: Any
     _is_answer_forgotten: bool
     _is_answered_later: bool
@@ -281,8 +283,8 @@ class Context:
 
         The question is on its way at once, and what it leads to is committed by the other actor before the answer
         comes, whatever becomes of this message; when this message is handled again, the same question isn't
-        handled twice, and its first answer is given again. What this handler wrote before and after is committed
-        together when it ends.
+        handled twice, and its first answer is given again. A question that is equal to one of this message that had
+        no answer in time repeats it. What this handler wrote before and after is committed together when it ends.
 
         Args:
             actor: an actor's class, its function, or its name; its handler's return annotation is the answer's type.

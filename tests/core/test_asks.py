@@ -1,6 +1,7 @@
 """Ask and answer on the test driver: what is handled once, what comes back, and what can't be."""
 
 import asyncio
+import contextlib
 import json
 import logging
 from datetime import timedelta
@@ -351,6 +352,34 @@ def test_a_late_answer_is_dropped():
         driver.tell(asker, "x", Fetch("a", 10))
         assert driver.get(asker, "x") == ["timeout", 11]
         assert len(replies(driver)) == 2
+
+
+@pytest.mark.parametrize("timeout", [asyncio.timeout, None])
+def test_a_question_that_is_asked_again_after_a_timeout_is_handled_once(timeout):
+    app, counter, _, seen, _ = counters()
+    persistent = app.topic("persistent", key_type=str)
+    seen["slow_s"] = 5.0
+
+    @app.actor(persistent, concurrency=4)
+    class Persistent(Actor[list]):
+        @receive
+        async def fetch(self, message: Fetch) -> None:
+            for _ in range(10):
+                if len(self.state) < 2:
+                    try:
+                        async with timeout(2) if timeout else contextlib.nullcontext():
+                            within = (20 if timeout else 2) * SECOND
+                            total = await self.ctx.ask(counter, message.of, Add(message.amount), timeout=within)
+                    except (AskTimeoutError, TimeoutError):
+                        continue
+                    self.state.append(total.count)
+
+    with ActorTestDriver(app) as driver:
+        driver.tell(Persistent, "x", Fetch("a", 5))
+        driver.crash()
+        driver.settle()
+        assert driver.get(Persistent, "x") == [5, 10]
+        assert driver.get(counter, "a") == Count(10)
 
 
 def test_nothing_in_time_is_a_timeout_that_says_what_it_was():
