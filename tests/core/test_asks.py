@@ -357,10 +357,9 @@ def test_a_late_answer_is_dropped():
 @pytest.mark.parametrize("timeout", [asyncio.timeout, None])
 def test_a_question_that_is_asked_again_after_a_timeout_is_handled_once(timeout):
     app, counter, _, seen, _ = counters()
-    persistent = app.topic("persistent", key_type=str)
     seen["slow_s"] = 5.0
 
-    @app.actor(persistent, concurrency=4)
+    @app.actor(app.topic("persistent", key_type=str), concurrency=4)
     class Persistent(Actor[list]):
         @receive
         async def fetch(self, message: Fetch) -> None:

@@ -245,7 +245,7 @@ def forget_who_waits(patch: Patch) -> None:
 
 def remove_before_it_is_handled(patch: Patch) -> None:
     """A parked message that fails again is gone."""
-    removal = "        state.overlays[store].delete(place)\n"
+    removal = "        remove_entry(state.overlays[store], key, sequence, raw)\n"
     edit = (removal, f"{removal}        state.scope.release()\n")
     patch.setattr(Parked, "_again", rewritten(Parked._again, edit))
     patch.setattr(Parked, "_fail_again", lambda *_: None)
@@ -253,7 +253,8 @@ def remove_before_it_is_handled(patch: Patch) -> None:
 
 def retry_the_last_first(patch: Patch) -> None:
     """The messages of a line are handed to the handler from its end."""
-    edit = ("for place in places:", "for place in reversed(places):")
+    line = "self._sequences(overlay, key)"
+    edit = (f"for sequence in {line}:", f"for sequence in reversed(list({line})):")
     patch.setattr(Parked, "_retry", rewritten(Parked._retry, edit))
 
 
