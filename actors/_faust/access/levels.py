@@ -21,7 +21,7 @@ class Level(enum.IntEnum):
     READ = 1
     """Who may see state."""
     ADMIN = 2
-    """Who may change something: retry or drop messages, break locks."""
+    """Who may change something: retry or drop messages."""
 
 
 @dataclass(frozen=True, slots=True)
