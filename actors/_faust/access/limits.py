@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp.http_exceptions import HttpProcessingError
 
-from actors._core.logs import escaping
+from actors._core.logs import escaping, limited
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -116,7 +116,8 @@ class UnreadableRequests(logging.Filter):
         """Tell whether a record of aiohttp's is to be written as it is."""
         error = record.exc_info[1] if record.exc_info else None
         if record.levelno < logging.ERROR or not isinstance(error, HttpProcessingError):
-            return True
+            # A client may cause errors in aiohttp itself, such as by an Expect that isn't text.
+            return limited(record)
         who = str(record.args[0] or "") if isinstance(record.args, tuple) and record.args else ""
         # Never the error's text: it has what was sent.
         self._log.write(who or "a socket of this machine", "an unreadable request", f"400 {type(error).__name__}")
