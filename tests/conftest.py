@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator
 import hypothesis
 import pytest
 
+from actors._core import logs
 from dev.kafka import Cluster, existing_brokers
 
 hypothesis.settings.register_profile("dev", deadline=None)
@@ -21,6 +22,12 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
+
+
+@pytest.fixture(autouse=True)
+def _unlimited_log() -> None:
+    """Let no test's lines be left out because of those of another one in the same second."""
+    logs._written.clear()
 
 
 @pytest.fixture(scope="session")

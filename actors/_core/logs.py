@@ -1,7 +1,8 @@
 """Loggers whose lines can't be forged: what a record of an input topic says stays within the line that shows it.
 
 Long texts are cut. An error's text may have all of a record's value, and would take the event loop for as long as it
-takes to write it.
+takes to write it. So would a line for each of many records, so the lines that one statement writes within a second are
+limited.
 """
 
 from __future__ import annotations
@@ -20,6 +21,14 @@ MAX_REASON_CHARS = 2_000
 """Of an error's text within another one. All of it fits into a log line, with escapes too."""
 
 
+LINES_PER_S = 100
+TRACEBACKS_PER_S = 10
+"""How many lines one statement writes within a second, and how many of them have a traceback."""
+
+_written: dict[tuple[str, int], tuple[int, int]] = {}
+"""By statement: the second of its last line, and how many lines it wanted to write in that second."""
+
+
 def escaping(logger: logging.Logger) -> logging.Logger:
     """Let a logger escape what its records show, see `stores._core.printable`; return it.
 
@@ -30,7 +39,9 @@ def escaping(logger: logging.Logger) -> logging.Logger:
 
 
 def escape(record: logging.LogRecord) -> bool:
-    """Escape a log record's text, its arguments and its traceback, whatever formats it later."""
+    """Escape a log record's text, its arguments and its traceback, whatever formats it later; tell if it is written."""
+    if not limited(record):
+        return False
     args = record.args
     if args:
         record.args = _shown(args) if isinstance(args, Mapping) else tuple(map(_shown, args))
@@ -38,6 +49,23 @@ def escape(record: logging.LogRecord) -> bool:
     if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
         record.exc_text = traceback_text(record.exc_info[1])
     return True
+
+
+def limited(record: logging.LogRecord) -> bool:
+    """Tell whether a log record is to be written, and take its traceback away if there were too many.
+
+    The first one of a later second says how many lines were left out.
+    """
+    statement, second = (record.pathname, record.lineno), int(record.created)
+    last_second, lines = _written.get(statement, (second, 0))
+    if last_second != second:
+        if lines > LINES_PER_S:
+            record.msg = f"{record.msg} (before this one {lines - LINES_PER_S} such lines of one second were left out)"
+        lines = 0
+    _written[statement] = second, lines + 1
+    if lines >= TRACEBACKS_PER_S:
+        record.exc_info = record.exc_text = None
+    return lines < LINES_PER_S
 
 
 def reason_of(error: BaseException) -> str:

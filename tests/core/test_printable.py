@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from actors import App, Context, OnError
+from actors._core import logs
 from actors._core.logs import escape, escaping
 from actors._faust.cli import parked_list, parked_show
 from actors._faust.cli.output import moment, print_table
@@ -323,3 +324,39 @@ def test_a_long_text_is_escaped_in_little_time():
     began_s = time.process_time()
     assert len(printable("\x01\n" * 500_000)) == 3_000_000
     assert time.process_time() - began_s < 0.25
+
+
+@pytest.mark.parametrize("policy", ["skip", "park"])
+def test_many_records_that_fail_make_a_limited_number_of_lines(policy: str, caplog: pytest.LogCaptureFixture):
+    app = App("loud", broker="kafka://127.0.0.1:1")
+    topic = app.topic("in", key_type=str, value_type=str)
+
+    @app.actor(topic, on_error=policy)
+    async def work(ctx: Context, value: str) -> None:
+        raise ValueError(value)
+
+    logs._written.clear()
+    with ActorTestDriver(app, partitions=1) as driver:
+        began_s = time.time()
+        for number in range(600):
+            driver.post(topic, key=str(number), value="bad")
+        driver.settle()
+        seconds = int(time.time()) - int(began_s) + 1
+    told = [record for record in caplog.records if "bad" in record.getMessage()]
+    assert 0 < len(told) <= seconds * logs.LINES_PER_S
+    assert 0 < sum(record.exc_text is not None for record in told) <= seconds * logs.TRACEBACKS_PER_S
+
+
+def test_a_statement_says_how_many_of_its_lines_were_left_out():
+    def line(at_s: float) -> logging.LogRecord:
+        record = logging.LogRecord("x", logging.INFO, "a file", 7, "%s is bad", ("it",), None)
+        record.created = at_s
+        return record
+
+    assert sum(logs.limited(line(5.0 + number / 1000)) for number in range(130)) == logs.LINES_PER_S
+    later = line(7.5)
+    assert logs.limited(later)
+    assert later.getMessage() == "it is bad (before this one 30 such lines of one second were left out)"
+    again = line(7.6)
+    assert logs.limited(again)
+    assert again.getMessage() == "it is bad"

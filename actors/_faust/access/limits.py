@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp.http_exceptions import HttpProcessingError
 
-from actors._core.logs import escaping
+from actors._core.logs import escaping, limited
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -118,7 +118,7 @@ class UnreadableRequests(logging.Filter):
         # aiohttp quotes an Expect header that isn't text, before any middleware, and can't send the answer.
         is_expect = isinstance(error, UnicodeEncodeError) and error.object.startswith("Unknown Expect: ")
         if record.levelno < logging.ERROR or not (is_expect or isinstance(error, HttpProcessingError)):
-            return True
+            return limited(record)
         who = str(record.args[0] or "") if isinstance(record.args, tuple) and record.args else ""
         # Never the error's text: it has what was sent.
         self._log.write(who or "a socket of this machine", "an unreadable request", f"400 {type(error).__name__}")
