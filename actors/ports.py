@@ -107,7 +107,8 @@ NO_OFFSET = -1
 class CommitBatch:
     """What one commit makes durable: the input's offset and metadata, changelog writes by topic, outputs in order.
 
-    With `next_offset` `NO_OFFSET` the input's offset stays as it is.
+    With `next_offset` `NO_OFFSET` the input's offset stays as it is. `steps` has the changelog writes in the order in
+    which they have to become durable where a commit isn't atomic; empty if they may in any.
     """
 
     source: TopicPartition
@@ -115,6 +116,7 @@ class CommitBatch:
     metadata: str
     changelogs: Mapping[str, ChangelogWrites] = field(default_factory=dict)
     outputs: Sequence[Output] = ()
+    steps: Sequence[Mapping[str, ChangelogWrites]] = ()
 
 
 @dataclass(frozen=True, slots=True)

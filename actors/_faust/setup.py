@@ -269,6 +269,7 @@ class Setup:
             effects=definition.effects,
             effect_functions=definition.effect_functions,
             parked=definition.parked,
+            seen=tuple(store for store in (definition.ids, definition.answers) if store is not None),
             dead_letters=self._dead_letters() if definition.buries else None,
             answers=answers,
             partitioner=self.app.partitioner_for(definition.topic_name),

@@ -251,9 +251,12 @@ class OrderedLog:
         try:
             async with asyncio.timeout(self._commit_deadline_s):
                 await send_all(producer, replace(batch, changelogs={}), self._batch_bytes)
-                receipt = await send_all(producer, replace(batch, outputs=()), self._batch_bytes)
+                offsets: dict[str, int] = {}
+                for step in batch.steps or [batch.changelogs]:
+                    written = await send_all(producer, replace(batch, changelogs=step, outputs=()), self._batch_bytes)
+                    offsets |= written.changelog_offsets
                 await self._commit_offset(batch)
-                return receipt
+                return CommitReceipt(offsets)
         except _FAILED as error:
             what = f"commit of {self._name} at {batch.next_offset}"
             if _is_refusal(error):

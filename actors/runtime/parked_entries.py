@@ -215,6 +215,11 @@ def remove_slices(overlay: Overlay, line_key: bytes) -> None:
         overlay.delete(place)
 
 
+def is_slice(place: bytes) -> bool:
+    """Tell whether a key is that of a slice."""
+    return place.startswith(_SLICE)
+
+
 def slices_of_line(line_key: bytes) -> bytes:
     """Give what the keys of all slices of a line begin with."""
     return _SLICE + blake2b(line_key, digest_size=16).digest()

@@ -33,6 +33,7 @@ class ActorSpec:
         concurrency: how many messages of different keys are handled at once in a partition.
         encode_message: gives the value and the headers of a message to this actor.
         timers, effects, parked: the stores of these, which are in `stores` too; None for what isn't used.
+        seen: the stores of ids and answers, by which repeats are skipped; in `stores` too.
         effect_functions: by name.
         dead_letters: where messages go that are parked, or skipped and buried.
         answers: how its handlers' answers go to who asked; None if they give none.
@@ -59,6 +60,7 @@ class ActorSpec:
     effects: Store[bytes, bytes] | None = None
     effect_functions: Mapping[str, Effect] = field(default_factory=dict)
     parked: Store[bytes, bytes] | None = None
+    seen: tuple[Store[bytes, bytes], ...] = ()
     dead_letters: OutputTopic | None = None
     answers: Answers | None = None
     tracing: Tracing | None = None

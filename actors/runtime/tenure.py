@@ -39,6 +39,7 @@ from actors.runtime.handling import Handling, identity
 from actors.runtime.misplaced import PlacedRecords
 from actors.runtime.ownership import Ownership
 from actors.runtime.state import Restored
+from actors.runtime.steps import in_steps
 from actors.runtime.threads import finish_in_thread
 from actors.runtime.tools import make_tools
 from actors.runtime.turns import Duty, Turn
@@ -519,6 +520,7 @@ class Tenure:
                 metadata=mark,
                 changelogs=changelogs,
                 outputs=outputs,
+                steps=() if ownership.settings.rules.exactly_once else in_steps(spec, changelogs),
             )
         )
         ownership.is_storing = True
