@@ -1,4 +1,4 @@
-"""`processing_guarantee="at_least_once"`: what a commit writes isn't atomic, and nothing is lost wherever it is cut off."""
+"""`processing_guarantee="at_least_once"`: a commit isn't atomic, and nothing is lost wherever it is cut off."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def give_an_answer_to_all(patch: Patch) -> None:
 
 def keep_the_first_state_only(patch: Patch) -> None:
     """A class actor's state is written when there was none."""
-    edit = ("if raw != self._raw:", "if store.own(self.ctx, None) is None:")
+    edit = ("if raw != self._raw or", "if store.own(self.ctx, None) is None or")
     patch.setattr(Actor, "keep", rewritten(Actor.keep, edit))
 
 
