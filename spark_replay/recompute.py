@@ -101,6 +101,7 @@ def _replay(spark: SparkSession, plan: Recompute) -> DataFrame:
         stores=tuple(plan.changelogs),
         starts=plan.starts,
         until_ms=plan.until_ms,
+        topic_id=plan.input.topic_id,
     )
     context = spark.sparkContext
     if (context.master or "").startswith(_LOCAL) and "PYSPARK_PYTHON" not in os.environ:

@@ -36,6 +36,7 @@ class Job:
         stores: Whose state is wanted.
         starts: By partition, the first offset to be handled.
         until_ms: By partition, how far the clock goes on after the last record; None: no further.
+        topic_id: The input's id, which its commands are signed for.
     """
 
     module: str
@@ -43,6 +44,7 @@ class Job:
     stores: Sequence[str]
     starts: Sequence[int]
     until_ms: Sequence[int | None]
+    topic_id: str
 
 
 class _Record(NamedTuple):
@@ -73,6 +75,7 @@ def replay_rows(job: Job, rows: Iterable[Row]) -> Iterator[tuple[Any, ...]]:
                 kept=kept,
                 until_ms=job.until_ms[number],
                 stores=job.stores,
+                topic_id=job.topic_id,
             )
             for row in found:
                 yield number, *row

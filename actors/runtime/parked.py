@@ -44,6 +44,7 @@ from actors.runtime.parked_entries import (
     AFTER_ALL,
     LETTER,
     LONG_KEY_BYTES,
+    LostContentError,
     ParkedMessage,
     line_key_of,
     read_entry,
@@ -350,7 +351,14 @@ class Parked:
     ) -> bool:
         """Handle a parked message in a savepoint of its own; tell whether it is done with."""
         key, sequence, raw = entry
-        message = read_entry(state.overlays[store].get, key, sequence, raw)
+        try:
+            message = read_entry(state.overlays[store].get, key, sequence, raw)
+        except LostContentError as error:
+            # A partition that stopped here would never come to the command that drops it.
+            source = state.source
+            lost = RecordError(str(error), topic=source.topic, partition=source.partition, offset=-1, key=key)
+            self._fail_again(state, store, entry, lost)
+            return False
         moment, sent = message.moment(), len(state.outputs)
 
         def remove(ctx: Context) -> bool:

@@ -44,6 +44,10 @@ T = TypeVar("T")
 Get = Callable[[bytes], bytes | None]
 
 
+class LostContentError(NewerVersionError):
+    """The changelog has lost a slice of a message, which no release can read any more."""
+
+
 class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message in its line.
 
@@ -138,7 +142,8 @@ def read_entry(get: Get, line_key: bytes, sequence: int, raw: bytes) -> ParkedMe
     """Read an entry with its content; `get` gives the value of a slice's key.
 
     Raises:
-        NewerVersionError: this release can't, or a slice is missing.
+        NewerVersionError: this release can't.
+        LostContentError: a slice is missing.
     """
     if not raw.startswith(_HEAD):
         return _decoded(raw, ParkedMessage)
@@ -173,9 +178,9 @@ def write_entry(
     room = state.max_record_bytes[store.name] - RECORD_OVERHEAD_BYTES - len(prefix) - 4
     step = max(1, min(SLICE_BYTES, room))
     starts = range(0, len(content), step)
-    _write_head(store, state, place, message, len(content), len(starts))
     for number, start in enumerate(starts):
         store.write_raw(state, prefix + number.to_bytes(4, "big"), content[start : start + step])
+    _write_head(store, state, place, message, len(content), len(starts))
 
 
 def write_failure(
@@ -234,7 +239,7 @@ def _joined(get: Get, line_key: bytes, sequence: int, head: _Head) -> bytes:
     for number in range(head.slices):
         part = get(prefix + number.to_bytes(4, "big"))
         if part is None:
-            raise NewerVersionError(
+            raise LostContentError(
                 f"the parked message {head.message_id} lacks slice {number} of {head.slices}: its changelog lost "
                 "records. Drop it with `faust parked drop`, or restore the changelog"
             )

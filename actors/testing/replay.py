@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import tempfile
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,6 +28,7 @@ from actors._faust.setup import Setup
 from actors._kafka.control import TopicInfo
 from actors.errors import ActorsError
 from actors.ports import Identity, InputRecord
+from actors.runtime.commands import OPEN_COMMANDS
 from actors.runtime.inbox import Inbox
 from actors.runtime.ownership import Ownership
 from actors.runtime.spec import ActorSpec, TaskServices
@@ -57,6 +58,7 @@ _AT_ONCE = 1_000
 _LOAD_ROWS = 10_000
 _EPOCH = 1
 _ANY_PARTITION = 1 << 31
+_NO_ID = str(UUID(int=0))
 _TOPIC_CONFIG = {
     "max.message.bytes": "1048588",
     "delete.retention.ms": str(1 << 50),
@@ -154,6 +156,7 @@ class Replayer:
         kept: Iterable[Kept] = (),
         until_ms: int | None = None,
         stores: Sequence[str] | None = None,
+        topic_id: str = "",
     ) -> Iterator[Replayed]:
         """Replay a partition's records as they are taken from the iterator, then give the state that they led to.
 
@@ -166,6 +169,8 @@ class Replayer:
             kept: what the stores held at `start`.
             until_ms: the clock goes on to that time after the last record, Unix milliseconds.
             stores: whose state is given; those of `changelogs` by default.
+            topic_id: the input's id. With it, and the workers' secret in this process, only commands that are signed
+                are obeyed, as the workers do; else all are.
 
         Raises:
             ActorsError: a handler waits for something that never comes.
@@ -173,7 +178,7 @@ class Replayer:
         wanted = list(self.changelogs) if stores is None else stores
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="actors-replay-")))
-            run = _Run(self, partition, partition_count)
+            run = _Run(self, partition, partition_count, topic_id)
             stack.callback(run.close)
             run.open(folder, start, kept)
             yield from run.replay(records, until_ms)
@@ -184,7 +189,7 @@ class Replayer:
 class _Run:
     """One replay."""
 
-    def __init__(self, replayer: Replayer, partition: int, partition_count: int) -> None:
+    def __init__(self, replayer: Replayer, partition: int, partition_count: int, topic_id: str) -> None:
         self.count = 0
         self._partition = partition
         self._loop = VirtualLoop()
@@ -193,7 +198,7 @@ class _Run:
         # What is replayed was traced when it happened.
         self._setup.is_tracing = False
         self._topics: Any = _Topics(replayer.topic, partition_count)
-        self._spec, self._resolve = self._await(self._specify(replayer, partition_count))
+        self._spec, self._resolve = self._await(self._specify(replayer, partition_count, topic_id))
         self._opened: dict[str, RocksStore] = {}
         self._tenure: ReplayTenure | None = None
 
@@ -259,15 +264,18 @@ class _Run:
         finally:
             asyncio._set_running_loop(outer)
 
-    async def _specify(self, replayer: Replayer, partition_count: int) -> tuple[ActorSpec, Any]:
+    async def _specify(self, replayer: Replayer, partition_count: int, topic_id: str) -> tuple[ActorSpec, Any]:
         setup, topics = self._setup, self._topics
         inputs = {
-            definition.topic_name: TopicInfo(definition.topic_name, UUID(int=0), partition_count)
+            definition.topic_name: TopicInfo(definition.topic_name, UUID(topic_id or _NO_ID), partition_count)
             for definition in replayer.app.actors.values()
         }
         resolve = await setup.outputs(topics)
         specs = await setup.specs(inputs, await topics.existing(setup.compacted(inputs)), topics)
         spec = next(spec for spec in specs if spec.name == replayer.actor)
+        if not topic_id:
+            # What a command was signed for isn't known.
+            spec = replace(spec, commands=OPEN_COMMANDS)
         return replay_spec(spec, self._clock, self._unknowns), resolve
 
     async def _make_tenure(self, stores: list[Restored], start: int, expiries: Expiries) -> ReplayTenure:

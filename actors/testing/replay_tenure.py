@@ -14,7 +14,6 @@ from actors._core.lifecycle import State
 from actors._core.progress import Progress
 from actors.errors import ActorsError, RecordError, UsageError
 from actors.ports import CommitBatch, CommitReceipt, InputRecord
-from actors.runtime.commands import OPEN_COMMANDS
 from actors.runtime.context import Context, Store, TaskState
 from actors.runtime.effect_calls import call_id
 from actors.runtime.effects import Effect, Effects
@@ -344,8 +343,7 @@ def on_input_time(
 
 def replay_spec(spec: ActorSpec, clock: InputClock, unknowns: Unknowns) -> ActorSpec:
     """Give the actor as a replay runs it."""
-    # Whether a command was signed can't be told where the workers' secret isn't.
-    return replace(spec, handler=on_input_time(spec.handler, clock, unknowns), commands=OPEN_COMMANDS)
+    return replace(spec, handler=on_input_time(spec.handler, clock, unknowns))
 
 
 def hooked(stores: Sequence[Store[Any, Any]], spec: ActorSpec) -> dict[str, int]:

@@ -1,19 +1,23 @@
-"""`processing_guarantee="at_least_once"`: a commit isn't atomic, and nothing is lost wherever it is cut off."""
+"""`processing_guarantee="at_least_once"`: no commit is atomic, and nothing is lost wherever one is cut off."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from actors import App, Context, EffectCall
 from actors.ports import TopicPartition
+from actors.runtime.steps import in_steps
 from actors.testing import ActorTestDriver
 from actors.testing.errors import NoAnswerError
 from actors.testing.ports import FakeOrderedLog
+from tests.core.test_parked import Standing
 
 
 class World:
@@ -95,3 +99,14 @@ def test_nothing_is_lost_where_one_of_a_commits_writes_is(case: str, monkeypatch
             driver.crash(keep_disk=False)
             assert driver.items(world.done).get(wanted, 0) >= 1, f"{case}: lost with write {number}"
             assert driver.parked("work") == []
+
+
+def test_a_large_parked_message_is_no_entry_before_all_of_its_slices_are_there():
+    standing = Standing()
+    standing.fail(b"a", 0, b"x" * 100_000)
+    writes = standing.state.overlays[standing.store].writes
+    changelog: Any = SimpleNamespace(topic="parked")
+    spec = replace(standing.spec, stores=(standing.store,), changelogs={standing.store.name: changelog})
+    (step,) = in_steps(spec, {"parked": dict(reversed(writes.items()))})
+    assert [key[:1] for key in step["parked"]] == [b"s"] * (len(writes) - 1) + [b"p"]
+    assert [key[:1] for key in writes][-1] == b"p"

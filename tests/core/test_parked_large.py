@@ -176,6 +176,25 @@ def test_an_entry_whose_slice_is_gone_cannot_be_read():
         read_entry(overlay.get, b"a", sequence, raw)
 
 
+def test_a_retry_of_a_message_whose_slice_is_gone_does_not_stop_the_partition():
+    world = World()
+    with ActorTestDriver(world.app, partitions=1) as driver:
+        world.post(driver, f"a bad{LARGE}", "a 2")
+        slice_key = slices(driver.items(world.store))[0]
+        driver._produce("shop-work-parked-changelog", slice_key, None, (), 0, None)
+        driver.crash(keep_disk=False)
+        world.is_mended = True
+        driver.retry_parked("work", "a")
+        world.post(driver, "b 1")
+        assert world.handled(driver) == ["b 1 1"]
+        head = next(raw for raw in driver.items(world.store).values() if raw.startswith(b'{"v":2'))
+        assert "lacks slice 0" in str(summary_of(head).error)
+        world.tell(driver, "a", "drop")
+        world.tell(driver, "a", "retry")
+        assert world.handled(driver) == ["a 2 1"]
+        assert driver.items(world.store) == {}
+
+
 async def test_slices_that_an_earlier_release_left_are_removed_with_the_line():
     standing = Standing()
     standing.fail(b"a", 0, b"x" * 100_000)

@@ -360,3 +360,37 @@ def test_a_handler_that_sleeps_takes_no_time_and_one_that_waits_for_ever_is_an_e
 def test_an_actor_that_is_not_there():
     with pytest.raises(UsageError, match="'nobody' is no actor of this app"):
         make_app().replayer("nobody")
+
+
+@pytest.mark.parametrize("has_secret", [True, False])
+def test_a_command_that_the_workers_refuse_is_refused_where_the_secret_is(has_secret: bool):
+    def make(secret: str | None) -> tuple[App, object]:
+        app = App("replayed", broker="kafka://127.0.0.1:1", worker_secret=secret)
+        source = app.topic("in", key_type=str, value_type=str)
+        handled = app.store("handled", key_type=str, value_type=str)
+
+        @app.actor(source, stores=[handled], on_error="park")
+        def work(ctx: Context, value: str) -> None:
+            if value == "bad":
+                raise ValueError(value)
+            handled.set(ctx.key, handled.get(ctx.key, "") + value)
+
+        return app, source
+
+    app, source = make("s" * 32)
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver.send(source, key="a", value="bad")
+        forged = b'{"actor":"work","what":"message","command":"drop","id":"*"}'
+        driver.send(source, key="a", value="x", headers={"fa-control": forged})
+        driver.send(source, key="b", value="bad")
+        driver.drop_parked("work", "b")
+        for key in ("a", "b"):
+            driver.send(source, key=key, value="ok")
+        records, _ = driver._cluster.fetch(TopicPartition("in", 0), 0, 1 << 30)
+        topic_id, items = driver._specs[0].topic_id, driver.items(app.stores["handled"])
+        assert items == {"b": "ok"}
+    other, _ = make("s" * 32 if has_secret else None)
+    rows = other.replayer("work").run(0, records, partition_count=1, topic_id=topic_id)
+    store = other.stores["handled"]
+    found = {store.decode_key(row.key): store.decode_value(row.value) for row in rows if row.kind == STATE}
+    assert found == (items if has_secret else {"a": "ok", "b": "ok"})
