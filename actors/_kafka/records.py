@@ -101,9 +101,12 @@ def readable(source: TopicPartition, records: Sequence[LogRecord]) -> Sequence[L
 
 
 class _Fetched:
-    """What a broker sent of a partition. Its bytes are kept for batches that aiokafka can't read."""
+    """What a broker sent of a partition. Its bytes are kept for batches that aiokafka can't read.
 
-    __slots__ = ("data", "has_next", "next_batch", "size_in_bytes")
+    Brokers send the first batch whole. aiokafka passes over a record where one didn't; here it counts as damaged.
+    """
+
+    __slots__ = ("_is_cut", "data", "has_next", "next_batch", "size_in_bytes")
 
     def __init__(self, data: bytes) -> None:
         records = MemoryRecords(data)
@@ -111,10 +114,22 @@ class _Fetched:
         self.has_next = records.has_next
         self.next_batch = records.next_batch
         self.size_in_bytes = records.size_in_bytes
+        self._is_cut = bool(data) and not records.has_next()
+        if self._is_cut:
+            self.has_next, self.next_batch = self._has_part, self._refuse_part
+
+    def _has_part(self) -> bool:
+        return self._is_cut
+
+    def _refuse_part(self) -> None:
+        self._is_cut = False
+        raise CorruptRecordException(f"only {len(self.data)} bytes of it came")
 
     def raw(self, number: int) -> tuple[bytes, int | None]:
         """Give the bytes of a batch, and the first offset of the next one, None if there is none."""
         data, at = self.data, 0
+        if len(data) < _FRAME.size:
+            return data, None
         for _ in range(number):
             at += _FRAME.size + max(0, _FRAME.unpack_from(data, at)[1])
         end = at + _FRAME.size + max(0, _FRAME.unpack_from(data, at)[1])
