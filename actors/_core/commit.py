@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from actors._core.progress import decode_finished
+from actors._core.topic_ids import TopicIds, decode_topic_ids
 
 _MAX_DIGITS = 18
 
@@ -16,8 +17,9 @@ class CommitMark:
     An offset alone says nothing after a commit whose outcome is unknown: another owner may have committed the same
     offset with other state. `finished` is there when inputs behind the offset are finished too: see `Progress`.
 
-    `now_ms` is the partition's time, Unix milliseconds, 0 where it isn't known. It is behind a dot in the nonce, which
-    releases that don't know of it take as a whole.
+    `now_ms` is the partition's time, Unix milliseconds, 0 where it isn't known. It is behind a dot in the nonce.
+    `topics` are the topics' ids, behind a tilde, before the dot; None in the marks of releases that don't write them.
+    Releases that don't know of one of them take it as a part of the nonce.
     """
 
     epoch: int
@@ -25,11 +27,13 @@ class CommitMark:
     nonce: str
     finished: str = ""
     now_ms: int = 0
+    topics: TopicIds | None = None
 
     def encode(self) -> str:
         """Give the mark as offset metadata."""
         time = f".{self.now_ms}" if self.now_ms else ""
-        mark = f"{self.epoch};{self.transaction};{self.nonce}{time}"
+        topics = "" if self.topics is None else f"~{self.topics.encode()}"
+        mark = f"{self.epoch};{self.transaction};{self.nonce}{topics}{time}"
         return f"{mark};{self.finished}" if self.finished else mark
 
 
@@ -38,13 +42,15 @@ def parse_mark(metadata: str | None) -> CommitMark | None:
     parts = (metadata or "").split(";")
     if len(parts) not in (3, 4) or not (_is_number(parts[0]) and _is_number(parts[1])):
         return None
+    nonce, _, now_ms = parts[2].partition(".")
+    nonce, has_topics, text = nonce.partition("~")
     try:
         decode_finished(0, "".join(parts[3:]))
+        topics = decode_topic_ids(text) if has_topics else None
     except ValueError:
         return None
-    nonce, _, now_ms = parts[2].partition(".")
     known_ms = int(now_ms) if _is_number(now_ms) else 0
-    return CommitMark(int(parts[0]), int(parts[1]), nonce, "".join(parts[3:]), known_ms)
+    return CommitMark(int(parts[0]), int(parts[1]), nonce, "".join(parts[3:]), known_ms, topics)
 
 
 def _is_number(text: str) -> bool:

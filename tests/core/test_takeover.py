@@ -1,5 +1,6 @@
 """What a takeover decides, case by case."""
 
+import uuid
 from dataclasses import replace
 
 import pytest
@@ -20,6 +21,7 @@ from actors._core.takeover import (
     next_epoch,
     plan_restore,
 )
+from actors._core.topic_ids import TopicIds
 from stores._core.record import Position
 
 DAY_MS = 86_400_000
@@ -137,7 +139,35 @@ def test_a_mark_survives_the_metadata():
     assert parse_mark(mark.encode()) == mark
 
 
-@pytest.mark.parametrize("metadata", [None, "", "x;1;n", "1;2", "1;-2;n", "some tool"])
+def test_a_mark_has_the_ids_of_its_topics():
+    input_id, changelog_id = str(uuid.uuid4()), str(uuid.uuid4())
+    ids = TopicIds.of(input_id, {"seen": changelog_id}, since=7)
+    mark = CommitMark(3, 14, "abc", "AQ==", 1_700_000_000_000, ids)
+    found = parse_mark(mark.encode())
+    assert found == mark
+    assert found.topics.changelog_id("seen") == changelog_id
+    assert found.topics.changelog_id("other") == ""
+    assert parse_mark(CommitMark(3, 14, "abc", topics=TopicIds()).encode()) == CommitMark(
+        3, 14, "abc", topics=TopicIds()
+    )
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        None,
+        "",
+        "x;1;n",
+        "1;2",
+        "1;-2;n",
+        "some tool",
+        "1;2;n~",
+        "1;2;n~x,1",
+        "1;2;n~,-1",
+        "1;2;n~,1,abcdefghé",
+        "1;2;n~,1,abc",
+    ],
+)
 def test_foreign_metadata_is_no_mark(metadata):
     assert parse_mark(metadata) is None
 

@@ -1,0 +1,80 @@
+"""The topics that a commit is about, as text in the committed offset's metadata.
+
+A topic that is deleted and created again keeps its name and is another one: offsets and records of the first one mean
+nothing in it. Kafka gives each an id that never returns.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_ID_BYTES = 16
+_NAME_BYTES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class TopicIds:
+    """The ids of an input and of the changelogs of its actor's stores, as `str(uuid)`; "" is unknown.
+
+    `since` is the first epoch whose stamps have offsets of this input: state of earlier epochs says nothing about it.
+    """
+
+    input_id: str = ""
+    since: int = 0
+    _changelogs: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, input_id: str, changelogs: Mapping[str, str], since: int = 0) -> TopicIds:
+        """Make it from the input's id and those of the changelogs, by store."""
+        return cls(input_id, since, {_short(store): topic_id for store, topic_id in changelogs.items()})
+
+    def changelog_id(self, store: str) -> str:
+        """Give the id of a store's changelog, "" where nothing is known of the store."""
+        return self._changelogs.get(_short(store), "")
+
+    def encode(self) -> str:
+        """Give the ids as text without `;`, `.` and `~`: input id, `since`, then a part for each store."""
+        stores = sorted(self._changelogs.items())
+        parts = [_pack(self.input_id), str(self.since), *(store + _pack(topic_id) for store, topic_id in stores)]
+        return ",".join(parts)
+
+
+def decode_topic_ids(text: str) -> TopicIds:
+    """Read what `TopicIds.encode` gave.
+
+    Raises:
+        ValueError: it isn't that.
+    """
+    packed_input, since, *stores = text.split(",")
+    if not (since.isascii() and since.isdecimal() and len(since) <= 18):
+        raise ValueError(f"{since!r} is no epoch")
+    length = len(_short(""))
+    if any(len(part) < length for part in stores):
+        raise ValueError(f"{text!r} has a store without a name")
+    return TopicIds(_unpack(packed_input), int(since), {part[:length]: _unpack(part[length:]) for part in stores})
+
+
+def _short(store: str) -> str:
+    digest = hashlib.blake2b(store.encode(), digest_size=_NAME_BYTES).digest()
+    return base64.urlsafe_b64encode(digest).decode()
+
+
+def _pack(topic_id: str) -> str:
+    return base64.urlsafe_b64encode(uuid.UUID(topic_id).bytes).decode().rstrip("=") if topic_id else ""
+
+
+def _unpack(text: str) -> str:
+    if not text:
+        return ""
+    try:
+        raw = base64.b64decode(f"{text}==", altchars=b"-_", validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"{text!r} is no topic id") from error
+    if len(raw) != _ID_BYTES:
+        raise ValueError(f"{text!r} is no topic id")
+    return str(uuid.UUID(bytes=raw))
