@@ -140,8 +140,10 @@ async def test_rebalances_between_workers_lose_and_double_nothing(
     await send(brokers, f"{name}-in", sent[1000:2000], partitions=PARTITIONS)
     one.kill()
     await send(brokers, f"{name}-in", sent[2000:], partitions=PARTITIONS)
+    before = one.log().count("owns")
     one.start()
     await all_echoed(brokers, name, sent, one, two)
+    await eventually(lambda: one.log().count("owns") > before, what="the first worker owns something again")
     assert one.terminate() == 0
     assert two.terminate() == 0
 

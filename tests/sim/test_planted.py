@@ -452,9 +452,9 @@ def changelog_first(patch: Patch) -> None:
             FakeOrderedLog._in_order,
             ("    await self._send(producer, replace(batch, changelogs={}))\n", ""),
             (
-                "    bases = await self._send(producer, replace(batch, outputs=()))\n",
-                "    bases = await self._send(producer, replace(batch, outputs=()))\n"
-                "    await self._send(producer, replace(batch, changelogs={}))\n",
+                "    identity, committed = self._identity, Committed(batch.next_offset, batch.metadata)\n",
+                "    await self._send(producer, replace(batch, changelogs={}))\n"
+                "    identity, committed = self._identity, Committed(batch.next_offset, batch.metadata)\n",
             ),
         ),
     )
@@ -464,7 +464,7 @@ def changelog_last(patch: Patch) -> None:
     """The offset is committed before the changelog has the writes."""
 
     async def in_order(self: FakeOrderedLog, producer: int, batch: Any) -> CommitReceipt:
-        await original(self, producer, replace(batch, changelogs={}))
+        await original(self, producer, replace(batch, changelogs={}, steps=()))
         return _receipt(batch, await self._send(producer, replace(batch, outputs=())))
 
     original = FakeOrderedLog._in_order
@@ -475,7 +475,7 @@ def outputs_last(patch: Patch) -> None:
     """The offset is committed before the outputs are there."""
 
     async def in_order(self: FakeOrderedLog, producer: int, batch: Any) -> CommitReceipt:
-        receipt = await original(self, producer, replace(batch, changelogs={}, outputs=()))
+        receipt = await original(self, producer, replace(batch, changelogs={}, steps=(), outputs=()))
         await self._send(producer, batch)
         return receipt
 
