@@ -79,6 +79,7 @@ class App(FaustApp):
         version: int | None = None,
         upgrades: Upgrades | None = None,
         publish: Any = None,
+        renamed_from: str | None = None,
     ) -> Store[Any, Any]:
         """Declare per-key state, kept in RocksDB and in the compacted topic `{app id}-{name}-changelog`.
 
@@ -99,11 +100,15 @@ class App(FaustApp):
                 the next; applied when a value is read.
             publish: a topic of `app.topic(...)` for readers: it gets what each commit changes, as it declares keys and
                 values, in the same transaction.
+            renamed_from: the name that the store had before: its changelog, and so its state, are those of that name.
 
         Raises:
             ConfigurationError: the name can't be used.
         """
         check_name("store", name)
+        if renamed_from is not None:
+            check_name("store", renamed_from)
+            self.renamed_stores[name] = renamed_from
         if name in self.stores or name in self.tables:
             kind = "store" if name in self.stores else "table"
             raise ConfigurationError(
