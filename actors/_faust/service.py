@@ -330,6 +330,7 @@ class ActorService(Service):  # type: ignore[misc]
             actors={spec.topic: spec.name for spec in specs},
             on_disk=lambda: on_disk(setup, specs, cache),
             lags=lambda: lags(specs, worker, standbys),
+            declared=[spec.declared for spec in specs],
             rules=setup.placement_rules(),
         )
 
