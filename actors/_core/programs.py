@@ -71,7 +71,10 @@ def words_of_refusal(member_id: str, refused: Mapping[str, str], host: str = "")
     where = f" on host {host[:200]!a}" if host else ""
     what = "; ".join(refused[topic] for topic in sorted(refused)[:MAX_SHOWN])
     topics = ", ".join(sorted(refused)[:MAX_SHOWN])
-    return f"member {member_id[:200]!a} of the group{where} runs another program under the app's id: {what}: it gets no partitions of {topics}"
+    return (
+        f"member {member_id[:200]!a} of the group{where} runs another program under the app's id: {what}: it gets no "
+        f"partitions of topic {topics}"
+    )
 
 
 def _difference(one: Declared, other: Declared) -> str:

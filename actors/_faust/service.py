@@ -17,6 +17,7 @@ from prometheus_client import REGISTRY
 
 from actors._core.logs import escaping
 from actors._faust.metrics import WorkerCollector
+from actors._faust.open_files import require_open_files, warn_open_files
 from actors._faust.options import milliseconds
 from actors._faust.progress import Announcer, reminding
 from actors._faust.publishing import ensure_published
@@ -142,6 +143,7 @@ class ActorService(Service):  # type: ignore[misc]
         try:
             setup = self._setup = Setup(self.app)
             setup.check_settings()
+            require_open_files(max((len(one.stores) for one in self.app.actors.values()), default=0))
             self._control = await ControlPlane.open(setup.connection, setup.group)
         except ActorsError as error:
             refuse(self.app, error)
@@ -192,6 +194,7 @@ class ActorService(Service):  # type: ignore[misc]
         outputs = await setup.outputs(topics)
         specs = await setup.specs(found, changelogs, topics)
         warn_open_commands(specs)
+        warn_open_files(specs, self._control.broker_count)
         resources = RocksResources(
             block_cache_bytes=self.app.actor_options.rocksdb_cache_bytes,
             write_buffer_bytes=self.app.actor_options.rocksdb_write_buffer_bytes,

@@ -93,6 +93,11 @@ class ControlPlane:
         finally:
             await control.close()
 
+    @property
+    def broker_count(self) -> int:
+        """How many brokers the cluster is known to have."""
+        return len(self._client.cluster.brokers())
+
     async def close(self) -> None:
         """Disconnect. May be called twice."""
         await self._client.close()
