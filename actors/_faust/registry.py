@@ -403,7 +403,8 @@ class StoreRegistry:
         found = await self._topics.existing(record.changelog for record in gone.values()) if gone else {}
         for store, record in gone.items():
             topic = record.changelog
-            if topic not in found or not await self._has_state(store, topic, found[topic].partitions):
+            is_there = topic in found and str(found[topic].topic_id) in (record.topic_id, record.last_id)
+            if not is_there or not await self._has_state(store, topic, found[topic].partitions):
                 continue
             if record.came_after is None:
                 # An earlier release let it go, unless a store of this program is to take its place.

@@ -200,6 +200,7 @@ async def forget_owners(connection: Connection, topic: str, records: Iterable[Ow
 
 async def _write(connection: Connection, topic: str, values: Mapping[bytes, bytes | None]) -> None:
     producer = AIOKafkaProducer(**connection.arguments("registry"), acks="all")
+    connection.outages.watch(producer.client)
     try:
         with broker_errors(f"writing into {topic}"):
             await producer.start()
