@@ -32,7 +32,7 @@ from actors._kafka.control import ControlPlane, TopicInfo
 from actors._kafka.logs import KafkaLogs
 from actors._kafka.owners import KafkaOwners, encode_owner
 from actors._kafka.topics import Topics
-from actors.errors import ActorsError
+from actors.errors import ActorsError, ConfigurationError
 from actors.ports import Identity, TopicPartition
 from actors.runtime.blocking import LoopWatch
 from actors.runtime.clock import SystemClock
@@ -338,6 +338,10 @@ class ActorService(Service):  # type: ignore[misc]
         )
 
         def assigned(identity: Identity, partitions: list[TopicPartition]) -> None:
+            contested = sorted(assignor.contested & {source.topic for source in partitions})
+            if contested:
+                self._fail(_contested(contested))
+                return
             # Copies of what is assigned are let go before its tasks exist.
             standbys.assign(assignor.copies)
             worker.assigned(identity, partitions)
@@ -429,6 +433,15 @@ class ActorService(Service):  # type: ignore[misc]
             await self._control.close()
         if self._folder is not None:
             self._folder.close()
+
+
+def _contested(topics: list[str]) -> ConfigurationError:
+    """Give why a worker ends that gets partitions which another program had: only its start reads the registry."""
+    return ConfigurationError(
+        f"topic {', '.join(topics)}: another program under this app's id had its partitions, and this worker would "
+        "take them over now that the other's workers have gone. The worker ends instead: start it again, and its "
+        "program is compared with the leader registry"
+    )
 
 
 def refuse(app: Any, error: Exception) -> None:

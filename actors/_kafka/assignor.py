@@ -48,6 +48,8 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         copies: what this member shall keep copies of.
         unheard: the tasks that the process before this one had, given to it though its disk has nothing of them, by a
             leader that doesn't know that yet.
+        was_refused: whether the process before this one got nothing of a topic, for what its program was.
+        contested: the topics of which this member got nothing at some time, because another program had them.
     """
 
     name = "faust-actors"
@@ -75,6 +77,8 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         self._rules = rules or PlacementRules()
         self.copies = Copies()
         self.unheard: frozenset[TaskId] = frozenset()
+        self.was_refused = False
+        self.contested: frozenset[str] = frozenset()
         self.generation: Callable[[], int] = lambda: -1
         self.joins: Callable[[], None] = lambda: None
         self._strangers: frozenset[str] = frozenset()
@@ -151,8 +155,12 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         )
         self._owned_generation = self.generation()
         before, self.copies = self.copies, decode_copies(assignment.user_data)
+        is_of_former = self._is_new and self.copies.seen not in (0, self._process)
+        self.was_refused = is_of_former and bool(self.copies.refused)
+        if not is_of_former:
+            self.contested |= self.copies.refused.keys()
         for topic, why in sorted(self.copies.refused.items()):
-            if before.refused.get(topic) != why:
+            if before.refused.get(topic) != why and not is_of_former:
                 logger.error(
                     "this worker gets no partitions of topic %s: other workers of the group run another program under "
                     "this app's id: %s. If the two belong to different apps, stop this worker and give its program an "
@@ -161,7 +169,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
                     why[:MAX_SAID],
                 )
         self.unheard = frozenset()
-        if self._is_new and self.copies.seen not in (0, self._process):
+        if is_of_former:
             held = self._on_disk()
             self.unheard = frozenset(task for task in self._owned if task not in held)
         self._is_new = False

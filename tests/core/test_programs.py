@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from actors._core.assign import Declared, Member, Task, decode_member_data, encode_member_data
 from actors._core.placement import Copies, decode_copies, encode_copies
 from actors._core.programs import admit
+from actors._faust.standbys import ask_if_unheard
 from actors._kafka.assignor import ActorAssignor
 
 CLUSTER = SimpleNamespace(partitions_for_topic=lambda topic: set(range(4)))
@@ -116,6 +117,29 @@ def test_a_program_with_another_store_in_the_place_of_one_waits_until_the_former
     group.join("old", COUNTER)
     assert group.join("new", RENAMED) == {"old": ["in"], "new": []}
     assert group.leave("old") == {"new": ["in"]}
+    # Its start didn't compare it with this program, which came to the group later or at the same time.
+    assert group.workers["new"].contested == {"in"}
+
+
+def test_a_static_member_that_comes_back_with_the_right_program_asks_for_a_rebalance() -> None:
+    def static(declared: Declared) -> ActorAssignor:
+        return ActorAssignor(
+            instance_id="w1", address="", actors={"in": declared.actor}, on_disk=dict, declared=[declared]
+        )
+
+    group = Group()
+    group.join("ours", COUNTER)
+    foreign = group.workers["w1"] = static(COPIER)
+    assert group.rebalance()["w1"] == []
+    asked: list[str] = []
+    ask_if_unheard([], foreign, lambda: asked.append("foreign"))
+    # The group gives it what the process before it was given, without the leader.
+    mended = static(COUNTER)
+    mended.on_assignment(ConsumerProtocolMemberAssignment(0, [], encode_copies(foreign.copies)))
+    ask_if_unheard([], mended, lambda: asked.append("mended"))
+    assert asked == ["mended"]
+    group.workers["w1"] = mended
+    assert group.rebalance()["w1"] == ["in"]
 
 
 def test_a_worker_of_an_earlier_release_takes_part() -> None:
