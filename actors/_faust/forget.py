@@ -34,16 +34,14 @@ async def forget(setup: Setup, name: str) -> list[str]:
         owners = KafkaOwners(setup.owners_topic, logs)
         stores, ran = await owners.stores(), newest_owners(await owners.all())
         kept = {
-            store.name: setup.changelog_topic(store.name)
-            for definition in setup.app.actors.values()
-            for store in definition.stores
+            setup.changelog_topic(store.name) for definition in setup.app.actors.values() for store in definition.stores
         }
         definition = setup.app.actors.get(name)
         is_gone = name in ran and (definition is None or ran[name].topic not in ("", definition.topic_name))
         names = {name, *(f"{name}-{suffix}" for suffix in OWN_STORES if is_gone)}
-        gone = {
-            store: record for store, record in stores.items() if store in names and kept.get(store) != record.changelog
-        }
+        # A renamed store has a record for each of its names.
+        topics = {record.changelog for store, record in stores.items() if store in names} - kept
+        gone = {store: record for store, record in stores.items() if record.changelog in topics}
         if not gone and not is_gone:
             raise _nothing_to_forget(setup, name, sorted({*stores, *ran}))
         if is_gone and (members := await member_count(setup.connection, setup.group)):
@@ -56,7 +54,7 @@ async def forget(setup: Setup, name: str) -> list[str]:
         if is_gone:
             records = [record for record in await owners.all() if record.actor == name]
             await forget_owners(setup.connection, setup.owners_topic, records)
-    return sorted(record.changelog for record in gone.values())
+    return sorted(topics)
 
 
 def _given_up(record: StoreRecord) -> StoreRecord:
