@@ -48,6 +48,15 @@ class Task:
     partition: int
 
 
+class Declared(msgspec.Struct, array_like=True, frozen=True, order=True):
+    """An actor as a program declares it, as far as it matters who else owns partitions of it."""
+
+    actor: str
+    topic: str
+    partitioner: str
+    changelogs: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """What a member of the group says about itself.
@@ -55,8 +64,9 @@ class Member:
     `member_id` is the group's name for this process, `instance_id` the worker's own that outlives a restart
     (may be empty), `address` where the worker answers queries. `owned` are its tasks in `generation`, the
     last one that it took part in. `on_disk` has the sum of the changelog positions of its stores, by task.
-    `process` tells the processes of a static member apart, 0 for a dynamic one. `trouble` says what of this couldn't be
-    understood; a member of which nothing could be isn't `is_known`.
+    `process` tells the processes of a static member apart, 0 for a dynamic one. `declared` are the actors of its
+    program, None if it is of a release that doesn't say so. `trouble` says what of this couldn't be understood; a
+    member of which nothing could be isn't `is_known`.
     """
 
     member_id: str
@@ -68,6 +78,7 @@ class Member:
     lags: Mapping[Task, int] = field(default_factory=dict)
     follows: bool = False
     process: int = 0
+    declared: tuple[Declared, ...] | None = None
     trouble: str = ""
     is_known: bool = True
 
@@ -360,6 +371,7 @@ class _MemberData(_Version, array_like=True, frozen=True):
     actors: list[_ActorData]
     follows: bool = False
     process: _Count = 0
+    declared: tuple[Declared, ...] | None = None
 
 
 class _ActorData(msgspec.Struct, array_like=True, frozen=True):
@@ -405,6 +417,7 @@ def encode_member_data(member: Member) -> bytes:
             actors,
             member.follows,
             member.process,
+            member.declared,
         )
     )
 
@@ -450,6 +463,7 @@ def decode_member_data(member_id: str, raw: bytes | None) -> Member:
         },
         follows=data.follows,
         process=data.process,
+        declared=data.declared,
         trouble=trouble,
     )
 

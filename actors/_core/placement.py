@@ -50,13 +50,15 @@ class Copies:
     """The copies of one member, and what else the leader tells it.
 
     `acceptable_lag` is what the leader goes by, None if it is of a release that doesn't say so; `seen` which process of
-    a static member the leader assigned for, 0 if that isn't known.
+    a static member the leader assigned for, 0 if that isn't known; `refused` says, by topic, why the member gets no
+    partitions of it.
     """
 
     standbys: frozenset[Task] = frozenset()
     warm_ups: frozenset[Task] = frozenset()
     acceptable_lag: int | None = None
     seen: int = 0
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +215,7 @@ class _CopiesData(msgspec.Struct, array_like=True, frozen=True):
     actors: list[tuple[str, list[int], list[int]]]
     acceptable_lag: int | None = None
     seen: int = 0
+    refused: dict[str, str] = {}
 
 
 _DECODER = msgspec.msgpack.Decoder(_CopiesData)
@@ -223,7 +226,7 @@ def encode_copies(copies: Copies) -> bytes:
 
     Its own only: the group's record, one message with all members' data, grows with tasks times copies.
     """
-    if not copies.standbys and not copies.warm_ups and not copies.seen:
+    if not (copies.standbys or copies.warm_ups or copies.seen or copies.refused):
         return b""
     actors = sorted({task.actor for task in copies.standbys | copies.warm_ups})
     return msgspec.msgpack.encode(
@@ -232,6 +235,7 @@ def encode_copies(copies: Copies) -> bytes:
             [(actor, _partitions(copies.standbys, actor), _partitions(copies.warm_ups, actor)) for actor in actors],
             copies.acceptable_lag,
             copies.seen,
+            dict(copies.refused),
         )
     )
 
@@ -249,6 +253,7 @@ def decode_copies(raw: bytes | None) -> Copies:
         frozenset(Task(actor, partition) for actor, _, warm_ups in data.actors for partition in warm_ups),
         data.acceptable_lag,
         data.seen,
+        data.refused,
     )
 
 

@@ -79,6 +79,7 @@ class App(FaustApp):
         version: int | None = None,
         upgrades: Upgrades | None = None,
         publish: Any = None,
+        renamed_from: str | None = None,
     ) -> Store[Any, Any]:
         """Declare per-key state, kept in RocksDB and in the compacted topic `{app id}-{name}-changelog`.
 
@@ -99,17 +100,12 @@ class App(FaustApp):
                 the next; applied when a value is read.
             publish: a topic of `app.topic(...)` for readers: it gets what each commit changes, as it declares keys and
                 values, in the same transaction.
+            renamed_from: the name that the store had before: its changelog, and so its state, are those of that name.
 
         Raises:
             ConfigurationError: the name can't be used.
         """
-        check_name("store", name)
-        if name in self.stores or name in self.tables:
-            kind = "store" if name in self.stores else "table"
-            raise ConfigurationError(
-                f"store {name}: the app has a {kind} of that name, and both would use the topic "
-                f"…-{name}-changelog: rename one"
-            )
+        self._name_store(name, renamed_from)
         check_expiry(name, on_expire, ttl, expires)
         refuse = refusal(version or 1, f"store {name}")
         key, plain = resolve(key_type, key_serializer), resolve(value_type, value_serializer, refuse=refuse)
@@ -488,6 +484,18 @@ class App(FaustApp):
         for other in self.actors.values():
             check_disjoint(definition, other)
         self.actors[name] = definition
+
+    def _name_store(self, name: str, former: str | None) -> None:
+        check_name("store", name)
+        if name in self.stores or name in self.tables:
+            kind = "store" if name in self.stores else "table"
+            raise ConfigurationError(
+                f"store {name}: the app has a {kind} of that name, and both would use the topic "
+                f"…-{name}-changelog: rename one"
+            )
+        if former is not None:
+            check_name("store", former)
+            self.renamed_stores[name] = former
 
     def _extra(
         self, actor: str, what: str, is_wanted: bool, *, ttl: timedelta | None = None

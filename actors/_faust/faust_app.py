@@ -72,6 +72,8 @@ class FaustApp(faust.App):  # type: ignore[misc]
         self.stores: dict[str, Store[Any, Any]] = {}
         self.value_types: dict[str, ValueType] = {}
         """By store."""
+        self.renamed_stores: dict[str, str] = {}
+        """The former name of each store that had another."""
         self.views: list[View[Any, Any]] = []
         self.declared_topics: list[Any] = []
         self._actor_service: ActorService | None = None

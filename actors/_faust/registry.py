@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,8 @@ from actors._kafka.control import TopicInfo
 from actors._kafka.owners import KafkaOwners, StoreRecord, write_stores
 from actors._kafka.topics import Topics
 from actors.errors import BrokerUnavailableError, ConfigurationError
-from actors.ports import Clock, Logs, TopicPartition
+from actors.ports import Clock, Logs, OwnerRecord, TopicPartition
+from stores._core.printable import moment
 
 if TYPE_CHECKING:
     from actors._faust.definition import ActorDefinition
@@ -43,6 +44,8 @@ logger = escaping(logging.getLogger(__name__))
 
 KEPT_SHAPES = 20
 MAX_READERS = 8
+OWN_STORES = ("ids", "timers", "effects", "parked", "answers")
+"""What follows an actor's name and a dash in the names of the stores of its options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +81,31 @@ class StoreRegistry:
         """Check all that is recorded of the stores, and claim those that aren't confirmed yet.
 
         Raises:
-            ConfigurationError: another app uses a changelog; values have another shape than those that are kept; parked
-                messages, timers or effects wait for an actor that isn't declared with them any more.
+            ConfigurationError: this is another program than the one that has run under the app's id; another app uses a
+                changelog; values have another shape than those that are kept; a store is gone, or parked messages,
+                timers or effects wait for an actor that isn't declared with them any more.
         """
         self._check_names()
         known, found = await self._owners.stores(), await self._topics.existing(self._changelogs.values())
         current = {store: str(found[topic].topic_id) for store, topic in self._changelogs.items() if topic in found}
-        for store, record in known.items():
-            if store in current and current[store] in (record.topic_id, record.last_id):
+        owners = await self._owners.all()
+        self._check_program(owners)
+        before = {store: _record_of(known, store, topic) for store, topic in self._changelogs.items()}
+        for store, record in before.items():
+            if record is not None and store in current and current[store] in (record.topic_id, record.last_id):
                 self._shapes(store, record)
                 self._warn_older(store, record)
+                if record.is_given_up:
+                    logger.warning(
+                        "store %s was given up with `faust state forget`, and this program has it: a later program "
+                        "without it will not be refused",
+                        store,
+                    )
         await self._check_stranded()
+        await self._check_gone(known)
+        topics = sorted({*(record.changelog for record in known.values()), *(owner.topic for owner in owners)} - {""})
         claims = {
-            store: _claimed(store, topic, self._clock.wall_ms(), known.get(store))
+            store: _claimed(store, topic, self._clock.wall_ms(), before[store], topics)
             for store, topic in self._changelogs.items()
             if not _is_confirmed(known.get(store), topic, current.get(store))
         }
@@ -155,6 +170,8 @@ class StoreRegistry:
             version=version,
             shapes=shapes,
             former=former,
+            came_after=before.came_after or [],
+            is_given_up=before.is_given_up and topic_id in (before.topic_id, before.last_id),
         )
 
     async def _write(self, records: Mapping[str, StoreRecord]) -> None:
@@ -336,6 +353,105 @@ class StoreRegistry:
             "data into the new, or undo the change of the type"
         )
 
+    # --- another program -------------------------------------------------------------------------------------------
+
+    def _check_program(self, owners: Iterable[OwnerRecord]) -> None:
+        """Refuse a program that has nothing of the one that has run under the app's id, or has its names otherwise."""
+        ran = newest_owners(owners)
+        inputs = {owner.topic: owner for owner in sorted(ran.values(), key=_at_ms) if owner.topic}
+        for definition in self._app.actors.values():
+            name, topic = definition.name, definition.topic_name
+            before = ran.get(name)
+            if before is not None and before.topic not in ("", topic):
+                raise self._other_program(
+                    before, f"the input of actor {name} is topic {before.topic}, and this program's {name} has {topic}"
+                )
+            other = inputs.get(topic)
+            if other is not None and other.actor != name:
+                raise self._other_program(
+                    other,
+                    f"topic {topic} is the input of actor {other.actor}, and this program gives it to actor {name} (an "
+                    f'actor that is called otherwise keeps its name with @app.actor(..., name="{other.actor}"))',
+                )
+        if ran and self._app.actors and ran.keys().isdisjoint(self._app.actors):
+            before = max(ran.values(), key=_at_ms)
+            raise self._other_program(
+                before, f"its actors are {', '.join(sorted(ran))}, and this program has {', '.join(self._app.actors)}"
+            )
+
+    def _other_program(self, owner: OwnerRecord, what: str) -> ConfigurationError:
+        app = self._app.conf.id
+        return ConfigurationError(
+            f"another program has run under the id {app}: {what}. Worker {owner.worker} took over partition "
+            f"{owner.partition} of actor {owner.actor} last, at {moment(owner.at_ms)}. Workers of two programs would "
+            f'share the partitions of one group: give this program an id of its own, App("ID"); or, if it replaces the '
+            f"other one, stop all workers and give the former actor and its state up with "
+            f"`faust -A … state forget {owner.actor}`"
+        )
+
+    async def _check_gone(self, known: Mapping[str, StoreRecord]) -> None:
+        """Refuse to begin with empty state where the changelog of a store that isn't declared any more has some."""
+        used, inputs = set(self._changelogs.values()), {one.topic_name for one in self._app.actors.values()}
+        gone = {
+            store: record
+            for store, record in known.items()
+            if self._app.actors
+            and record.changelog not in used
+            and not record.is_given_up
+            and not self._is_option(store)
+        }
+        found = await self._topics.existing(record.changelog for record in gone.values()) if gone else {}
+        for store, record in gone.items():
+            topic = record.changelog
+            is_there = topic in found and str(found[topic].topic_id) in (record.topic_id, record.last_id)
+            if not is_there or not await self._has_state(store, topic, found[topic].partitions):
+                continue
+            if record.came_after is None:
+                # An earlier release let it go, unless a store of this program is to take its place.
+                is_older = self._changelogs.keys() <= known.keys()
+            else:
+                is_older = {*used, *inputs} <= set(record.came_after)
+            if not is_older:
+                raise self._gone(store, topic)
+            logger.warning(
+                "store %s: another program of this app has it, and this one doesn't: what this one handles leaves no "
+                "trace there. Its state stays in topic %s; if nobody needs it, give it up with "
+                "`faust -A … state forget %s`",
+                store,
+                topic,
+                store,
+            )
+
+    def _is_option(self, store: str) -> bool:
+        """Tell whether a store keeps what an actor of this program has an option for."""
+        return any(store == f"{actor}-{suffix}" for actor in self._app.actors for suffix in OWN_STORES)
+
+    async def _has_state(self, store: str, topic: str, partitions: int) -> bool:
+        for left in _LEFT:
+            if store.endswith(f"-{left.suffix}"):
+                return bool(await self._live(topic, partitions, left.letter))
+        for partition in range(partitions):
+            bounds = await self._logs.bounds(TopicPartition(topic, partition))
+            if bounds.end > bounds.start:
+                return True
+        return False
+
+    def _gone(self, store: str, topic: str) -> ConfigurationError:
+        if store in self._changelogs:
+            return ConfigurationError(
+                f"store {store}: its state is in topic {topic}, and this program keeps it in topic "
+                f"{self._changelogs[store]}: it would begin empty, and handle repeats again. Stop the workers and copy "
+                f"the state with `faust -A … state adopt {store} --from {topic}`, or give it up with "
+                f"`faust -A … state forget {store}`"
+            )
+        return ConfigurationError(
+            f"store {store}: no actor of this program has it any more, and its state is in topic {topic}. If it was "
+            f'renamed, declare it with app.store("NEW NAME", ..., renamed_from="{store}"), or keep the name of its '
+            f'actor with @app.actor(..., name="{store}") where it is the state of a class: else the program would '
+            "begin with empty state, and handle repeats again. If nobody needs the state, give it up with "
+            f"`faust -A … state forget {store}`, and start the worker again"
+        )
+
     # --- what waits ------------------------------------------------------------------------------------------------
 
     async def _check_stranded(self) -> None:
@@ -430,11 +546,26 @@ async def carry_over(setup: Setup, topics: Topics, logs: Logs, store: str, sourc
     await write_stores(setup.connection, setup.owners_topic, {store: moved})
 
 
-def _claimed(store: str, topic: str, at_ms: int, before: StoreRecord | None) -> StoreRecord:
-    """Return a claim, which keeps what is known of the topic."""
+def newest_owners(owners: Iterable[OwnerRecord]) -> dict[str, OwnerRecord]:
+    """Give the newest record of each actor: its partitions were another topic's once, if its input has changed."""
+    return {owner.actor: owner for owner in sorted(owners, key=_at_ms)}
+
+
+def _at_ms(owner: OwnerRecord) -> int:
+    return owner.at_ms
+
+
+def _record_of(known: Mapping[str, StoreRecord], store: str, topic: str) -> StoreRecord | None:
+    """Give what is recorded of a store, or of the one that had its changelog under another name."""
+    return known.get(store) or next((record for record in known.values() if record.changelog == topic), None)
+
+
+def _claimed(store: str, topic: str, at_ms: int, before: StoreRecord | None, topics: Sequence[str]) -> StoreRecord:
+    """Return a claim, which keeps what is known of the topic; `topics` are those that the app has used so far."""
     if before is None or before.changelog != topic:
-        return StoreRecord(store=store, changelog=topic, at_ms=at_ms)
-    return msgspec.structs.replace(before, at_ms=at_ms, topic_id="", last_id=before.topic_id or before.last_id)
+        return StoreRecord(store=store, changelog=topic, at_ms=at_ms, came_after=[*topics])
+    last_id = before.topic_id or before.last_id
+    return msgspec.structs.replace(before, store=store, at_ms=at_ms, topic_id="", last_id=last_id)
 
 
 def _is_claimed(record: StoreRecord | None, topic: str) -> bool:

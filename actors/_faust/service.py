@@ -17,6 +17,7 @@ from prometheus_client import REGISTRY
 
 from actors._core.logs import escaping
 from actors._faust.metrics import WorkerCollector
+from actors._faust.open_files import require_open_files, warn_open_files
 from actors._faust.options import milliseconds
 from actors._faust.progress import Announcer, reminding
 from actors._faust.publishing import ensure_published
@@ -31,7 +32,7 @@ from actors._kafka.control import ControlPlane, TopicInfo
 from actors._kafka.logs import KafkaLogs
 from actors._kafka.owners import KafkaOwners, encode_owner
 from actors._kafka.topics import Topics
-from actors.errors import ActorsError
+from actors.errors import ActorsError, ConfigurationError
 from actors.ports import Identity, TopicPartition
 from actors.runtime.blocking import LoopWatch
 from actors.runtime.clock import SystemClock
@@ -142,6 +143,7 @@ class ActorService(Service):  # type: ignore[misc]
         try:
             setup = self._setup = Setup(self.app)
             setup.check_settings()
+            require_open_files(max((len(one.stores) for one in self.app.actors.values()), default=0))
             self._control = await ControlPlane.open(setup.connection, setup.group)
         except ActorsError as error:
             refuse(self.app, error)
@@ -192,6 +194,7 @@ class ActorService(Service):  # type: ignore[misc]
         outputs = await setup.outputs(topics)
         specs = await setup.specs(found, changelogs, topics)
         warn_open_commands(specs)
+        warn_open_files(specs, self._control.broker_count)
         resources = RocksResources(
             block_cache_bytes=self.app.actor_options.rocksdb_cache_bytes,
             write_buffer_bytes=self.app.actor_options.rocksdb_write_buffer_bytes,
@@ -330,10 +333,15 @@ class ActorService(Service):  # type: ignore[misc]
             actors={spec.topic: spec.name for spec in specs},
             on_disk=lambda: on_disk(setup, specs, cache),
             lags=lambda: lags(specs, worker, standbys),
+            declared=[spec.declared for spec in specs],
             rules=setup.placement_rules(),
         )
 
         def assigned(identity: Identity, partitions: list[TopicPartition]) -> None:
+            contested = sorted(assignor.contested & {source.topic for source in partitions})
+            if contested:
+                self._fail(_contested(contested))
+                return
             # Copies of what is assigned are let go before its tasks exist.
             standbys.assign(assignor.copies)
             worker.assigned(identity, partitions)
@@ -425,6 +433,15 @@ class ActorService(Service):  # type: ignore[misc]
             await self._control.close()
         if self._folder is not None:
             self._folder.close()
+
+
+def _contested(topics: list[str]) -> ConfigurationError:
+    """Give why a worker ends that gets partitions which another program had: only its start reads the registry."""
+    return ConfigurationError(
+        f"topic {', '.join(topics)}: another program under this app's id had its partitions, and this worker would "
+        "take them over now that the other's workers have gone. The worker ends instead: start it again, and its "
+        "program is compared with the leader registry"
+    )
 
 
 def refuse(app: Any, error: Exception) -> None:

@@ -502,7 +502,8 @@ def connection(app: Any) -> Connection:
 
 def changelog_topic(app: Any, store: str) -> str:
     """Give the name of a store's changelog."""
-    return str(app.actor_options.changelogs.get(store, f"{app.conf.id}-{store}-changelog"))
+    named = app.actor_options.changelogs.get(store)
+    return str(named or f"{app.conf.id}-{app.renamed_stores.get(store, store)}-changelog")
 
 
 def topic_codecs(topic: Any) -> tuple[Codec, Codec]:

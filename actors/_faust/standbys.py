@@ -57,7 +57,11 @@ def make_standbys(
 
 
 def ask_if_unheard(specs: Iterable[ActorSpec], assignor: ActorAssignor, ask_for_rebalance: Callable[[], None]) -> None:
-    """Have the leader assign anew if it doesn't know yet that this worker lost its disk: another may have a copy."""
+    """Have the leader assign again if it doesn't know yet that this worker lost its disk, or which program it runs."""
+    if assignor.was_refused:
+        logger.info("the process before this one was refused for its program: asking for a rebalance")
+        ask_for_rebalance()
+        return
     stateful = {spec.name for spec in specs if spec.stores}
     lost = sorted(task for task in assignor.unheard if task.actor in stateful)
     if lost:

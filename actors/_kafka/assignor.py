@@ -13,21 +13,24 @@ import logging
 import re
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
-from actors._core.assign import Member, decode_member_data, encode_member_data, words_of
+from actors._core.assign import Declared, Member, decode_member_data, encode_member_data, words_of
 from actors._core.assign import Task as TaskId
 from actors._core.logs import escaping
 from actors._core.placement import Copies, PlacementRules, decode_copies, encode_copies, place
+from actors._core.programs import Admission, admit, words_of_refusal
 
 logger = escaping(logging.getLogger(__name__))
 
 PROTOCOL_VERSION = 0
+MAX_SAID = 500
+"""How much of what the leader says is logged."""
 MAX_TOPICS = 10_000
 """The leader asks the brokers for each topic that a member subscribes to."""
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
@@ -37,14 +40,16 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
     """Made once per worker.
 
     `on_disk` gives the changelog positions that the worker's disk holds, by task; `lags` what these lack, where it is
-    known, None for a member that can't follow changelogs; `actors` the actor of each topic; `rules` are what it goes
-    by as the leader; `generation` gives the group's generation as the member knows it, and `joins` is called before it
-    joins; both are set by the consumer.
+    known, None for a member that can't follow changelogs; `actors` the actor of each topic; `declared` what the leader
+    compares with other programs; `rules` are what it goes by as the leader; `generation` gives the group's generation
+    as the member knows it, and `joins` is called before it joins; both are set by the consumer.
 
     Attributes:
         copies: what this member shall keep copies of.
         unheard: the tasks that the process before this one had, given to it though its disk has nothing of them, by a
             leader that doesn't know that yet.
+        was_refused: whether the process before this one got nothing of a topic, for what its program was.
+        contested: the topics of which this member got nothing at some time, because another program had them.
     """
 
     name = "faust-actors"
@@ -57,6 +62,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         actors: Mapping[str, str],
         on_disk: Callable[[], Mapping[TaskId, int]],
         lags: Callable[[], Mapping[TaskId, int]] | None = None,
+        declared: Sequence[Declared] | None = None,
         rules: PlacementRules | None = None,
     ) -> None:
         self._instance_id = instance_id
@@ -67,9 +73,12 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         self._actors = actors
         self._on_disk = on_disk
         self._lags = lags
+        self._declared = None if declared is None else tuple(declared)
         self._rules = rules or PlacementRules()
         self.copies = Copies()
         self.unheard: frozenset[TaskId] = frozenset()
+        self.was_refused = False
+        self.contested: frozenset[str] = frozenset()
         self.generation: Callable[[], int] = lambda: -1
         self.joins: Callable[[], None] = lambda: None
         self._strangers: frozenset[str] = frozenset()
@@ -89,6 +98,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
             lags={} if self._lags is None else self._lags(),
             follows=self._lags is not None,
             process=self._process,
+            declared=self._declared,
         )
         return ConsumerProtocolMemberMetadata(PROTOCOL_VERSION, sorted(topics), encode_member_data(member))
 
@@ -97,50 +107,46 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
         """Assign all partitions; runs on the group's leader."""
         decoded = {member_id: decode_member_data(member_id, data.user_data) for member_id, data in members.items()}
-        self._name_strangers(decoded.values())
         known = {member_id: data for member_id, data in members.items() if decoded[member_id].is_known}
-        owners: dict[TaskId, Member] = {}
+        admission = admit([decoded[member_id] for member_id in known])
+        self._name_strangers(decoded.values(), admission)
+        names = {**self._actors, **admission.actors}
+        owners: dict[tuple[str, int], Member] = {}
         copies: dict[str, list[Copies]] = defaultdict(list)
-        for topics, subscribers in _by_subscribers(known).items():
+        admitted = {
+            member_id: admission.topics_of(decoded[member_id], data.subscription) for member_id, data in known.items()
+        }
+        for topics, subscribers in _by_subscribers(admitted).items():
+            # An actor that only workers of an earlier release have is called like its topic.
+            topic_of = {names.get(topic, topic): topic for topic in topics}
             tasks = [
-                TaskId(self._task_name(topic), partition)
-                for topic in topics
+                TaskId(actor, partition)
+                for actor, topic in topic_of.items()
                 for partition in cluster.partitions_for_topic(topic) or ()
             ]
             placement = place([decoded[member_id] for member_id in subscribers], tasks, self._rules)
             for member_id, owned in placement.owners.items():
-                owners.update(dict.fromkeys(owned, decoded[member_id]))
+                owners.update({(topic_of[task.actor], task.partition): decoded[member_id] for task in owned})
                 copies[member_id].append(placement.copies[member_id])
         said = {
             member_id: replace(
                 _together(copies.get(member_id, ())),
                 acceptable_lag=self._rules.acceptable_lag,
                 seen=member.process,
+                refused=admission.refused.get(member_id, {}),
             )
             for member_id, member in decoded.items()
         }
-        return self._encode(members, owners, said)
+        return _encode(members, owners, said)
 
-    def _name_strangers(self, members: Iterable[Member]) -> None:
-        """Write down who can't be understood, once for each as long as it is in the group."""
+    def _name_strangers(self, members: Iterable[Member], admission: Admission) -> None:
+        """Write down who can't be understood or runs another program, once for each as long as it is in the group."""
         found = {member.member_id: words_of(member) for member in members if member.trouble}
+        for member_id, refused in admission.refused.items():
+            found[member_id] = words_of_refusal(member_id, refused)
         for member_id in sorted(found.keys() - self._strangers):
             logger.warning("%s", found[member_id])
         self._strangers = frozenset(found)
-
-    def _encode(
-        self, members: Iterable[str], owners: Mapping[TaskId, Member], copies: Mapping[str, Copies]
-    ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        topics = {actor: topic for topic, actor in self._actors.items()}
-        partitions: dict[str, dict[str, list[int]]] = {member_id: defaultdict(list) for member_id in members}
-        for task, member in sorted(owners.items()):
-            partitions[member.member_id][topics.get(task.actor, task.actor)].append(task.partition)
-        return {
-            member_id: ConsumerProtocolMemberAssignment(
-                PROTOCOL_VERSION, list(found.items()), encode_copies(copies[member_id])
-            )
-            for member_id, found in partitions.items()
-        }
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
         """Remember what this member owns now, for the next rebalance, and what it shall keep copies of."""
@@ -148,15 +154,28 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
             TaskId(self._task_name(topic), partition) for topic, partition in assignment.partitions()
         )
         self._owned_generation = self.generation()
-        self.copies = decode_copies(assignment.user_data)
+        before, self.copies = self.copies, decode_copies(assignment.user_data)
+        is_of_former = self._is_new and self.copies.seen not in (0, self._process)
+        self.was_refused = is_of_former and bool(self.copies.refused)
+        if not is_of_former:
+            self.contested |= self.copies.refused.keys()
+        for topic, why in sorted(self.copies.refused.items()):
+            if before.refused.get(topic) != why and not is_of_former:
+                logger.error(
+                    "this worker gets no partitions of topic %s: other workers of the group run another program under "
+                    "this app's id: %s. If the two belong to different apps, stop this worker and give its program an "
+                    "id of its own; if this one replaces the other, stop the other's workers",
+                    topic[:MAX_SAID],
+                    why[:MAX_SAID],
+                )
         self.unheard = frozenset()
-        if self._is_new and self.copies.seen not in (0, self._process):
+        if is_of_former:
             held = self._on_disk()
             self.unheard = frozenset(task for task in self._owned if task not in held)
         self._is_new = False
 
     def _task_name(self, topic: str) -> str:
-        """Give the topic's actor; of an actor that only newer workers have, the topic's own name."""
+        """Give the topic's actor."""
         return self._actors.get(topic, topic)
 
 
@@ -198,6 +217,21 @@ def readable_assignment(assignment: bytes, topics: Collection[str]) -> bytes:
     return bytes(ConsumerProtocolMemberAssignment(PROTOCOL_VERSION, [], b"").encode())
 
 
+def _encode(
+    members: Iterable[str], owners: Mapping[tuple[str, int], Member], copies: Mapping[str, Copies]
+) -> dict[str, ConsumerProtocolMemberAssignment]:
+    """Give the assignments; `owners` are those of the partitions of topics."""
+    partitions: dict[str, dict[str, list[int]]] = {member_id: defaultdict(list) for member_id in members}
+    for (topic, partition), member in sorted(owners.items(), key=lambda pair: pair[0]):
+        partitions[member.member_id][topic].append(partition)
+    return {
+        member_id: ConsumerProtocolMemberAssignment(
+            PROTOCOL_VERSION, list(found.items()), encode_copies(copies[member_id])
+        )
+        for member_id, found in partitions.items()
+    }
+
+
 def _together(parts: Iterable[Copies]) -> Copies:
     parts = list(parts)
     return Copies(
@@ -205,14 +239,12 @@ def _together(parts: Iterable[Copies]) -> Copies:
     )
 
 
-def _by_subscribers(
-    members: Mapping[str, ConsumerProtocolMemberMetadata],
-) -> dict[tuple[str, ...], list[str]]:
+def _by_subscribers(topics_of: Mapping[str, Iterable[str]]) -> dict[tuple[str, ...], list[str]]:
     """Group topics that have the same subscribers: {topics: member ids}."""
     subscribers: dict[str, list[str]] = defaultdict(list)
-    for member_id in sorted(members):
+    for member_id in sorted(topics_of):
         # A member that is there twice would be given two shares, and lose one.
-        for topic in sorted(set(members[member_id].subscription)):
+        for topic in sorted(set(topics_of[member_id])):
             subscribers[topic].append(member_id)
     groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for topic, member_ids in sorted(subscribers.items()):

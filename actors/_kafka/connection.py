@@ -42,9 +42,13 @@ class Connection:
         return cls(bootstrap, security=dict(security or {}), client_id=client_id)
 
     def arguments(self, role: str) -> dict[str, Any]:
-        """Give the arguments that all of aiokafka's classes take; `role` tells clients apart in the broker's log."""
+        """Give the arguments that all of aiokafka's classes take; `role` tells clients apart in the broker's log.
+
+        Brokers that are away are asked last.
+        """
+        away = self.outages.away
         return {
-            "bootstrap_servers": list(self.bootstrap),
+            "bootstrap_servers": sorted(self.bootstrap, key=lambda address: address in away),
             "client_id": f"{self.client_id}-{role}",
             "request_timeout_ms": self.request_timeout_ms,
             **self.security,

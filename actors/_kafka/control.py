@@ -33,6 +33,7 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from actors._core.takeover import LogBounds
 from actors._kafka.connection import Connection
+from actors._kafka.outage import Outages
 from actors._kafka.protocol import TopicIdsRequest
 from actors._kafka.reaching import reaching
 from actors.errors import BrokerUnavailableError
@@ -60,9 +61,10 @@ class TopicInfo:
 class ControlPlane:
     """Asks the cluster. One per worker; made by `open`."""
 
-    def __init__(self, client: AIOKafkaClient, group: str) -> None:
+    def __init__(self, client: AIOKafkaClient, group: str, outages: Outages) -> None:
         self._client = client
         self._group = group
+        self._outages = outages
         self._coordinator: int | None = None
 
     @classmethod
@@ -81,7 +83,7 @@ class ControlPlane:
         except BaseException:
             await client.close()
             raise
-        return cls(client, group)
+        return cls(client, group, connection.outages)
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -92,6 +94,11 @@ class ControlPlane:
             yield control
         finally:
             await control.close()
+
+    @property
+    def broker_count(self) -> int:
+        """How many brokers the cluster is known to have."""
+        return len(self._client.cluster.brokers())
 
     async def close(self) -> None:
         """Disconnect. May be called twice."""
@@ -215,6 +222,12 @@ class ControlPlane:
             self._coordinator = None
         return error()
 
+    def _why(self, error: Exception) -> str:
+        """Give an error with the brokers that don't answer: the client's errors are often empty."""
+        away = ", ".join(self._outages.away)
+        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return f"{said}; no answer from broker {away}" if away else said
+
     def _any_node(self) -> int:
         node = self._client.get_random_node()
         if node is None:
@@ -231,7 +244,7 @@ class ControlPlane:
             except (KafkaError, OSError, TimeoutError) as error:
                 retriable = getattr(error, "retriable", True) or isinstance(error, UnknownTopicOrPartitionError)
                 if not retriable or loop.time() >= deadline_s:
-                    raise BrokerUnavailableError(f"{what}: {type(error).__name__}: {error}") from error
+                    raise BrokerUnavailableError(f"{what}: {self._why(error)}") from error
                 if getattr(error, "invalid_metadata", False) or not isinstance(error, KafkaError):
                     await self._client.force_metadata_update()
             await asyncio.sleep(RETRY_S)

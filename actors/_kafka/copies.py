@@ -12,6 +12,7 @@ from aiokafka.protocol.admin import DescribeGroupsRequest
 
 from actors._core.assign import Member, Task, decode_member_data, words_of
 from actors._core.placement import Copies, decode_copies
+from actors._core.programs import admit, words_of_refusal
 from actors._kafka.assignor import readable
 from actors._kafka.connection import broker_errors
 from actors._kafka.control import ControlPlane
@@ -19,7 +20,7 @@ from actors._kafka.control import ControlPlane
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The group's workers: the addresses of those that have one, and which members can't be understood, for a person.
+    """The group's workers: the addresses of those that have one, and, for a person, which members get no partitions.
 
     Empty in a rebalance.
     """
@@ -58,9 +59,12 @@ class KafkaCopies:
             BrokerUnavailableError: the coordinator doesn't answer.
         """
         found = await self._members()
+        hosts = {member.member_id: host for member, host, _ in found}
+        refused = admit([member for member, _, _ in found]).refused
         return Members(
             [member.address for member, _, _ in found if member.address],
-            [words_of(member, host) for member, host, _ in found if member.trouble],
+            [words_of(member, hosts[member.member_id]) for member, _, _ in found if member.trouble]
+            + [words_of_refusal(member_id, why, hosts[member_id]) for member_id, why in sorted(refused.items())],
         )
 
     async def _members(self) -> list[tuple[Member, str, Copies]]:

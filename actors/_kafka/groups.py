@@ -16,6 +16,7 @@ async def member_count(connection: Connection, group: str) -> int:
         BrokerUnavailableError: the group's coordinator doesn't answer.
     """
     admin = AIOKafkaAdminClient(**connection.arguments("groups"))
+    connection.outages.watch(admin._client)
     try:
         with broker_errors(f"asking who is in group {group}"):
             await admin.start()

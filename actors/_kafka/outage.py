@@ -3,15 +3,19 @@
 aiokafka tries to connect for each request that it wants to send, ten times a second and client, and logs each failure
 on its way up. Here all clients of a worker share what is known: a broker that refused is tried again after a back-off,
 a request to it fails at once until then, and one line per interval says so.
+
+A broker that hangs accepts connections and never answers. Where there are others, no client waits for it as long as for
+an answer to a request, and it isn't tried again for as long as the last try took.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +28,8 @@ logger = escaping(logging.getLogger(__name__))
 FIRST_RETRY_S = 0.05
 LAST_RETRY_S = 1.0
 REMIND_S = 10.0
+CONNECT_S = 5.0
+"""How long a broker may take to answer on a new connection, where others may answer in its place."""
 
 
 @dataclass(slots=True)
@@ -56,6 +62,7 @@ class Outages:
     def watch(self, client: AIOKafkaClient) -> None:
         """Make a client share what is known about brokers that are away."""
         connect = client._get_conn
+        client.bootstrap = _impatient(client)
 
         async def shared(node_id: Any, **options: Any) -> Any:
             down = self._down.get(node_id)
@@ -66,17 +73,18 @@ class Outages:
                     return held
                 client.force_metadata_update()
                 return None
-            connection = await connect(node_id, **options)
+            began_s = self._now_s()
+            connection = await _connected(client, connect(node_id, **options))
             if connection is not None:
                 if self._down:
                     self._reached(node_id)
             elif client.cluster.broker_metadata(node_id) is not None:
-                self._failed(node_id, client.cluster.broker_metadata(node_id))
+                self._failed(node_id, client.cluster.broker_metadata(node_id), began_s)
             return connection
 
         client._get_conn = shared
 
-    def _failed(self, node_id: Any, broker: Any) -> None:
+    def _failed(self, node_id: Any, broker: Any, began_s: float) -> None:
         now_s = self._now_s()
         down = self._down.get(node_id)
         if down is None:
@@ -87,13 +95,39 @@ class Outages:
             away_s = now_s - down.since_s
             logger.warning("broker %s can't be reached since %.0f s; it is tried again", down.address, away_s)
         # Spread, so that the workers of a cluster don't all come back in the same moment.
-        down.retry_at_s = now_s + down.retry_s * random.uniform(0.8, 1.2)
+        down.retry_at_s = now_s + max(down.retry_s, now_s - began_s) * random.uniform(0.8, 1.2)
         down.retry_s = min(down.retry_s * 2, LAST_RETRY_S)
 
     def _reached(self, node_id: Any) -> None:
         down = self._down.pop(node_id, None)
         if down is not None:
             logger.warning("broker %s is reached again after %.1f s", down.address, self._now_s() - down.since_s)
+
+
+def _impatient(client: AIOKafkaClient) -> Callable[[], Awaitable[None]]:
+    """Give the client's `bootstrap`, which goes on to the next broker of its list soon."""
+    bootstrap = client.bootstrap
+
+    async def bootstrapped() -> None:
+        usual_ms = client._request_timeout_ms
+        if len(client.hosts) > 1:
+            client._request_timeout_ms = min(usual_ms, int(CONNECT_S * 1000))
+        try:
+            await bootstrap()
+        finally:
+            client._request_timeout_ms = usual_ms
+
+    return bootstrapped
+
+
+async def _connected(client: AIOKafkaClient, connecting: Awaitable[Any]) -> Any:
+    """Give the connection, None if the broker doesn't answer on it and there are others."""
+    try:
+        async with asyncio.timeout(CONNECT_S if len(client.cluster.brokers()) > 1 else None):
+            return await connecting
+    except TimeoutError:
+        client.force_metadata_update()
+        return None
 
 
 class _Quiet(logging.Filter):

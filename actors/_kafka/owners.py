@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -43,6 +43,8 @@ class StoreRecord(msgspec.Struct, kw_only=True):
     other app does. `shapes` are those that the values of `version` have had, the newest last; none where the type says
     nothing of its JSON. `former` has those of earlier versions. `last_id` is the topic's id before the claim: a topic
     that isn't seen for a moment is still the same. `at_ms` is when the record was written, Unix milliseconds.
+    `came_after` has the inputs and changelogs that the app had before this store came, None where an earlier release
+    wrote the record. `is_given_up` says that an operator doesn't need the state any more.
     """
 
     store: str
@@ -53,6 +55,8 @@ class StoreRecord(msgspec.Struct, kw_only=True):
     version: int = 1
     shapes: list[Any] = []
     former: dict[int, list[Any]] = {}
+    came_after: list[str] | None = None
+    is_given_up: bool = False
 
 
 def encode_owner(topic: str, record: OwnerRecord) -> Output:
@@ -181,11 +185,26 @@ async def write_stores(connection: Connection, topic: str, records: Mapping[str,
     Raises:
         BrokerUnavailableError: they may not have.
     """
+    values = {_STORE + store.encode(): msgspec.json.encode(record) for store, record in records.items()}
+    await _write(connection, topic, values)
+
+
+async def forget_owners(connection: Connection, topic: str, records: Iterable[OwnerRecord]) -> None:
+    """Remove the records of tasks from the registry. Returns when the brokers have done it.
+
+    Raises:
+        BrokerUnavailableError: they may not have.
+    """
+    await _write(connection, topic, {_owner_key(record): None for record in records})
+
+
+async def _write(connection: Connection, topic: str, values: Mapping[bytes, bytes | None]) -> None:
     producer = AIOKafkaProducer(**connection.arguments("registry"), acks="all")
+    connection.outages.watch(producer.client)
     try:
-        with broker_errors(f"writing stores into {topic}"):
+        with broker_errors(f"writing into {topic}"):
             await producer.start()
-            for store, record in records.items():
-                await producer.send_and_wait(topic, msgspec.json.encode(record), _STORE + store.encode(), partition=0)
+            for key, value in values.items():
+                await producer.send_and_wait(topic, value, key, partition=0)
     finally:
         await let_go(producer)

@@ -16,6 +16,9 @@ from actors._kafka.control import ControlPlane, TopicInfo
 from actors.errors import BrokerUnavailableError, ConfigurationError
 
 VISIBLE_S = 30.0
+ADMIN_S = 60.0
+ADMIN_MS = 8_000
+"""The client asks a broker at random, and waits so long for one that hangs; then it may ask another one."""
 DEFAULT_MAX_RECORD_BYTES = 1_048_588
 
 
@@ -113,11 +116,13 @@ class Topics:
 
     async def _administer(self, what: str, call: Callable[[AIOKafkaAdminClient], Awaitable[Any]]) -> Any:
         """Make an admin call, again on a fresh connection while a broker is away: the others may know."""
-        deadline_s = asyncio.get_running_loop().time() + VISIBLE_S
+        deadline_s = asyncio.get_running_loop().time() + ADMIN_S
         while True:
             try:
                 with broker_errors(what):
-                    admin = AIOKafkaAdminClient(**self._connection.arguments("admin"))
+                    arguments = {**self._connection.arguments("admin"), "request_timeout_ms": ADMIN_MS}
+                    admin = AIOKafkaAdminClient(**arguments)
+                    self._connection.outages.watch(admin._client)
                     try:
                         await admin.start()
                         return await call(admin)

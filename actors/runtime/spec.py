@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from actors._core.assign import Declared
 from actors._core.commit import Backoff, CommitPolicy
-from actors._core.partitioner import MURMUR2, Partitioner
+from actors._core.partitioner import MURMUR2, PARTITIONERS, Partitioner
 from actors._core.policy import STOP_ON_ERROR, Misplaced, OnError
 from actors._core.takeover import StartRules
 from actors.ports import Asks, Clock, GroupView, Logs, OwnerRecord, Owners, StoreProvider, TaskSink
@@ -68,6 +69,13 @@ class ActorSpec:
     partitioner: Partitioner = MURMUR2
     misplaced: Misplaced | None = None
     commands: CommandKey = OPEN_COMMANDS
+
+    @property
+    def declared(self) -> Declared:
+        """What other workers of the group have to declare alike; of a function that places keys, that it is one."""
+        partitioner = self.partitioner.name if self.partitioner.name in PARTITIONERS else "a function"
+        changelogs = sorted(changelog.topic for changelog in self.changelogs.values())
+        return Declared(self.name, self.topic, partitioner, tuple(changelogs))
 
     @property
     def obeys_commands(self) -> bool:

@@ -33,6 +33,7 @@ def data(**changed: Any) -> bytes:
         "actors": [["a", [0], [0], [5], [0]]],
         "follows": True,
         "process": 0,
+        "declared": [["a", "in", "murmur2", ["a-changelog"]]],
     }
     said.update(changed)
     return msgspec.msgpack.encode(list(said.values()))
@@ -62,6 +63,8 @@ STRANGE = {
     "a map in the place of actors": data(actors={"a": 1}),
     "an actor without a name": data(actors=[[None, [], [], []]]),
     "follows is text": data(follows="yes"),
+    "declared is text": data(declared="everything"),
+    "a declared actor without a topic": data(declared=[["a"]]),
     "1 MB": data(actors=[["a", [0] * 1_000_000, [], []]]),
 }
 ODD_ADDRESSES = {
@@ -81,6 +84,10 @@ KNOWN_BUT_ODD = {
     "a partition twice": data(actors=[["a", [0, 0, 0], [1, 1], [5, 6], [0, 0]], ["a", [0], [], []]]),
     "partitions that aren't there": data(actors=[["a", [2**62], [2**61], [2**60]], ["other", [0], [0], [1]]]),
     "the largest numbers": data(generation=2**63 - 1, actors=[["a", [0], [0], [2**63 - 1], [2**63 - 1]]]),
+    "an actor that nobody else has": data(declared=[["b", "in", "murmur2", []]]),
+    "no actor at all": data(declared=[]),
+    "an actor twice": data(declared=[["a", "in", "murmur2", []], ["a", "in", "murmur2", []], ["a", "in2", "", []]]),
+    "many actors": data(declared=[["a", "in", "murmur2", [f"{n}"]] for n in range(30_000)]),
     **{f"an address with {what}": data(address=address) for what, address in ODD_ADDRESSES.items()},
 }
 

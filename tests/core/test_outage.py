@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import weakref
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 from aiokafka.client import ConnectionGroup
 
 from actors._kafka import outage
+from actors._kafka.connection import Connection
 from actors._kafka.outage import LAST_RETRY_S, REMIND_S, Outages
 
 
@@ -20,12 +22,22 @@ class FakeClient:
     def __init__(self) -> None:
         self.tries = 0
         self.answers = False
+        self.hangs = False
         self.refreshes = 0
-        self.cluster = SimpleNamespace(broker_metadata=lambda node: SimpleNamespace(host="127.0.0.1", port=9000 + node))
+        self.cluster = SimpleNamespace(
+            broker_metadata=lambda node: SimpleNamespace(host="127.0.0.1", port=9000 + node), brokers=lambda: [1, 2, 3]
+        )
+        self.hosts = ["127.0.0.1:9001", "127.0.0.1:9002"]
+        self._request_timeout_ms = 20_000
         self._conns: dict[Any, Any] = {}
+
+    async def bootstrap(self) -> None:
+        self.bootstrap_ms = self._request_timeout_ms
 
     async def _get_conn(self, node_id: int, *, group: Any = ConnectionGroup.DEFAULT) -> Any:
         self.tries += 1
+        if self.hangs:
+            await asyncio.get_running_loop().create_future()
         return object() if self.answers else None
 
     def force_metadata_update(self) -> None:
@@ -61,6 +73,46 @@ async def test_tries_grow_rare() -> None:
         await world.one._get_conn(1)
         world.now_s += 0.01
     assert 45 <= world.one.tries <= 85
+
+
+async def test_a_broker_that_hangs_is_not_waited_for_and_rarely_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage, "CONNECT_S", 0.01)
+    world = Setting()
+    world.one.hangs = True
+
+    async def fails_after(seconds: float) -> None:
+        trying = asyncio.create_task(world.one._get_conn(1))
+        await asyncio.sleep(0)
+        world.now_s += seconds
+        assert await trying is None
+
+    await fails_after(5.0)
+    assert world.outages.away == ["127.0.0.1:9001"]
+    world.now_s += 3.9
+    assert await world.two._get_conn(1) is None
+    assert world.two.tries == 0, "it isn't tried for as long as the last try took"
+    world.now_s += 2.2
+    world.two.answers = True
+    assert await world.two._get_conn(1) is not None
+    assert world.outages.away == []
+
+
+async def test_a_broker_of_the_list_that_hangs_is_not_waited_for_where_there_are_others() -> None:
+    world = Setting()
+    await world.one.bootstrap()
+    assert world.one.bootstrap_ms == outage.CONNECT_S * 1000
+    assert world.one._request_timeout_ms == 20_000
+    world.two.hosts = world.two.hosts[:1]
+    await world.two.bootstrap()
+    assert world.two.bootstrap_ms == 20_000
+
+
+async def test_brokers_that_are_away_are_the_last_of_the_list() -> None:
+    connection = Connection.to("127.0.0.1:9001,127.0.0.1:9002", client_id="test")
+    client = FakeClient()
+    connection.outages.watch(client)
+    assert await client._get_conn(1) is None
+    assert connection.arguments("role")["bootstrap_servers"] == ["127.0.0.1:9002", "127.0.0.1:9001"]
 
 
 async def test_other_brokers_and_standing_connections_arent_held_back() -> None:

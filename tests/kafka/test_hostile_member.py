@@ -1,4 +1,4 @@
-"""A member of the group that isn't one of ours: the leader goes on."""
+"""A member of the group that isn't one of ours, or runs another program: the leader goes on."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 
+from actors._core.assign import Declared
 from actors._kafka.assignor import ActorAssignor
 from actors._kafka.connection import Connection
 from actors._kafka.consumer import GroupSettings, KafkaSource
@@ -19,6 +20,19 @@ from tests.kafka.helpers import eventually, make_topics, unique
 
 NOT_UTF8 = ConsumerProtocolMemberMetadata(0, ["in"], b"").encode().replace(b"in", b"\xff\xfe")
 DEEP = ConsumerProtocolMemberMetadata(0, ["in"], b"\x91" * 3_000 + b"\x01").encode()
+
+
+def settings_of(group: str) -> GroupSettings:
+    return GroupSettings(
+        group=group,
+        instance_id=None,
+        session_timeout_ms=6000,
+        heartbeat_interval_ms=300,
+        rebalance_timeout_ms=10_000,
+        isolation_level="read_committed",
+        fetch_bytes=1_000_000,
+        max_poll_records=None,
+    )
 
 
 class Hostile(AbstractPartitionAssignor):
@@ -40,26 +54,61 @@ class Hostile(AbstractPartitionAssignor):
         self.answers += 1
 
 
+async def revoked() -> None: ...
+
+
+async def join(brokers: str, group: str, declared: Declared, rounds: list[list[TopicPartition]]) -> KafkaSource:
+    """Join as a worker whose program has one actor."""
+    return await KafkaSource.open(
+        Connection.to(brokers, client_id=declared.actor),
+        settings_of(group),
+        [declared.topic],
+        ActorAssignor(
+            instance_id="",
+            address="http://leader:6066",
+            actors={declared.topic: declared.actor},
+            on_disk=dict,
+            declared=[declared],
+        ),
+        assigned=lambda _, partitions: rounds.append(partitions),
+        revoked=revoked,
+        room=lambda: None,
+        lost=lambda *_: None,
+        failed=lambda error: rounds.append([]),
+    )
+
+
+async def test_two_programs_that_run_at_once_share_no_partition(brokers: str) -> None:
+    topic, group = unique("programs"), unique("programs-group")
+    await make_topics(brokers, topic, partitions=3)
+    ours: list[list[TopicPartition]] = []
+    foreign: list[list[TopicPartition]] = []
+    first = await join(brokers, group, Declared("ours", topic, "murmur2", ()), ours)
+    second = await join(brokers, group, Declared("foreign", topic, "murmur2", ()), foreign)
+    try:
+        await eventually(lambda: len(ours) == 2)
+        assert [len(partitions) for partitions in ours] == [3, 3]
+        assert foreign == [[]]
+        async with ControlPlane.connect(Connection.to(brokers, client_id="test"), group) as control:
+            found = await KafkaCopies(control, group).members()
+        assert len(found.troubles) == 1
+        assert f"topic {topic} is the input of actor foreign in the program that is refused" in found.troubles[0]
+        await first.close()
+        await eventually(lambda: foreign[-1:] == [[TopicPartition(topic, number) for number in range(3)]])
+    finally:
+        await second.close()
+        await first.close()
+
+
 async def test_members_that_send_anything_get_nothing_and_the_leader_goes_on(brokers: str) -> None:
     topic, group = unique("hostile"), unique("hostile-group")
     await make_topics(brokers, topic, partitions=3)
     rounds: list[list[TopicPartition]] = []
     failures: list[BaseException] = []
 
-    async def revoked() -> None: ...
-
     source = await KafkaSource.open(
         Connection.to(brokers, client_id="leader"),
-        GroupSettings(
-            group=group,
-            instance_id=None,
-            session_timeout_ms=6000,
-            heartbeat_interval_ms=300,
-            rebalance_timeout_ms=10_000,
-            isolation_level="read_committed",
-            fetch_bytes=1_000_000,
-            max_poll_records=None,
-        ),
+        settings_of(group),
         [topic],
         ActorAssignor(instance_id="", address="http://leader:6066", actors={topic: "a"}, on_disk=dict),
         assigned=lambda _, partitions: rounds.append(partitions),

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -164,28 +165,74 @@ async def test_a_store_that_is_given_another_changelog_takes_its_state_with_it(
     assert first.terminate() == 0
     before, after = f"{name}-orders-changelog", f"{name}-moved-changelog"
     environment = {"APP_NAME": name, "APP_KIND": "orders", "APP_CHANGELOGS": f"orders={after}"}
-    command = [sys.executable, "-m", "faust", "-A", MODULE, "-D", str(tmp_path / "cli")]
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        "state",
-        "adopt",
-        "orders",
-        "--from",
-        before,
-        env={**os.environ, **environment, "KAFKA_URL": f"kafka://{brokers}"},
-        cwd=ROOT,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    said_last, _ = await process.communicate()
-    assert process.returncode == 0
+    result = await told(brokers, tmp_path, environment, "state", "adopt", "orders", "--from", before)
     records = len(await read_all(brokers, before))
-    result = json.loads(said_last.splitlines()[-1])
     assert result == {"store": "orders", "from": before, "topic": after, "records": records}
 
     second = start(name, APP_KIND="orders", APP_CHANGELOGS=f"orders={after}")
     await send(brokers, f"{name}-in", [(b"a", b"x"), (b"b", b"x")], partitions=1)
     await eventually(lambda: _has(brokers, name, 5), what=second.log)
     assert await outputs(brokers, name) == [b"1", b"1", b"2", b"3", b"2"]
+
+
+async def told(brokers: str, folder: Path, environment: dict[str, str], *words: str) -> dict[str, Any]:
+    """Run a command of the app; give what it prints last."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "faust", "-A", MODULE, "-D", str(folder / "cli"), *words),
+        env={**os.environ, **environment, "KAFKA_URL": f"kafka://{brokers}"},
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    printed, _ = await process.communicate()
+    assert process.returncode == 0
+    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    return found
+
+
+async def test_a_program_with_another_actor_for_the_input_is_refused_while_the_first_runs(
+    brokers: str, start: Start, tmp_path: Path
+) -> None:
+    name = await new_app(brokers)
+    first = start(name)
+    await said(first, RUNS)
+    await refused(
+        start(name, APP_KIND="other"), f"topic {name}-in is the input of actor copy, and this program gives it to actor"
+    )
+    await send(brokers, f"{name}-in", [(b"a", b"0")], partitions=1)
+    await eventually(lambda: _has(brokers, name, 1), what=first.log)
+    assert first.terminate() == 0
+
+    result = await told(brokers, tmp_path, {"APP_NAME": name, "APP_KIND": "other"}, "state", "forget", "copy")
+    assert result == {"forgotten": "copy", "topics": []}
+    second = start(name, APP_KIND="other")
+    await said(second, RUNS)
+    await send(brokers, f"{name}-in", [(b"a", b"1")], partitions=1)
+    await eventually(lambda: _has(brokers, name, 2), what=second.log)
+    assert await outputs(brokers, name) == [b"0", b"1"]
+
+
+async def test_a_renamed_store_keeps_its_state_or_is_given_up(brokers: str, start: Start, tmp_path: Path) -> None:
+    name = await new_app(brokers)
+    first = start(name, APP_KIND="orders")
+    await send(brokers, f"{name}-in", [(b"a", b"x"), (b"a", b"x")], partitions=1)
+    await eventually(lambda: _has(brokers, name, 2), what=first.log)
+    assert first.terminate() == 0
+    await refused(
+        start(name, APP_KIND="bookings"),
+        f"store orders: no actor of this program has it any more, and its state is in topic {name}-orders-changelog",
+        'renamed_from="orders"',
+        "state forget orders",
+    )
+    renamed = start(name, APP_KIND="bookings", APP_RENAMED="orders")
+    await send(brokers, f"{name}-in", [(b"a", b"x")], partitions=1)
+    await eventually(lambda: _has(brokers, name, 3), what=renamed.log)
+    assert renamed.terminate() == 0
+    assert await outputs(brokers, name) == [b"1", b"2", b"3"]
+
+    # Both of its names are given up with it.
+    result = await told(brokers, tmp_path, {"APP_NAME": name, "APP_KIND": "third"}, "state", "forget", "orders")
+    assert result == {"forgotten": "orders", "topics": [f"{name}-orders-changelog"]}
+    await said(start(name, APP_KIND="third"), RUNS)
 
 
 async def test_a_topic_that_an_app_of_an_earlier_release_may_own_is_not_taken(brokers: str, start: Start) -> None:

@@ -26,9 +26,10 @@ def actors(session: Session) -> None:
 
     A task is one actor on one partition of its input. The owner is the worker that took it over last, as the app's
     leader registry has it; the state is what that worker answers. A partition that stands still is listed with its
-    reason. The lag counts the records that wait, or the offsets where these are more than 100.
+    reason. The lag counts the records that wait, or the offsets where these are more than 100. Members of the group
+    that get no partitions are named below the table.
     """
-    rows = asyncio.run(_ask(session.setup))
+    rows, strangers = asyncio.run(_ask(session.setup))
     if session.as_json:
         session.say_json([_as_json(row) for row in rows])
         return
@@ -42,11 +43,13 @@ def actors(session: Session) -> None:
     for row in rows:
         if row.reason:
             session.say(f"{row.actor}, partition {row.partition}, {row.state}: {row.reason}")
+    for stranger in strangers:
+        session.say(stranger)
 
 
-async def _ask(setup: Setup) -> list[TaskStatus]:
+async def _ask(setup: Setup) -> tuple[list[TaskStatus], list[str]]:
     async with Cluster.connect(setup) as cluster:
-        return await cluster.tasks()
+        return await cluster.tasks(), await cluster.strangers()
 
 
 def _as_row(row: TaskStatus) -> list[str]:

@@ -12,6 +12,7 @@ from actors._faust.dashboard.group import Room, Seen, ask_worker
 from actors._faust.queries.routing import Router
 from actors._faust.setup import Setup
 from actors._kafka.control import ControlPlane, TopicInfo
+from actors._kafka.copies import KafkaCopies
 from actors._kafka.logs import KafkaLogs
 from actors._kafka.owners import KafkaOwners
 from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreError
@@ -104,6 +105,13 @@ class Cluster:
         ]
         known = await asyncio.gather(*map(self._with_offsets, rows))
         return await self._with_states(known)
+
+    async def strangers(self) -> list[str]:
+        """Say which members of the group get no partitions; none if the group's coordinator can't tell now."""
+        try:
+            return (await KafkaCopies(self._control, self._setup.group).members()).troubles
+        except BrokerUnavailableError:
+            return []
 
     async def owners(self) -> Owners:
         """Give the leader registry; it is empty before the app's first worker ran."""

@@ -1,4 +1,4 @@
-"""`faust -A APP state get | list | export`: the committed state on this machine's disk; `publish`, `adopt`: topics."""
+"""`faust -A APP state get | list | export`: what this machine's disk has; `publish | adopt | forget`: topics."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import click
 
 from actors._faust.cli.state_adopt import adopt
 from actors._faust.cli.state_export import export
+from actors._faust.cli.state_forget import forget
 from actors._faust.cli.state_get import get
 from actors._faust.cli.state_list import list_stores
 from actors._faust.cli.state_publish import publish
@@ -21,3 +22,4 @@ state.add_command(list_stores)
 state.add_command(export)
 state.add_command(publish)
 state.add_command(adopt)
+state.add_command(forget)

@@ -40,9 +40,9 @@ class Grown(msgspec.Struct):
 
 KIND = os.environ.get("APP_KIND", "copy")
 
-if KIND == "copy":
+if KIND in ("copy", "other"):
 
-    @app.actor(source)
+    @app.actor(source, name=KIND)
     def copy(ctx: Context, value: str) -> None:
         """Send on what comes."""
         ctx.send(out, key=ctx.key, value=value)
@@ -68,7 +68,7 @@ elif KIND in ("parks", "stops"):
         raise ValueError(value)
 
 else:
-    count = app.store(KIND, value_type=int)
+    count = app.store(KIND, value_type=int, renamed_from=os.environ.get("APP_RENAMED"))
 
     @app.actor(source, name="counter", stores=[count])
     def add(ctx: Context, value: str) -> None:
