@@ -46,6 +46,10 @@ class ForeignFolderError(StoreError):
     """The data folder isn't this app's: choose another `datadir`."""
 
 
+class ForeignDatabaseError(StoreError):
+    """The database holds another partition, store, app or cluster: its folder was moved or copied here."""
+
+
 class UnknownStoreError(StoreError):
     """There is no such store on this disk."""
 

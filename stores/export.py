@@ -82,10 +82,7 @@ def export_store(
         tighten(target)
         # The manifest of a former export mustn't vouch for the files of this one.
         (target / MANIFEST).unlink(missing_ok=True)
-        exported = [
-            _export_partition(source.store_path(store, partition), partition, target, progress)
-            for partition in partitions
-        ]
+        exported = [_export_partition(source, store, partition, target, progress) for partition in partitions]
         manifest = Manifest(
             app=app,
             store=store,
@@ -109,11 +106,12 @@ def _target(to: Path, worker: str) -> Path:
 
 
 def _export_partition(
-    path: Path, partition: int, target: Path, progress: Callable[[int, int], None] | None
+    source: DataFolder, store: str, partition: int, target: Path, progress: Callable[[int, int], None] | None
 ) -> ManifestPartition | None:
+    path = source.store_path(store, partition)
     if not (path / "CURRENT").exists():
         return None
-    reader = RocksReader.open(path)
+    reader = RocksReader.open(path, identity=source.identity(store, partition))
     try:
         position = reader.position()
         if position is None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stores._core.identity import DatabaseIdentity
 from stores._core.outside import MISSHAPEN
 from stores._core.printable import printable
 from stores._files import make_folder, remove_tree, tighten, write_atomically
@@ -121,6 +122,10 @@ class DataFolder:
                 f"{self.path}, or delete the link; only the data folder as a whole may be a link"
             )
         return path
+
+    def identity(self, store: str, partition: int, cluster: str = "") -> DatabaseIdentity:
+        """Give what a database in this place is of."""
+        return DatabaseIdentity(cluster, self.app, store, partition)
 
     def partitions_on_disk(self, store: str) -> list[int]:
         """Give the partitions of `store` that have a database here, in order."""

@@ -1,6 +1,7 @@
 """A partition of a store in a RocksDB database of its own.
 
-Two column families, flushed together: `default` (key to stamp and value) and `meta` (`format` and `position`).
+Two column families, flushed together: `default` (key to stamp and value) and `meta` (`format`, `position` and
+`identity`: which partition of which store it is).
 
 What holds after a crash:
 
@@ -45,9 +46,11 @@ from weakref import WeakSet
 
 from rocksdict import AccessType, IngestExternalFileOptions, Rdict, WriteBatch, WriteOptions
 
+from stores._core.identity import DatabaseIdentity, decode_identity, encode_identity
 from stores._core.record import Position, decode_position, encode_position
 from stores._files import make_folder, remove_tree, replace_tree
 from stores.errors import (
+    ForeignDatabaseError,
     SeedError,
     StoreClosedError,
     StoreCorruptedError,
@@ -57,6 +60,7 @@ from stores.errors import (
     StoreUnavailableError,
 )
 from stores.ports import SeedContent
+from stores.rocks_logs import why_torn
 from stores.rocks_options import RocksResources
 
 FORMAT_VERSION = 1
@@ -79,6 +83,7 @@ SEEDING = ".seeding"
 _META = "meta"
 _FORMAT = b"format"
 _POSITION = b"position"
+_IDENTITY = b"identity"
 _READER_ATTEMPTS = 200
 _READER_CACHE_BYTES = 16 << 20
 
@@ -217,6 +222,24 @@ class _Database:
         except ValueError as error:
             raise StoreCorruptedError(self._path, error) from error
 
+    def _check_identity(self, mine: DatabaseIdentity) -> bool:
+        """Refuse a database that was made for something else; tell whether it says what it was made for."""
+        with self.mapped_errors():
+            raw = self._meta.get(_IDENTITY)
+        if raw is None:
+            return False
+        try:
+            found = decode_identity(raw)
+        except ValueError as error:
+            raise StoreCorruptedError(self._path, error) from error
+        if not found.fits(mine):
+            raise ForeignDatabaseError(
+                f"the database at {self._path} is of {found}, and belongs to {mine} by its place: its folder was moved "
+                "or copied here. Stop the worker, then move the folder back to where it was, or delete it: the "
+                "partition is restored from its changelog"
+            )
+        return True
+
     def _explain(self, error: Exception) -> StoreError:
         return StoreClosedError(self) if self._data is None else _explain(self._path, error)
 
@@ -227,37 +250,57 @@ class _Database:
 class RocksStore(_Database):
     """A `PartitionStore` in RocksDB. Make one with `open`."""
 
-    def __init__(self, path: Path, data: Any, resources: RocksResources) -> None:
+    def __init__(
+        self, path: Path, data: Any, resources: RocksResources, identity: DatabaseIdentity | None = None
+    ) -> None:
         super().__init__(path, data)
         self._resources = resources
+        self._identity = identity
         self._meta_handle: Any = data.get_column_family_handle(_META)
         self._position: Position | None = None
         self._past_the_log: Any = None
         self._loaded = 0
 
     @classmethod
-    def open(cls, path: Path | str, *, resources: RocksResources | None = None) -> RocksStore:
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        resources: RocksResources | None = None,
+        identity: DatabaseIdentity | None = None,
+        changelog_id: str | None = None,
+    ) -> RocksStore:
         """Open the database in the folder `path`, which is made if need be.
 
         Args:
             path: the database's folder.
             resources: memory to share with other databases; by default it has its own.
+            identity: what it must have been made for, None for anything. A database without a position takes it, as
+                does one that an earlier release made, if its position is in the topic `changelog_id`.
+            changelog_id: the id of the store's changelog, None for any.
 
         Raises:
             StoreLockedError: it is open already, in this process or another.
             StoreCorruptedError: it can't be read.
             StoreFormatError: a newer release wrote it.
             StoreUnavailableError: the operating system refused.
+            ForeignDatabaseError: it was made for something else; nothing is changed.
         """
-        return cls._open(Path(path), resources or RocksResources())
+        store = cls._open(Path(path), resources or RocksResources(), identity)
+        try:
+            store._settle_identity(changelog_id)
+        except BaseException:
+            store.close()
+            raise
+        return store
 
     @classmethod
-    def _open(cls, path: Path, resources: RocksResources) -> RocksStore:
+    def _open(cls, path: Path, resources: RocksResources, identity: DatabaseIdentity | None) -> RocksStore:
         try:
             make_folder(path)
         except OSError as error:
             raise StoreUnavailableError(f"can't make the database's folder {path}: {error}") from error
-        store = cls(path, _open_database(path, resources.families()), resources)
+        store = cls(path, _open_database(path, resources.families()), resources, identity)
         # What a process left that died while it seeded the store; the lock says that it is nobody's work now.
         shutil.rmtree(_beside(path), ignore_errors=True)
         try:
@@ -328,7 +371,7 @@ class RocksStore(_Database):
         with suppress(StoreError):
             self.close()
         remove_tree(self._path)
-        self._become(self._open(self._path, self._resources))
+        self._become(self.open(self._path, resources=self._resources, identity=self._identity))
 
     def seed(self, content: SeedContent) -> None:
         """See `PartitionStore.seed`."""
@@ -350,13 +393,13 @@ class RocksStore(_Database):
             replace_tree(self._path, work / "database")
         except OSError as error:
             raise StoreUnavailableError(f"can't put the seed's database at {self._path}: {error}") from error
-        self._become(self._open(self._path, self._resources))
+        self._become(self.open(self._path, resources=self._resources, identity=self._identity))
 
     def _build(self, tables: Path, database: Path, content: SeedContent) -> None:
         """Make a database of the seed's content and position, and close it."""
         tables.mkdir(parents=True)
         files = [str(file) for file in content.place(tables)]
-        built = self._open(database, self._resources)
+        built = self.open(database, resources=self._resources, identity=self._identity)
         try:
             with built.mapped_errors():
                 if files:
@@ -418,6 +461,14 @@ class RocksStore(_Database):
                 return
         _check_format(self._path, raw)
 
+    def _settle_identity(self, changelog_id: str | None) -> None:
+        mine, position = self._identity, self._position
+        if mine is None or self._check_identity(mine):
+            return
+        if position is None or changelog_id is None or position.changelog_id == changelog_id:
+            with self.mapped_errors():
+                self._meta.put(_IDENTITY, encode_identity(mine))
+
 
 class RocksReader(_Database):
     """A `PartitionReader` of a database that another process may be writing to. Make one with `open`.
@@ -430,7 +481,7 @@ class RocksReader(_Database):
     """
 
     @classmethod
-    def open(cls, path: Path | str) -> RocksReader:
+    def open(cls, path: Path | str, *, identity: DatabaseIdentity | None = None) -> RocksReader:
         """Open the database in the folder `path` for reading, with or without an owner.
 
         Changes nothing that an owner reads. Yet rocksdict writes its `rocksdict-config.json` anew, with the same
@@ -440,6 +491,7 @@ class RocksReader(_Database):
             StoreUnavailableError: there is no database, or its files change faster than they can be opened.
             StoreCorruptedError: it can't be read.
             StoreFormatError: a newer release wrote it.
+            ForeignDatabaseError: it was made for something else than `identity`.
         """
         path = Path(path)
         families = RocksResources(block_cache_bytes=_READER_CACHE_BYTES).families()
@@ -457,18 +509,20 @@ class RocksReader(_Database):
             # The manifest, the tables and the logs are read one after the other. Before the owner deletes a
             # table or a log it adds to the manifest: while that is unchanged all three are of one version.
             if _version(path) == before:
-                return reader._checked()
+                return reader._checked(identity)
             reader.close()
             cause = None
         raise cause or StoreUnavailableError(
             f"the files of the database at {path} change faster than they can be opened: try again"
         )
 
-    def _checked(self) -> Self:
+    def _checked(self, identity: DatabaseIdentity | None) -> Self:
         try:
             with self.mapped_errors():
                 raw = self._meta.get(_FORMAT)
             _check_format(self._path, raw or b"%d" % FORMAT_VERSION)
+            if identity is not None:
+                self._check_identity(identity)
         except BaseException:
             self.close()
             raise
@@ -489,6 +543,11 @@ def _moving() -> Any:
 
 def _open_database(path: Path, families: tuple[Any, Any], access: Any = None) -> Any:
     data, meta = families
+    torn = why_torn(path)
+    if torn is not None:
+        raise StoreCorruptedError(
+            path, f"{torn}: the files were copied while a worker used them, or the machine lost power"
+        )
     try:
         return Rdict(str(path), data, {_META: meta}, access or AccessType.read_write())
     except Exception as error:

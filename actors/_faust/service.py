@@ -7,7 +7,7 @@ import contextlib
 import gc
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -45,7 +45,7 @@ from actors.runtime.standbys import Standbys
 from actors.runtime.stores import StoreCache
 from actors.runtime.task import Task
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
-from stores.errors import StoreError, StoreUnavailableError
+from stores.errors import ForeignDatabaseError, StoreError, StoreUnavailableError
 from stores.folder import DataFolder
 from stores.ports import PartitionStore
 from stores.rocks import RocksStore
@@ -199,7 +199,8 @@ class ActorService(Service):  # type: ignore[misc]
             block_cache_bytes=self.app.actor_options.rocksdb_cache_bytes,
             write_buffer_bytes=self.app.actor_options.rocksdb_write_buffer_bytes,
         )
-        self._cache = StoreCache(_opener(self._folder, resources), self._folder.discard)
+        cluster = await self._control.cluster_id()
+        self._cache = StoreCache(_opener(self._folder, resources, cluster, specs), self._folder.discard)
         async with reminding("waiting for the databases on this disk to be opened"):
             await self._open_stores(specs)
         await self._open_views(setup)
@@ -247,12 +248,12 @@ class ActorService(Service):  # type: ignore[misc]
                         await self._open_store(store.name, partition)
 
     async def _open_store(self, store: str, partition: int) -> None:
-        """Open one; a disk that is full for the moment is no reason not to start: the owner tries again."""
+        """Open one; one that can't be used is no reason not to start: its owner tries again, or stops."""
         if self._cache is None:
             return
         try:
             await self._cache.open(store, partition)
-        except StoreUnavailableError as error:
+        except (StoreUnavailableError, ForeignDatabaseError) as error:
             logger.warning("store %s, partition %d isn't counted as being on this disk: %s", store, partition, error)
 
     def _start_worker(
@@ -463,9 +464,18 @@ def _collect_seldom() -> None:
     gc.set_threshold(100_000, 50, 100)
 
 
-def _opener(folder: DataFolder, resources: RocksResources) -> Callable[[str, int], PartitionStore]:
+def _opener(
+    folder: DataFolder, resources: RocksResources, cluster: str, specs: Iterable[ActorSpec]
+) -> Callable[[str, int], PartitionStore]:
+    changelog_ids = {name: changelog.topic_id for spec in specs for name, changelog in spec.changelogs.items()}
+
     def open_store(store: str, partition: int) -> PartitionStore:
-        return RocksStore.open(folder.store_path(store, partition), resources=resources)
+        return RocksStore.open(
+            folder.store_path(store, partition),
+            resources=resources,
+            identity=folder.identity(store, partition, cluster),
+            changelog_id=changelog_ids.get(store),
+        )
 
     return open_store
 

@@ -24,6 +24,7 @@ from actors.runtime.context import Store
 from actors.runtime.copies import CopyStores
 from actors.runtime.stores import StoreCache
 from actors.runtime.views import TopicView, ViewCodecs, ViewParts
+from stores.errors import ForeignDatabaseError
 from stores.folder import DataFolder
 from stores.memory import MemoryStore
 from stores.ports import PartitionStore
@@ -110,7 +111,7 @@ class View(TopicView[K, V]):
         folder = None if self.in_memory else self.folder or default_folder / self.topic
         try:
             await self.open(await connect(self.topic, connection(app), folder, margin_ms(app)))
-        except UnreadableLogError as error:
+        except (UnreadableLogError, ForeignDatabaseError) as error:
             # Handlers that read the view fail by their actors' policies; all others don't need it.
             logger.critical("the view of %s can't be opened: %s", self.topic, error)
             self.fail(error)
@@ -163,7 +164,8 @@ def copy_stores(topic: str, folder: Path | None) -> CopyStores:
     resources = RocksResources(block_cache_bytes=CACHE_BYTES, write_buffer_bytes=WRITE_BUFFER_BYTES)
 
     def open_store(slot: str, partition: int) -> PartitionStore:
-        return RocksStore.open(data.store_path(slot, partition), resources=resources)
+        path, identity = data.store_path(slot, partition), data.identity(slot, partition)
+        return RocksStore.open(path, resources=resources, identity=identity)
 
     cache = StoreCache(open_store, data.discard)
 

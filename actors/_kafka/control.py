@@ -154,6 +154,15 @@ class ControlPlane:
         start = await self._offset(partition, _EARLIEST)
         return LogBounds(start, await self._offset(partition, _LATEST))
 
+    async def cluster_id(self) -> str:
+        """Give the cluster's id, "" where its brokers have none."""
+
+        async def ask() -> str:
+            response = await self._client.send(self._any_node(), TopicIdsRequest([]))
+            return response.cluster_id or ""
+
+        return await self._answered("the cluster's id", ask)
+
     async def topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
         """Give those of the topics that exist."""
         wanted = sorted(set(names))

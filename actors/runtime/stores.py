@@ -7,11 +7,15 @@ that a kept store saves is reading the disk. It takes part in the takeover like 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 
+from actors._core.logs import escaping
 from actors.runtime.threads import finish_in_thread
 from stores.errors import StoreCorruptedError, StoreError
 from stores.ports import PartitionStore
+
+logger = escaping(logging.getLogger(__name__))
 
 
 class StoreCache:
@@ -31,7 +35,13 @@ class StoreCache:
             return held
         try:
             return await finish_in_thread(self._open_and_keep, store, partition)
-        except StoreCorruptedError:
+        except StoreCorruptedError as error:
+            logger.error(
+                "store %s, partition %d is deleted, to be restored from its changelog: %s",
+                store,
+                partition,
+                error.cause,
+            )
             await self.discard(store, partition)
             return await finish_in_thread(self._open_and_keep, store, partition)
 

@@ -63,7 +63,7 @@ from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state import Restored
 from actors.runtime.tenure import CAREFUL_TURNS_S, Tenure
 from actors.runtime.threads import finish_in_thread
-from stores.errors import StoreError
+from stores.errors import ForeignDatabaseError, StoreError
 from stores.ports import PartitionStore
 
 logger = escaping(logging.getLogger(__name__))
@@ -484,7 +484,10 @@ class Task:
             )
 
     async def _restore(self, store: Store[Any, Any], mark: CommitMark | None) -> Restored:
-        held = await self._services.stores.open(store.name, self.partition)
+        try:
+            held = await self._services.stores.open(store.name, self.partition)
+        except ForeignDatabaseError as error:
+            raise TakeoverRefusedError(f"actor {self.spec.name}, {self.source}: {error}") from None
         clock, seconds = self._services.clock, None
         began_s, meter = clock.monotonic(), self.meters.restore_begins(store.name, clock.wall_ms())
         try:

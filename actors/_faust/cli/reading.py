@@ -45,7 +45,7 @@ def read_key(folder: DataFolder, store: str, partition: int, key: bytes) -> Read
         StoreError: it can't be read.
     """
     path = folder.store_path(store, partition)
-    with _opened(path) as reader:
+    with _opened(folder, store, partition) as reader:
         position = reader.position()
         if position is None:
             raise StoreUnavailableError(
@@ -62,13 +62,13 @@ def read_position(folder: DataFolder, store: str, partition: int) -> Position | 
     Raises:
         StoreError: it can't be read.
     """
-    with _opened(folder.store_path(store, partition)) as reader:
+    with _opened(folder, store, partition) as reader:
         return reader.position()
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[RocksReader]:
-    reader = RocksReader.open(path)
+def _opened(folder: DataFolder, store: str, partition: int) -> Iterator[RocksReader]:
+    reader = RocksReader.open(folder.store_path(store, partition), identity=folder.identity(store, partition))
     try:
         yield reader
     finally:
