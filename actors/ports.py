@@ -244,8 +244,13 @@ class TopicLogs(Logs, Protocol):
     async def facts(self, topic: str) -> TopicFacts | None:
         """Give a topic's facts, None where there provably is no such topic."""
 
-    async def follow(self, positions: Mapping[TopicPartition, int]) -> Following:
-        """Begin to read at these offsets, without an end."""
+    async def follow(
+        self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str] | None = None
+    ) -> Following:
+        """Begin to read at these offsets, without an end; of topics that are in `topic_ids`, those with these ids only.
+
+        A poll raises RestoreError where a topic has another id.
+        """
 
     async def close(self) -> None:
         """Disconnect. May be called twice."""
