@@ -172,8 +172,8 @@ class RecordError(ActorsError):
             )
         else:
             give_up = (
-                f"to give the record up, stop the workers and move the group's committed offset of {source} to "
-                f"{self.offset + 1}"
+                f"to give the record up, stop the workers, move the group's committed offset of {source} to "
+                f"{self.offset + 1}, and start them once with MOVED_OFFSET=accept in the environment"
             )
         return (
             f"{source} offset {self.offset} key {show_bytes(self.key)}: {self.reason}. "

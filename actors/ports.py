@@ -147,14 +147,25 @@ class TaskLog(Protocol):
         """Let the producer go without a word. May be called twice."""
 
 
+@dataclass(frozen=True, slots=True)
+class TopicIdentity:
+    """Which topic a name stands for now. `topic_id` is `str(uuid)`: a topic that is created again has another one."""
+
+    topic_id: str
+    partitions: int
+
+
 class GroupView(Protocol):
-    """What the group's coordinator says."""
+    """What the cluster says of the group's members and offsets, and of topics."""
 
     async def is_member(self, identity: Identity) -> bool:
         """Tell whether the group still knows this member in this generation."""
 
     async def committed(self, source: TopicPartition) -> Committed | None:
         """Give the group's committed offset, None only where there provably is none."""
+
+    async def topic_ids(self, names: Iterable[str]) -> Mapping[str, TopicIdentity]:
+        """Return the identities of those of the topics that exist now. Calls at the same time share one request."""
 
 
 class Logs(Protocol):
@@ -233,8 +244,13 @@ class TopicLogs(Logs, Protocol):
     async def facts(self, topic: str) -> TopicFacts | None:
         """Give a topic's facts, None where there provably is no such topic."""
 
-    async def follow(self, positions: Mapping[TopicPartition, int]) -> Following:
-        """Begin to read at these offsets, without an end."""
+    async def follow(
+        self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str] | None = None
+    ) -> Following:
+        """Begin to read at these offsets, without an end; of topics that are in `topic_ids`, those with these ids only.
+
+        A poll raises RestoreError where a topic has another id.
+        """
 
     async def close(self) -> None:
         """Disconnect. May be called twice."""
@@ -245,8 +261,8 @@ class OwnerRecord:
     """An entry of the leader registry: which worker took a task over, in which epoch.
 
     `topic` and `topic_id` name the input. `input_offset` is the group's committed offset at the takeover, or at the
-    last clean stop of the worker; None where the record doesn't prove that the group had one. Older releases left the
-    three out.
+    last clean stop of the worker; None where the record doesn't prove that the group had one. `since` is that of
+    `TopicIds`. Older releases left the four out.
     """
 
     actor: str
@@ -258,6 +274,7 @@ class OwnerRecord:
     topic: str = ""
     topic_id: str = ""
     input_offset: int | None = None
+    since: int = 0
 
 
 class Owners(Protocol):
@@ -285,8 +302,8 @@ class Clock(Protocol):
 class TaskSink(Protocol):
     """How a task drives its input partition."""
 
-    def start_from(self, source: TopicPartition, offset: int) -> None:
-        """Deliver records from `offset` on."""
+    def start_from(self, source: TopicPartition, offset: int, topic_id: str = "") -> None:
+        """Deliver records from `offset` on, of the topic with this id only; empty means whichever has the name."""
 
     def stop_delivery(self, source: TopicPartition) -> None:
         """Deliver nothing until `start_from`."""

@@ -15,6 +15,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from actors._core.topic_ids import show_id
 from stores._core.printable import moment
 from stores._core.record import Position, decode_stamp
 
@@ -129,6 +130,9 @@ class InputFacts:
     that was published, or written by another program. `finished` is the offset behind
     the last finished input, as the commit says; None if it says nothing of inputs behind the committed offset.
     `last_known` is the committed offset that the leader registry remembers, None if it proves no earlier commit.
+    `is_marked` is false if the committed offset lacks the mark of this app's commits. `known_id` is the input topic's
+    id as the last commit has it, `input_id` the id that the topic has now; both as `str(uuid)`, empty if unknown.
+    `tool` is the command that sets the group's offset of the partition, up to the offset.
     """
 
     committed: int | None
@@ -136,6 +140,28 @@ class InputFacts:
     state_source_offset: int | None
     finished: int | None = None
     last_known: LastKnown | None = None
+    is_marked: bool = True
+    known_id: str = ""
+    input_id: str = ""
+    tool: str = "kafka-consumer-groups.sh --reset-offsets --to-offset"
+
+    @property
+    def is_recreated(self) -> bool:
+        """Whether the last commit was of another topic of this name."""
+        return bool(self.known_id and self.input_id) and self.known_id != self.input_id
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether somebody else set the committed offset, and this app had committed before."""
+        if self.committed is None or self.is_marked:
+            return False
+        return bool(self.state_source_offset) or self.last_known is not None or self.is_recreated
+
+    @property
+    def last_position(self) -> int:
+        """The highest input offset that an earlier commit is known to have reached."""
+        known = None if self.last_known is None else self.last_known.offset
+        return max(self.state_source_offset or 0, known or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +193,8 @@ class StartRules:
     """The settings that bear on where a task begins.
 
     `exactly_once` says whether offset and state were committed together, so that they can contradict each other.
-    `missing_offset` is where to begin when the committed offset is gone.
+    `missing_offset` is where to begin when the committed offset is gone, or is of a topic that was re-created.
+    `accept_moved` says that offsets are wanted which another program than this app has committed.
     """
 
     reset: ResetPolicy
@@ -175,13 +202,15 @@ class StartRules:
     allow_reprocessing: bool
     allow_lost_input: bool
     missing_offset: ResetPolicy | None = None
+    accept_moved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Go on at `offset`."""
+    """Go on at `offset`. `is_anew`: an operator chose it, and the state's input offsets so far don't count any more."""
 
     offset: int
+    is_anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,44 +221,101 @@ class Contradiction:
     remedy: str
 
 
+_ACCEPT = 'start the workers once with moved_offset="accept" (or MOVED_OFFSET=accept in the environment)'
+
 _REPROCESS = (
     "If the input is to be processed again on top of the state, set allow_reprocessing=True; "
     "if the state is to be given up too, delete the changelog topic while no worker runs; "
-    "otherwise set the group's offset to where it was: {offset}, or higher if you know that later inputs were "
-    "processed without leaving a trace in the state"
+    "otherwise set the group's offset to where it was while no worker runs ({tool} {last}, or higher if you know that "
+    "later inputs were processed without leaving a trace in the state), and then {accept}"
 )
 
-
 _MISSING = (
-    "Choose where to begin: set the group's offset (kafka-consumer-groups.sh --reset-offsets --to-offset {last} is "
-    "the last known position; later inputs may have been processed); or start the workers once with "
+    "Choose where to begin: set the group's offset while no worker runs ({tool} {last} is the last known position; "
+    "later inputs may have been processed), and then {accept}; or start the workers once with "
     'missing_offset="earliest", which handles everything from offset {start} on again, or missing_offset="latest", '
-    "which skips everything before offset {end}"
+    "which skips everything before offset {end} (or MISSING_OFFSET in the environment)"
+)
+
+_MOVED = (
+    "If this is wanted, {accept}: they go on at offset {committed}, {effect}. Otherwise set the offset back while no "
+    "worker runs ({tool} {last} is the last known position; later inputs may have been processed), and then start them "
+    "the same way"
+)
+
+_RECREATED = (
+    'Start the workers once with missing_offset="earliest", which handles every record of the new topic from offset '
+    '{start} on, on top of the state that is kept; or with missing_offset="latest", which skips the records before '
+    "offset {end} (or MISSING_OFFSET in the environment). To begin at another offset, set it while no worker runs "
+    "({tool} OFFSET), and then {accept}. To give the state up as well, delete the changelog topics while no worker runs"
 )
 
 
 def decide_start(facts: InputFacts, rules: StartRules) -> Start | Contradiction:
     """Decide from which input offset the task goes on."""
+    if facts.is_recreated and not (facts.is_moved and rules.accept_moved):
+        return _recreated_start(facts, rules)
     contradiction = _reset_by_operator(facts, rules)
     if contradiction is not None:
         return contradiction
     if facts.committed is None:
         return _uncommitted_start(facts, rules)
-    return _committed_start(facts.committed, facts.bounds, rules)
+    return _committed_start(facts, facts.committed, rules)
+
+
+def _filled(remedy: str, facts: InputFacts, **more: object) -> str:
+    start, end, last = facts.bounds.start, facts.bounds.end, facts.last_position
+    return remedy.format(tool=facts.tool, accept=_ACCEPT, start=start, end=end, last=last, **more)
+
+
+def _recreated_start(facts: InputFacts, rules: StartRules) -> Start | Contradiction:
+    """Begin in another topic of the same name, where no offset of the former one means anything."""
+    if rules.missing_offset is not None:
+        return _start_at(rules.missing_offset, facts.bounds, is_anew=True)
+    if facts.committed is None:
+        said = "the group has no committed offset any more"
+    else:
+        said = f"the group's committed offset {facts.committed} is no offset of the new topic"
+    if facts.last_known is not None:
+        said += f"; {facts.last_known}"
+    return Contradiction(
+        f"the input topic was re-created: the last commit was made on the topic with the id {show_id(facts.known_id)}, "
+        f"now the topic has the id {show_id(facts.input_id)} (kafka-topics.sh --describe shows it); {said}",
+        _filled(_RECREATED, facts),
+    )
 
 
 def _reset_by_operator(facts: InputFacts, rules: StartRules) -> Contradiction | None:
-    state = facts.state_source_offset
-    if not state or rules.allow_reprocessing or not rules.exactly_once:
+    state, committed = facts.state_source_offset, facts.committed
+    is_below = rules.exactly_once and bool(state) and max(committed or 0, facts.finished or 0) < (state or 0)
+    if is_below and rules.allow_reprocessing:
         return None
-    remedy = _REPROCESS.format(offset=state)
-    if facts.committed is None:
+    if committed is not None and facts.is_moved:
+        return None if rules.accept_moved else _moved(facts, committed)
+    if not is_below:
+        return None
+    remedy = _filled(_REPROCESS, facts)
+    if committed is None:
         return Contradiction(f"there is state up to input offset {state}, and no committed offset", remedy)
-    if max(facts.committed, facts.finished or 0) < state:
-        return Contradiction(
-            f"the committed offset {facts.committed} is below the state's input offset {state}", remedy
-        )
-    return None
+    return Contradiction(f"the committed offset {committed} is below the state's input offset {state}", remedy)
+
+
+def _moved(facts: InputFacts, committed: int) -> Contradiction:
+    last = facts.last_position
+    if committed < last:
+        effect = f"which handles the inputs {committed} to {last - 1} again, on top of the state if there is any"
+    elif committed > last:
+        effect = f"which skips the inputs {last} to {committed - 1}, unless they were processed"
+    else:
+        effect = "the last known position"
+    evidence = [str(facts.last_known)] if facts.last_known is not None else []
+    if facts.state_source_offset:
+        evidence.append(f"there is state up to input offset {facts.state_source_offset}")
+    return Contradiction(
+        f"the group's committed offset {committed} was set by hand or by another program: it lacks the mark that the "
+        f"commits of this app have. The last known position is {last}: {'; '.join(evidence)}",
+        _filled(_MOVED, facts, committed=committed, effect=effect),
+    )
 
 
 def _uncommitted_start(facts: InputFacts, rules: StartRules) -> Start | Contradiction:
@@ -239,33 +325,41 @@ def _uncommitted_start(facts: InputFacts, rules: StartRules) -> Start | Contradi
         # It never had one: the operator's choice is for those that had.
         return _start_at(rules.reset, facts.bounds)
     if rules.missing_offset is not None:
-        return _start_at(rules.missing_offset, facts.bounds)
+        return _start_at(rules.missing_offset, facts.bounds, is_anew=bool(state))
     if rules.allow_reprocessing and rules.reset is ResetPolicy.EARLIEST:
-        return _start_at(rules.reset, facts.bounds)
+        return _start_at(rules.reset, facts.bounds, is_anew=bool(state))
     evidence = f"there is state up to input offset {state}" if known is None else str(known)
-    last = max(state or 0, (known.offset or 0) if known is not None else 0)
     return Contradiction(
         f"the group has no committed offset any more, and it had one: {evidence}. Committed offsets are deleted "
         "when the group had no members for the brokers' offsets.retention.minutes, or by an operator",
-        _MISSING.format(last=last, start=facts.bounds.start, end=facts.bounds.end),
+        _filled(_MISSING, facts),
     )
 
 
-def _start_at(policy: ResetPolicy, bounds: LogBounds) -> Start:
-    return Start(bounds.start if policy is ResetPolicy.EARLIEST else bounds.end)
+def _start_at(policy: ResetPolicy, bounds: LogBounds, *, is_anew: bool = False) -> Start:
+    return Start(bounds.start if policy is ResetPolicy.EARLIEST else bounds.end, is_anew)
 
 
-def _committed_start(committed: int, bounds: LogBounds, rules: StartRules) -> Start | Contradiction:
+def _committed_start(facts: InputFacts, committed: int, rules: StartRules) -> Start | Contradiction:
+    bounds, state = facts.bounds, facts.state_source_offset or 0
+    # Without transactions a state that is ahead of the offset is the usual one after a crash, not an operator's choice.
+    is_below = max(committed, facts.finished or 0) < state and (rules.exactly_once or facts.is_moved)
+    is_anew = facts.is_recreated or is_below
     if committed > bounds.end:
         return Contradiction(
-            f"the committed offset {committed} is beyond the input's end {bounds.end}: "
-            "the topic was made anew or lost records",
-            "Reset the group's offset (and the state with it, if it belongs to the old topic)",
+            f"the committed offset {committed} is beyond the input's end {bounds.end}: the topic lost records, as in "
+            "an unclean leader election, or was re-created before this app's commits had its id",
+            _filled(
+                "Set the group's offset while no worker runs ({tool} {end} goes on behind the last record, {start} "
+                "handles all that are left on top of the state), and then {accept}. If the state belongs to a former "
+                "topic, delete the changelog topics as well",
+                facts,
+            ),
         )
     if committed >= bounds.start:
-        return Start(committed)
+        return Start(committed, is_anew)
     if rules.allow_lost_input:
-        return Start(bounds.start)
+        return Start(bounds.start, is_anew)
     return Contradiction(
         f"the input's records {committed} to {bounds.start - 1} were deleted before they were processed, as far as the "
         "committed offset says",

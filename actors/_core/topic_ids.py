@@ -27,6 +27,13 @@ class TopicIds:
     input_id: str = ""
     since: int = 0
     _changelogs: Mapping[str, str] = field(default_factory=dict)
+    _text: str = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        stores = sorted(self._changelogs.items())
+        parts = [show_id(self.input_id), str(self.since), *(store + show_id(topic_id) for store, topic_id in stores)]
+        # Each commit of an owner carries it.
+        object.__setattr__(self, "_text", ",".join(parts))
 
     @classmethod
     def of(cls, input_id: str, changelogs: Mapping[str, str], since: int = 0) -> TopicIds:
@@ -39,9 +46,7 @@ class TopicIds:
 
     def encode(self) -> str:
         """Give the ids as text without `;`, `.` and `~`: input id, `since`, then a part for each store."""
-        stores = sorted(self._changelogs.items())
-        parts = [_pack(self.input_id), str(self.since), *(store + _pack(topic_id) for store, topic_id in stores)]
-        return ",".join(parts)
+        return self._text
 
 
 def decode_topic_ids(text: str) -> TopicIds:
@@ -64,7 +69,8 @@ def _short(store: str) -> str:
     return base64.urlsafe_b64encode(digest).decode()
 
 
-def _pack(topic_id: str) -> str:
+def show_id(topic_id: str) -> str:
+    """Give a topic's id as Kafka's tools show it."""
     return base64.urlsafe_b64encode(uuid.UUID(topic_id).bytes).decode().rstrip("=") if topic_id else ""
 
 

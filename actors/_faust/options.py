@@ -44,8 +44,12 @@ class ActorOptions:
             inputs are handled again on top of the state.
         allow_lost_input: go on at the first record that is left when retention deleted unprocessed input.
         missing_offset: "earliest" or "latest": where partitions go on whose committed offset is gone (it expired, or
-            was deleted), although the registry says that they had one; without it such a partition is stopped. Leave
-            it in for one start. Also `MISSING_OFFSET` in the environment.
+            was deleted), although the registry says that they had one, or whose input topic was deleted and created
+            again; without it such a partition is stopped. Leave it in for one start. Also `MISSING_OFFSET` in the
+            environment.
+        moved_offset: what to do where another program or an operator set the group's offset of a partition that this
+            app had committed: "stop" the partition, or "accept" the offset, also one below the state's. Leave "accept"
+            in for one start. Also `MOVED_OFFSET` in the environment.
         changelogs: by store, a changelog topic to use in place of `{app id}-{store}-changelog`, for a name that is
             another app's too. It begins with the app's id and a dash. The actor's own stores (`{actor}-timers`, a
             class actor's states) can be named as well.
@@ -97,6 +101,7 @@ class ActorOptions:
     allow_reprocessing: bool = False
     allow_lost_input: bool = False
     missing_offset: str | None = None
+    moved_offset: str = "stop"
     changelogs: Mapping[str, str] = field(default_factory=dict)
     lost_changelog: str = "stop"
     changelog_delete_retention: timedelta = timedelta(days=1)

@@ -54,6 +54,7 @@ logger = escaping(logging.getLogger(__name__))
 BROKER_DEFAULT = -1
 STATE_SEED = "STATE_SEED"
 MISSING_OFFSET = "MISSING_OFFSET"
+MOVED_OFFSET = "MOVED_OFFSET"
 LOST_CHANGELOG = "LOST_CHANGELOG"
 FETCH_BYTES = 1024 * 1024
 LONGEST_INSTANCE_ID_BYTES = 249
@@ -79,6 +80,7 @@ class Setup:
         # As with Faust's own settings, the environment goes first.
         seed = conf.getenv(STATE_SEED) or options.state_seed
         self.missing_offset = conf.getenv(MISSING_OFFSET) or options.missing_offset
+        self.moved_offset = conf.getenv(MOVED_OFFSET) or options.moved_offset
         self.seeds = None if seed is None else SeedFolder(seed, app=conf.id)
         self.lost_changelog = _lost_changelog(conf.getenv(LOST_CHANGELOG) or options.lost_changelog)
         self.exactly_once = conf.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE
@@ -149,6 +151,8 @@ class Setup:
             )
         if self.missing_offset not in (None, "earliest", "latest"):
             raise ConfigurationError(f"missing_offset={self.missing_offset!r}: use 'earliest' or 'latest'")
+        if self.moved_offset not in ("stop", "accept"):
+            raise ConfigurationError(f"moved_offset={self.moved_offset!r}: use 'stop' or 'accept'")
 
     def _check_faust_parts(self) -> None:
         """Refuse parts of Faust's that hide ours, and say which of them see nothing of actors."""
@@ -256,7 +260,6 @@ class Setup:
             name=definition.name,
             topic=definition.topic_name,
             partition_count=inputs[definition.topic_name].partitions,
-            topic_id=str(inputs[definition.topic_name].topic_id),
             handler=messages.around(definition.handler if answers is None else answers.around(definition.handler)),
             decode_key=key.decode,
             decode_value=messages.decode,
@@ -404,10 +407,12 @@ class Setup:
                 allow_reprocessing=options.allow_reprocessing,
                 allow_lost_input=options.allow_lost_input,
                 missing_offset=None if self.missing_offset is None else ResetPolicy(self.missing_offset),
+                accept_moved=self.moved_offset == "accept",
             ),
             backoff=Backoff(),
             queue_records=options.queue_records,
             checkpoint_refresh_s=options.checkpoint_refresh.total_seconds(),
+            group=self.group,
         )
 
     def task_log(self, spec: ActorSpec, partition: int, identity: Identity, control: ControlPlane | None) -> TaskLog:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,8 +25,10 @@ from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRa
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._core.logs import escaping
+from actors._core.topic_ids import show_id
 from actors._kafka.assignor import ActorAssignor, readable, readable_assignment
 from actors._kafka.connection import Connection, broker_errors
+from actors._kafka.fetching import FetchesById
 from actors._kafka.records import RAW, fetched
 from actors.errors import ActorsError, BrokerUnavailableError, ConfigurationError
 from actors.ports import Identity, TopicPartition
@@ -85,6 +88,7 @@ class KafkaSource:
         self._failed = failed
         self._is_closed = False
         self._fetch_bytes = 0
+        self._fetches = FetchesById(consumer._client, self._recreated)
 
     @classmethod
     async def open(
@@ -188,10 +192,13 @@ class KafkaSource:
         end: int | None = assignment.state_value(partition).highwater
         return end
 
-    def start_from(self, source: TopicPartition, offset: int) -> None:
-        """Deliver records from `offset` on."""
+    def start_from(self, source: TopicPartition, offset: int, topic_id: str = "") -> None:
+        """Deliver records from `offset` on, of the topic with this id."""
         partition = KafkaPartition(*source)
         if partition in self._consumer.assignment():
+            if self._fetches.set_id(partition, topic_id):
+                # What was fetched of another topic may have the very offset.
+                self._consumer._fetcher._records.pop(partition, None)
             self._consumer.seek(partition, offset)
             self._consumer.resume(partition)
             self._room()
@@ -201,6 +208,13 @@ class KafkaSource:
         partition = KafkaPartition(*source)
         if partition in self._consumer.assignment():
             self._consumer.pause(partition)
+
+    def _recreated(self, partition: KafkaPartition, topic_id: uuid.UUID) -> None:
+        """Fetch no more of a partition until its task has taken over again; that one asks for the topic's id of now."""
+        if partition in self._consumer.assignment() and partition not in self._consumer.paused():
+            self._consumer.pause(partition)
+            reason = f"the broker knows no topic with the id {show_id(str(topic_id))} any more, or not yet"
+            self._lost(TopicPartition(*partition), reason)
 
     def has_room(self) -> None:
         """Say that a queue which was full has room again."""

@@ -34,10 +34,10 @@ from aiokafka.protocol.offset import OffsetRequest
 from actors._core.takeover import LogBounds
 from actors._kafka.connection import Connection
 from actors._kafka.outage import Outages
-from actors._kafka.protocol import TopicIdsRequest
+from actors._kafka.protocol import NO_TOPIC_ID, TopicIdsRequest
 from actors._kafka.reaching import reaching
 from actors.errors import BrokerUnavailableError
-from actors.ports import Committed, Identity, TopicPartition
+from actors.ports import Committed, Identity, TopicIdentity, TopicPartition
 
 T = TypeVar("T")
 
@@ -66,6 +66,11 @@ class ControlPlane:
         self._group = group
         self._outages = outages
         self._coordinator: int | None = None
+        self._named: set[str] = set()
+        self._identities: dict[str, TopicIdentity] = {}
+        self._identities_lock = asyncio.Lock()
+        self._asked = 0
+        self._covered = 0
 
     @classmethod
     async def open(cls, connection: Connection, group: str) -> ControlPlane:
@@ -182,6 +187,26 @@ class ControlPlane:
             return found
 
         return await self._answered(f"topics {', '.join(wanted)}", ask)
+
+    async def topic_ids(self, names: Iterable[str]) -> dict[str, TopicIdentity]:
+        """Return the identities of those of the topics that exist now.
+
+        Tasks that ask at the same time share one request: each is about all topics that were ever asked for here.
+        """
+        wanted = set(names)
+        self._named |= wanted
+        self._asked += 1
+        ticket = self._asked
+        async with self._identities_lock:
+            if ticket > self._covered:
+                covered = self._asked
+                found = await self.topics(self._named)
+                self._identities = {
+                    name: TopicIdentity("" if info.topic_id == NO_TOPIC_ID else str(info.topic_id), info.partitions)
+                    for name, info in found.items()
+                }
+                self._covered = covered
+            return {name: self._identities[name] for name in wanted if name in self._identities}
 
     async def _offset(self, partition: TopicPartition, timestamp: int) -> int:
         async def ask() -> int:

@@ -12,9 +12,12 @@ from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
     Boolean,
     CompactArray,
+    CompactBytes,
     CompactString,
+    Int8,
     Int16,
     Int32,
+    Int64,
     Schema,
     TaggedFields,
 )
@@ -123,3 +126,83 @@ class TopicIdsRequest(Request[TopicIdsRequest_v12]):  # type: ignore[misc]
     def build(self, request_struct_class: Any) -> Any:
         """Give the request for the negotiated version."""
         return request_struct_class([(NO_TOPIC_ID, name, {}) for name in self._topics], False, False, {})
+
+
+class FetchResponse_v13(Response):  # type: ignore[misc]  # noqa: N801
+    """Fetch v13: the first version that names topics by id (KIP-516)."""
+
+    API_KEY = 1
+    API_VERSION = 13
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        ("error_code", Int16),
+        ("session_id", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("topic_id", Uuid),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("error_code", Int16),
+                        ("highwater_offset", Int64),
+                        ("last_stable_offset", Int64),
+                        ("log_start_offset", Int64),
+                        (
+                            "aborted_transactions",
+                            CompactArray(("producer_id", Int64), ("first_offset", Int64), ("tags", TaggedFields)),
+                        ),
+                        ("preferred_read_replica", Int32),
+                        ("message_set", CompactBytes),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class FetchRequest_v13(RequestStruct):  # type: ignore[misc]  # noqa: N801
+    """Fetch v13."""
+
+    API_KEY = 1
+    API_VERSION = 13
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = FetchResponse_v13
+    SCHEMA = Schema(
+        ("replica_id", Int32),
+        ("max_wait_time", Int32),
+        ("min_bytes", Int32),
+        ("max_bytes", Int32),
+        ("isolation_level", Int8),
+        ("session_id", Int32),
+        ("session_epoch", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("topic_id", Uuid),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("current_leader_epoch", Int32),
+                        ("fetch_offset", Int64),
+                        ("last_fetched_epoch", Int32),
+                        ("log_start_offset", Int64),
+                        ("max_bytes", Int32),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("tags", TaggedFields),
+            ),
+        ),
+        (
+            "forgotten_topics_data",
+            CompactArray(("topic_id", Uuid), ("partitions", CompactArray(Int32)), ("tags", TaggedFields)),
+        ),
+        ("rack_id", CompactString("utf-8")),
+        ("tags", TaggedFields),
+    )

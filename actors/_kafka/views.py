@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from aiokafka import AIOKafkaConsumer
@@ -9,8 +10,10 @@ from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._core.takeover import LogBounds
+from actors._core.topic_ids import show_id
 from actors._kafka.connection import Connection, broker_errors, committed_reader, let_go
 from actors._kafka.control import ControlPlane
+from actors._kafka.fetching import FetchesById
 from actors._kafka.logs import KafkaLogs
 from actors._kafka.records import CHUNK_RECORDS, fetched, readable
 from actors._kafka.topics import Topics
@@ -68,9 +71,11 @@ class KafkaTopicLogs:
         """See `actors.ports.Logs.read`."""
         return self._logs.read(partition, start, end)
 
-    async def follow(self, positions: Mapping[TopicPartition, int]) -> KafkaFollowing:
+    async def follow(
+        self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str] | None = None
+    ) -> KafkaFollowing:
         """See `actors.ports.TopicLogs.follow`."""
-        return await KafkaFollowing.open(self._connection, positions, role=self._role)
+        return await KafkaFollowing.open(self._connection, positions, topic_ids or {}, role=self._role)
 
     async def close(self) -> None:
         """See `actors.ports.TopicLogs.close`."""
@@ -83,10 +88,17 @@ class KafkaFollowing:
     def __init__(self, consumer: AIOKafkaConsumer, positions: Mapping[TopicPartition, int]) -> None:
         self._consumer = consumer
         self._positions = dict(positions)
+        self._fetches = FetchesById(consumer._client, self._recreated)
+        self._lost = ""
 
     @classmethod
     async def open(
-        cls, connection: Connection, positions: Mapping[TopicPartition, int], *, role: str = "view"
+        cls,
+        connection: Connection,
+        positions: Mapping[TopicPartition, int],
+        topic_ids: Mapping[str, str],
+        *,
+        role: str = "view",
     ) -> KafkaFollowing:
         """Begin to read.
 
@@ -98,16 +110,25 @@ class KafkaFollowing:
         try:
             with broker_errors("following a topic"):
                 await consumer.start()
+            following = cls(consumer, positions)
+            for source in positions:
+                following._fetches.set_id(KafkaPartition(*source), topic_ids.get(source.topic, ""))
             consumer.assign([KafkaPartition(*source) for source in positions])
             for source, offset in positions.items():
                 consumer.seek(KafkaPartition(*source), offset)
         except BaseException:
             await let_go(consumer)
             raise
-        return cls(consumer, positions)
+        return following
+
+    def _recreated(self, partition: KafkaPartition, topic_id: uuid.UUID) -> None:
+        self._lost = f"{TopicPartition(*partition)}: the broker knows no topic with the id {show_id(str(topic_id))}"
+        self._consumer.pause(partition)
 
     async def poll(self, timeout_s: float) -> Mapping[TopicPartition, tuple[Sequence[LogRecord], int]]:
         """See `actors.ports.Following.poll`."""
+        if self._lost:
+            raise RestoreError(self._lost)
         try:
             with broker_errors("following a topic"):
                 found = await fetched(self._consumer, timeout_s=timeout_s, max_records=CHUNK_RECORDS)

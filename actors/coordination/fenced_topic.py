@@ -261,7 +261,7 @@ class FencedReader:
                 bounds = await self._logs.bounds(self._source(number))
                 self._check_bounds(number, position, bounds.start, bounds.end)
             positions = {self._source(number): position for number, position in self._log.positions.items()}
-            self._following = await self._logs.follow(positions)
+            self._following = await self._logs.follow(positions, {self.topic: self._topic_id})
         return self._logs
 
     async def _disconnect(self) -> None:

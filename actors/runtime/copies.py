@@ -378,7 +378,8 @@ class TopicCopy:
             {
                 TopicPartition(self.topic, number): copy.position.changelog_offset
                 for number, copy in self._copies.items()
-            }
+            },
+            {self.topic: self._known().topic_id},
         )
         try:
             while not self._must_mend:

@@ -11,6 +11,7 @@ from actors._core.commit import Backoff, CommitPolicy
 from actors._core.partitioner import MURMUR2, PARTITIONERS, Partitioner
 from actors._core.policy import STOP_ON_ERROR, Misplaced, OnError
 from actors._core.takeover import StartRules
+from actors._core.topic_ids import TopicIds
 from actors.ports import Asks, Clock, GroupView, Logs, OwnerRecord, Owners, StoreProvider, TaskSink
 from actors.runtime.answers import Answers
 from actors.runtime.commands import OPEN_COMMANDS, CommandKey
@@ -30,7 +31,6 @@ class ActorSpec:
 
     Attributes:
         changelogs: by store name.
-        topic_id: the input topic's id; empty where it isn't known.
         concurrency: how many messages of different keys are handled at once in a partition.
         encode_message: gives the value and the headers of a message to this actor.
         timers, effects, parked: the stores of these, which are in `stores` too; None for what isn't used.
@@ -53,7 +53,6 @@ class ActorSpec:
     decode_value: Callable[[bytes], Any]
     stores: tuple[Store[Any, Any], ...]
     changelogs: Mapping[str, Changelog]
-    topic_id: str = ""
     concurrency: int = 1
     on_error: OnError = STOP_ON_ERROR
     encode_message: Callable[[Any], tuple[bytes, list[tuple[str, bytes]]]] | None = None
@@ -90,7 +89,10 @@ class ActorSpec:
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """What is the same for all tasks of a worker. `queue_records` bounds what is fetched ahead of the handler."""
+    """What is the same for all tasks of a worker. `queue_records` bounds what is fetched ahead of the handler.
+
+    `group` is the consumer group's name, for texts that tell an operator what to do.
+    """
 
     worker: str
     address: str
@@ -99,9 +101,10 @@ class TaskSettings:
     backoff: Backoff
     queue_records: int
     checkpoint_refresh_s: float
+    group: str = "GROUP"
 
     def owner_record(
-        self, spec: ActorSpec, partition: int, *, epoch: int, at_ms: int, input_offset: int | None
+        self, spec: ActorSpec, partition: int, topics: TopicIds, *, epoch: int, at_ms: int, input_offset: int | None
     ) -> OwnerRecord:
         """Give what the registry says when this worker takes a task over."""
         return OwnerRecord(
@@ -112,8 +115,9 @@ class TaskSettings:
             address=self.address,
             at_ms=at_ms,
             topic=spec.topic,
-            topic_id=spec.topic_id,
+            topic_id=topics.input_id,
             input_offset=input_offset,
+            since=topics.since,
         )
 
 

@@ -25,13 +25,7 @@ from actors._core.commit import CommitMark, parse_mark
 from actors._core.lifecycle import Event, State
 from actors._core.logs import escaping
 from actors._core.progress import Progress, decode_finished
-from actors._core.takeover import (
-    Contradiction,
-    InputFacts,
-    LastKnown,
-    decide_start,
-    next_epoch,
-)
+from actors._core.takeover import Contradiction, decide_start, next_epoch
 from actors.errors import (
     ActorsError,
     CommitRefusedError,
@@ -54,10 +48,11 @@ from actors.ports import (
 )
 from actors.runtime.commands import RefusedCommandError
 from actors.runtime.context import Store
+from actors.runtime.identity import identify, input_facts, since_of
 from actors.runtime.inbox import Inbox
 from actors.runtime.lost import write_back
 from actors.runtime.meters import TaskMeters
-from actors.runtime.ownership import Ownership
+from actors.runtime.ownership import Cautions, Ownership
 from actors.runtime.parallel import ParallelTenure
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state import Restored
@@ -435,6 +430,7 @@ class Task:
         self._ownership.advance(Event.FENCED)
         await self._ownership.confirm()
         self._ownership.advance(Event.CONFIRMED)
+        topics = await identify(self.spec, self._services.group)
         committed = await self._services.group.committed(self.source)
         bounds = await self._services.logs.bounds(self.source)
         self._ownership.backlog_end = bounds.end
@@ -450,14 +446,18 @@ class Task:
         if committed is not None and mark is not None:
             finished = decode_finished(committed.offset, mark.finished)
         owner = None if mark is not None else await self._services.owners.latest(self.spec.name, self.partition)
-        facts = InputFacts(
-            committed=None if committed is None else committed.offset,
+        topics = replace(topics, since=since_of(mark, owner))
+        facts = input_facts(
+            self.spec,
+            self.partition,
+            self._settings,
+            committed=committed,
+            mark=mark,
+            owner=owner,
+            stores=self._stores,
+            topics=topics,
             bounds=bounds,
-            state_source_offset=max(
-                (held.position.source_offset for held in self._stores if not held.is_empty), default=None
-            ),
             finished=max(finished) + 1 if finished else None,
-            last_known=self._last_known(owner),
         )
         decision = decide_start(facts, self._settings.rules)
         if isinstance(decision, Contradiction):
@@ -465,8 +465,14 @@ class Task:
                 f"actor {self.spec.name}, {self.source}: {decision.reason}. {decision.remedy} "
                 "(nothing is processed until then)"
             )
+        epoch = self._new_epoch(mark, owner)
+        if facts.is_recreated:
+            logger.warning("%s was re-created: going on at offset %d of the new topic", self.source, decision.offset)
+            self._ownership.cautions, finished, self._told_until = Cautions(), set(), 0
+        self._ownership.topics = replace(topics, since=epoch) if decision.is_anew else topics
         progress = Progress(decision.offset, finished)
-        await self._claim(progress, self._new_epoch(mark, owner), is_first=committed is None)
+        has_committed = committed is not None or facts.last_known is not None
+        await self._claim(progress, epoch, is_first=not has_committed)
         self._ownership.advance(Event.CLAIMED)
         self._begin(progress)
 
@@ -514,15 +520,6 @@ class Task:
             known.append(owner.epoch)
         return next_epoch(known)
 
-    def _last_known(self, owner: OwnerRecord | None) -> LastKnown | None:
-        """Give what the registry proves of earlier commits on this very input: another topic has offsets of its own."""
-        if owner is None or (owner.input_offset is None and not self._settings.rules.exactly_once):
-            return None
-        is_other_id = bool(owner.topic_id and self.spec.topic_id) and owner.topic_id != self.spec.topic_id
-        if owner.topic not in ("", self.spec.topic) or is_other_id:
-            return None
-        return LastKnown(owner.input_offset, owner.worker, owner.epoch, owner.at_ms)
-
     async def _claim(self, progress: Progress, epoch: int, *, is_first: bool) -> None:
         self._ownership.epoch, self._ownership.transaction = epoch, 0
         if is_first and not self._settings.rules.exactly_once:
@@ -542,7 +539,12 @@ class Task:
 
     async def _commit_claim(self, progress: Progress, epoch: int, *, input_offset: int | None) -> OwnerRecord:
         record = self._settings.owner_record(
-            self.spec, self.partition, epoch=epoch, at_ms=self._services.clock.wall_ms(), input_offset=input_offset
+            self.spec,
+            self.partition,
+            self._ownership.topics,
+            epoch=epoch,
+            at_ms=self._services.clock.wall_ms(),
+            input_offset=input_offset,
         )
         await self._log.commit(
             CommitBatch(
@@ -592,4 +594,4 @@ class Task:
         self._tenure = make(self._ownership, self._stores, progress)
         offset = progress.next_offset
         logger.info("actor %s owns %s from offset %d in epoch %d", self.spec.name, self.source, offset, self.epoch)
-        self._services.sink.start_from(self.source, offset)
+        self._services.sink.start_from(self.source, offset, self._ownership.topics.input_id)

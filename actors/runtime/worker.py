@@ -18,6 +18,7 @@ from actors._core.logs import escaping
 from actors._core.takeover import ResetPolicy
 from actors.errors import InputGrownError
 from actors.ports import Identity, Source, TaskLog, TopicPartition
+from actors.runtime.identity import grown_error
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.task import Task
@@ -47,10 +48,10 @@ class LateSource:
     def __init__(self) -> None:
         self.source: Source | None = None
 
-    def start_from(self, source: TopicPartition, offset: int) -> None:
+    def start_from(self, source: TopicPartition, offset: int, topic_id: str = "") -> None:
         """See `TaskSink.start_from`."""
         if self.source is not None:
-            self.source.start_from(source, offset)
+            self.source.start_from(source, offset, topic_id)
 
     def stop_delivery(self, source: TopicPartition) -> None:
         """See `TaskSink.stop_delivery`."""
@@ -163,13 +164,7 @@ class Worker:
                 logger.info(text, topic, spec.name, count)
                 self._specs[topic] = replace(spec, partition_count=count)
             elif topic not in self._grown:
-                error = self._grown[topic] = InputGrownError(
-                    f"topic {topic}, the input of actor {spec.name}, was given more partitions than "
-                    f"{spec.partition_count}, it has {count}: keys have other partitions now than their state. The "
-                    "actor's partitions are stopped, nothing of them is lost. Stop all workers, then carry the state "
-                    f"over to {count} partitions, with a new input topic and app id: see docs/seeds.md, 'Another "
-                    "cluster, another number of partitions'"
-                )
+                error = self._grown[topic] = grown_error(spec, count)
                 logger.error("%s", error)
 
     def assigned(self, identity: Identity, partitions: Iterable[TopicPartition]) -> None:

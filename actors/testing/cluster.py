@@ -11,7 +11,12 @@ from dataclasses import dataclass
 
 from actors._core.takeover import LogBounds
 from actors.ports import Committed, TopicPartition
-from actors.testing.errors import OffsetOutOfRangeError, OutOfOrderSequenceError, RecordRefusedError
+from actors.testing.errors import (
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    RecordRefusedError,
+    UnknownTopicIdError,
+)
 from actors.testing.group import Group
 from actors.testing.log import PartitionLog, StoredRecord, Transaction
 from actors.testing.transactions import TransactionCoordinator
@@ -92,8 +97,17 @@ class SimKafka:
         return grown
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic."""
-        del self._topics[name]
+        """Delete a topic, and the group's offsets of it; one whose transaction is still open may come behind that."""
+        for log in self._topics.pop(name).partitions:
+            self.group.offsets.pop(log.name, None)
+
+    def recreate_topic(self, name: str) -> Topic:
+        """Delete a topic, and make one of the same name and settings."""
+        logs = self._topics[name].partitions
+        self.delete_topic(name)
+        return self.make_topic(
+            name, len(logs), is_compacted=logs[0].is_compacted, delete_retention_ms=logs[0].delete_retention_ms
+        )
 
     def find_topic(self, name: str) -> Topic | None:
         """Give a topic, None if there is none."""
@@ -198,13 +212,23 @@ class SimKafka:
         return self.log(partition).read(start, max_records=max_records, committed=committed)
 
     def poll(
-        self, positions: Mapping[TopicPartition, int], max_records: int, timeout_s: float, *, committed: bool = True
+        self,
+        positions: Mapping[TopicPartition, int],
+        max_records: int,
+        timeout_s: float,
+        *,
+        committed: bool = True,
+        ids: Mapping[TopicPartition, str] | None = None,
     ) -> asyncio.Future[dict[TopicPartition, tuple[list[StoredRecord], int]]]:
-        """Give what there is behind `positions` as soon as there is anything, nothing after `timeout_s`."""
+        """Give what there is behind `positions` as soon as there is anything, nothing after `timeout_s`.
+
+        Of the topics with these `ids` only, if they are given; an empty one is any. The future raises
+        `UnknownTopicIdError` where a topic has another.
+        """
         answer: asyncio.Future[dict[TopicPartition, tuple[list[StoredRecord], int]]]
         answer = asyncio.get_running_loop().create_future()
         deadline_s = asyncio.get_running_loop().time() + timeout_s
-        self._try_poll(answer, positions, max_records, deadline_s, committed)
+        self._try_poll(answer, positions, max_records, deadline_s, committed, ids or {})
         return answer
 
     def _try_poll(
@@ -214,14 +238,16 @@ class SimKafka:
         max_records: int,
         deadline_s: float,
         committed: bool,
+        ids: Mapping[TopicPartition, str],
     ) -> None:
         if answer.done():
             return
         found = {}
         for partition, start in positions.items():
             try:
+                self._check_id(partition, ids.get(partition, ""))
                 records, reached = self.fetch(partition, start, max_records, committed=committed)
-            except OffsetOutOfRangeError as error:
+            except (OffsetOutOfRangeError, UnknownTopicIdError) as error:
                 answer.set_exception(error)
                 return
             if reached > start:
@@ -238,9 +264,14 @@ class SimKafka:
             timer.cancel()
             for take_back in undo:
                 take_back()
-            self._try_poll(answer, positions, max_records, deadline_s, committed)
+            self._try_poll(answer, positions, max_records, deadline_s, committed, ids)
 
         woken.add_done_callback(again, context=self._context)
+
+    def _check_id(self, partition: TopicPartition, topic_id: str) -> None:
+        topic = self._topics.get(partition.topic)
+        if topic_id and (topic is None or topic_id != topic.topic_id):
+            raise UnknownTopicIdError(partition)
 
 
 def _wake(future: asyncio.Future[None]) -> None:

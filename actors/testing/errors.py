@@ -28,6 +28,14 @@ class OffsetOutOfRangeError(RefusedError):
         self.offset = offset
 
 
+class UnknownTopicIdError(RefusedError):
+    """The topic of `partition` doesn't exist, or has another id than was asked for."""
+
+    def __init__(self, partition: TopicPartition) -> None:
+        super().__init__(f"{partition}: no topic has this id")
+        self.partition = partition
+
+
 class UnknownMemberError(RefusedError):
     """The group doesn't know the member id."""
 

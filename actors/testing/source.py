@@ -27,6 +27,7 @@ from actors.testing.errors import (
     RebalanceInProgressError,
     RefusedError,
     UnknownMemberError,
+    UnknownTopicIdError,
 )
 from actors.testing.group import Joined
 from actors.testing.loop import current_process
@@ -96,6 +97,7 @@ class FakeSource:
         self._identity = Identity("", -1)
         self._last = Member("", settings.client)
         self._positions: dict[TopicPartition, int | None] = {}
+        self._topic_ids: dict[TopicPartition, str] = {}
         self._must_join = asyncio.Event()
         self._membership: asyncio.Task[None] | None = None
 
@@ -139,31 +141,41 @@ class FakeSource:
             return {}
         try:
             settings = self._settings
-            function = partial(self._cluster.poll, committed=settings.reads_committed)
+            ids = {source: self._topic_ids.get(source, "") for source in asked}
+            function = partial(self._cluster.poll, committed=settings.reads_committed, ids=ids)
             found = await self._network.ask(POLL, function, asked, settings.max_poll_records, timeout_s)
         except OffsetOutOfRangeError as error:
             self._lost(error.partition, f"the input doesn't have offset {error.offset} any more")
             return {}
+        except UnknownTopicIdError as error:
+            if self._topic_ids.get(error.partition, "") == ids[error.partition]:
+                self._positions[error.partition] = None
+                self._lost(error.partition, str(error))
+            return {}
         except (RefusedError, NoAnswerError):
             await asyncio.sleep(RETRY_S)
             return {}
-        return self._taken(asked, found)
+        return self._taken(asked, ids, found)
 
     def _taken(
-        self, asked: Mapping[TopicPartition, int], found: Mapping[TopicPartition, tuple[Sequence[Any], int]]
+        self,
+        asked: Mapping[TopicPartition, int],
+        ids: Mapping[TopicPartition, str],
+        found: Mapping[TopicPartition, tuple[Sequence[Any], int]],
     ) -> dict[TopicPartition, Sequence[Any]]:
-        """Drop what was fetched from a position that isn't the partition's any more."""
+        """Drop what was fetched from a position, or of a topic, that isn't the partition's any more."""
         taken: dict[TopicPartition, Sequence[Any]] = {}
         for source, (records, reached) in found.items():
-            if self._positions.get(source) == asked[source]:
+            if self._positions.get(source) == asked[source] and self._topic_ids.get(source, "") == ids[source]:
                 self._positions[source] = reached
                 if records:
                     taken[source] = records
         return taken
 
-    def start_from(self, source: TopicPartition, offset: int) -> None:
+    def start_from(self, source: TopicPartition, offset: int, topic_id: str = "") -> None:
         """See `actors.ports.TaskSink.start_from`."""
         if source in self._positions:
+            self._topic_ids[source] = topic_id
             self._positions[source] = offset
             self._room()
 

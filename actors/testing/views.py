@@ -9,7 +9,7 @@ from typing import Any
 from actors.errors import BrokerUnavailableError, RestoreError
 from actors.ports import LogRecord, TopicFacts, TopicPartition
 from actors.testing.cluster import SimKafka
-from actors.testing.errors import NoAnswerError, OffsetOutOfRangeError, RefusedError
+from actors.testing.errors import NoAnswerError, OffsetOutOfRangeError, RefusedError, UnknownTopicIdError
 from actors.testing.network import Network
 from actors.testing.ports import FakeLogs
 
@@ -38,9 +38,11 @@ class FakeTopicLogs(FakeLogs):
             max_record_bytes=MAX_RECORD_BYTES,
         )
 
-    async def follow(self, positions: Mapping[TopicPartition, int]) -> FakeFollowing:
+    async def follow(
+        self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str] | None = None
+    ) -> FakeFollowing:
         """See `actors.ports.TopicLogs.follow`."""
-        return FakeFollowing(self._cluster, self._network, positions, self._chunk_records)
+        return FakeFollowing(self._cluster, self._network, positions, self._chunk_records, topic_ids or {})
 
     async def close(self) -> None:
         """See `actors.ports.TopicLogs.close`."""
@@ -50,12 +52,18 @@ class FakeFollowing:
     """`actors.ports.Following`."""
 
     def __init__(
-        self, cluster: SimKafka, network: Network, positions: Mapping[TopicPartition, int], chunk_records: int
+        self,
+        cluster: SimKafka,
+        network: Network,
+        positions: Mapping[TopicPartition, int],
+        chunk_records: int,
+        topic_ids: Mapping[str, str],
     ) -> None:
         self._cluster = cluster
         self._network = network
         self._positions = dict(positions)
         self._chunk_records = chunk_records
+        self._ids = {source: topic_ids.get(source.topic, "") for source in positions}
 
     async def poll(self, timeout_s: float) -> Mapping[TopicPartition, tuple[Sequence[LogRecord], int]]:
         """See `actors.ports.Following.poll`."""
@@ -64,7 +72,7 @@ class FakeFollowing:
             found: Mapping[TopicPartition, tuple[Sequence[LogRecord], int]] = await self._network.ask(
                 "Fetch", self._fetch, positions, timeout_s
             )
-        except OffsetOutOfRangeError as error:
+        except (OffsetOutOfRangeError, UnknownTopicIdError) as error:
             raise RestoreError(f"the log doesn't have what would be read next any more: {error!r}") from error
         except (NoAnswerError, RefusedError):
             await asyncio.sleep(RETRY_S)
@@ -76,7 +84,7 @@ class FakeFollowing:
     def _fetch(self, positions: Mapping[TopicPartition, int], timeout_s: float) -> Any:
         if any(self._cluster.find_topic(source.topic) is None for source in positions):
             raise RefusedError("UnknownTopicOrPartition")
-        return self._cluster.poll(positions, self._chunk_records, timeout_s)
+        return self._cluster.poll(positions, self._chunk_records, timeout_s, ids=self._ids)
 
     async def close(self) -> None:
         """See `actors.ports.Following.close`."""

@@ -390,6 +390,40 @@ async def test_a_position_that_retention_passed_is_lost(world: World, topic: str
     assert [record.offset for record in records] == [2, 3]
 
 
+async def test_records_of_a_topic_with_another_id_are_never_given(world: World, topic: str) -> None:
+    source = TopicPartition(topic, 0)
+    await world.send(topic, b"k", b"0")
+    member = await world.join(topic)
+    member.source.start_from(source, 0, str(uuid.uuid4()))
+
+    async def is_lost() -> bool:
+        assert await member.source.poll([source], 0.1) == {}
+        return bool(member.lost)
+
+    await eventually(is_lost)
+    for _ in range(3):
+        assert await member.source.poll([source], 0.2) == {}
+    assert member.lost == [source]
+    found = {}
+
+    async def is_read() -> bool:
+        found.update(await member.source.poll([source], 0.1))
+        return bool(found)
+
+    member.source.start_from(source, 0, (await world.group.topic_ids([topic]))[topic].topic_id)
+    await eventually(is_read)
+    [records] = found.values()
+    assert [record.offset for record in records] == [0]
+    assert member.source.end_offset(source) == 1
+
+
+async def test_topics_have_ids_and_those_that_do_not_exist_have_none(world: World, topic: str) -> None:
+    one, two = await asyncio.gather(world.group.topic_ids([topic]), world.group.topic_ids([topic, f"{topic}-not"]))
+    assert one == two
+    assert one[topic].partitions == 1
+    assert uuid.UUID(one[topic].topic_id).int
+
+
 # --- logs -------------------------------------------------------------------------------------------------------------
 
 

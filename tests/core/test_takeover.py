@@ -121,7 +121,7 @@ def test_contradictions_stop_with_reason_and_remedy(case, word):
 
 
 def test_settings_allow_what_an_operator_wants():
-    assert decide_start(facts(committed=41, state=42), rules(allow_reprocessing=True)) == Start(41)
+    assert decide_start(facts(committed=41, state=42), rules(allow_reprocessing=True)) == Start(41, is_anew=True)
     assert decide_start(facts(committed=2, start=3), rules(allow_lost_input=True)) == Start(3)
 
 
@@ -232,7 +232,7 @@ def test_state_names_the_last_position_where_the_registry_does_not():
 def test_a_missing_offset_is_where_the_operator_says():
     assert decide_start(lost(), rules(missing_offset=ResetPolicy.EARLIEST)) == Start(3)
     assert decide_start(lost(), rules(missing_offset=ResetPolicy.LATEST)) == Start(100)
-    assert decide_start(lost(state=42), rules(allow_reprocessing=True)) == Start(3)
+    assert decide_start(lost(state=42), rules(allow_reprocessing=True)) == Start(3, is_anew=True)
     assert isinstance(decide_start(lost(), rules(allow_reprocessing=True, reset=ResetPolicy.LATEST)), Contradiction)
 
 
@@ -247,3 +247,94 @@ def test_the_choice_for_a_missing_offset_does_not_reprocess_on_top_of_state():
     decision = decide_start(lost(state=42), rules(missing_offset=ResetPolicy.EARLIEST))
     assert isinstance(decision, Contradiction)
     assert "allow_reprocessing" in decision.remedy
+
+
+# --- an input that was re-created -------------------------------------------------------------------------------------
+
+OLD, NEW = str(uuid.UUID(int=1)), str(uuid.UUID(int=2))
+
+
+def recreated(committed=10, state=None, **changes):
+    return replace(facts(committed=committed, start=3, state=state), known_id=OLD, input_id=NEW, **changes)
+
+
+@pytest.mark.parametrize("case", [recreated(), recreated(None), recreated(state=42), recreated(committed=500)])
+def test_a_re_created_input_is_refused_with_both_ids_and_what_each_choice_does(case):
+    known = LastKnown(40, "worker-1", 7, 1_700_000_000_000)
+    for held in (rules(), rules(allow_reprocessing=True), rules(exactly_once=False), rules(accept_moved=True)):
+        decision = decide_start(replace(case, last_known=known), held)
+        assert isinstance(decision, Contradiction)
+        assert "re-created" in decision.reason
+        assert "AAAAAAAAAAAAAAAAAAAAAQ" in decision.reason
+        assert "AAAAAAAAAAAAAAAAAAAAAg" in decision.reason
+        assert "last at offset 40" in decision.reason
+        assert 'missing_offset="earliest", which handles every record of the new topic from offset 3' in decision.remedy
+        assert 'missing_offset="latest", which skips the records before offset 100' in decision.remedy
+
+
+def test_a_re_created_input_begins_where_the_operator_says_and_its_state_no_longer_counts():
+    for case in (recreated(), recreated(committed=None, state=42)):
+        assert decide_start(case, rules(missing_offset=ResetPolicy.EARLIEST)) == Start(3, is_anew=True)
+        assert decide_start(case, rules(missing_offset=ResetPolicy.LATEST)) == Start(100, is_anew=True)
+    moved = recreated(committed=20, state=42, is_marked=False)
+    assert isinstance(decide_start(moved, rules()), Contradiction)
+    assert decide_start(moved, rules(accept_moved=True)) == Start(20, is_anew=True)
+
+
+def test_an_unknown_id_contradicts_nothing():
+    for known, now in ((OLD, ""), ("", NEW), ("", ""), (OLD, OLD)):
+        assert decide_start(replace(facts(), known_id=known, input_id=now), rules()) == Start(10)
+
+
+# --- an offset that was set by hand -----------------------------------------------------------------------------------
+
+
+def moved(committed=10, state=None, offset=40):
+    known = None if offset is None else LastKnown(offset, "worker-1", 7, 1_700_000_000_000)
+    return replace(facts(committed=committed, state=state), is_marked=False, last_known=known)
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (moved(10), "handles the inputs 10 to 39 again"),
+        (moved(60), "skips the inputs 40 to 59"),
+        (moved(40), "the last known position"),
+        (moved(10, state=42, offset=None), "handles the inputs 10 to 41 again"),
+        (moved(60, state=42), "skips the inputs 42 to 59"),
+    ],
+)
+def test_an_offset_without_a_mark_is_refused_with_the_numbers(case, words):
+    for held in (rules(), rules(exactly_once=False), rules(missing_offset=ResetPolicy.EARLIEST)):
+        decision = decide_start(case, held)
+        assert isinstance(decision, Contradiction)
+        assert f"the group's committed offset {case.committed} was set by hand" in decision.reason
+        assert words in decision.remedy
+        assert f"--to-offset {case.last_position}" in decision.remedy
+        assert 'moved_offset="accept"' in decision.remedy
+
+
+def test_an_offset_that_was_set_by_hand_is_taken_when_it_is_wanted():
+    wanted = rules(accept_moved=True)
+    assert decide_start(moved(10), wanted) == Start(10)
+    assert decide_start(moved(60, state=42), wanted) == Start(60)
+    assert decide_start(moved(10, state=42), wanted) == Start(10, is_anew=True)
+    assert decide_start(moved(10, state=42), rules(allow_reprocessing=True)) == Start(10, is_anew=True)
+    assert isinstance(decide_start(moved(101), wanted), Contradiction)
+
+
+def test_an_offset_without_a_mark_is_where_an_app_begins_that_never_committed():
+    assert decide_start(moved(10, offset=None), rules()) == Start(10)
+    assert decide_start(moved(10, state=0, offset=None), rules()) == Start(10)
+
+
+def test_accepting_moved_offsets_does_not_reprocess_a_marked_one():
+    assert isinstance(decide_start(facts(committed=41, state=42), rules(accept_moved=True)), Contradiction)
+    assert isinstance(decide_start(facts(committed=None, state=42), rules(accept_moved=True)), Contradiction)
+
+
+@pytest.mark.parametrize("case", [facts(committed=None, state=42), lost(), facts(committed=101), moved()])
+def test_a_remedy_that_sets_the_offset_names_the_flag_that_has_it_taken(case):
+    decision = decide_start(case, rules())
+    assert "--to-offset" in decision.remedy
+    assert "MOVED_OFFSET=accept" in decision.remedy

@@ -1,6 +1,7 @@
 """Tasks and workers that end: whose the stores are then, what is said of them, and what comes first."""
 
 import asyncio
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ from actors._core.assign import Task as TaskId
 from actors._core.lifecycle import State
 from actors._faust.service import ActorService
 from actors._faust.standbys import lags
-from actors.ports import Identity, TopicPartition
+from actors.ports import Identity, TopicIdentity, TopicPartition
 from actors.runtime.worker import Worker, WorkerSettings
 from actors.testing import FakeClock
 
@@ -22,6 +23,9 @@ class Group:
 
     async def is_member(self, identity: Identity) -> bool:
         return identity.generation != 1
+
+    async def topic_ids(self, names: Iterable[str]) -> dict[str, TopicIdentity]:
+        return {name: TopicIdentity("", 1) for name in names}
 
 
 class Log:

@@ -67,7 +67,8 @@ def _decode_value(raw: bytes) -> Any:
 class Deployment:
     """What the operator has put into production; a process has what was there when it started.
 
-    `is_cured` is looked at by each message: it stands for what a handler calls.
+    `chosen` are all values that `missing_offset` has had. `is_cured` is looked at by each message: it stands for what
+    a handler calls.
     """
 
     is_mended: bool = False
@@ -75,9 +76,16 @@ class Deployment:
     allow_reprocessing: bool = False
     allow_lost_input: bool = False
     missing_offset: Literal["earliest", "latest"] | None = None
+    chosen: set[str] = field(default_factory=set)
+    accept_moved: bool = False
     is_cured: bool = False
     parks: bool = True
     has_stopped_parking: bool = False
+
+    def choose(self, missing_offset: Literal["earliest", "latest"] | None) -> None:
+        """Set where processes that start from now on begin in inputs without an offset."""
+        self.missing_offset = missing_offset
+        self.chosen |= set() if missing_offset is None else {missing_offset}
 
 
 def make_handler(  # noqa: C901  one branch an operation
@@ -177,11 +185,16 @@ class Expected:
 def expected(inputs: PartitionLog, spans: Iterable[tuple[int, int]], *, committed: bool = True) -> Expected:
     """What comes of processing these spans of offsets, one after the other."""
     found = Expected()
+    process(found, inputs, spans, committed=committed)
+    return found
+
+
+def process(found: Expected, inputs: PartitionLog, spans: Iterable[tuple[int, int]], *, committed: bool = True) -> None:
+    """Add what comes of processing these spans."""
     for begin, end in spans:
         for record in inputs.history:
             if begin <= record.offset < end and (record.is_committed or not committed):
                 found.process(record)
-    return found
 
 
 def is_decodable(record: StoredRecord) -> bool:

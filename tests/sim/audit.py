@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,12 +41,14 @@ class _Committed:
     epoch: int = 0
     transaction: int = 0
     owner: Identity = NOBODY
+    input_id: str = ""
 
 
 @dataclass
 class _Input:
     """What happened to one input partition: the offsets that an operator set, where its log began, what was processed.
 
+    A topic that was re-created is another input. `is_first` is false if the app had committed in the one before.
     `spans` are what the takeovers and commits went through, in their order; `retired` its owners but the last;
     `finished` the inputs behind the committed offset that the last commit says are finished.
     """
@@ -58,6 +60,7 @@ class _Input:
     retired: set[Identity] = field(default_factory=set)
     finished: set[int] = field(default_factory=set)
     reached: int = 0
+    is_first: bool = True
 
 
 class Audit:
@@ -94,6 +97,7 @@ class Audit:
         self._check_phases = check_phases
         self._committed: dict[TopicPartition, _Committed] = {}
         self._inputs: defaultdict[TopicPartition, _Input] = defaultdict(_Input)
+        self._former: dict[str, dict[TopicPartition, tuple[PartitionLog, _Input]]] = {}
         self._folds: dict[PartitionLog, tuple[int, dict[bytes, bytes]]] = {}
         self._present: set[str] = set()
         self._assigned: dict[tuple[int, str], list[TopicPartition]] = {}
@@ -135,16 +139,20 @@ class Audit:
 
     def _check_offset(self, source: TopicPartition, offset: int, mark: CommitMark, owner: Identity) -> None:
         before = self._committed.setdefault(source, _Committed())
-        now = _Committed(offset, mark.epoch, mark.transaction, owner)
+        input_id = "" if mark.topics is None else mark.topics.input_id
+        now = _Committed(offset, mark.epoch, mark.transaction, owner, input_id)
         if (now.epoch, now.transaction) <= (before.epoch, before.transaction):
             self.violated(f"one owner: {source} commits {now} after {before}: the epoch or its number isn't higher")
-        held = self._inputs[source]
+        log, held = self._input_of(source, input_id)
         if owner != before.owner:
             held.retired.add(before.owner)
         if owner in held.retired or owner.generation < before.owner.generation:
             self.violated(f"one owner: {source} commits {now} after {before}: an old owner came back")
-        if mark.transaction == 1:
-            self._check_takeover(source, offset, decode_finished(offset, mark.finished))
+        if mark.transaction == 1 and input_id in self._former:
+            # It looked at an input that is deleted by now, of which nothing more can be fetched.
+            held.spans.append((offset, offset))
+        elif mark.transaction == 1:
+            self._check_takeover(log, held, offset, decode_finished(offset, mark.finished))
         elif offset < before.offset:
             self.violated(f"exactly once: the offset of {source} goes back from {before.offset} to {offset}")
         held.highest = max(held.highest, offset)
@@ -188,37 +196,67 @@ class Audit:
     def processed(self, source: TopicPartition) -> int:
         """The input offset that the app committed last, whatever the group says now."""
         held = self._committed.get(source)
-        return 0 if held is None else held.offset
+        return 0 if held is None or not self._is_current(source, held.input_id) else held.offset
 
     def spans(self, source: TopicPartition) -> list[tuple[int, int]]:
         return self._inputs[source].spans
+
+    def recreated(self, topic_id: str, logs: Iterable[PartitionLog]) -> None:
+        """Note that the input was re-created: its former id and partitions."""
+        self.note(f"RE-CREATES the input {topic_id}")
+        former = self._former[topic_id] = {}
+        for log in logs:
+            former[log.name] = (log, self._inputs.pop(log.name, _Input()))
+            self._inputs[log.name].is_first = log.name not in self._committed
+        self.counted["recreated"] += 1
+
+    def expected(self, source: TopicPartition) -> app.Expected:
+        """What has to come of all that was processed, in the former inputs first."""
+        parts = [inputs[source] for inputs in self._former.values()]
+        found = app.Expected()
+        for log, held in parts:
+            app.process(found, log, [*held.spans, *((at, at + 1) for at in sorted(held.finished))])
+        app.process(found, self._cluster.log(source), self._inputs[source].spans)
+        return found
+
+    def _is_current(self, source: TopicPartition, input_id: str) -> bool:
+        return input_id in ("", self._cluster.topic(source.topic).topic_id)
+
+    def _input_of(self, source: TopicPartition, input_id: str) -> tuple[PartitionLog, _Input]:
+        """Give the input that a commit is about, which may have been deleted before the commit took effect."""
+        former = self._former.get(input_id)
+        return (self._cluster.log(source), self._inputs[source]) if former is None else former[source]
 
     def is_foreign(self, source: TopicPartition) -> bool:
         """Whether somebody else wrote, or deleted, the group's offset after the app did."""
         committed = self._cluster.group.offsets.get(source)
         if committed is None:
             return source in self._committed
-        return parse_mark(committed.metadata) is None
+        mark = parse_mark(committed.metadata)
+        return mark is None or (mark.topics is not None and not self._is_current(source, mark.topics.input_id))
 
     def has_lost_input(self, source: TopicPartition) -> bool:
         """Whether retention removed records behind the group's offset."""
         committed = self._cluster.group.offsets.get(source)
         return committed is not None and committed.offset < self._cluster.log(source).start
 
-    def _check_takeover(self, source: TopicPartition, offset: int, finished: set[int]) -> None:
+    def _check_takeover(self, log: PartitionLog, held: _Input, offset: int, finished: set[int]) -> None:
         """Look at where a takeover goes on: where the last commit was, unless somebody wanted it otherwise."""
-        held, log = self._inputs[source], self._cluster.log(source)
+        source, deployment = log.name, self._deployment
         is_foreign = bool(held.finished) and self.is_foreign(source)
         if source in self._committed and held.spans and offset == held.spans[-1][1] and not is_foreign:
             return
-        wanted = {at for at in held.set_offsets if at is not None}
-        if not held.spans or (None in held.set_offsets and self._deployment.allow_reprocessing):
+        wanted = set()
+        is_begun = bool(held.spans) or not held.is_first
+        if not is_begun or deployment.accept_moved or deployment.allow_reprocessing:
+            wanted = {at for at in held.set_offsets if at is not None}
+        if not is_begun or (None in held.set_offsets and deployment.allow_reprocessing):
             wanted |= held.starts
-        if held.spans and None in held.set_offsets and self._deployment.missing_offset is not None:
-            wanted |= (
-                held.starts if self._deployment.missing_offset == "earliest" else {self._stable_end(source, offset)}
-            )
-            self.counted[f"missing offset {self._deployment.missing_offset}"] += 1
+        is_missing = None in held.set_offsets if held.spans else is_begun
+        choices = deployment.chosen if is_missing else ()
+        for choice in choices:
+            wanted |= held.starts if choice == "earliest" else {self._stable_end(log, offset)}
+            self.counted[f"missing offset {choice}"] += 1
         if self._deployment.allow_lost_input:
             wanted |= {start for start in held.starts if start > min({self.processed(source), *wanted})}
         where = f"a takeover of {source} goes on at {offset}, not at {self.processed(source)}"
@@ -227,7 +265,9 @@ class Audit:
         if offset > log.end:
             self.violated(f"operator: {where}, which is behind the input's end {log.end}")
         proven = self._proven(source)
-        if offset <= proven and proven not in finished and not self._deployment.allow_reprocessing:
+        is_set = deployment.accept_moved and offset in held.set_offsets
+        is_wanted = deployment.allow_reprocessing or is_set or not held.is_first
+        if offset <= proven and proven not in finished and not is_wanted:
             self.violated(f"operator: {where}, although the state has the input at {proven}")
         if held.spans:
             self.counted["reprocessed" if offset < held.highest else "skipped"] += 1
@@ -235,9 +275,9 @@ class Audit:
         held.finished = set()
         held.spans.append((offset, offset))
 
-    def _stable_end(self, source: TopicPartition, offset: int) -> int:
+    @staticmethod
+    def _stable_end(log: PartitionLog, offset: int) -> int:
         """Give the offset, if nothing was committed behind it by the time; else the end."""
-        log = self._cluster.log(source)
         is_end = not any(record.offset >= offset and record.is_committed for record in log.history)
         return offset if is_end else log.end
 
@@ -361,7 +401,9 @@ class Audit:
         if kind == "wipe" or position is None:
             return
         log = self._cluster.log(TopicPartition(app.changelog(files.store), files.partition))
-        highest = self._inputs[TopicPartition(app.INPUT, files.partition)].reached
+        source = TopicPartition(app.INPUT, files.partition)
+        former = (inputs[source][1] for inputs in self._former.values())
+        highest = max(held.reached for held in (self._inputs[source], *former))
         if position.changelog_offset > log.end:
             self.violated(f"disk ahead: {where}: {position} is behind the log's end {log.end}")
         # What a restore finds in the changelog may be ahead of the offset, when they aren't committed together.
@@ -465,6 +507,9 @@ class WatchedGroup:
 
     async def committed(self, source: TopicPartition) -> Any:
         return await self._group.committed(source)
+
+    async def topic_ids(self, names: Iterable[str]) -> Any:
+        return await self._group.topic_ids(names)
 
 
 def _first_at(history: list[StoredRecord], offset: int) -> int:

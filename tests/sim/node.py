@@ -451,6 +451,7 @@ def _task_settings(world: World, worker: str) -> TaskSettings:
             allow_reprocessing=world.deployment.allow_reprocessing,
             allow_lost_input=world.deployment.allow_lost_input,
             missing_offset=None if missing is None else ResetPolicy(missing),
+            accept_moved=world.deployment.accept_moved,
         ),
         backoff=Backoff(),
         queue_records=world.queue_records,

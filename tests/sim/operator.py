@@ -41,7 +41,7 @@ class Operator:
     def is_needed(self) -> bool:
         """Whether something may stand still until somebody acts."""
         return not self._world.features.isdisjoint(
-            ("operator", "retention", "poison", "refused", "versions", "expired")
+            ("operator", "retention", "poison", "refused", "versions", "expired", "recreate")
         )
 
     @property
@@ -57,6 +57,8 @@ class Operator:
             yield self.retention
         if "expired" in features:
             yield self.expire_offsets
+        if "recreate" in features:
+            yield self.recreate_input
         if not features.isdisjoint(("poison", "refused")):
             yield self.deploy
         if "unparking" in features:
@@ -69,6 +71,8 @@ class Operator:
         """Drop what is being done; a worker that is half stopped wouldn't come back by itself."""
         if self._work is not None:
             self._work.cancel()
+        if "recreate" in self._world.features:
+            self._world.deployment.choose(None)
         for node in self._stopping:
             node.kill(finishes=True)
         self.unparking.interrupt()
@@ -86,6 +90,26 @@ class Operator:
         log = self._random.choice(self._world.cluster.topic(app.INPUT).partitions)
         log.delete_before(self._random.randint(log.start, log.end))
         self._world.audit.retained(log)
+
+    def recreate_input(self) -> None:
+        """The input topic is deleted under the workers, and created again at once; somebody may choose where to go on.
+
+        The choice is for one start: later processes have to know that it was made.
+        """
+        former = self._world.cluster.topic(app.INPUT)
+        self._world.audit.recreated(former.topic_id, former.partitions)
+        self._world.cluster.recreate_topic(app.INPUT)
+        if self._random.random() < 0.5:
+            self._begin(self._choose())
+
+    async def _choose(self) -> None:
+        deployment = self._world.deployment
+        await self._stop_all()
+        deployment.choose(self._random.choice(("earliest", "latest")))
+        self._start_all()
+        await asyncio.sleep(self._random.choice((1.0, 5.0)))
+        deployment.choose(None)
+        await self._restart()
 
     def expire_offsets(self) -> float:
         """All are off for so long that the group forgets its offsets."""
@@ -260,11 +284,17 @@ class Operator:
                 world.deployment.skips = True
             else:
                 self._set(source, error.offset + 1)
+                world.deployment.accept_moved = True
+        elif "recreate" in world.features:
+            if state is State.REFUSED and world.deployment.missing_offset is None:
+                world.deployment.choose(self._random.choice(("earliest", "latest")))
         elif not world.features.isdisjoint(("operator", "retention", "expired")):
             self._mend_offset(source, state)
 
     def _mend_offset(self, source: TopicPartition, state: State | None) -> None:
         """Set the offset where the app was, or let it go on where the offset is now."""
+        is_foreign = self._world.audit.is_foreign(source)
+        self._world.deployment.accept_moved |= is_foreign or self._world.audit.has_lost_input(source)
         audit, deployment, log = self._world.audit, self._world.deployment, self._world.cluster.log(source)
         committed = self._world.cluster.group.offsets.get(source)
         if audit.has_lost_input(source):
@@ -275,7 +305,7 @@ class Operator:
         elif "expired" in self._world.features and committed is None and audit.is_foreign(source):
             # Where there is state, that choice isn't taken, and the offset has to be set.
             if deployment.missing_offset is None and self._random.random() < 0.7:
-                deployment.missing_offset = self._random.choice(("earliest", "latest"))
+                deployment.choose(self._random.choice(("earliest", "latest")))
             elif deployment.missing_offset is None or state is State.REFUSED:
                 self._set(source, max(audit.processed(source), log.start))
         elif audit.is_foreign(source):

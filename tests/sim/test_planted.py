@@ -252,7 +252,8 @@ def write_order_of_tasks(patch: Patch) -> None:
 def believe_the_operator(patch: Patch) -> None:
     """Whatever the group's offset says, the task goes on there."""
     rules = task.decide_start
-    patch.setattr(task, "decide_start", lambda facts, held: rules(facts, replace(held, allow_reprocessing=True)))
+    believed = {"allow_reprocessing": True, "accept_moved": True}
+    patch.setattr(task, "decide_start", lambda facts, held: rules(facts, replace(held, **believed)))
 
 
 def start_over_in_silence(patch: Patch) -> None:

@@ -6,10 +6,12 @@ import pytest
 
 import actors._core.takeover as takeover
 import actors.runtime.failures as failures
+import actors.runtime.identity as identity
+import actors.runtime.task as task
 from actors.runtime.context import Store
 from actors.runtime.lease import Lease
 from actors.runtime.queries import StateReader
-from actors.runtime.task import Task
+from actors.testing import FakeSource
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 
 # --- queries ----------------------------------------------------------------------------------------------------------
@@ -51,19 +53,44 @@ def let_the_handler_go_on(patch: Patch) -> None:
 
 def forget_that_there_was_an_offset(patch: Patch) -> None:
     """The registry isn't asked: no offset and no state is a first start."""
-    patch.setattr(Task, "_last_known", lambda *_: None)
+    patch.setattr(identity, "_last_commit", lambda *_: None)
 
 
 def begin_again_on_top_of_state(patch: Patch) -> None:
     """The choice for a missing offset is taken wherever it is missing."""
-    edit = (
-        "if not state or rules.allow_reprocessing",
-        "if rules.missing_offset or not state or rules.allow_reprocessing",
-    )
+    edit = ("is_below and rules.allow_reprocessing", "is_below and (rules.missing_offset or rules.allow_reprocessing)")
     patch.setattr(takeover, "_reset_by_operator", rewritten(takeover._reset_by_operator, edit))
 
 
+# --- inputs that were re-created, offsets that were set ---------------------------------------------------------------
+
+
+def take_a_name_for_a_topic(patch: Patch) -> None:
+    """A takeover doesn't compare the ids of the input of its last commit and of now."""
+    patch.setattr(takeover.InputFacts, "is_recreated", False)
+
+
+def fetch_by_name(patch: Patch) -> None:
+    """Records of another topic of the same name are delivered."""
+    start_from = FakeSource.start_from
+    patch.setattr(FakeSource, "start_from", lambda self, source, offset, topic_id: start_from(self, source, offset))
+
+
+def count_the_state_of_the_former_input(patch: Patch) -> None:
+    """The choice for an input that was re-created doesn't outlast the takeover: offsets of its state still count."""
+    patch.setattr(task, "since_of", lambda *_: 0)
+
+
+def believe_any_offset(patch: Patch) -> None:
+    """An offset without the app's mark is taken where the state doesn't contradict it."""
+    patch.setattr(takeover.InputFacts, "is_moved", False)
+
+
 PLANTED = (
+    Planted(take_a_name_for_a_topic, "exactly once", ("recreate_input",), features=("recreate",)),
+    Planted(fetch_by_name, "exactly once", ("recreate_input",), features=("recreate",)),
+    Planted(count_the_state_of_the_former_input, "progress", ("recreate_input", "crash"), features=("recreate",)),
+    Planted(believe_any_offset, "exactly once", ("reset_offset",), features=("operator",)),
     Planted(keep_a_lease_for_ever, "queries", ("cut_off", "pause"), features=("queries",)),
     Planted(answer_during_a_commit, "queries", ("bad_network",), first_seed=24, features=("queries",)),
     Planted(take_a_newer_value_for_a_failure, "offender", features=("versions",)),

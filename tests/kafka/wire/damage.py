@@ -175,10 +175,10 @@ def handled_during_the_takeover(patch: Patch, world: World) -> None:
 def resumed_without_seek(patch: Patch, world: World) -> None:
     """Fetching goes on where it was, not where the takeover ended."""
 
-    def start_from(self: KafkaSource, source: TopicPartition, offset: int) -> None:
+    def start_from(self: KafkaSource, source: TopicPartition, offset: int, topic_id: str = "") -> None:
         seek, self._consumer.seek = self._consumer.seek, lambda *_: None
         try:
-            start(self, source, offset)
+            start(self, source, offset, topic_id)
         finally:
             self._consumer.seek = seek
 

@@ -83,7 +83,7 @@ class Feed:
         self.limit: int | None = None
         self.task: Task | None = None
 
-    def start_from(self, source: TopicPartition, offset: int) -> None:
+    def start_from(self, source: TopicPartition, offset: int, topic_id: str = "") -> None:
         self._next = offset
         # The task isn't running yet while it says so.
         asyncio.get_running_loop().call_soon(self.pump)

@@ -1,0 +1,93 @@
+"""What a takeover compares: which topics there are now, which ones the last commit was about, and who made it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from actors._core.commit import CommitMark
+from actors._core.takeover import InputFacts, LastKnown, LogBounds
+from actors._core.topic_ids import TopicIds
+from actors.errors import BrokerUnavailableError, InputGrownError
+from actors.ports import Committed, GroupView, OwnerRecord
+from actors.runtime.spec import ActorSpec, TaskSettings
+from actors.runtime.state import Restored
+
+
+async def identify(spec: ActorSpec, group: GroupView) -> TopicIds:
+    """Return the ids that the actor's topics have now; a changelog that doesn't exist has none.
+
+    Raises:
+        BrokerUnavailableError: the input topic doesn't exist.
+        InputGrownError: it has another number of partitions than the actor's state.
+    """
+    changelogs = {store: changelog.topic for store, changelog in spec.changelogs.items()}
+    found = await group.topic_ids([spec.topic, *changelogs.values()])
+    own = found.get(spec.topic)
+    if own is None:
+        raise BrokerUnavailableError(f"topic {spec.topic}, the input of actor {spec.name}, doesn't exist any more")
+    if spec.stores and own.partitions != spec.partition_count:
+        raise grown_error(spec, own.partitions)
+    return TopicIds.of(
+        own.topic_id, {store: found[topic].topic_id for store, topic in changelogs.items() if topic in found}
+    )
+
+
+def grown_error(spec: ActorSpec, count: int) -> InputGrownError:
+    """Return the error for an input that has `count` partitions now, and an actor whose state has another number."""
+    how = "given more" if count > spec.partition_count else "re-created with fewer"
+    return InputGrownError(
+        f"topic {spec.topic}, the input of actor {spec.name}, was {how} partitions than {spec.partition_count}, it has "
+        f"{count}: keys have other partitions now than their state. The actor's partitions are stopped, nothing of "
+        f"them is lost. Stop all workers, then carry the state over to {count} partitions, with a new input topic and "
+        "app id: see docs/seeds.md, 'Another cluster, another number of partitions'"
+    )
+
+
+def input_facts(
+    spec: ActorSpec,
+    partition: int,
+    settings: TaskSettings,
+    *,
+    committed: Committed | None,
+    mark: CommitMark | None,
+    owner: OwnerRecord | None,
+    stores: Sequence[Restored],
+    topics: TopicIds,
+    bounds: LogBounds,
+    finished: int | None,
+) -> InputFacts:
+    """Gather what decides where a task begins; `topics` are those of now, with the last commit's `since`."""
+    known = _last_commit(spec, settings, owner)
+    known_id = "" if known is None else known.topic_id
+    if mark is not None:
+        known_id = "" if mark.topics is None else mark.topics.input_id
+    # State of epochs before `since` is of another topic, or was given up: its offsets say nothing.
+    counted = (held.position for held in stores if not held.is_empty and held.position.epoch >= topics.since)
+    return InputFacts(
+        committed=None if committed is None else committed.offset,
+        bounds=bounds,
+        state_source_offset=max((position.source_offset for position in counted), default=None),
+        finished=finished,
+        last_known=None if known is None else LastKnown(known.input_offset, known.worker, known.epoch, known.at_ms),
+        is_marked=mark is not None,
+        known_id=known_id,
+        input_id=topics.input_id,
+        tool=(
+            f"kafka-consumer-groups.sh --bootstrap-server BROKER --group {settings.group} --topic "
+            f"{spec.topic}:{partition} --reset-offsets --execute --to-offset"
+        ),
+    )
+
+
+def since_of(mark: CommitMark | None, owner: OwnerRecord | None) -> int:
+    """Return the first epoch whose state has offsets of the input: as the mark says, or the registry without one."""
+    if mark is None:
+        return 0 if owner is None else owner.since
+    return 0 if mark.topics is None else mark.topics.since
+
+
+def _last_commit(spec: ActorSpec, settings: TaskSettings, owner: OwnerRecord | None) -> OwnerRecord | None:
+    """Return the registry's record if it proves an earlier commit for a topic of this name."""
+    if owner is None or (owner.input_offset is None and not settings.rules.exactly_once):
+        return None
+    return owner if owner.topic in ("", spec.topic) else None
