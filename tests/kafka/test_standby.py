@@ -313,7 +313,7 @@ async def test_three_share_without_a_long_pause_and_a_lost_disk_is_nobodys_wait(
         return was <= (await group.held(1))[0] | (await group.held(2))[0]
 
     await eventually(is_with_the_others, deadline_s=20, what=group.logs)
-    assert "nothing is left on this disk: asking for a rebalance" in first.log()[before:]
+    await eventually(lambda: "nothing is left on this disk: asking for a rebalance" in first.log()[before:])
     await group.send(100)
     await group.all_counted()
     for worker in workers[1:]:
