@@ -9,6 +9,9 @@ reads the other's record and is refused. A confirmed record counts as long as it
 A worker reads the other registries before it claims as well, so that a worker that is refused usually leaves no claim.
 Only of apps that start for the first time in the same moment both may have one. Then both are refused until one of them
 is given another changelog.
+
+A start also looks at what the app had before: the actors that have run with their inputs, and stores that this program
+lacks. Another program under the app's id, or one that would leave state behind, is refused.
 """
 
 from __future__ import annotations
@@ -102,7 +105,7 @@ class StoreRegistry:
                         store,
                     )
         await self._check_stranded()
-        await self._check_gone(known)
+        await self._check_gone(known, owners)
         topics = sorted({*(record.changelog for record in known.values()), *(owner.topic for owner in owners)} - {""})
         claims = {
             store: _claimed(store, topic, self._clock.wall_ms(), before[store], topics)
@@ -389,7 +392,7 @@ class StoreRegistry:
             f"`faust -A … state forget {owner.actor}`"
         )
 
-    async def _check_gone(self, known: Mapping[str, StoreRecord]) -> None:
+    async def _check_gone(self, known: Mapping[str, StoreRecord], owners: Iterable[OwnerRecord]) -> None:
         """Refuse to begin with empty state where the changelog of a store that isn't declared any more has some."""
         used, inputs = set(self._changelogs.values()), {one.topic_name for one in self._app.actors.values()}
         gone = {
@@ -401,10 +404,11 @@ class StoreRegistry:
             and not self._is_option(store)
         }
         found = await self._topics.existing(record.changelog for record in gone.values()) if gone else {}
+        ran = {owner.actor for owner in owners}
         for store, record in gone.items():
             topic = record.changelog
             is_there = topic in found and str(found[topic].topic_id) in (record.topic_id, record.last_id)
-            if not is_there or not await self._has_state(store, topic, found[topic].partitions):
+            if not is_there or not await self._has_state(store, topic, found[topic].partitions, ran):
                 continue
             if record.came_after is None:
                 # An earlier release let it go, unless a store of this program is to take its place.
@@ -426,9 +430,10 @@ class StoreRegistry:
         """Tell whether a store keeps what an actor of this program has an option for."""
         return any(store == f"{actor}-{suffix}" for actor in self._app.actors for suffix in OWN_STORES)
 
-    async def _has_state(self, store: str, topic: str, partitions: int) -> bool:
+    async def _has_state(self, store: str, topic: str, partitions: int, ran: Iterable[str]) -> bool:
+        """Tell whether a store would be missed: of an actor's timers and the like only what still waits."""
         for left in _LEFT:
-            if store.endswith(f"-{left.suffix}"):
+            if any(store == f"{actor}-{left.suffix}" for actor in ran):
                 return bool(await self._live(topic, partitions, left.letter))
         for partition in range(partitions):
             bounds = await self._logs.bounds(TopicPartition(topic, partition))

@@ -65,12 +65,13 @@ class Outages:
         client.bootstrap = _impatient(client)
 
         async def shared(node_id: Any, **options: Any) -> Any:
+            held = client._conns.get((node_id, options.get("group", ConnectionGroup.DEFAULT)))
             down = self._down.get(node_id)
-            if down is not None and self._now_s() < down.retry_at_s:
-                # A connection that stands is good, whatever others met.
-                held = client._conns.get((node_id, options.get("group", ConnectionGroup.DEFAULT)))
-                if held is not None and held.connected():
-                    return held
+            is_waiting = down is not None and self._now_s() < down.retry_at_s
+            # A connection that stands is good, whatever others met.
+            if held is not None and held.connected() and (down is None or is_waiting):
+                return held
+            if is_waiting:
                 client.force_metadata_update()
                 return None
             began_s = self._now_s()

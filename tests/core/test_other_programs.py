@@ -194,7 +194,16 @@ async def test_options_of_an_actor_may_go_when_nothing_waits(world: World) -> No
 async def test_what_waits_of_an_actor_that_is_gone_is_not_left_behind(world: World) -> None:
     await world.start(world.program(timers=True))
     world.wrote("counter-timers")
-    await world.start(world.program(actor="other", topic="other"))
+    for actor in ("counter", "other"):
+        world.took_over(actor, f"{actor}-in")
+    await world.start(world.program(actor="other", topic="other-in"))
     world.append("shop-counter-timers-changelog", b"n\0\0\0\1ktick", b"{}")
     with pytest.raises(ConfigurationError, match="store counter-timers"):
-        await world.start(world.program(actor="third", topic="third"))
+        await world.start(world.program(actor="other", topic="other-in"))
+
+
+async def test_a_store_with_a_name_like_an_option_is_a_store(world: World) -> None:
+    await world.start(world.program("all-timers"))
+    world.wrote("all-timers")
+    with pytest.raises(ConfigurationError, match="store all-timers"):
+        await world.start(world.program())
