@@ -11,9 +11,9 @@ import base64
 from collections import deque
 from collections.abc import Iterable
 
-SPAN = 16_000
+SPAN = 12_000
 """How far behind the first unfinished input others may be begun: their bitmap has to fit into an offset's metadata, of
-which a broker takes 4,096 bytes by default (`offset.metadata.max.bytes`)."""
+which a broker takes 4,096 bytes by default (`offset.metadata.max.bytes`), beside the ids of sixty changelogs."""
 
 
 class Progress:

@@ -143,6 +143,12 @@ class KafkaOwners:
                 return
             covered = self._asked
             bounds = await self._logs.bounds(self._source)
+            if bounds.end < self._next_offset:
+                text = (
+                    "%s ends at offset %d, and was read up to %d: it was re-created or lost records; it is read again"
+                )
+                logger.warning(text, self._source, bounds.end, self._next_offset)
+                self._next_offset = bounds.start
             self._next_offset = max(self._next_offset, bounds.start)
             while self._next_offset < bounds.end:
                 await self._read(self._next_offset, bounds.end)
@@ -164,7 +170,7 @@ def _decode_owner(key: bytes, raw: bytes) -> OwnerRecord:
     record = msgspec.json.decode(raw, type=OwnerRecord)
     if key != _owner_key(record):
         raise ValueError(f"it is of partition {record.partition} of actor {record.actor[:MAX_WORDS]!r}")
-    numbers = (record.partition, record.epoch, record.at_ms, record.input_offset or 0)
+    numbers = (record.partition, record.epoch, record.at_ms, record.input_offset or 0, record.since)
     if not all(0 <= number <= MAX_NUMBER for number in numbers):
         raise ValueError(f"a number in it isn't one from 0 to {MAX_NUMBER}")
     return record

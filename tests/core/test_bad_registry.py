@@ -52,6 +52,7 @@ BAD: dict[str, bytes] = {
     "a time far away": said(at_ms=10**18),
     "a negative time": said(at_ms=-(10**18)),
     "a huge offset": said(input_offset=10**40),
+    "a negative since": said(since=-1),
     "5,000 digits": b'{"epoch": ' + b"9" * 5_000 + b"}",
     "no fields": b"{}",
 }
@@ -168,3 +169,12 @@ async def test_actors_and_dashboard_and_routing_answer_whatever_the_registry_has
                 assert (reply.status, (await reply.json())["type"].rpartition(":")[2]) == (503, "not-ready")
             async with session.get(f"{base}/actors/words/ada") as reply:
                 assert reply.status == 200
+
+
+async def test_a_registry_that_was_re_created_is_read_from_its_start(caplog: pytest.LogCaptureFixture) -> None:
+    logs = Records((KEY, said(epoch=4)), (KEY, said(epoch=5)))
+    owners = KafkaOwners("owners", logs)
+    assert (await owners.latest("talk", ELSEWHERE)).epoch == 5
+    logs.records = Records((KEY, said(epoch=6))).records
+    assert (await owners.latest("talk", ELSEWHERE)).epoch == 6
+    assert "owners[0] ends at offset 1, and was read up to 2" in caplog.text

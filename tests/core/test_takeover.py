@@ -7,6 +7,7 @@ import pytest
 
 from actors._core.commit import Backoff, CommitMark, parse_mark
 from actors._core.lifecycle import TRANSITIONS, Event, IllegalTransitionError, State, advance
+from actors._core.progress import SPAN, encode_finished
 from actors._core.takeover import (
     Contradiction,
     InputFacts,
@@ -150,6 +151,14 @@ def test_a_mark_has_the_ids_of_its_topics():
     assert parse_mark(CommitMark(3, 14, "abc", topics=TopicIds()).encode()) == CommitMark(
         3, 14, "abc", topics=TopicIds()
     )
+
+
+def test_the_largest_mark_fits_into_an_offsets_metadata():
+    changelogs = {f"store-{number}": str(uuid.uuid4()) for number in range(60)}
+    ids = TopicIds.of(str(uuid.uuid4()), changelogs, since=1_000_000)
+    finished = encode_finished(0, range(1, SPAN))
+    mark = CommitMark(1_000_000, 10**9, "n" * 12, finished, 1_700_000_000_000, ids)
+    assert len(mark.encode()) <= 4096
 
 
 @pytest.mark.parametrize(

@@ -75,15 +75,15 @@ async def said(worker: WorkerProcess, *texts: str) -> None:
     await eventually(lambda: all(text in worker.log() for text in texts), what=lambda: worker.log()[-3000:])
 
 
-@pytest.mark.parametrize("kind", ["copy", "seen"])
+@pytest.mark.parametrize(("kind", "rounds"), [("copy", 1), ("seen", 2)])
 async def test_an_input_re_created_under_a_busy_worker_stops_until_somebody_chooses(
-    brokers: str, start: Start, kind: str
+    brokers: str, start: Start, kind: str, rounds: int
 ) -> None:
     name = unique("again")
     await make_topics(brokers, f"{name}-in", f"{name}-out", partitions=1)
     worker = start(name, APP_KIND=kind)
     await said(worker, "owns")
-    for round_ in range(2):
+    for round_ in range(rounds):
         await send(brokers, f"{name}-in", records(f"old{round_}"), partitions=1)
         before = await id_of(brokers, f"{name}-in")
         await recreate(brokers, f"{name}-in")

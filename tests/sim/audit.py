@@ -246,7 +246,7 @@ class Audit:
         is_foreign = bool(held.finished) and self.is_foreign(source)
         if source in self._committed and held.spans and offset == held.spans[-1][1] and not is_foreign:
             return
-        wanted = set()
+        wanted: set[int] = set()
         is_begun = bool(held.spans) or not held.is_first
         if not is_begun or deployment.accept_moved or deployment.allow_reprocessing:
             wanted = {at for at in held.set_offsets if at is not None}

@@ -18,7 +18,7 @@ SEEDS = int(os.environ.get("SIM_SEEDS", "300"))
 REPLAYED = os.environ.get("SEED")
 FAULTS = tuple(filter(None, os.environ.get("FAULTS", "").split(",")))
 NAMED = os.environ.get("FEATURES")
-EVERY = (*FEATURES, *MODEL, "standbys", "expired", "rival", "unparking")
+EVERY = (*FEATURES, *MODEL, "standbys", "expired", "rival", "unparking", "recreate")
 PLAIN: tuple[str, ...] = ()
 
 FOUND = (

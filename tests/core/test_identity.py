@@ -1,0 +1,183 @@
+"""What stands behind a topic's name: gathered for a takeover, and named in fetches."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import uuid
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka.protocol.fetch import FetchRequest, FetchResponse_v11
+from aiokafka.structs import TopicPartition as KafkaPartition
+
+from actors._core.commit import CommitMark
+from actors._core.takeover import LogBounds
+from actors._core.topic_ids import TopicIds
+from actors._kafka.fetching import FetchesById
+from actors._kafka.protocol import FetchRequest_v13, FetchResponse_v13
+from actors.errors import BrokerUnavailableError, InputGrownError
+from actors.ports import Committed, OwnerRecord, TopicIdentity
+from actors.runtime.identity import identify, input_facts, since_of
+from actors.runtime.state import Restored
+from stores._core.record import Position
+
+OLD, NEW, LOG = (str(uuid.UUID(int=number)) for number in (1, 2, 3))
+
+
+class Group:
+    def __init__(self, **found: TopicIdentity) -> None:
+        self._found = found
+
+    async def topic_ids(self, names: Iterable[str]) -> Mapping[str, TopicIdentity]:
+        return {name: self._found[name] for name in names if name in self._found}
+
+
+def spec(*stores: str) -> Any:
+    changelogs = {store: SimpleNamespace(topic=f"{store}_log") for store in stores}
+    return SimpleNamespace(name="a", topic="input", partition_count=2, stores=stores, changelogs=changelogs)
+
+
+def found(of: Any, **topics: TopicIdentity) -> TopicIds:
+    group: Any = Group(**topics)
+    return asyncio.run(identify(of, group))
+
+
+def test_a_takeover_knows_the_ids_of_its_topics() -> None:
+    ids = found(spec("one", "two"), input=TopicIdentity(NEW, 2), one_log=TopicIdentity(LOG, 2))
+    assert (ids.input_id, ids.changelog_id("one"), ids.changelog_id("two")) == (NEW, LOG, "")
+
+
+def test_an_input_that_does_not_exist_is_waited_for() -> None:
+    with pytest.raises(BrokerUnavailableError, match="topic input, the input of actor a, doesn't exist any more"):
+        found(spec())
+
+
+@pytest.mark.parametrize(("count", "how"), [(1, "was re-created with fewer"), (3, "was given more")])
+def test_an_input_with_other_partitions_than_the_state_is_refused(count: int, how: str) -> None:
+    with pytest.raises(InputGrownError, match=f"{how} partitions than 2, it has {count}"):
+        found(spec("one"), input=TopicIdentity(NEW, count))
+    assert found(spec(), input=TopicIdentity(NEW, count)).input_id == NEW
+
+
+def facts(mark: CommitMark | None, owner: OwnerRecord | None, *, epoch: int, topics: TopicIds) -> Any:
+    position = Position(source_offset=42, changelog_offset=9, wall_time_ms=0, epoch=epoch, changelog_id=LOG)
+    settings: Any = SimpleNamespace(group="app-actors", rules=SimpleNamespace(exactly_once=True))
+    store: Any = None
+    return input_facts(
+        spec("one"),
+        1,
+        settings,
+        committed=Committed(5, ""),
+        mark=mark,
+        owner=owner,
+        stores=[Restored(store, position, is_empty=False)],
+        topics=topics,
+        bounds=LogBounds(0, 100),
+        finished=None,
+    )
+
+
+def test_the_last_commits_id_is_the_marks_or_else_the_registrys() -> None:
+    now = TopicIds(NEW)
+    assert facts(CommitMark(3, 1, "n", topics=TopicIds(OLD)), None, epoch=3, topics=now).is_recreated
+    assert not facts(CommitMark(3, 1, "n", topics=TopicIds(NEW)), None, epoch=3, topics=now).is_recreated
+    assert not facts(CommitMark(3, 1, "n"), None, epoch=3, topics=now).is_recreated
+    owner = OwnerRecord("a", 1, 3, "w", "", 0, topic="input", topic_id=OLD, input_offset=5, since=2)
+    of_owner = facts(None, owner, epoch=3, topics=now)
+    assert of_owner.is_recreated
+    assert of_owner.is_moved
+    assert "--group app-actors --topic input:1 --reset-offsets --execute --to-offset" in of_owner.tool
+    assert since_of(None, owner) == 2
+    assert since_of(CommitMark(3, 1, "n", topics=TopicIds(NEW, 7)), owner) == 7
+    moved = OwnerRecord("a", 1, 3, "w", "", 0, topic="another", topic_id=OLD, input_offset=5)
+    assert not facts(None, moved, epoch=3, topics=now).is_recreated
+
+
+def test_state_of_a_former_input_says_nothing_of_offsets() -> None:
+    mark = CommitMark(7, 1, "n", topics=TopicIds(NEW, 7))
+    assert facts(mark, None, epoch=6, topics=TopicIds(NEW, 7)).state_source_offset is None
+    assert facts(mark, None, epoch=7, topics=TopicIds(NEW, 7)).state_source_offset == 42
+
+
+# --- fetches ----------------------------------------------------------------------------------------------------------
+
+
+class Broker:
+    """Answers a fetch of any version; `ids` are the topics that it has, `code` what it says of the others."""
+
+    def __init__(self, version: int = 13, code: int = 100) -> None:
+        self.ids = {uuid.UUID(OLD): b"old"}
+        self.asked: list[Any] = []
+        self._versions = {1: (4, version)}
+        self._code = code
+
+    async def send(self, node: int, request: Any) -> Any:
+        if not isinstance(request, FetchRequest) and not hasattr(request, "names"):
+            return request
+        struct = request.prepare(self._versions)
+        self.asked.append(type(struct).decode(io.BytesIO(struct.encode())))
+        if struct.API_VERSION < 13:
+            topics = [(name, [(part[0], 0, 9, 9, 0, [], -1, b"x") for part in parts]) for name, parts in struct.topics]
+            return FetchResponse_v11.decode(io.BytesIO(FetchResponse_v11(0, 0, 0, topics).encode()))
+        topics = []
+        for topic_id, parts, _ in struct.topics:
+            records, code = (self.ids[topic_id], 0) if topic_id in self.ids else (None, self._code)
+            answers = [(part[0], code, 9, 8, 0, [(5, 6, {})], -1, records, {}) for part in parts]
+            topics.append((topic_id, answers, {}))
+        return FetchResponse_v13.decode(io.BytesIO(FetchResponse_v13(0, 0, 0, topics, {}).encode()))
+
+
+def fetch(broker: Broker, ids: Mapping[int, str], after: Mapping[int, str] | None = None) -> tuple[Any, list[Any]]:
+    """Fetch partitions 0 and 1 with these ids, which are others when the response comes; and what was lost."""
+    lost: list[Any] = []
+    fetches = FetchesById(broker, lambda partition, topic_id: lost.append((partition.partition, str(topic_id))))
+    send = fetches._send
+
+    async def late(*args: Any) -> Any:
+        response = await send(*args)
+        for number, topic_id in (after or {}).items():
+            fetches.set_id(KafkaPartition("in", number), topic_id)
+        return response
+
+    fetches._send = late
+    for number, topic_id in ids.items():
+        fetches.set_id(KafkaPartition("in", number), topic_id)
+    request = FetchRequest(500, 1, 1_000, 1, [("in", [(0, 70, 10), (1, 71, 10)])])
+    return asyncio.run(broker.send(0, request)), lost
+
+
+def test_a_fetch_names_ids_and_its_response_reads_as_one_by_name() -> None:
+    broker = Broker()
+    response, lost = fetch(broker, {0: OLD, 1: OLD})
+    [asked] = broker.asked
+    assert type(asked) is FetchRequest_v13
+    [(topic_id, partitions, _)] = asked.topics
+    assert str(topic_id) == OLD
+    assert [(part[0], part[2], part[5]) for part in partitions] == [(0, 70, 10), (1, 71, 10)]
+    assert response.API_VERSION >= 11
+    assert response.topics == [("in", [(number, 0, 9, 8, 0, [(5, 6)], -1, b"old") for number in (0, 1)])]
+    assert lost == []
+
+
+@pytest.mark.parametrize("code", [100, 103])
+def test_a_partition_of_another_topic_is_lost_and_the_others_are_given(code: int) -> None:
+    response, lost = fetch(Broker(code=code), {0: NEW, 1: OLD})
+    assert [(name, [part[0] for part in parts]) for name, parts in response.topics if parts] == [("in", [1])]
+    assert lost == [(0, NEW)]
+
+
+def test_a_response_for_an_id_that_was_given_up_meanwhile_is_dropped() -> None:
+    response, lost = fetch(Broker(), {0: OLD, 1: NEW}, after={0: NEW, 1: OLD})
+    assert all(not parts for _, parts in response.topics)
+    assert lost == []
+
+
+@pytest.mark.parametrize(("version", "ids"), [(12, {0: OLD, 1: OLD}), (13, {0: OLD, 1: ""})])
+def test_names_are_fetched_where_the_broker_or_an_id_is_too_old(version: int, ids: Mapping[int, str]) -> None:
+    broker = Broker(version)
+    response, _ = fetch(broker, ids)
+    assert broker.asked[0].API_VERSION == 11
+    assert [part[0] for part in response.topics[0][1]] == [0, 1]
