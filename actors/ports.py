@@ -147,8 +147,19 @@ class TaskLog(Protocol):
         """Let the producer go without a word. May be called twice."""
 
 
+@dataclass(frozen=True, slots=True)
+class TopicIdentity:
+    """Which topic of its name it is: the id that Kafka gave it, as `str(uuid)`, and its number of partitions."""
+
+    id: str
+    partitions: int
+
+
 class GroupView(Protocol):
-    """What the group's coordinator says."""
+    """What the group's coordinator says, and which topics there are."""
+
+    async def topic_ids(self, names: Iterable[str]) -> Mapping[str, TopicIdentity]:
+        """Give those of the topics that exist, as they are now."""
 
     async def is_member(self, identity: Identity) -> bool:
         """Tell whether the group still knows this member in this generation."""

@@ -36,7 +36,7 @@ from actors._kafka.connection import Connection
 from actors._kafka.protocol import TopicIdsRequest
 from actors._kafka.reaching import reaching
 from actors.errors import BrokerUnavailableError
-from actors.ports import Committed, Identity, TopicPartition
+from actors.ports import Committed, Identity, TopicIdentity, TopicPartition
 
 T = TypeVar("T")
 
@@ -166,6 +166,11 @@ class ControlPlane:
             return found
 
         return await self._answered(f"topics {', '.join(wanted)}", ask)
+
+    async def topic_ids(self, names: Iterable[str]) -> dict[str, TopicIdentity]:
+        """See `actors.ports.GroupView.topic_ids`."""
+        found = await self.topics(names)
+        return {name: TopicIdentity(str(info.topic_id), info.partitions) for name, info in found.items()}
 
     async def _offset(self, partition: TopicPartition, timestamp: int) -> int:
         async def ask() -> int:

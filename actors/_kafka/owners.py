@@ -43,6 +43,9 @@ class StoreRecord(msgspec.Struct, kw_only=True):
     other app does. `shapes` are those that the values of `version` have had, the newest last; none where the type says
     nothing of its JSON. `former` has those of earlier versions. `last_id` is the topic's id before the claim: a topic
     that isn't seen for a moment is still the same. `at_ms` is when the record was written, Unix milliseconds.
+
+    `former_id` is the id of the topic that this one replaced although it had the store's state: an operator let that
+    happen. `copied_id` is the id of the topic whose records were copied into this one.
     """
 
     store: str
@@ -50,6 +53,8 @@ class StoreRecord(msgspec.Struct, kw_only=True):
     at_ms: int
     topic_id: str = ""
     last_id: str = ""
+    former_id: str = ""
+    copied_id: str = ""
     version: int = 1
     shapes: list[Any] = []
     former: dict[int, list[Any]] = {}

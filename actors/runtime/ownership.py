@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from actors._core.commit import CommitMark
 from actors._core.lifecycle import Event, State, advance
 from actors._core.progress import Progress, encode_finished
+from actors._core.topic_ids import TopicIds
 from actors.errors import MigratedError, RecordError
 from actors.ports import Identity, OwnerRecord, TaskLog, TopicPartition
 from actors.runtime.inbox import Inbox
@@ -46,7 +47,7 @@ class Ownership:
     `is_storing` is true while what was committed goes into the stores: they and their positions may disagree then.
     `claimed` is what the registry says of this owner.
     `backlog_end` is the input's end as the takeover saw it. `now_ms` is the partition's time as it was last committed,
-    or is about to be.
+    or is about to be. `topics` has the ids that each commit's mark names: those that the takeover looked at.
     """
 
     spec: ActorSpec
@@ -65,6 +66,7 @@ class Ownership:
     failures: int = 0
     is_storing: bool = False
     claimed: OwnerRecord | None = None
+    topics: TopicIds = field(default_factory=TopicIds)
     meters: TaskMeters = field(default_factory=TaskMeters)
     _commit_waits: list[asyncio.Future[None]] = field(default_factory=list)
 
@@ -104,7 +106,8 @@ class Ownership:
         """Give the offset metadata of the next commit."""
         self.transaction += 1
         finished = encode_finished(progress.next_offset, progress.finished) if progress.finished else ""
-        return CommitMark(self.epoch, self.transaction, uuid.uuid4().hex[:12], finished, self.now_ms).encode()
+        nonce = uuid.uuid4().hex[:12]
+        return CommitMark(self.epoch, self.transaction, nonce, finished, self.now_ms, self.topics).encode()
 
     async def confirm(self) -> None:
         """Ask whether the partition is still ours. Before fencing it spares the new owner a fence; then it decides.

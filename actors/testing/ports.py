@@ -9,7 +9,7 @@ import asyncio
 import json
 import math
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from actors.ports import (
     LogRecord,
     Output,
     OwnerRecord,
+    TopicIdentity,
     TopicPartition,
 )
 from actors.testing.cluster import EPOCH_MS, SimKafka
@@ -273,6 +274,7 @@ class FakeGroupView:
     """`actors.ports.GroupView`: every refusal is looked at, and only an answer counts."""
 
     def __init__(self, cluster: SimKafka, network: Network) -> None:
+        self._cluster = cluster
         self._group = cluster.group
         self._network = network
 
@@ -296,6 +298,17 @@ class FakeGroupView:
             f"committed offset of {source}", lambda: self._network.ask("OffsetFetch", self._group.committed, source)
         )
         return found
+
+    async def topic_ids(self, names: Iterable[str]) -> dict[str, TopicIdentity]:
+        """See `actors.ports.GroupView.topic_ids`."""
+        wanted = sorted(set(names))
+
+        def find() -> dict[str, TopicIdentity]:
+            topics = [topic for topic in map(self._cluster.find_topic, wanted) if topic is not None]
+            return {topic.name: TopicIdentity(topic.topic_id, len(topic.partitions)) for topic in topics}
+
+        found = await _answered(f"topics {', '.join(wanted)}", lambda: self._network.ask("Metadata", find))
+        return dict(found)
 
 
 async def _answered(what: str, ask: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -360,7 +360,11 @@ class Audit:
         position = files.position
         if kind == "wipe" or position is None:
             return
-        log = self._cluster.log(TopicPartition(app.changelog(files.store), files.partition))
+        topic = self._cluster.topic(app.changelog(files.store))
+        if position.changelog_id != topic.topic_id:
+            # It is of a topic that was replaced, or is about to be written back to this one.
+            return
+        log = topic.partitions[files.partition]
         highest = self._inputs[TopicPartition(app.INPUT, files.partition)].reached
         if position.changelog_offset > log.end:
             self.violated(f"disk ahead: {where}: {position} is behind the log's end {log.end}")
@@ -465,6 +469,9 @@ class WatchedGroup:
 
     async def committed(self, source: TopicPartition) -> Any:
         return await self._group.committed(source)
+
+    async def topic_ids(self, names: Iterable[str]) -> Any:
+        return await self._group.topic_ids(names)
 
 
 def _first_at(history: list[StoredRecord], offset: int) -> int:
