@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,11 +11,14 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from actors._core.commit import CommitMark
+from actors._core.progress import encode_finished
 from actors._core.takeover import LostChangelog
+from actors._core.topic_ids import TopicIds
 from actors.errors import LogWentBackError, LostChangelogError
-from actors.ports import ChangelogWrites, TopicPartition
-from actors.runtime.lost import write_back
-from actors.runtime.restore import Changelog, LastCommit, Restorer
+from actors.ports import ChangelogWrites, Committed, TopicPartition
+from actors.runtime.lost import last_commit, write_back
+from actors.runtime.restore import NO_COMMIT, Changelog, LastCommit, Restorer
 from actors.runtime.state import Restored
 from stores._core.record import STAMP_BYTES, STAMP_HEADER, Position, encode_stamp
 from stores.memory import MemoryStore
@@ -331,6 +335,23 @@ def test_an_older_copy_is_not_written_back_while_another_worker_may_have_a_newer
     assert content(older) == {b"a": b"1"}
     world.write_back(world.restore(older, LostChangelog.RESTORE_OLDER), epoch=6)
     assert content(older) == world.folded() == {b"a": b"1", b"x": b"1"}
+
+
+def test_the_last_commit_names_the_changelog_that_it_was_to() -> None:
+    changelog = replace(CHANGELOG, former_id="id before")
+    known, at = str(uuid.UUID(int=7)), {"epoch": 3, "transaction": 1, "nonce": "n"}
+    marks = (
+        (CommitMark(**at, topics=TopicIds.of("", {"store": known})), known),
+        # A release that writes no ids made it: before an operator let the changelog be replaced.
+        (CommitMark(**at), "id before"),
+        # The store is new.
+        (CommitMark(**at, topics=TopicIds.of("", {"other": known})), ""),
+    )
+    for mark, expected in marks:
+        assert last_commit(changelog, Committed(9, mark.encode())) == LastCommit(3, expected, 9)
+    finished = encode_finished(9, {11})
+    assert last_commit(changelog, Committed(9, CommitMark(**at, finished=finished).encode())).reached == 12
+    assert last_commit(changelog, Committed(9, "set by hand")) == last_commit(changelog, None) == NO_COMMIT
 
 
 def test_a_changelog_whose_records_were_copied_is_the_same() -> None:
