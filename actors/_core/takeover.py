@@ -3,7 +3,9 @@
 The facts are read after the task's transactional id was fenced, so no commit of an earlier owner can change them
 any more. Three questions are answered here, each from facts alone:
 
-1. May the store on disk be caught up, or must it be built anew, or has the changelog lost what the store has?
+1. May the store on disk be caught up, or must it be built anew, or has the changelog lost what the store has? The
+   changelog is known by its topic's id, which the last commit names: a topic that was deleted and created again keeps
+   its name only.
    (`plan_restore`, `why_rewritten`, `missed_tombstones`)
 2. From which input offset does the task go on, or does the offset contradict the state? (`decide_start`)
 3. Which ownership epoch is new? (`next_epoch`)
@@ -45,20 +47,39 @@ class LostChangelog(enum.Enum):
     """What becomes of a store that has records which its changelog lost, as in an unclean leader election.
 
     STOP the partition until an operator has chosen; REBUILD the store from what the changelog has; RESTORE what the
-    changelog lacks from the store.
+    changelog lacks from the store, unless that lacks inputs that are committed; RESTORE_OLDER: then too.
     """
 
     STOP = "stop"
     REBUILD = "rebuild"
     RESTORE = "restore"
+    RESTORE_OLDER = "restore_older"
+
+    @property
+    def restores(self) -> bool:
+        """Whether stores are written back to their changelogs."""
+        return self in (LostChangelog.RESTORE, LostChangelog.RESTORE_OLDER)
 
 
-def plan_restore(position: Position | None, bounds: LogBounds, changelog_id: str) -> Restore:
-    """Decide how a store gets to the end of its changelog."""
+def plan_restore(position: Position | None, bounds: LogBounds, changelog_id: str, *, claimed_id: str = "") -> Restore:
+    """Decide how a store gets to the end of its changelog.
+
+    Args:
+        position: the store's, None if it is empty.
+        bounds: the changelog's.
+        changelog_id: the id of the changelog topic now.
+        claimed_id: the id that it had at the partition's last commit; "" if that isn't known: then the store's counts.
+    """
+    known_id = claimed_id or ("" if position is None else position.changelog_id)
+    if known_id not in ("", changelog_id):
+        return Restore(bounds.start, bounds.end, None, why_replaced(known_id, changelog_id))
     if position is None:
         return Restore(bounds.start, bounds.end, None)
     if position.changelog_id != changelog_id:
-        why = "the changelog topic was made anew"
+        why = (
+            f"it is of the changelog topic with the id {position.changelog_id}, and the partition's owner has gone on "
+            f"with the topic with the id {changelog_id}"
+        )
     elif position.changelog_offset < bounds.start:
         why = f"the changelog starts at {bounds.start}, after the checkpoint at {position.changelog_offset}"
     elif position.changelog_offset > bounds.end:
@@ -67,6 +88,14 @@ def plan_restore(position: Position | None, bounds: LogBounds, changelog_id: str
     else:
         return Restore(position.changelog_offset, bounds.end, None)
     return Restore(bounds.start, bounds.end, why)
+
+
+def why_replaced(former_id: str, changelog_id: str) -> str:
+    """Say that a store's changelog is another topic than before."""
+    return (
+        f"the changelog was the topic with the id {former_id}, and is the topic with the id {changelog_id} now: it was "
+        "deleted and created again, or the store was given another changelog"
+    )
 
 
 def why_rewritten(position: Position, offset: int, newest: bytes) -> str | None:
@@ -225,7 +254,8 @@ _ACCEPT = 'start the workers once with moved_offset="accept" (or MOVED_OFFSET=ac
 
 _REPROCESS = (
     "If the input is to be processed again on top of the state, set allow_reprocessing=True; "
-    "if the state is to be given up too, delete the changelog topic while no worker runs; "
+    "if the state is to be given up too, delete the changelog topic while no worker runs, and start the workers once "
+    'with lost_changelog="rebuild"; '
     "otherwise set the group's offset to where it was while no worker runs ({tool} {last}, or higher if you know that "
     "later inputs were processed without leaving a trace in the state), and then {accept}"
 )

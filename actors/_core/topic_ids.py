@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hashlib
 import uuid
 from collections.abc import Mapping
@@ -44,6 +45,10 @@ class TopicIds:
         """Give the id of a store's changelog, "" where nothing is known of the store."""
         return self._changelogs.get(_short(store), "")
 
+    def with_changelog(self, store: str, topic_id: str) -> TopicIds:
+        """Give the same with another changelog of a store."""
+        return TopicIds(self.input_id, self.since, {**self._changelogs, _short(store): topic_id})
+
     def encode(self) -> str:
         """Give the ids as text without `;`, `.` and `~`: input id, `since`, then a part for each store."""
         return self._text
@@ -64,11 +69,13 @@ def decode_topic_ids(text: str) -> TopicIds:
     return TopicIds(_unpack(packed_input), int(since), {part[:length]: _unpack(part[length:]) for part in stores})
 
 
+@functools.lru_cache(maxsize=4096)
 def _short(store: str) -> str:
     digest = hashlib.blake2b(store.encode(), digest_size=_NAME_BYTES).digest()
     return base64.urlsafe_b64encode(digest).decode()
 
 
+@functools.lru_cache(maxsize=4096)
 def show_id(topic_id: str) -> str:
     """Give a topic's id as Kafka's tools show it."""
     return base64.urlsafe_b64encode(uuid.UUID(topic_id).bytes).decode().rstrip("=") if topic_id else ""

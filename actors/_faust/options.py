@@ -54,8 +54,9 @@ class ActorOptions:
             another app's too. It begins with the app's id and a dash. The actor's own stores (`{actor}-timers`, a
             class actor's states) can be named as well.
         lost_changelog: what to do when a changelog lacks records that this worker's store has, as after an unclean
-            leader election: "stop" the partition, "restore" them from the store, or "rebuild" the store without them.
-            The last two are for one start; also `LOST_CHANGELOG` in the environment.
+            leader election or when the topic was deleted: "stop" the partition, "restore" them from the store,
+            "restore_older" even if the store lacks inputs that are committed, or "rebuild" the store without them.
+            All but "stop" are for one start; also `LOST_CHANGELOG` in the environment.
         changelog_delete_retention: how long tombstones stay; a worker that was away longer builds its state anew.
         changelog_min_compaction_lag, changelog_max_compaction_lag, changelog_segment: the changelogs'
             `min.compaction.lag.ms`, `max.compaction.lag.ms` and `segment.ms`.

@@ -29,14 +29,16 @@ from actors._core.claims import possible_owners, store_of
 from actors._core.keys import split_sized
 from actors._core.logs import escaping
 from actors._core.shapes import Shape, misfits
+from actors._core.takeover import LostChangelog, why_replaced
 from actors._faust.shapes import shape_of
 from actors._faust.versions import refusal
 from actors._kafka.connection import is_denied
 from actors._kafka.control import TopicInfo
 from actors._kafka.owners import KafkaOwners, StoreRecord, write_stores
 from actors._kafka.topics import Topics
-from actors.errors import BrokerUnavailableError, ConfigurationError
+from actors.errors import BrokerUnavailableError, ConfigurationError, LostChangelogError
 from actors.ports import Clock, Logs, OwnerRecord, TopicPartition
+from actors.runtime.restore import choice
 from stores._core.printable import moment
 
 if TYPE_CHECKING:
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
 logger = escaping(logging.getLogger(__name__))
 
 KEPT_SHAPES = 20
+SEEN_S = 5.0
+"""How long a start looks for a changelog that its app has recorded, before it counts as deleted."""
+LOOK_S = 0.25
 MAX_READERS = 8
 OWN_STORES = ("ids", "timers", "effects", "parked", "answers")
 """What follows an actor's name and a dash in the names of the stores of its options."""
@@ -87,13 +92,14 @@ class StoreRegistry:
             ConfigurationError: this is another program than the one that has run under the app's id; another app uses a
                 changelog; values have another shape than those that are kept; a store is gone, or parked messages,
                 timers or effects wait for an actor that isn't declared with them any more.
+            LostChangelogError: a changelog was deleted, and created again or not, and no operator has chosen.
         """
         self._check_names()
-        known, found = await self._owners.stores(), await self._topics.existing(self._changelogs.values())
-        current = {store: str(found[topic].topic_id) for store, topic in self._changelogs.items() if topic in found}
+        known = await self._owners.stores()
         owners = await self._owners.all()
         self._check_program(owners)
         before = {store: _record_of(known, store, topic) for store, topic in self._changelogs.items()}
+        current = await self._current(known)
         for store, record in before.items():
             if record is not None and store in current and current[store] in (record.topic_id, record.last_id):
                 self._shapes(store, record)
@@ -115,6 +121,7 @@ class StoreRegistry:
         if not claims:
             return
         await self._check_rivals(claims, current, is_claimed=False)
+        self._check_replaced(known, current)
         # What another worker of the app has written holds for this one: a claim must not replace its confirmed record.
         now = await self._owners.stores()
         missing = {
@@ -124,6 +131,38 @@ class StoreRegistry:
         }
         if missing:
             await self._write(missing)
+
+    async def _current(self, known: Mapping[str, StoreRecord]) -> dict[str, str]:
+        """Give the ids of the changelogs that exist, by store. One that is recorded may not be seen for a moment."""
+        deadline_s = asyncio.get_running_loop().time() + SEEN_S
+        while True:
+            found = await self._topics.existing(self._changelogs.values())
+            current = {store: str(found[topic].topic_id) for store, topic in self._changelogs.items() if topic in found}
+            missing = [store for store in self._changelogs if store not in current and self._known_id(known, store)]
+            if not missing or self._has_choice or asyncio.get_running_loop().time() >= deadline_s:
+                return current
+            await asyncio.sleep(LOOK_S)
+
+    @property
+    def _has_choice(self) -> bool:
+        return self._setup.lost_changelog is not LostChangelog.STOP
+
+    def _known_id(self, known: Mapping[str, StoreRecord], store: str) -> str:
+        """Give the id that the store's changelog had when it was last seen, "" if there is none."""
+        topic = self._changelogs[store]
+        record = _record_of(known, store, topic)
+        if record is None or record.changelog != topic or record.is_given_up:
+            return ""
+        return record.topic_id or record.last_id
+
+    def _check_replaced(self, known: Mapping[str, StoreRecord], current: Mapping[str, str]) -> None:
+        """Refuse to begin with a changelog that isn't the one that had the state, unless an operator has chosen."""
+        for store, topic in self._changelogs.items():
+            before, now = self._known_id(known, store), current.get(store)
+            if not before or before == now or self._has_choice:
+                continue
+            gone = f"it was the changelog of store {store}, with the id {before}, and was deleted"
+            raise LostChangelogError(choice(f"topic {topic}", gone if now is None else why_replaced(before, now)))
 
     async def confirm(self, changelogs: Mapping[str, TopicInfo]) -> None:
         """Check that no other app has claimed a changelog, and record the stores with the ids of their topics.
@@ -136,7 +175,8 @@ class StoreRegistry:
         claims = {}
         for store, topic in self._changelogs.items():
             before = known.get(store)
-            if before is None or before.changelog != topic or before.topic_id not in ("", current[store]):
+            is_other = self._known_id(known, store) not in ("", current[store]) and not self._has_choice
+            if before is None or before.changelog != topic or is_other or before.topic_id not in ("", current[store]):
                 raise ConfigurationError(
                     f"store {store}: topic {topic}, or the record of it in topic {self._setup.owners_topic}, was "
                     "removed or replaced while this worker started: start the worker again"
@@ -153,12 +193,15 @@ class StoreRegistry:
                     records[store] = record
         if records:
             await self._write(records)
+        self._setup.recorded = {**known, **records}
 
     def _confirmed(self, before: StoreRecord, topic_id: str) -> StoreRecord:
         """Return the record of a store whose changelog has this id."""
         value = self._app.value_types[before.store]
         version, shapes, former = value.version, _newest(value.shape()), dict[int, list[Any]]()
-        if topic_id in (before.topic_id, before.last_id):
+        last_id = before.topic_id or before.last_id
+        if last_id == topic_id or self._setup.lost_changelog.restores:
+            # What is written back to another topic are values of those shapes.
             version, former, shapes = max(before.version, version), before.former, self._shapes(before.store, before)
             if version > before.version:
                 former = {**former, before.version: before.shapes}
@@ -170,6 +213,8 @@ class StoreRegistry:
             changelog=before.changelog,
             at_ms=self._clock.wall_ms(),
             topic_id=topic_id,
+            former_id=before.former_id if last_id in ("", topic_id) else last_id,
+            copied_id=before.copied_id if last_id == topic_id else "",
             version=version,
             shapes=shapes,
             former=former,
@@ -547,7 +592,13 @@ async def carry_over(setup: Setup, topics: Topics, logs: Logs, store: str, sourc
     if held is None or held.changelog != source or str(found[source].topic_id) not in (held.topic_id, held.last_id):
         return
     # A claim, so that the next start looks whether another app uses the topic.
-    moved = msgspec.structs.replace(held, changelog=target, topic_id="", last_id=str(found[target].topic_id))
+    moved = msgspec.structs.replace(
+        held,
+        changelog=target,
+        topic_id="",
+        last_id=str(found[target].topic_id),
+        copied_id=str(found[source].topic_id),
+    )
     await write_stores(setup.connection, setup.owners_topic, {store: moved})
 
 
@@ -568,7 +619,8 @@ def _record_of(known: Mapping[str, StoreRecord], store: str, topic: str) -> Stor
 def _claimed(store: str, topic: str, at_ms: int, before: StoreRecord | None, topics: Sequence[str]) -> StoreRecord:
     """Return a claim, which keeps what is known of the topic; `topics` are those that the app has used so far."""
     if before is None or before.changelog != topic:
-        return StoreRecord(store=store, changelog=topic, at_ms=at_ms, came_after=[*topics])
+        former_id = "" if before is None else before.topic_id or before.last_id
+        return StoreRecord(store=store, changelog=topic, at_ms=at_ms, former_id=former_id, came_after=[*topics])
     last_id = before.topic_id or before.last_id
     return msgspec.structs.replace(before, store=store, at_ms=at_ms, topic_id="", last_id=last_id)
 

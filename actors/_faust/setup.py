@@ -32,6 +32,7 @@ from actors._kafka.asks import KafkaAsks
 from actors._kafka.connection import Connection
 from actors._kafka.consumer import GroupSettings, check_timeouts
 from actors._kafka.control import ControlPlane, TopicInfo
+from actors._kafka.owners import StoreRecord
 from actors._kafka.producer import OrderedLog, TransactionLog
 from actors._kafka.topics import DEFAULT_MAX_RECORD_BYTES, ChangelogSettings, Topics
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
@@ -67,6 +68,7 @@ class Setup:
     def __init__(self, app: App) -> None:
         self.app = app
         conf, options = app.conf, app.actor_options
+        self.recorded: Mapping[str, StoreRecord] = {}
         self._max_record_bytes: dict[str, int] = {}
         self._existing: dict[str, TopicInfo] = {}
         self._found: dict[Any, OutputTopic] = {}
@@ -246,7 +248,7 @@ class Setup:
         key, messages = key_codec(self.app, definition.topic.schema), definition.messages()
         logs = {}
         for store in definition.stores:
-            name = self.changelog_topic(store.name)
+            name, recorded = self.changelog_topic(store.name), self.recorded.get(store.name)
             logs[store.name] = Changelog(
                 store=store.name,
                 topic=name,
@@ -254,6 +256,8 @@ class Setup:
                 delete_retention_ms=int(configs[name]["delete.retention.ms"]),
                 max_record_bytes=int(configs[name]["max.message.bytes"]),
                 partition_count=changelogs[name].partitions,
+                former_id=recorded.former_id if recorded else "",
+                copied_id=recorded.copied_id if recorded else "",
             )
         answers = self._answers(definition)
         spec = ActorSpec(

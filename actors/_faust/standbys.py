@@ -14,6 +14,7 @@ from actors._kafka.control import ControlPlane
 from actors._kafka.views import KafkaTopicLogs
 from actors.ports import Clock
 from actors.runtime.clock import SystemClock
+from actors.runtime.lost import CopyChecks
 from actors.runtime.restore import Changelog, Restorer
 from actors.runtime.spec import ActorSpec
 from actors.runtime.standbys import Standbys, Surroundings
@@ -51,7 +52,7 @@ def make_standbys(
             is_restoring=lambda: restorer.is_busy,
             ask_for_rebalance=ask_for_rebalance,
             begin_from_seed=restorer.begin_from_seed,
-            why_lost=restorer.why_lost,
+            checks=CopyChecks(control, restorer),
         ),
     )
 
@@ -82,8 +83,11 @@ def on_disk(setup: Setup, specs: Iterable[ActorSpec], cache: StoreCache) -> dict
         except StoreError:
             # It is being built anew: nothing that counts is on disk.
             continue
-        if position is not None and store in actors and position.changelog_id == actors[store][1].topic_id:
-            actor, changelog = actors[store]
+        if position is None or store not in actors:
+            continue
+        actor, changelog = actors[store]
+        # One that is to be written to another topic is worth what it was.
+        if position.changelog_id == changelog.topic_id or setup.lost_changelog.restores:
             task = TaskId(actor, partition)
             found[task] = found.get(task, 0) + _worth(position, changelog, now_ms + margin_ms)
     return found

@@ -45,6 +45,9 @@ class StoreRecord(msgspec.Struct, kw_only=True):
     that isn't seen for a moment is still the same. `at_ms` is when the record was written, Unix milliseconds.
     `came_after` has the inputs and changelogs that the app had before this store came, None where an earlier release
     wrote the record. `is_given_up` says that an operator doesn't need the state any more.
+
+    `former_id` is the id of the topic that this one replaced although it had the store's state: an operator let that
+    happen. `copied_id` is the id of the topic whose records were copied into this one.
     """
 
     store: str
@@ -52,6 +55,8 @@ class StoreRecord(msgspec.Struct, kw_only=True):
     at_ms: int
     topic_id: str = ""
     last_id: str = ""
+    former_id: str = ""
+    copied_id: str = ""
     version: int = 1
     shapes: list[Any] = []
     former: dict[int, list[Any]] = {}

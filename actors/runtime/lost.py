@@ -1,4 +1,8 @@
-"""Writes what a changelog lost back to it, from the store that still has it.
+"""Finds out that a changelog was replaced, and writes what one lost back to it, from the store that still has it.
+
+A changelog is known by its topic's id. Each commit's mark has the ids that its takeover looked at, so that a commit
+which lands on another topic of that name says what it was meant for. The mark keeps a lost changelog's id until all is
+written back: whoever takes over before that finds the loss again.
 
 The store and the whole log are compared key by key. A stamp tells which of two values is newer, so that what another
 owner wrote since the loss stays. A key that only the log has was deleted from the store, unless its stamp is above all
@@ -8,25 +12,33 @@ The records are written with the new owner's epoch. A copy that stands behind th
 with an epoch that it hasn't seen, and so learns that it can't be followed on.
 
 If the process dies in here, the store keeps the position from before the loss. The next takeover begins from the start:
-what was written back by then is equal in both, or newer in the log.
+what was written back by then is equal in both, or newer in the log. If it dies between the mark and the store's new
+position, the store is rebuilt from the log, which has all of it.
 """
 
 from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 
+from actors._core.commit import parse_mark
 from actors._core.logs import escaping
-from actors.errors import LostChangelogError
-from actors.ports import ChangelogWrites, Logs, TopicPartition
-from actors.runtime.restore import stamp_of, stored_writes
+from actors._core.progress import Progress, decode_finished
+from actors._core.takeover import LogBounds, why_replaced
+from actors._core.topic_ids import TopicIds
+from actors.errors import LostChangelogError, RestoreError
+from actors.ports import ChangelogWrites, CommitBatch, Committed, GroupView, Logs, OwnerRecord, TopicPartition
+from actors.runtime.ownership import Ownership
+from actors.runtime.restore import NO_COMMIT, Changelog, LastCommit, Restorer, choice, stamp_of, stored_writes
+from actors.runtime.spec import ActorSpec
 from actors.runtime.state import Restored
 from actors.runtime.threads import finish_in_thread
 from stores._core.overlay import WRITE_OVERHEAD_BYTES
+from stores._core.printable import moment
 from stores._core.record import STAMP_BYTES, Position, decode_stamp, encode_stamp
 from stores._core.replay import NO_STAMP
 from stores.ports import PartitionStore
@@ -55,6 +67,7 @@ async def write_back(
     *,
     logs: Logs,
     commit: Callable[[ChangelogWrites], Awaitable[int]],
+    written: Callable[[], Awaitable[None]],
     delete_retention_ms: int,
     now_ms: int,
     max_bytes: int,
@@ -67,6 +80,7 @@ async def write_back(
         source: the changelog's partition.
         logs: reads it.
         commit: writes to it; gives the next offset.
+        written: called when the log has all; only then the store gets its new position.
         delete_retention_ms: for how long the log keeps deletes.
         now_ms: Unix milliseconds.
         max_bytes: about how much goes into one commit.
@@ -97,10 +111,137 @@ async def write_back(
             end = await commit(chunk.to_log)
             count += len(chunk.to_log)
         await finish_in_thread(store.apply, list(chunk.to_store.items()), before)
+    await written()
     position = replace(held.position, changelog_offset=end, wall_time_ms=now_ms)
     await finish_in_thread(store.apply, [], position)
     logger.warning("%s: wrote %d keys back that the topic had lost", source, count)
     return replace(held, position=position, is_ahead=False)
+
+
+async def write_to_changelog(ownership: Ownership, store: str, held: Restored, progress: Progress) -> Restored:
+    """Write what a changelog lost back to it, as the partition's owner. Only then the store's epoch is the new one."""
+    services, changelog = ownership.services, ownership.spec.changelogs[store]
+    partition = ownership.partition
+
+    async def commit(writes: ChangelogWrites) -> int:
+        receipt = await ownership.log.commit(
+            CommitBatch(
+                source=ownership.source,
+                next_offset=progress.next_offset,
+                metadata=ownership.mark(progress),
+                changelogs={changelog.topic: writes} if writes else {},
+            )
+        )
+        return receipt.changelog_offsets[changelog.topic] if writes else 0
+
+    async def written() -> None:
+        if ownership.topics.changelog_id(store) != changelog.topic_id:
+            ownership.topics = ownership.topics.with_changelog(store, changelog.topic_id)
+            await commit({})
+
+    folded = await services.stores.open(f"{store}~log", partition)
+    try:
+        return await write_back(
+            replace(held, position=replace(held.position, changelog_id=changelog.topic_id)),
+            folded,
+            TopicPartition(changelog.topic, partition),
+            logs=services.logs,
+            commit=commit,
+            written=written,
+            delete_retention_ms=changelog.delete_retention_ms,
+            now_ms=services.clock.wall_ms(),
+            max_bytes=ownership.settings.policy.max_bytes,
+        )
+    finally:
+        await services.stores.discard(f"{store}~log", partition)
+
+
+def require_changelogs(spec: ActorSpec, topics: TopicIds) -> None:
+    """Check that an actor's changelogs, whose ids of now are in `topics`, are those of the worker's start.
+
+    Raises:
+        LostChangelogError: another topic has the name of one. Only a start looks at its settings.
+        RestoreError: one isn't on the broker.
+    """
+    for changelog in spec.changelogs.values():
+        now = topics.changelog_id(changelog.store)
+        if not now:
+            raise RestoreError(
+                f"topic {changelog.topic}, the changelog of store {changelog.store} with the id {changelog.topic_id}, "
+                "isn't on the broker: it was deleted. The store on this worker's disk is kept. To write it to a new "
+                'topic, stop all workers and start this one with lost_changelog="restore"'
+            )
+        if now != changelog.topic_id:
+            raise LostChangelogError(
+                choice(changelog.topic, f"while this worker ran, {why_replaced(changelog.topic_id, now)}")
+            )
+
+
+def last_commit(changelog: Changelog, committed: Committed | None) -> LastCommit:
+    """Give what the group's committed offset says of the last commit to a changelog."""
+    mark = None if committed is None else parse_mark(committed.metadata)
+    if committed is None or mark is None:
+        return NO_COMMIT
+    known_id = changelog.former_id if mark.topics is None else mark.topics.changelog_id(changelog.store)
+    reached = max(decode_finished(committed.offset, mark.finished), default=committed.offset - 1) + 1
+    return LastCommit(mark.epoch, known_id, reached)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyChecks:
+    """What a copy asks before it goes on: only the partition's owner writes anything back."""
+
+    group: GroupView
+    restorer: Restorer
+
+    async def require_changelogs(self, spec: ActorSpec) -> None:
+        """See `require_changelogs`."""
+        found = await self.group.topic_ids(changelog.topic for changelog in spec.changelogs.values())
+        logs = spec.changelogs.values()
+        now = {changelog.store: found[changelog.topic].topic_id for changelog in logs if changelog.topic in found}
+        require_changelogs(spec, TopicIds.of("", now))
+
+    async def why_lost(
+        self, spec: ActorSpec, partition: int, changelog: Changelog, at: Position, bounds: LogBounds
+    ) -> str | None:
+        """Tell why the changelog lacks what a copy of this position has, if the copy is to be rebuilt; else None.
+
+        Raises:
+            LostChangelogError: it does, and the copy isn't to be rebuilt.
+        """
+        replaced = None
+        if at.changelog_id != changelog.topic_id:
+            replaced = await self._why_unclaimed(spec, partition, changelog, at)
+            if replaced is None:
+                return None
+        return await self.restorer.why_lost(at, TopicPartition(changelog.topic, partition), bounds, replaced)
+
+    async def _why_unclaimed(self, spec: ActorSpec, partition: int, changelog: Changelog, at: Position) -> str | None:
+        """Tell why a copy of another topic has to be kept: no owner has gone on with this one yet."""
+        committed = await self.group.committed(TopicPartition(spec.topic, partition))
+        known_id = last_commit(changelog, committed).changelog_id or at.changelog_id
+        if known_id in (changelog.topic_id, changelog.copied_id):
+            return None
+        return why_replaced(known_id, changelog.topic_id)
+
+
+def explained(
+    error: LostChangelogError,
+    positions: Mapping[str, Position | None],
+    committed: Committed | None,
+    owner: OwnerRecord | None,
+) -> LostChangelogError:
+    """Add what an operator needs to find the newest copy: where the group is, where these stores are, who had it."""
+    facts = []
+    mark = None if committed is None else parse_mark(committed.metadata)
+    if committed is not None and mark is not None:
+        facts.append(f"the last commit was at input offset {committed.offset} in epoch {mark.epoch}")
+    for store, at in positions.items():
+        has = "is empty" if at is None else f"is at input offset {at.source_offset} of epoch {at.epoch}"
+        facts.append(f"the store {store} of this worker {has}")
+    if owner is not None:
+        facts.append(f"the last owner is {owner.worker}, since {moment(owner.at_ms)}")
+    return LostChangelogError(f"{error}. For comparison: {'; '.join(facts)}")
 
 
 async def _fold(logs: Logs, source: TopicPartition, start: int, end: int, folded: PartitionStore) -> bytes:

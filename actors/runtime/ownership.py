@@ -48,7 +48,7 @@ class Ownership:
     `claimed` is what the registry says of this owner. `topics` are the ids that the takeover found, for the marks of
     this owner's commits.
     `backlog_end` is the input's end as the takeover saw it. `now_ms` is the partition's time as it was last committed,
-    or is about to be.
+    or is about to be. `topics` has the ids that each commit's mark names: those that the takeover looked at.
     """
 
     spec: ActorSpec

@@ -9,8 +9,9 @@ checkpoint from the moment before its maker began to read: too old a one isn't t
 is given up when deletes may have escaped it by the end of the restore. One that can't be used costs a line in the log.
 
 A changelog may lose its tail: in an unclean leader election, or with a broker's disk. Then it ends before the store's
-position, or others have written since and the records before the position aren't those that the store has seen. Both
-are looked for before anything is written; `LostChangelog` says what happens then (`actors.runtime.lost`).
+position, or others have written since and the records before the position aren't those that the store has seen. Or it
+is deleted, and another topic has its name. All of it is looked for before anything is written; `LostChangelog` says
+what happens then (`actors.runtime.lost`).
 
 If the process dies in here, the store holds a prefix of the log's effects with the position of that prefix, and
 keeps the wall time of the checkpoint that the restore began from: the age that matters for missed deletes is the age of
@@ -39,7 +40,7 @@ from actors.ports import Clock, LogRecord, Logs, Seed, Seeds, TopicPartition
 from actors.runtime.meters import RestoreMeter
 from actors.runtime.state import Restored
 from actors.runtime.threads import finish_in_thread
-from stores._core.record import STAMP_BYTES, STAMP_HEADER, Position
+from stores._core.record import STAMP_BYTES, STAMP_HEADER, Position, decode_stamp
 from stores._core.replay import NO_STAMP, advance
 from stores.errors import SeedError
 from stores.ports import PartitionStore
@@ -58,7 +59,11 @@ LOOK_BACK = 200
 
 @dataclass(frozen=True, slots=True)
 class Changelog:
-    """A store's changelog topic as the broker has it."""
+    """A store's changelog topic as the broker has it.
+
+    `former_id` is the id of the topic that it replaced when an operator let that happen, "" if none: commits whose mark
+    has no ids were to that one. `copied_id` is the id of the topic whose records were copied into it.
+    """
 
     store: str
     topic: str
@@ -66,6 +71,26 @@ class Changelog:
     delete_retention_ms: int
     max_record_bytes: int
     partition_count: int
+    former_id: str = ""
+    copied_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LastCommit:
+    """A partition's last commit.
+
+    Attributes:
+        epoch: of its owner, None if that isn't known.
+        changelog_id: the id of the store's changelog as its owner knew it, "" if that isn't known.
+        reached: the offset behind the last input that is committed.
+    """
+
+    epoch: int | None = None
+    changelog_id: str = ""
+    reached: int = 0
+
+
+NO_COMMIT = LastCommit()
 
 
 class Restorer:
@@ -106,7 +131,7 @@ class Restorer:
         partition: int,
         meter: RestoreMeter | None = None,
         *,
-        owner_epoch: int | None = None,
+        last: LastCommit = NO_COMMIT,
         doubt: str | None = None,
     ) -> Restored:
         """Read what the store lacks; build it anew where its checkpoint can't be continued. `meter` is told how far.
@@ -116,8 +141,8 @@ class Restorer:
             changelog: its topic.
             partition: of both.
             meter: counts what is read.
-            owner_epoch: of the last owner, None if that isn't known. A store that was the last owner's own needs no
-                look at the records before its position.
+            last: the partition's last commit. A store that was its owner's own needs no look at the records before its
+                position.
             doubt: what a commit found that shows that the changelog lost records.
 
         Returns:
@@ -131,18 +156,15 @@ class Restorer:
         meter = RestoreMeter() if meter is None else meter
         asked_ms = self._clock.wall_ms()
         position, bounds = store.position(), await self._logs.bounds(source)
-        plan = plan_restore(position, bounds, changelog.topic_id)
-        if plan.wipe is not None:
-            await self._wipe(store, source, plan.wipe)
-            position = None
-        if position is None and self._seeds is not None:
+        plan, position = await self._plan(store, changelog, source, position, bounds, last)
+        if position is None and plan.lost is None and self._seeds is not None:
             position = await self.begin_from_seed(store, changelog, partition, bounds)
             plan = plan_restore(position, bounds, changelog.topic_id)
         if position is None:
             begin = begin_position(None, plan, asked_ms, changelog)
             restored = await self._read(store, source, plan, begin, meter, plan.start)
         else:
-            is_own = position.epoch == owner_epoch and plan.start == plan.end
+            is_own = position.epoch == last.epoch and plan.start == plan.end
             start = plan.start if is_own else max(bounds.start, plan.start - LOOK_BACK)
             found = await self._read_on(store, source, plan, position, meter, start, doubt)
             if found is not None and found.is_ahead:
@@ -161,6 +183,34 @@ class Restorer:
                 "deletes may have escaped it: raise the topic's setting"
             )
         return replace(restored, position=replace(restored.position, wall_time_ms=asked_ms))
+
+    async def _plan(
+        self,
+        store: PartitionStore,
+        changelog: Changelog,
+        source: TopicPartition,
+        position: Position | None,
+        bounds: LogBounds,
+        last: LastCommit,
+    ) -> tuple[Restore, Position | None]:
+        """Decide how to restore, and give the store's position, None if it is empty: what can't be used is wiped.
+
+        Raises:
+            LostChangelogError: the changelog was replaced, and this store isn't one to write back to it.
+        """
+        claimed_id = last.changelog_id or ("" if position is None else position.changelog_id)
+        if claimed_id == changelog.copied_id:
+            claimed_id = changelog.topic_id
+        plan = plan_restore(position, bounds, changelog.topic_id, claimed_id=claimed_id)
+        if plan.wipe is not None:
+            await self._wipe(store, source, plan.wipe)
+            return plan_restore(None, bounds, changelog.topic_id), None
+        if plan.lost is not None and (position is None or position.changelog_id != claimed_id):
+            await self._begin_without(store, source, plan.lost)
+            return plan_restore(None, bounds, changelog.topic_id), None
+        if plan.lost is not None and position is not None and claimed_id != changelog.topic_id:
+            await self._require_newest(source, position, bounds, last.reached, plan.lost)
+        return plan, position
 
     async def _read_on(
         self,
@@ -187,11 +237,44 @@ class Restorer:
                 await self._wipe(store, source, lost)
                 return None
         if self._lost is LostChangelog.STOP:
-            raise LostChangelogError(_choice(source, lost))
-        if self._lost is LostChangelog.RESTORE:
+            raise LostChangelogError(choice(source, lost))
+        if self._lost.restores:
             return Restored(store, position, is_empty=False, is_ahead=True)
         await self._wipe(store, source, lost)
         return None
+
+    async def _require_newest(
+        self, source: TopicPartition, position: Position, bounds: LogBounds, reached: int, lost: str
+    ) -> None:
+        """Refuse to write a store to another topic that lacks what was committed last, unless the topic has it.
+
+        Raises:
+            LostChangelogError: it lacks that: another worker may have a newer store, which would be given up.
+        """
+        if self._lost is not LostChangelog.RESTORE or position.source_offset >= reached:
+            return
+        async for records, _ in self._logs.read(source, bounds.start, bounds.end):
+            for record in records:
+                stamp = decode_stamp(stamp_of(record.headers))
+                if stamp.epoch == position.epoch and stamp.source_offset >= position.source_offset:
+                    # The commit after the store's position landed on the new topic.
+                    return
+        raise LostChangelogError(
+            f"{source}: {lost}. This worker's store ends at input offset {position.source_offset}, and inputs before "
+            f"{reached} are committed: another worker may have a newer one. Start that one with "
+            'lost_changelog="restore"; or, if there is none, this one with lost_changelog="restore_older": what '
+            "the commits in between wrote is lost then"
+        )
+
+    async def _begin_without(self, store: PartitionStore, source: TopicPartition, lost: str) -> None:
+        """Empty a store that has nothing of what its changelog lost.
+
+        Raises:
+            LostChangelogError: an operator has to let it begin with what the changelog has.
+        """
+        if self._lost is not LostChangelog.REBUILD:
+            raise LostChangelogError(_no_copy(source, lost))
+        await self._wipe(store, source, lost)
 
     async def _read_all(
         self, store: PartitionStore, changelog: Changelog, source: TopicPartition, asked_ms: int, meter: RestoreMeter
@@ -201,19 +284,25 @@ class Restorer:
         begin = begin_position(None, plan, asked_ms, changelog)
         return await self._read(store, source, plan, begin, meter, plan.start), plan
 
-    async def why_lost(self, position: Position, source: TopicPartition, bounds: LogBounds) -> str | None:
+    async def why_lost(
+        self, position: Position, source: TopicPartition, bounds: LogBounds, replaced: str | None = None
+    ) -> str | None:
         """Tell why the log lacks what a copy of this position has, if the copy is to be rebuilt; None if it doesn't.
+
+        `replaced` says that the log isn't the topic that the copy followed.
 
         Raises:
             LostChangelogError: it does, and the copy isn't to be rebuilt: only an owner writes anything back.
         """
-        why = plan_restore(position, bounds, position.changelog_id).lost
+        why = replaced or plan_restore(position, bounds, position.changelog_id).lost
         if why is None:
             start = max(bounds.start, position.changelog_offset - LOOK_BACK)
             async for records, _ in self._logs.read(source, start, position.changelog_offset):
                 why = why or _why_rewritten(position, records)
+            if not self._are_owners_fenced:
+                return why
         if why is not None and self._lost is not LostChangelog.REBUILD:
-            raise LostChangelogError(_choice(source, why))
+            raise LostChangelogError(choice(source, why))
         return why
 
     def _missed(self, plan: Restore, changelog: Changelog, since_ms: int, margin_ms: int) -> bool:
@@ -257,7 +346,9 @@ class Restorer:
             raise SeedError(f"it is of topic {seed.changelog}")
         if seed.partition_count != changelog.partition_count:
             raise SeedError(f"it is of {seed.partition_count} partitions, the topic has {changelog.partition_count}")
-        if self._lost is not LostChangelog.REBUILD and plan_restore(seed.position, bounds, changelog.topic_id).lost:
+        is_of_topic = seed.position.changelog_id == changelog.topic_id
+        plan = plan_restore(seed.position, bounds, changelog.topic_id)
+        if self._lost is not LostChangelog.REBUILD and is_of_topic and plan.lost is not None:
             # The seed has what the changelog lost: it is for the operator to choose.
             return
         why = why_no_seed(
@@ -337,13 +428,24 @@ class _RewrittenError(Exception):
     """The log has other records before the store's position than the store has seen."""
 
 
-def _choice(source: TopicPartition, lost: str) -> str:
+def choice(source: TopicPartition | str, lost: str) -> str:
+    """Say that a changelog lacks what a store has, and what an operator can do."""
     return (
-        f"{source}: {lost}. The topic lost records that this worker's store has, as in an unclean leader election. To "
+        f"{source}: {lost}. The topic lacks records that the stores of workers have. To "
         "keep the store and write what is missing back to the topic, start the partition's owner once with "
         'lost_changelog="restore"; to rebuild the store from what the topic has, which drops what was lost, with '
         'lost_changelog="rebuild" (both also as LOST_CHANGELOG in the environment). The store is left as it is until '
         "then"
+    )
+
+
+def _no_copy(source: TopicPartition, lost: str) -> str:
+    return (
+        f"{source}: {lost}. The state is lost with the former topic, and this worker has no copy of it. If another "
+        "worker has one, as the partition's former owner may, start that one, and stop this one, with "
+        'lost_changelog="restore": it writes its store to the topic. To give up the state, and begin with what the '
+        'topic has, start this worker once with lost_changelog="rebuild" (both also as LOST_CHANGELOG in the '
+        "environment)"
     )
 
 

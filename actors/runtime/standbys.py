@@ -46,6 +46,7 @@ from actors.ports import Clock, Following, LogRecord, StoreProvider, TopicPartit
 from actors.runtime.asking import Asking
 from actors.runtime.copy_ends import ANSWER_S, Answers, Ends, StandbyLogs
 from actors.runtime.copy_states import CopyState, RebuildError, Role, StoreCopy, TaskCopy
+from actors.runtime.lost import CopyChecks
 from actors.runtime.restore import LONG_READ, Changelog, begin_position, stored_writes
 from actors.runtime.spec import ActorSpec
 from actors.runtime.threads import finish_in_thread
@@ -81,7 +82,7 @@ class Surroundings:
         is_restoring: whether a task has much to restore.
         ask_for_rebalance: makes this member join the group anew.
         begin_from_seed: puts a seed into an empty store; see `actors.runtime.restore.Restorer`.
-        why_lost: tells why a store has records that its log lost, if it is to be rebuilt then; likewise.
+        checks: tells that a log lost what a copy has.
     """
 
     is_free: Callable[[TopicPartition], bool]
@@ -89,7 +90,7 @@ class Surroundings:
     is_restoring: Callable[[], bool]
     ask_for_rebalance: Callable[[], None]
     begin_from_seed: Callable[[PartitionStore, Changelog, int, LogBounds], Awaitable[Position | None]] | None = None
-    why_lost: Callable[[Position, TopicPartition, LogBounds], Awaitable[str | None]] | None = None
+    checks: CopyChecks | None = None
 
 
 class Standbys:
@@ -361,7 +362,7 @@ class Standbys:
 
     async def _looked(self, copy: TaskCopy, one: StoreCopy, asked_ms: int, bounds: LogBounds) -> None:
         if one.position.changelog_offset > bounds.end:
-            await self._why_lost(one.position, one.source, bounds, one.changelog.topic_id)
+            await self._why_lost(one.position, copy, one.changelog, bounds)
         why = self._why(one.position, bounds, one.changelog)
         if why is not None:
             raise RebuildError(copy, one, why)
@@ -418,6 +419,8 @@ class Standbys:
         if not all(source in answers for source in self._sources(copy.task)):
             del self._held[copy.task]
             return
+        if self._around.checks is not None:
+            await self._around.checks.require_changelogs(copy.spec)
         for store in copy.spec.stores:
             changelog = copy.spec.changelogs[store.name]
             await self._open(copy, changelog, *answers[TopicPartition(changelog.topic, copy.task.partition)])
@@ -430,14 +433,13 @@ class Standbys:
         partition = copy.task.partition
         place, source = (changelog.store, partition), TopicPartition(changelog.topic, partition)
         if place in self._suspect:
-            is_damaged = self._suspect[place]
-            await (self._stores.discard if is_damaged else self._stores.reopen)(*place)
+            await (self._stores.discard if self._suspect[place] else self._stores.reopen)(*place)
             del self._suspect[place]
         store = await self._stores.open(*place)
         with self._suspecting(*place):
             position = store.position()
         if position is not None:
-            lost = await self._why_lost(position, source, bounds, changelog.topic_id)
+            lost = await self._why_lost(position, copy, changelog, bounds)
             if (why := lost or self._why(position, bounds, changelog)) is not None:
                 await self._wipe(store, changelog.store, source, why)
                 position = None
@@ -459,11 +461,11 @@ class Standbys:
         )
         copy.stores.append(one)
 
-    async def _why_lost(self, at: Position, source: TopicPartition, bounds: LogBounds, topic_id: str) -> str | None:
-        if self._around.why_lost is None or at.changelog_id != topic_id:
+    async def _why_lost(self, at: Position, copy: TaskCopy, changelog: Changelog, bounds: LogBounds) -> str | None:
+        if self._around.checks is None:
             return None
         async with asyncio.timeout(ANSWER_S):
-            return await self._around.why_lost(at, source, bounds)
+            return await self._around.checks.why_lost(copy.spec, copy.task.partition, changelog, at, bounds)
 
     async def _begin_from_seed(
         self, store: PartitionStore, changelog: Changelog, partition: int, bounds: LogBounds

@@ -26,9 +26,11 @@ from actors._core.lifecycle import Event, State
 from actors._core.logs import escaping
 from actors._core.progress import Progress, decode_finished
 from actors._core.takeover import Contradiction, decide_start, next_epoch
+from actors._core.topic_ids import TopicIds
 from actors.errors import (
     ActorsError,
     CommitRefusedError,
+    LostChangelogError,
     MigratedError,
     NewerVersionError,
     OutcomeUnknownError,
@@ -38,8 +40,8 @@ from actors.errors import (
     UnreadableLogError,
 )
 from actors.ports import (
-    ChangelogWrites,
     CommitBatch,
+    Committed,
     Identity,
     InputRecord,
     OwnerRecord,
@@ -50,7 +52,7 @@ from actors.runtime.commands import RefusedCommandError
 from actors.runtime.context import Store
 from actors.runtime.identity import identify, input_facts, since_of
 from actors.runtime.inbox import Inbox
-from actors.runtime.lost import write_back
+from actors.runtime.lost import explained, last_commit, require_changelogs, write_to_changelog
 from actors.runtime.meters import TaskMeters
 from actors.runtime.ownership import Cautions, Ownership
 from actors.runtime.parallel import ParallelTenure
@@ -58,6 +60,7 @@ from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state import Restored
 from actors.runtime.tenure import CAREFUL_TURNS_S, Tenure
 from actors.runtime.threads import finish_in_thread
+from stores._core.record import Position
 from stores.errors import ForeignDatabaseError, StoreError
 from stores.ports import PartitionStore
 
@@ -439,7 +442,12 @@ class Task:
         if self._services.let_go is not None:
             await self._services.let_go(self.spec.name, self.partition)
         mark = parse_mark(committed.metadata) if committed is not None else None
-        self._stores = [await self._restore(store, mark) for store in self.spec.stores]
+        try:
+            require_changelogs(self.spec, topics)
+            self._stores = [await self._restore(store, committed) for store in self.spec.stores]
+        except LostChangelogError as error:
+            owner = await self._services.owners.latest(self.spec.name, self.partition)
+            raise explained(error, await self._positions(), committed, owner) from error.__cause__
         self._ownership.advance(Event.RESTORED)
         finished = set()
         self._note_time(mark)
@@ -489,11 +497,14 @@ class Task:
                 ahead_ms / 1000,
             )
 
-    async def _restore(self, store: Store[Any, Any], mark: CommitMark | None) -> Restored:
+    async def _open(self, store: str) -> PartitionStore:
         try:
-            held = await self._services.stores.open(store.name, self.partition)
+            return await self._services.stores.open(store, self.partition)
         except ForeignDatabaseError as error:
             raise TakeoverRefusedError(f"actor {self.spec.name}, {self.source}: {error}") from None
+
+    async def _restore(self, store: Store[Any, Any], committed: Committed | None) -> Restored:
+        held = await self._open(store.name)
         clock, seconds = self._services.clock, None
         began_s, meter = clock.monotonic(), self.meters.restore_begins(store.name, clock.wall_ms())
         try:
@@ -503,13 +514,16 @@ class Task:
                 changelog,
                 self.partition,
                 meter,
-                owner_epoch=None if mark is None else mark.epoch,
+                last=last_commit(changelog, committed),
                 doubt=self._ownership.cautions.went_back.get(store.name),
             )
             seconds = clock.monotonic() - began_s
         finally:
             self.meters.restore_ended(meter, seconds)
         return restored
+
+    async def _positions(self) -> dict[str, Position | None]:
+        return {store.name: (await self._open(store.name)).position() for store in self.spec.stores}
 
     def _new_epoch(self, mark: CommitMark | None, owner: OwnerRecord | None) -> int:
         """Give the next epoch. The registry is asked only when the offset has no mark: both are written together."""
@@ -522,6 +536,12 @@ class Task:
 
     async def _claim(self, progress: Progress, epoch: int, *, is_first: bool) -> None:
         self._ownership.epoch, self._ownership.transaction = epoch, 0
+        # A store whose changelog was lost keeps the former id until all is written back.
+        ids = {
+            store.name: held.position.changelog_id for store, held in zip(self.spec.stores, self._stores, strict=True)
+        }
+        topics = self._ownership.topics
+        self._ownership.topics = TopicIds.of(topics.input_id, ids, topics.since)
         if is_first and not self._settings.rules.exactly_once:
             # Without a transaction the record may be there and the offset not: the first one proves nothing.
             await self._commit_claim(progress, epoch, input_offset=None)
@@ -532,7 +552,7 @@ class Task:
         ]
         for number, (store, held) in enumerate(zip(self.spec.stores, claimed, strict=True)):
             if held.is_ahead:
-                claimed[number] = await self._write_back(store.name, held, progress)
+                claimed[number] = await write_to_changelog(self._ownership, store.name, held, progress)
             else:
                 await finish_in_thread(held.store.apply, [], held.position)
         self._stores = claimed
@@ -555,35 +575,6 @@ class Task:
             )
         )
         return record
-
-    async def _write_back(self, store: str, held: Restored, progress: Progress) -> Restored:
-        """Write what a changelog lost back to it. Only then the store's position is that of the new epoch."""
-        services, changelog = self._services, self.spec.changelogs[store]
-        target, partition = TopicPartition(changelog.topic, self.partition), self.partition
-
-        async def commit(writes: ChangelogWrites) -> int:
-            batch = CommitBatch(
-                source=self.source,
-                next_offset=progress.next_offset,
-                metadata=self._ownership.mark(progress),
-                changelogs={changelog.topic: writes},
-            )
-            return (await self._log.commit(batch)).changelog_offsets[changelog.topic]
-
-        folded = await services.stores.open(f"{store}~log", partition)
-        try:
-            return await write_back(
-                held,
-                folded,
-                target,
-                logs=services.logs,
-                commit=commit,
-                delete_retention_ms=changelog.delete_retention_ms,
-                now_ms=services.clock.wall_ms(),
-                max_bytes=self._settings.policy.max_bytes,
-            )
-        finally:
-            await services.stores.discard(f"{store}~log", partition)
 
     def _begin(self, progress: Progress) -> None:
         make = ParallelTenure if self.spec.concurrency > 1 else Tenure

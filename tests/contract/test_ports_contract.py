@@ -464,6 +464,18 @@ async def test_a_start_that_is_gone_is_an_error(world: World, topic: str) -> Non
         await read(world, topic, 0, 4)
 
 
+async def test_only_topics_that_exist_have_ids(world: World, topic: str) -> None:
+    other = unique("other")
+    await world.make_topic(other)
+    found = await world.group.topic_ids([topic, other, unique("missing"), topic])
+    assert found.keys() == {topic, other}
+    assert {one.partitions for one in found.values()} == {1}
+    assert found[topic].id != found[other].id
+    assert all(str(uuid.UUID(one.id)) == one.id for one in found.values())
+    assert await world.group.topic_ids([topic]) == {topic: found[topic]}
+    assert not await world.group.topic_ids([])
+
+
 async def test_compaction_leaves_gaps_and_the_end(world: World) -> None:
     name = unique("compacted")
     await world.make_topic(name, **COMPACTED_CONFIG)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,11 +11,14 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from actors._core.commit import CommitMark
+from actors._core.progress import encode_finished
 from actors._core.takeover import LostChangelog
+from actors._core.topic_ids import TopicIds
 from actors.errors import LogWentBackError, LostChangelogError
-from actors.ports import ChangelogWrites, TopicPartition
-from actors.runtime.lost import write_back
-from actors.runtime.restore import Changelog, Restorer
+from actors.ports import ChangelogWrites, Committed, TopicPartition
+from actors.runtime.lost import last_commit, write_back
+from actors.runtime.restore import NO_COMMIT, Changelog, LastCommit, Restorer
 from actors.runtime.state import Restored
 from stores._core.record import STAMP_BYTES, STAMP_HEADER, Position, encode_stamp
 from stores.memory import MemoryStore
@@ -32,6 +36,8 @@ class World:
 
     log: Log = field(default_factory=lambda: Log([], end=0))
     input: int = 0
+    changelog: Changelog = CHANGELOG
+    claimed_id: str = ""
 
     def commit(self, store: MemoryStore, writes: Sequence[Write], *, epoch: int) -> None:
         """Commit what one input led to."""
@@ -40,7 +46,7 @@ class World:
         for offset, (key, value) in enumerate(writes, self.log.end):
             self.log.records.append(Record(offset, key, value, ((STAMP_HEADER, stamp),)))
         self.log.end += len(writes)
-        position = Position(self.input, self.log.end, NOW_MS, epoch, CHANGELOG.topic_id)
+        position = Position(self.input, self.log.end, NOW_MS, epoch, self.changelog.topic_id)
         store.apply([(key, None if value is None else stamp + value) for key, value in writes], position)
         self.log.end += 1
 
@@ -49,9 +55,15 @@ class World:
         self.log.records = [record for record in self.log.records if record.offset < end]
         self.log.end = end
 
+    def recreate(self) -> None:
+        """Have the topic deleted and created again."""
+        self.lose(0)
+        self.claimed_id, self.changelog = self.changelog.topic_id, replace(self.changelog, topic_id="id now")
+
     def restore(self, store: MemoryStore, lost: LostChangelog, **options: object) -> Restored:
         restorer = Restorer(self.log, Clock(), clock_skew_margin_ms=1000, lost=lost)
-        return asyncio.run(restorer.restore(store, CHANGELOG, 1, **options))
+        options = {"last": LastCommit(None, self.claimed_id, self.input)} | options
+        return asyncio.run(restorer.restore(store, self.changelog, 1, **options))
 
     def take_over(self, *, epoch: int, store: MemoryStore | None = None) -> MemoryStore:
         """Have an owner restore its store, and claim."""
@@ -73,13 +85,18 @@ class World:
             self.log.end += len(writes) + 1
             return self.log.end - 1
 
-        claimed = replace(held, position=replace(held.position, source_offset=self.input, epoch=epoch))
+        async def written() -> None:
+            self.claimed_id = self.changelog.topic_id
+
+        position = replace(held.position, changelog_id=self.changelog.topic_id)
+        claimed = replace(held, position=replace(position, source_offset=self.input, epoch=epoch))
         work = write_back(
             claimed,
             MemoryStore(),
             SOURCE,
             logs=self.log,
             commit=commit,
+            written=written,
             delete_retention_ms=DAY_MS,
             now_ms=NOW_MS,
             max_bytes=max_bytes,
@@ -157,7 +174,7 @@ def test_a_log_that_has_grown_to_the_very_same_end_stops_the_partition() -> None
     world.commit(other, [(b"e", b"1"), (b"f", b"1"), (b"g", b"1"), (b"h", b"1")], epoch=2)
     assert store.position().changelog_offset == world.log.end - 1  # type: ignore[union-attr]
     with pytest.raises(LostChangelogError, match="rewritten"):
-        world.restore(store, LostChangelog.STOP, owner_epoch=2)
+        world.restore(store, LostChangelog.STOP, last=LastCommit(2))
 
 
 @pytest.mark.parametrize(("count", "end"), [(1, 5), (1, 8), (10, 17)], ids=["behind", "to it", "past it"])
@@ -236,6 +253,115 @@ def test_a_write_back_from_an_old_store_that_dies_is_done_again() -> None:
         world.write_back(world.restore(store, LostChangelog.RESTORE), epoch=2, max_bytes=1, commits=1)
     world.write_back(world.restore(store, LostChangelog.RESTORE), epoch=3)
     assert content(store) == world.folded() == KEPT
+
+
+def test_a_changelog_that_was_created_again_stops_the_partition_and_names_both_ids() -> None:
+    for is_known in (True, False):
+        world, store = owned()
+        world.recreate()
+        world.claimed_id = world.claimed_id if is_known else ""
+        with pytest.raises(LostChangelogError, match="the topic with the id id, and is the topic with the id id now"):
+            world.restore(store, LostChangelog.STOP)
+        assert content(store) == KEPT
+
+
+def test_a_commit_that_landed_on_the_changelog_that_was_created_again_is_kept() -> None:
+    """Its owner takes over again: its records lie before what the store has."""
+    world, store = owned()
+    world.recreate()
+    landed = MemoryStore()
+    world.commit(landed, [(b"a", b"3"), (b"c", None)], epoch=1)
+    held = world.restore(store, LostChangelog.RESTORE, doubt="what a commit found")
+    assert held.is_ahead
+    world.write_back(held, epoch=2)
+    assert content(store) == world.folded() == {b"a": b"3", b"d": b"2"}
+    assert content(world.restore(store, LostChangelog.STOP).store) == content(store)  # type: ignore[arg-type]
+    assert content(world.take_over(epoch=3)) == content(store)
+
+
+def test_what_is_written_back_to_another_topic_is_whole_only_when_the_mark_says_so() -> None:
+    world, store = owned()
+    world.recreate()
+    with pytest.raises(asyncio.CancelledError):
+        world.write_back(world.restore(store, LostChangelog.RESTORE), epoch=2, max_bytes=1, commits=1)
+    for other in (store, MemoryStore()):
+        with pytest.raises(LostChangelogError, match="id now"):
+            world.restore(other, LostChangelog.STOP)
+    world.write_back(world.restore(store, LostChangelog.RESTORE), epoch=3)
+    assert content(store) == world.folded() == KEPT
+    assert content(world.take_over(epoch=4)) == KEPT
+
+
+def test_a_store_of_the_former_changelog_is_rebuilt_when_the_owner_has_gone_on() -> None:
+    """As after the last step of a write-back whose store didn't learn of it, and as a standby's."""
+    world, store = owned()
+    copy = MemoryStore()
+    copy.apply([(b"z", encode_stamp(1, 1) + b"1")], store.position())  # type: ignore[arg-type]
+    world.recreate()
+    world.write_back(world.restore(store, LostChangelog.RESTORE), epoch=2)
+    assert content(world.restore(copy, LostChangelog.STOP).store) == KEPT  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lost", [LostChangelog.STOP, LostChangelog.RESTORE])
+@pytest.mark.parametrize("has_followed", [False, True])
+def test_an_empty_disk_is_no_copy_of_a_changelog_that_was_created_again(
+    lost: LostChangelog, has_followed: bool
+) -> None:
+    """Neither is the disk of a standby that has followed the new topic."""
+    world, _ = owned()
+    world.recreate()
+    store = MemoryStore()
+    if has_followed:
+        world.commit(store, [(b"a", b"3")], epoch=1)
+    before = content(store)
+    with pytest.raises(LostChangelogError, match=r"this worker has no copy of it.*rebuild"):
+        world.restore(store, lost)
+    assert content(store) == before
+    assert content(world.restore(store, LostChangelog.REBUILD).store) == world.folded()  # type: ignore[arg-type]
+
+
+def test_an_older_copy_is_not_written_back_while_another_worker_may_have_a_newer_one() -> None:
+    world, store = owned()
+    older, position = MemoryStore(), store.position()
+    assert position is not None
+    older.apply([(b"a", encode_stamp(1, 1) + b"1")], replace(position, source_offset=1))
+    world.recreate()
+    with pytest.raises(LostChangelogError, match=r"ends at input offset 1, and inputs before 3 .*restore_older"):
+        world.restore(older, LostChangelog.RESTORE)
+    # A commit of another owner that landed there says nothing of what this one lacks.
+    world.commit(MemoryStore(), [(b"x", b"1")], epoch=5)
+    with pytest.raises(LostChangelogError, match="restore_older"):
+        world.restore(older, LostChangelog.RESTORE)
+    assert content(older) == {b"a": b"1"}
+    world.write_back(world.restore(older, LostChangelog.RESTORE_OLDER), epoch=6)
+    assert content(older) == world.folded() == {b"a": b"1", b"x": b"1"}
+
+
+def test_the_last_commit_names_the_changelog_that_it_was_to() -> None:
+    changelog = replace(CHANGELOG, former_id="id before")
+    known, at = str(uuid.UUID(int=7)), {"epoch": 3, "transaction": 1, "nonce": "n"}
+    marks = (
+        (CommitMark(**at, topics=TopicIds.of("", {"store": known})), known),
+        # A release that writes no ids made it: before an operator let the changelog be replaced.
+        (CommitMark(**at), "id before"),
+        # The store is new.
+        (CommitMark(**at, topics=TopicIds.of("", {"other": known})), ""),
+    )
+    for mark, expected in marks:
+        assert last_commit(changelog, Committed(9, mark.encode())) == LastCommit(3, expected, 9)
+    finished = encode_finished(9, {11})
+    assert last_commit(changelog, Committed(9, CommitMark(**at, finished=finished).encode())).reached == 12
+    assert last_commit(changelog, Committed(9, "set by hand")) == last_commit(changelog, None) == NO_COMMIT
+
+
+def test_a_changelog_whose_records_were_copied_is_the_same() -> None:
+    world, store = owned()
+    world.recreate()
+    world.changelog = replace(world.changelog, copied_id=CHANGELOG.topic_id)
+    for claimed in (CHANGELOG.topic_id, ""):
+        world.claimed_id = claimed
+        assert content(world.restore(MemoryStore(), LostChangelog.STOP).store) == world.folded()  # type: ignore[arg-type]
+    assert content(world.restore(store, LostChangelog.STOP).store) == world.folded()  # type: ignore[arg-type]
 
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])

@@ -24,7 +24,7 @@ from actors._faust.setup import Setup
 from actors._kafka.connection import broker_errors
 from actors._kafka.control import TopicInfo
 from actors._kafka.owners import KafkaOwners, StoreRecord
-from actors.errors import BrokerUnavailableError
+from actors.errors import BrokerUnavailableError, LostChangelogError
 from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
 
@@ -169,7 +169,37 @@ async def test_a_claim_or_a_topic_that_is_removed_during_a_start_ends_it(brokers
     del brokers.topics["shop-orders-changelog"]
     with pytest.raises(ConfigurationError, match="start the worker again"):
         await worker.confirm({name: brokers.make(name) for name in worker._changelogs.values()})
-    await brokers.start(worker)
+    await brokers.start(brokers.worker("shop", "orders", lost_changelog="rebuild"))
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+async def test_a_changelog_that_was_deleted_is_not_replaced_unasked(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, is_made_again: bool
+) -> None:
+    monkeypatch.setattr(registry, "SEEN_S", 0.0)
+    await brokers.start(brokers.worker("shop", "orders"))
+    former = brokers.topics.pop("shop-orders-changelog")
+    if is_made_again:
+        brokers.make("shop-orders-changelog")
+    before = list(brokers.records["shop-actors-owners"])
+    for _ in range(2):
+        with pytest.raises(LostChangelogError, match='lost_changelog="restore"') as refused:
+            await brokers.start(brokers.worker("shop", "orders"))
+        assert str(former.topic_id) in str(refused.value)
+        assert ("shop-orders-changelog" in brokers.topics) is is_made_again, "a start that is refused makes no topic"
+    assert brokers.records["shop-actors-owners"] == before
+
+    # A start with a choice that dies before it has confirmed leaves the refusal as it is.
+    await brokers.worker("shop", "orders", lost_changelog="restore").claim()
+    brokers.make("shop-orders-changelog")
+    with pytest.raises(LostChangelogError, match=str(former.topic_id)):
+        await brokers.start(brokers.worker("shop", "orders"))
+    chosen = brokers.worker("shop", "orders", lost_changelog="restore")
+    await brokers.start(chosen)
+    assert chosen._setup.recorded["orders"].former_id == str(former.topic_id)
+    later = brokers.worker("shop", "orders")
+    await brokers.start(later)
+    assert later._setup.recorded["orders"].former_id == str(former.topic_id)
 
 
 async def test_a_claim_of_an_app_that_died_while_it_started_counts(brokers: Brokers) -> None:
@@ -265,15 +295,27 @@ async def test_shapes_may_grow_older_programs_start_and_others_are_refused(
     assert caplog.text.count(warning) == 1
     with pytest.raises(ConfigurationError, match="Set version to 2 and give upgrades a function for 1"):
         await brokers.start(brokers.worker("shop", "orders", Other))
-    # A changelog that was made anew has none of the old values.
+    # A changelog that begins empty has none of the old values. One to which they are written back has.
     del brokers.topics["shop-orders-changelog"]
-    await brokers.start(brokers.worker("shop", "orders", Other))
+    with pytest.raises(ConfigurationError, match="Set version to 2"):
+        await brokers.start(brokers.worker("shop", "orders", Other, lost_changelog="restore"))
+    del brokers.topics["shop-orders-changelog"]
+    await brokers.start(brokers.worker("shop", "orders", Other, lost_changelog="rebuild"))
 
 
-async def test_a_topic_that_is_not_seen_for_a_moment_keeps_its_shapes(brokers: Brokers) -> None:
+async def test_a_topic_that_is_not_seen_for_a_moment_keeps_its_shapes(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "LOOK_S", 0.0)
     await brokers.start(brokers.worker("shop", "orders", Small))
     seen = brokers.topics.pop("shop-orders-changelog")
-    start = brokers.worker("shop", "orders", Other)
+    claim = asyncio.create_task(brokers.worker("shop", "orders", Large).claim())
+    await asyncio.sleep(0)
+    brokers.topics["shop-orders-changelog"] = seen
+    await claim
+    # An operator's choice is taken at once: the topic is missing, or nearly.
+    del brokers.topics["shop-orders-changelog"]
+    start = brokers.worker("shop", "orders", Other, lost_changelog="rebuild")
     await start.claim()
     brokers.topics["shop-orders-changelog"] = seen
     with pytest.raises(ConfigurationError, match="Set version to 2"):
@@ -331,9 +373,14 @@ async def test_a_changelog_that_was_copied_keeps_what_is_known_of_its_values(bro
     await brokers.start(rolled_back)
     assert rolled_back._app.stores["orders"].refuse_newer is not None
     await brokers.start(worker(Other, 2))
+    assert rolled_back._setup.recorded["orders"].copied_id == str(brokers.topics["shop-orders-changelog"].topic_id)
     # Of a topic that isn't the copy nothing is known.
     del brokers.topics["shop-copied"]
-    await brokers.start(worker(Small, 2))
+    options = {"changelogs": {"orders": "shop-copied"}, "lost_changelog": "rebuild"}
+    rebuilt = brokers.worker("shop", "orders", Small, **options)
+    rebuilt._app.value_types["orders"] = ValueType(Small, 2)
+    await brokers.start(rebuilt)
+    assert not rebuilt._setup.recorded["orders"].copied_id
 
 
 async def test_nothing_is_carried_over_from_a_changelog_that_was_not_the_stores(brokers: Brokers) -> None:

@@ -114,7 +114,7 @@ RECORDS = [put(0, b"a", b"1"), put(1, b"b", b"1"), put(2, b"a", None), put(3, b"
     [
         ({"changelog": "other"}, {}, "it is of topic other"),
         ({"partition_count": 8}, {}, "it is of 8 partitions, the topic has 4"),
-        ({"changelog_id": "another"}, {}, "the changelog topic was made anew"),
+        ({"changelog_id": "another"}, {}, "the changelog was the topic with the id another"),
         ({"changelog_offset": 6}, {}, "the changelog ends at 5, before"),
         ({}, {"start": 4}, "the changelog starts at 4, after"),
         ({"wall_time_ms": NOW_MS - DAY_MS + 900}, {}, "older than deletes are kept"),

@@ -15,10 +15,11 @@ from actors._core.takeover import LogBounds, LostChangelog
 from actors.ports import Seeds, TopicPartition
 from actors.runtime import standbys as module
 from actors.runtime.copy_states import Role
+from actors.runtime.lost import CopyChecks
 from actors.runtime.restore import Changelog, Restorer
 from actors.runtime.standbys import Standbys, Surroundings
 from actors.runtime.stores import StoreCache
-from actors.testing import Conditions, FakeClock, FakeTopicLogs, Network, SimKafka, VirtualLoop
+from actors.testing import Conditions, FakeClock, FakeGroupView, FakeTopicLogs, Network, SimKafka, VirtualLoop
 from stores._core.record import STAMP_HEADER, encode_stamp
 from stores.memory import MemoryStore
 
@@ -95,7 +96,7 @@ class World:
                 is_restoring=lambda: self.restoring,
                 ask_for_rebalance=lambda: self.asked.append(self.clock.monotonic()),
                 begin_from_seed=restorer.begin_from_seed,
-                why_lost=restorer.why_lost,
+                checks=CopyChecks(FakeGroupView(self.cluster, self.network), restorer),
             ),
         )
 

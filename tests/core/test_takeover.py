@@ -63,7 +63,6 @@ def test_a_checkpoint_restores_the_tail():
 @pytest.mark.parametrize(
     ("checkpoint", "bounds", "word"),
     [
-        (position(50, changelog_id="b"), LogBounds(0, 90), "made anew"),
         (position(50), LogBounds(51, 90), "starts at 51"),
     ],
 )
@@ -72,6 +71,29 @@ def test_a_checkpoint_the_log_cannot_continue_is_wiped(checkpoint, bounds, word)
     assert plan.wipe is not None
     assert word in plan.wipe
     assert (plan.start, plan.end) == (bounds.start, bounds.end)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "claimed_id", "word"),
+    [
+        (position(50, changelog_id="b"), "", "with the id b, and is the topic with the id a"),
+        (position(50, changelog_id="b"), "b", "with the id b, and is the topic with the id a"),
+        (position(50), "b", "with the id b, and is the topic with the id a"),
+        (position(50, changelog_id="c"), "b", "with the id b, and is the topic with the id a"),
+        (None, "b", "with the id b, and is the topic with the id a"),
+        (position(91), "a", "ends at 90"),
+    ],
+)
+def test_a_changelog_that_lost_the_state_is_never_a_reason_to_wipe(checkpoint, claimed_id, word):
+    plan = plan_restore(checkpoint, LogBounds(0, 90), "a", claimed_id=claimed_id)
+    assert plan.wipe is None
+    assert word in plan.lost
+
+
+def test_a_store_of_a_changelog_that_the_owner_has_left_is_wiped():
+    plan = plan_restore(position(50, changelog_id="b"), LogBounds(0, 90), "a", claimed_id="a")
+    assert plan.lost is None
+    assert "gone on with the topic with the id a" in plan.wipe
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal
 
+from actors._core.takeover import LostChangelog
 from actors.ports import TopicPartition
 from actors.runtime.context import Context, Store
 from actors.testing import PartitionLog, StoredRecord
@@ -78,6 +79,7 @@ class Deployment:
     missing_offset: Literal["earliest", "latest"] | None = None
     chosen: set[str] = field(default_factory=set)
     accept_moved: bool = False
+    lost_changelog: LostChangelog = LostChangelog.STOP
     is_cured: bool = False
     parks: bool = True
     has_stopped_parking: bool = False

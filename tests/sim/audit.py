@@ -400,7 +400,11 @@ class Audit:
         position = files.position
         if kind == "wipe" or position is None:
             return
-        log = self._cluster.log(TopicPartition(app.changelog(files.store), files.partition))
+        topic = self._cluster.topic(app.changelog(files.store))
+        if position.changelog_id != topic.topic_id:
+            # It is of a topic that was replaced, or is about to be written back to this one.
+            return
+        log = topic.partitions[files.partition]
         source = TopicPartition(app.INPUT, files.partition)
         former = (inputs[source][1] for inputs in self._former.values())
         highest = max(held.reached for held in (self._inputs[source], *former))

@@ -9,12 +9,13 @@ from actors._core.assign import Task as TaskId
 from actors._core.lifecycle import State
 from actors._core.placement import Copies
 from actors.ports import Clock, TopicPartition
+from actors.runtime.lost import CopyChecks
 from actors.runtime.restore import Restorer
 from actors.runtime.spec import ActorSpec
 from actors.runtime.standbys import Standbys, Surroundings
 from actors.runtime.stores import StoreCache
 from actors.runtime.worker import LateSource, Worker
-from actors.testing import FakeSource, FakeTopicLogs
+from actors.testing import FakeGroupView, FakeSource, FakeTopicLogs
 from tests.sim import app
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class NodeCopies:
                 is_working=lambda: bool(self._made().tasks),
                 is_restoring=lambda: restorer.is_busy,
                 ask_for_rebalance=self._ask,
+                checks=CopyChecks(FakeGroupView(world.cluster, world.network), restorer),
             ),
         )
 

@@ -13,7 +13,7 @@ from random import Random
 from actors._core.commit import Backoff, CommitPolicy
 from actors._core.placement import PlacementRules
 from actors._core.policy import STOP_ON_ERROR
-from actors._core.takeover import LostChangelog, ResetPolicy, StartRules
+from actors._core.takeover import ResetPolicy, StartRules
 from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreError
 from actors.ports import Identity, TaskLog, TopicPartition
 from actors.runtime import worker as runtime_worker
@@ -55,6 +55,8 @@ DELETE_RETENTION_MS = 60_000
 SKEW_MARGIN_MS = 10_000
 REVOKE_S = 3.0
 STOP_S = 5.0
+FOLDED = "~log"
+"""Ends the name of a store that has a log's content while it is compared with a store."""
 REGISTERED = frozenset(("rival", "unparking"))
 """The features in which a process checks the app's registry before it runs."""
 SUPERVISED_S = 1.0
@@ -137,12 +139,14 @@ class Node:
         return disk
 
     def _deleted(self, files: Files) -> None:
-        if not files.is_damaged:
+        if not (files.is_damaged or files.store.endswith(FOLDED)):
             where = f"{self.name} {files.store}[{files.partition}]"
             self._world.audit.violated(f"kept: {where} is deleted, and there was nothing wrong with it")
 
     def _written(self, kind: str, files: Files) -> None:
         """Have a write looked at. A copy on its way is like a restore: compaction took what came in between."""
+        if files.store.endswith(FOLDED):
+            return
         if writes_copy():
             process = current_process()
             if process in self._copies:
@@ -401,12 +405,12 @@ def _on_disk(stores: StoreCache) -> dict[TopicPartition, int]:
 
 
 def _restorer(world: World, logs: FakeLogs, clock: FakeClock) -> Restorer:
-    """Make what restores stores: no changelog here ever loses anything, so none may look like it."""
+    """Make what restores stores: where no changelog loses anything, none may look like it."""
     return Restorer(
         logs,
         clock,
         clock_skew_margin_ms=SKEW_MARGIN_MS,
-        lost=LostChangelog.STOP,
+        lost=world.deployment.lost_changelog,
         are_owners_fenced=world.is_exactly_once,
     )
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Coroutine, Iterator
 from random import Random
 
+from actors._core.takeover import LostChangelog
 from actors.errors import UndecodableRecordError
 from actors.ports import TopicPartition
 from actors.runtime.task import State
@@ -41,7 +42,7 @@ class Operator:
     def is_needed(self) -> bool:
         """Whether something may stand still until somebody acts."""
         return not self._world.features.isdisjoint(
-            ("operator", "retention", "poison", "refused", "versions", "expired", "recreate")
+            ("operator", "retention", "poison", "refused", "versions", "expired", "recreate", "replaced")
         )
 
     @property
@@ -65,6 +66,8 @@ class Operator:
             yield self.stop_parking
         if "refused" in features:
             yield self.limit_records
+        if "replaced" in features:
+            yield self.replace_changelog
         yield from self._world.model.faults(self._nodes)
 
     def interrupt(self) -> None:
@@ -164,6 +167,16 @@ class Operator:
         """The topics' limit is lifted, or set."""
         limit = self._random.choice((None, app.MAX_RECORD_BYTES))
         self._limit(limit)
+
+    def replace_changelog(self) -> None:
+        """A changelog is deleted, and created again at once."""
+        name = app.changelog(self._random.choice(app.STORES))
+        self._world.audit.note(f"REPLACES {name}")
+        self._world.audit.counted["replaced"] += 1
+        self._world.cluster.delete_topic(name)
+        self._world.cluster.make_topic(
+            name, self._world.partitions, is_compacted=True, delete_retention_ms=DELETE_RETENTION_MS
+        )
 
     def _limit(self, limit: int | None) -> None:
         for topic in (app.ECHO, *map(app.changelog, app.STORES)):
@@ -271,6 +284,8 @@ class Operator:
         await self._until_empty()
         await self._until(lambda: not world.cluster.transactions.open_transactions())
         world.deployment.is_mended = True
+        if "replaced" in world.features:
+            world.deployment.lost_changelog = LostChangelog.RESTORE
         self._limit(None)
         for source in app.sources(world.partitions):
             self._mend(source, stood.get(source))

@@ -43,7 +43,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from actors._core.placement import PlacementRules
-from actors.errors import RecordError
+from actors.errors import LostChangelogError, RecordError
 from actors.ports import TopicPartition
 from actors.runtime import restore, standbys, state, worker
 from actors.runtime.task import State
@@ -53,7 +53,7 @@ from tests.sim.audit import Audit
 from tests.sim.inputs import Inputs
 from tests.sim.model import FLAKY, ODDS, Model, completed, drawn
 from tests.sim.nemesis import Nemesis
-from tests.sim.node import DELETE_RETENTION_MS, Node, World
+from tests.sim.node import DELETE_RETENTION_MS, FOLDED, Node, World
 from tests.sim.operator import Operator
 from tests.sim.starts import RECORD
 
@@ -352,6 +352,8 @@ class Simulation:
         tasks = [held for node in self.nodes if node.worker is not None for held in node.worker.tasks]
         for source in app.sources(self._world.partitions):
             owners = [held for held in tasks if held.source == source]
+            if self._is_given_up(source) and [owner.state for owner in owners] == [State.REFUSED]:
+                continue
             if may_stand and [owner.state for owner in owners] in ([State.HALTED], [State.REFUSED]):
                 yield from self._unfounded(source, owners[0].state)
                 continue
@@ -368,10 +370,18 @@ class Simulation:
         if cluster.transactions.open_transactions():
             yield "transactions are open"
 
+    def _is_given_up(self, source: TopicPartition) -> bool:
+        """Whether no copy has all that was committed: what is left is an operator's choice of what to lose."""
+        error = self.audit.stops.get(source)
+        is_behind = "restore_older" in str(error) or "has no copy" in str(error)
+        return isinstance(error, LostChangelogError) and is_behind and self._world.deployment.lost_changelog.restores
+
     def _unfounded(self, source: TopicPartition, state: State) -> Iterator[str]:
         """Say why a partition shouldn't stand as it does."""
         error, log = self.audit.stops.get(source), self._world.cluster.log(source)
         if state is State.REFUSED:
+            if isinstance(error, LostChangelogError) and "replaced" in self._world.features:
+                return
             if not (self.audit.is_foreign(source) or self.audit.has_lost_input(source)):
                 yield f"{source} is refused without a reason: {error}"
         elif not isinstance(error, RecordError):
@@ -389,7 +399,9 @@ class Simulation:
     def _check_end(self) -> None:
         cluster, audit = self._world.cluster, self.audit
         for source in app.sources(self._world.partitions):
-            if self._world.is_exactly_once:
+            if self._is_given_up(source):
+                audit.counted["given up"] += 1
+            elif self._world.is_exactly_once:
                 self._check_exactly_once(source)
             else:
                 self._check_at_least_once(source)
@@ -456,11 +468,14 @@ class Simulation:
                 continue
             owned = {held.partition for held in node.worker.tasks}
             for files in node.disk.files():
+                if files.store.endswith(FOLDED):
+                    continue
                 log = self._world.cluster.log(TopicPartition(app.changelog(files.store), files.partition))
                 if files.store == app.PARKED and not self._world.deployment.parks:
                     continue
                 expected = self.audit.folded(log, log.end)
-                if files.partition in owned and files.data != expected:
+                is_given_up = self._is_given_up(TopicPartition(app.INPUT, files.partition))
+                if files.partition in owned and not is_given_up and files.data != expected:
                     self.audit.violated(
                         f"state isn't the fold of its changelog: {node.name} {files.store}[{files.partition}] at "
                         f"{files.position}: {files.data}, not {expected}"

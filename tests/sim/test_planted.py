@@ -165,9 +165,9 @@ def one_offset_too_far(patch: Patch) -> None:
     patch.setattr(
         restore,
         "plan_restore",
-        lambda position, bounds, topic_id: (
+        lambda position, bounds, topic_id, **known: (
             replace(found, start=min(found.start + 1, found.end))
-            if isinstance(found := plan(position, bounds, topic_id), Restore) and position is not None
+            if isinstance(found := plan(position, bounds, topic_id, **known), Restore) and position is not None
             else found
         ),
     )

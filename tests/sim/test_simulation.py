@@ -18,7 +18,7 @@ SEEDS = int(os.environ.get("SIM_SEEDS", "300"))
 REPLAYED = os.environ.get("SEED")
 FAULTS = tuple(filter(None, os.environ.get("FAULTS", "").split(",")))
 NAMED = os.environ.get("FEATURES")
-EVERY = (*FEATURES, *MODEL, "standbys", "expired", "rival", "unparking", "recreate")
+EVERY = (*FEATURES, *MODEL, "standbys", "expired", "rival", "unparking", "recreate", "replaced")
 PLAIN: tuple[str, ...] = ()
 
 FOUND = (
@@ -79,6 +79,23 @@ def test_every_invariant_holds_under_faults(seed: int, faults: tuple[str, ...], 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("SIM_SEEDS", "300")) // 5))
 def test_every_invariant_holds_with_standbys(seed: int) -> None:
     check(seed, features=(*features_of(seed), "standbys"))
+
+
+REPLACED = ("replace_changelog", "rebalance", "bounce", "slow_disk", "compact", "bad_network", "pause", "crash")
+
+
+@pytest.mark.parametrize("features", [("replaced",), ("replaced", "standbys"), ("replaced", "parallel")])
+@pytest.mark.parametrize("seed", range(SEEDS // 10))
+def test_nothing_is_lost_or_doubled_when_changelogs_are_replaced(seed: int, features: tuple[str, ...]) -> None:
+    """Unless its partition stands still, because no store has all that was committed."""
+    check(seed, faults=REPLACED, features=features)
+
+
+def test_most_replaced_changelogs_are_written_back() -> None:
+    reports = [simulate(seed, faults=REPLACED, features=("replaced",)) for seed in range(30)]
+    replaced = [report for report in reports if report.counted["replaced"]]
+    assert len(replaced) >= 10
+    assert sum(not report.counted["given up"] for report in replaced) > len(replaced) / 2
 
 
 def test_a_seed_is_one_run() -> None:
