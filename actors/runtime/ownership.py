@@ -11,6 +11,7 @@ from actors._core.lifecycle import Event, State, advance
 from actors._core.progress import Progress, encode_finished
 from actors.errors import MigratedError, RecordError
 from actors.ports import Identity, OwnerRecord, TaskLog, TopicPartition
+from actors.runtime.clock import PartitionClock
 from actors.runtime.inbox import Inbox
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
@@ -46,7 +47,7 @@ class Ownership:
     `is_storing` is true while what was committed goes into the stores: they and their positions may disagree then.
     `claimed` is what the registry says of this owner.
     `backlog_end` is the input's end as the takeover saw it. `now_ms` is the partition's time as it was last committed,
-    or is about to be.
+    or is about to be; `clock` goes on from there.
     """
 
     spec: ActorSpec
@@ -66,7 +67,11 @@ class Ownership:
     is_storing: bool = False
     claimed: OwnerRecord | None = None
     meters: TaskMeters = field(default_factory=TaskMeters)
+    clock: PartitionClock = field(init=False)
     _commit_waits: list[asyncio.Future[None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.clock = PartitionClock(self.services.clock)
 
     @property
     def source(self) -> TopicPartition:

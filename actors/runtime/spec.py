@@ -12,6 +12,7 @@ from actors._core.policy import STOP_ON_ERROR, Misplaced, OnError
 from actors._core.takeover import StartRules
 from actors.ports import Asks, Clock, GroupView, Logs, OwnerRecord, Owners, StoreProvider, TaskSink
 from actors.runtime.answers import Answers
+from actors.runtime.clock import MARGIN_MS
 from actors.runtime.commands import OPEN_COMMANDS, CommandKey
 from actors.runtime.context import Context, Store
 from actors.runtime.effects import Effect
@@ -82,7 +83,10 @@ class ActorSpec:
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """What is the same for all tasks of a worker. `queue_records` bounds what is fetched ahead of the handler."""
+    """What is the same for all tasks of a worker.
+
+    `queue_records` bounds what is fetched ahead of the handler; clocks may differ by `clock_skew_margin_ms`.
+    """
 
     worker: str
     address: str
@@ -91,6 +95,7 @@ class TaskSettings:
     backoff: Backoff
     queue_records: int
     checkpoint_refresh_s: float
+    clock_skew_margin_ms: int = MARGIN_MS
 
     def owner_record(
         self, spec: ActorSpec, partition: int, *, epoch: int, at_ms: int, input_offset: int | None

@@ -18,7 +18,7 @@ SEEDS = int(os.environ.get("SIM_SEEDS", "300"))
 REPLAYED = os.environ.get("SEED")
 FAULTS = tuple(filter(None, os.environ.get("FAULTS", "").split(",")))
 NAMED = os.environ.get("FEATURES")
-EVERY = (*FEATURES, *MODEL, "standbys", "expired", "rival", "unparking")
+EVERY = (*FEATURES, *MODEL, "standbys", "steps", "expired", "rival", "unparking")
 PLAIN: tuple[str, ...] = ()
 
 FOUND = (
@@ -79,6 +79,11 @@ def test_every_invariant_holds_under_faults(seed: int, faults: tuple[str, ...], 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("SIM_SEEDS", "300")) // 5))
 def test_every_invariant_holds_with_standbys(seed: int) -> None:
     check(seed, features=(*features_of(seed), "standbys"))
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("SIM_SEEDS", "300")) // 5))
+def test_every_invariant_holds_while_clocks_are_set(seed: int) -> None:
+    check(seed, features=(*features_of(seed), "expiry", "steps", "timers"))
 
 
 def test_a_seed_is_one_run() -> None:
