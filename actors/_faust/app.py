@@ -32,7 +32,6 @@ from actors.runtime.actor import Actor, expiry_of, handler_of
 from actors.runtime.answers import AnswerTypes
 from actors.runtime.asks import Asked, carry, deadline_header
 from actors.runtime.callables import name_of
-from actors.runtime.clock import SystemClock
 from actors.runtime.context import DEFAULT_ASK_TIMEOUT, Context, Placement, Store, is_handling
 from actors.runtime.dedupe import Identify, by_header, deduplicated
 from actors.runtime.effects import Effect
@@ -366,7 +365,7 @@ class App(FaustApp):
         """
         if is_handling():
             raise UsageError("app.ask() inside an actor's handler: use ctx.ask(actor, key, message)")
-        inbox, clock = inbox_of(self.definition_of(actor)), SystemClock()
+        inbox, clock = inbox_of(self.definition_of(actor)), self.actor_clock
         asked = Asked.of(inbox, key, message)
         question_id, headers = uuid.uuid4().hex, [*asked.headers, deadline_header(clock, timeout), *trace_headers(self)]
 

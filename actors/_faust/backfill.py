@@ -23,7 +23,6 @@ from actors._kafka.logs import KafkaLogs
 from actors._kafka.topics import Topics
 from actors.errors import ActorsError, ConfigurationError, OutcomeUnknownError
 from actors.ports import NO_OFFSET, CommitBatch, Output, TopicPartition
-from actors.runtime.clock import SystemClock
 from actors.runtime.outputs import RECORD_OVERHEAD_BYTES
 from actors.runtime.publishing import Publication
 from actors.runtime.restore import Restorer
@@ -65,7 +64,7 @@ class Backfill:
         self._spec = spec
         self._publication = publication
         self._changelog = spec.changelogs[publication.store]
-        self._clock = SystemClock()
+        self._clock = setup.app.actor_clock
         self._restorer = Restorer(
             KafkaLogs(setup.connection, control),
             self._clock,

@@ -26,11 +26,12 @@ from actors._faust.arguments import say_unknown
 from actors._faust.codecs import ActorSchema
 from actors._faust.dashboard.pages import mount as mount_dashboard
 from actors._faust.operations import mount_operations
-from actors._faust.options import split_options
+from actors._faust.options import milliseconds, split_options
 from actors._faust.queries.server import mount
 from actors._faust.service import ActorService, refuse
 from actors._faust.topic import ActorChannel
 from actors.errors import ConfigurationError
+from actors.runtime.clock import SystemClock
 from stores._files import make_folder
 
 if TYPE_CHECKING:
@@ -176,6 +177,11 @@ class FaustApp(faust.App):  # type: ignore[misc]
         if self._actor_service is None:
             self._actor_service = ActorService(self, loop=self.loop, beacon=self.beacon)
         return self._actor_service
+
+    @functools.cached_property
+    def actor_clock(self) -> SystemClock:
+        """The clock that all of the app goes by in this process."""
+        return SystemClock(milliseconds(self.actor_options.clock_skew_margin))
 
     @functools.cached_property
     def access_files(self) -> AccessFiles:

@@ -55,6 +55,7 @@ _GAUGES: Iterable[tuple[str, str, Callable[[TaskStatus], Number]]] = (
     ("parked_messages", "Messages that were put aside.", lambda task: task.parked),
     ("parked_effects", "Effects that were given up, one a key.", lambda task: task.parked_effects),
     ("pending_timers", "About how many timers are set.", lambda task: task.pending_timers),
+    ("time_ahead_seconds", "How far the partition's time is ahead of the worker's.", lambda task: task.ahead_ms / 1000),
     ("task_epoch", "The epoch of the partition's ownership.", lambda task: task.epoch or None),
     ("last_commit_timestamp_seconds", "When the newest commit began.", lambda task: _seconds(task.last_commit_at_ms)),
 )
@@ -142,6 +143,10 @@ def _of_worker(seen: WorkerStatus) -> Iterator[Metric]:
     rebalances = CounterMetricFamily(PREFIX + "rebalances", "How often partitions were assigned.", labels=())
     rebalances.add_metric((), seen.rebalances)
     yield rebalances
+    text = "How far the machine's clock is ahead of the known time, 0 while it is followed."
+    off = GaugeMetricFamily(PREFIX + "clock_off_seconds", text, labels=())
+    off.add_metric((), seen.clock_off_ms / 1000)
+    yield off
     partitions = GaugeMetricFamily(PREFIX + "partitions", "How many partitions the actor has.", labels=("actor",))
     assigned = GaugeMetricFamily(PREFIX + "assigned_partitions", "How many are this worker's.", labels=("actor",))
     for actor, count in seen.partitions.items():

@@ -61,7 +61,8 @@ class ActorOptions:
         changelog_min_compaction_lag, changelog_max_compaction_lag, changelog_segment: the changelogs'
             `min.compaction.lag.ms`, `max.compaction.lag.ms` and `segment.ms`.
         changelog_min_insync_replicas: the changelogs' `min.insync.replicas`; None leaves the broker's.
-        clock_skew_margin: how far clocks of workers and brokers may differ.
+        clock_skew_margin: how far clocks of workers and brokers may differ. A worker's clock that is further from the
+            brokers' isn't followed (docs/guarantees.md#clocks).
         commit_max_bytes: a commit is made before this much is held per task.
         commit_deadline: a commit that takes longer counts as unknown, and the task takes over again.
         queue_records: more is fetched for a task when fewer than these wait.

@@ -27,6 +27,7 @@ from actors._faust.setup import Setup, warn_open_commands
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
 from actors._faust.views import View
 from actors._kafka.assignor import ActorAssignor
+from actors._kafka.broker_time import BROKER_TIME_CONFIG, broker_time_ms
 from actors._kafka.consumer import KafkaSource
 from actors._kafka.control import ControlPlane, TopicInfo
 from actors._kafka.logs import KafkaLogs
@@ -35,7 +36,7 @@ from actors._kafka.topics import Topics
 from actors.errors import ActorsError, ConfigurationError
 from actors.ports import Identity, TopicPartition
 from actors.runtime.blocking import LoopWatch
-from actors.runtime.clock import SystemClock
+from actors.runtime.clock import compare, watch
 from actors.runtime.copy_states import CopyState
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.outputs import OutputTopic
@@ -80,6 +81,7 @@ class ActorService(Service):  # type: ignore[misc]
         self._views: list[View[Any, Any]] = []
         self._dispatcher: asyncio.Task[None] | None = None
         self._loop_watch: LoopWatch | None = None
+        self._clock_watch: asyncio.Task[None] | None = None
         self.queries: QueryService | None = None
         self.meters = WorkerMeters()
         self._collector = WorkerCollector(app)
@@ -187,7 +189,7 @@ class ActorService(Service):  # type: ignore[misc]
         logs = KafkaLogs(setup.connection, self._control)
         owners = KafkaOwners(setup.owners_topic, logs)
         changelogs = await self._ensure_changelogs(
-            setup, topics, found, StoreRegistry(setup, topics, logs, owners, SystemClock())
+            setup, topics, found, StoreRegistry(setup, topics, logs, owners, self.app.actor_clock)
         )
         await setup.ensure_replies(topics)
         await ensure_published(setup, topics, found)
@@ -206,7 +208,7 @@ class ActorService(Service):  # type: ignore[misc]
         await self._open_views(setup)
         if not specs:
             return
-        self.meters.started_at_ms = SystemClock().wall_ms()
+        self.meters.started_at_ms = self.app.actor_clock.wall_ms()
         REGISTRY.register(self._collector)
         self._start_worker(setup, specs, logs, owners, outputs)
         await self._join(setup, specs)
@@ -217,18 +219,27 @@ class ActorService(Service):  # type: ignore[misc]
             self._dispatcher = asyncio.create_task(worker.run(), name="actors dispatcher")
             self._dispatcher.add_done_callback(self._dispatched)
 
-    @staticmethod
     async def _ensure_changelogs(
-        setup: Setup, topics: Topics, inputs: Mapping[str, TopicInfo], registry: StoreRegistry
+        self, setup: Setup, topics: Topics, inputs: Mapping[str, TopicInfo], registry: StoreRegistry
     ) -> dict[str, TopicInfo]:
         """Make the changelogs that are missing once it is certain that they are this app's, and check the others."""
         settings = setup.changelog_settings
-        await topics.ensure_compacted({setup.owners_topic: 1}, settings)
+        await topics.ensure_compacted({setup.owners_topic: 1}, settings, BROKER_TIME_CONFIG)
+        await self._watch_clock(setup)
         async with reminding("waiting for the registry of the app's stores"):
             await registry.claim()
         changelogs = await topics.ensure_compacted(setup.compacted(inputs), settings)
         await registry.confirm(changelogs)
         return changelogs
+
+    async def _watch_clock(self, setup: Setup) -> None:
+        """Compare the clock with the brokers' before anything is decided by its age, and go on in the background."""
+
+        async def ask() -> int | None:
+            return await broker_time_ms(setup.connection, setup.owners_topic)
+
+        await compare(self.app.actor_clock, ask)
+        self._clock_watch = asyncio.create_task(watch(self.app.actor_clock, ask), name="actors clock")
 
     async def _open_views(self, setup: Setup) -> None:
         """Open the app's views, so that handlers find them at their topics' ends."""
@@ -266,7 +277,7 @@ class ActorService(Service):  # type: ignore[misc]
     ) -> None:
         if self._control is None or self._cache is None:
             raise AssertionError("the worker starts after its parts")
-        clock = SystemClock()
+        clock = self.app.actor_clock
         margin_ms = milliseconds(self.app.actor_options.clock_skew_margin)
         services = TaskServices(
             group=self._control,
@@ -332,7 +343,7 @@ class ActorService(Service):  # type: ignore[misc]
             instance_id=setup.instance_id or "",
             address=setup.address,
             actors={spec.topic: spec.name for spec in specs},
-            on_disk=lambda: on_disk(setup, specs, cache),
+            on_disk=lambda: on_disk(setup, specs, cache, self.app.actor_clock),
             lags=lambda: lags(specs, worker, standbys),
             declared=[spec.declared for spec in specs],
             rules=setup.placement_rules(),
@@ -417,6 +428,8 @@ class ActorService(Service):  # type: ignore[misc]
             REGISTRY.unregister(self._collector)
         if self._loop_watch is not None:
             self._loop_watch.stop()
+        if self._clock_watch is not None:
+            self._clock_watch.cancel()
         if self._source is not None:
             # Before the copies, which may take long to stop: until then nobody else gets this worker's partitions.
             await self._source.close()

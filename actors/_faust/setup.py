@@ -29,6 +29,7 @@ from actors._faust.options import milliseconds
 from actors._faust.publishing import publication, published_stores
 from actors._faust.tracing import check_tracing, traced
 from actors._kafka.asks import KafkaAsks
+from actors._kafka.broker_time import BROKER_TIME, BROKER_TIME_CONFIG
 from actors._kafka.connection import Connection
 from actors._kafka.consumer import GroupSettings, check_timeouts
 from actors._kafka.control import ControlPlane, TopicInfo
@@ -225,6 +226,16 @@ class Setup:
             self._max_record_bytes[name] = int(config["max.message.bytes"])
             if name != self.owners_topic:
                 self._check_retention(name, int(config["delete.retention.ms"]))
+            elif config.get(BROKER_TIME) != BROKER_TIME_CONFIG[BROKER_TIME]:
+                logger.info(
+                    "topic %s doesn't have the brokers' time, so the clock of this machine is compared with its own "
+                    "past only. To compare it with the brokers': kafka-configs.sh --bootstrap-server BROKER --alter "
+                    "--topic %s --add-config %s=%s",
+                    name,
+                    name,
+                    BROKER_TIME,
+                    BROKER_TIME_CONFIG[BROKER_TIME],
+                )
         return [self._spec(definition, inputs, changelogs, configs) for definition in self.app.actors.values()]
 
     def _check_retention(self, topic: str, delete_retention_ms: int) -> None:
@@ -417,6 +428,7 @@ class Setup:
             queue_records=options.queue_records,
             checkpoint_refresh_s=options.checkpoint_refresh.total_seconds(),
             group=self.group,
+            clock_skew_margin_ms=milliseconds(options.clock_skew_margin),
         )
 
     def task_log(self, spec: ActorSpec, partition: int, identity: Identity, control: ControlPlane | None) -> TaskLog:
@@ -431,6 +443,7 @@ class Setup:
                 batch_bytes=self.batch_bytes,
                 compression=self.app.conf.producer_compression_type,
                 commit_deadline_s=self.app.actor_options.commit_deadline.total_seconds(),
+                wall_ms=self.app.actor_clock.wall_ms,
             )
         return self.transaction_log(spec.name, partition)
 
@@ -445,6 +458,7 @@ class Setup:
             compression=self.app.conf.producer_compression_type,
             transaction_timeout_ms=int(deadline_s * 1000) + 10_000,
             commit_deadline_s=deadline_s,
+            wall_ms=self.app.actor_clock.wall_ms,
         )
 
     def _task_name(self, actor: str, partition: int) -> str:

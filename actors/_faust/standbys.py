@@ -13,7 +13,6 @@ from actors._kafka.assignor import ActorAssignor
 from actors._kafka.control import ControlPlane
 from actors._kafka.views import KafkaTopicLogs
 from actors.ports import Clock
-from actors.runtime.clock import SystemClock
 from actors.runtime.lost import CopyChecks
 from actors.runtime.restore import Changelog, Restorer
 from actors.runtime.spec import ActorSpec
@@ -71,11 +70,11 @@ def ask_if_unheard(specs: Iterable[ActorSpec], assignor: ActorAssignor, ask_for_
         ask_for_rebalance()
 
 
-def on_disk(setup: Setup, specs: Iterable[ActorSpec], cache: StoreCache) -> dict[TaskId, int]:
+def on_disk(setup: Setup, specs: Iterable[ActorSpec], cache: StoreCache, clock: Clock) -> dict[TaskId, int]:
     """Give the sum of the changelog positions of each task's stores."""
     actors = {store.name: (spec.name, spec.changelogs[store.name]) for spec in specs for store in spec.stores}
     margin_ms = milliseconds(setup.app.actor_options.clock_skew_margin)
-    now_ms = SystemClock().wall_ms()
+    now_ms = clock.wall_ms()
     found: dict[TaskId, int] = {}
     for store, partition, held in cache.opened():
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.runtime.clock import SystemClock
 from actors.runtime.status import Sight, WorkerStatus, picture
 
 if TYPE_CHECKING:
@@ -26,11 +25,12 @@ def status(app: App) -> WorkerStatus:
             app=str(app.conf.id),
             worker="" if setup is None else setup.worker,
             address="" if setup is None else setup.address,
-            now_ms=SystemClock().wall_ms(),
+            now_ms=app.actor_clock.wall_ms(),
             partitions={} if service.worker is None else service.worker.partitions,
             end_offset=service.end_offset,
             position=service.position,
             copies=service.copies,
             assigned_copies=service.assigned_copies,
+            clock_off_ms=app.actor_clock.off_ms,
         ),
     )

@@ -19,6 +19,7 @@ from actors._faust.setup import changelog_topic, connection, topic_codecs
 from actors._kafka.connection import Connection
 from actors._kafka.views import KafkaTopicLogs
 from actors.errors import UnreadableLogError
+from actors.ports import Clock
 from actors.runtime.clock import SystemClock
 from actors.runtime.context import Store
 from actors.runtime.copies import CopyStores
@@ -110,7 +111,7 @@ class View(TopicView[K, V]):
         """Open it as a worker does, which keeps it in its data folder unless told otherwise."""
         folder = None if self.in_memory else self.folder or default_folder / self.topic
         try:
-            await self.open(await connect(self.topic, connection(app), folder, margin_ms(app)))
+            await self.open(await connect(self.topic, connection(app), folder, margin_ms(app), app.actor_clock))
         except (UnreadableLogError, ForeignDatabaseError) as error:
             # Handlers that read the view fail by their actors' policies; all others don't need it.
             logger.critical("the view of %s can't be opened: %s", self.topic, error)
@@ -140,7 +141,9 @@ def margin_ms(app: App) -> int:
     return milliseconds(app.actor_options.clock_skew_margin)
 
 
-async def connect(topic: str, there: Connection, folder: Path | None, clock_skew_margin_ms: int) -> ViewParts:
+async def connect(
+    topic: str, there: Connection, folder: Path | None, clock_skew_margin_ms: int, clock: Clock | None = None
+) -> ViewParts:
     """Give what a view works with."""
     stores = copy_stores(topic, folder)
     try:
@@ -148,7 +151,7 @@ async def connect(topic: str, there: Connection, folder: Path | None, clock_skew
     except BaseException:
         stores.close()
         raise
-    return ViewParts(logs, stores, SystemClock(), clock_skew_margin_ms)
+    return ViewParts(logs, stores, clock or SystemClock(clock_skew_margin_ms), clock_skew_margin_ms)
 
 
 def copy_stores(topic: str, folder: Path | None) -> CopyStores:

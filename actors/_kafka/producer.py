@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -64,6 +63,7 @@ from actors._kafka.connection import Connection, broker_errors
 from actors._kafka.protocol import InvalidRecordError
 from actors.errors import CommitRefusedError, FencedError, OutcomeUnknownError
 from actors.ports import NO_OFFSET, CommitBatch, CommitReceipt, Identity
+from actors.runtime.clock import machine_ms
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -127,6 +127,7 @@ class TransactionLog:
         compression: str | None,
         transaction_timeout_ms: int,
         commit_deadline_s: float,
+        wall_ms: Callable[[], int] = machine_ms,
     ) -> None:
         self._connection = connection
         self._transactional_id = transactional_id
@@ -135,6 +136,7 @@ class TransactionLog:
         self._compression = compression
         self._transaction_timeout_ms = transaction_timeout_ms
         self._commit_deadline_s = commit_deadline_s
+        self._wall_ms = wall_ms
         self._producer: AIOKafkaProducer | None = None
 
     async def fence(self) -> None:
@@ -184,7 +186,7 @@ class TransactionLog:
         await producer.begin_transaction()
         if batch.next_offset != NO_OFFSET:
             await producer.send_offsets_to_transaction(offsets, self._group)
-        receipt = await send_all(producer, batch, self._batch_bytes)
+        receipt = await send_all(producer, batch, self._batch_bytes, self._wall_ms())
         await producer.commit_transaction()
         producer._sender._retry_backoff = QUICK_BACKOFF_S
         return receipt
@@ -213,6 +215,7 @@ class OrderedLog:
         batch_bytes: Callable[[str], int],
         compression: str | None,
         commit_deadline_s: float,
+        wall_ms: Callable[[], int] = machine_ms,
     ) -> None:
         self._connection = connection
         self._name = name
@@ -222,6 +225,7 @@ class OrderedLog:
         self._batch_bytes = batch_bytes
         self._compression = compression
         self._commit_deadline_s = commit_deadline_s
+        self._wall_ms = wall_ms
         self._producer: AIOKafkaProducer | None = None
 
     async def fence(self) -> None:
@@ -250,10 +254,12 @@ class OrderedLog:
             raise OutcomeUnknownError(f"{self._name} has no producer")
         try:
             async with asyncio.timeout(self._commit_deadline_s):
-                await send_all(producer, replace(batch, changelogs={}), self._batch_bytes)
+                batch_bytes, now_ms = self._batch_bytes, self._wall_ms()
+                await send_all(producer, replace(batch, changelogs={}), batch_bytes, now_ms)
                 offsets: dict[str, int] = {}
                 for step in batch.steps or [batch.changelogs]:
-                    written = await send_all(producer, replace(batch, changelogs=step, outputs=()), self._batch_bytes)
+                    step_batch = replace(batch, changelogs=step, outputs=())
+                    written = await send_all(producer, step_batch, batch_bytes, now_ms)
                     offsets |= written.changelog_offsets
                 await self._commit_offset(batch)
                 return CommitReceipt(offsets)
@@ -338,14 +344,15 @@ def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-async def send_all(producer: AIOKafkaProducer, batch: CommitBatch, batch_bytes: Callable[[str], int]) -> CommitReceipt:
+async def send_all(
+    producer: AIOKafkaProducer, batch: CommitBatch, batch_bytes: Callable[[str], int], now_ms: int
+) -> CommitReceipt:
     """Send changelogs and outputs, wait for every acknowledgement, and give the changelogs' next offsets.
 
     Raises:
         KafkaError: a produce failed; nothing may be committed then.
         UnpackableError: nothing was sent, and never can be.
     """
-    now_ms = time.time_ns() // 1_000_000
     targets, packed = [], []
     for topic, writes in batch.changelogs.items():
         targets.append(KafkaPartition(topic, batch.source.partition))

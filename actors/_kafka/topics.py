@@ -59,8 +59,12 @@ class Topics:
         """Give those of the topics that exist."""
         return await self._control.topics(names)
 
-    async def ensure_compacted(self, wanted: Mapping[str, int], settings: ChangelogSettings) -> dict[str, TopicInfo]:
+    async def ensure_compacted(
+        self, wanted: Mapping[str, int], settings: ChangelogSettings, config: Mapping[str, str] | None = None
+    ) -> dict[str, TopicInfo]:
         """Make the missing ones of `wanted`, {name: partitions}, and check the others.
+
+        Those that are made have the settings of `config` too.
 
         Raises:
             ConfigurationError: one exists with another cleanup policy or partition count.
@@ -68,7 +72,7 @@ class Topics:
         found = await self.existing(wanted)
         missing = {name: count for name, count in wanted.items() if name not in found}
         if missing:
-            await self._create(missing, settings.replication_factor, settings.topic_config())
+            await self._create(missing, settings.replication_factor, {**settings.topic_config(), **(config or {})})
             found = await self._visible(wanted)
         configs = await self.configs(wanted)
         for name, partitions in wanted.items():

@@ -399,7 +399,7 @@ class TopicCopy:
         changed = list(changes(writes, copy.store.get))
         position = replace(copy.position, changelog_offset=next_offset)
         if copy.mark is not None and next_offset >= copy.mark[1]:
-            position = replace(position, wall_time_ms=max(copy.mark[0], position.wall_time_ms))
+            position = replace(position, wall_time_ms=copy.mark[0])
             copy.mark = None
         copy.write(writes, position)
         self._wake()
@@ -451,7 +451,7 @@ class TopicCopy:
             # An older mark is reached first: only then a new one is of use.
             copy.mark = copy.mark or (asked_ms, bounds.end)
             return
-        position = replace(copy.position, wall_time_ms=max(asked_ms, copy.position.wall_time_ms))
+        position = replace(copy.position, wall_time_ms=asked_ms)
         copy.write((), position)
         copy.mark = None
 

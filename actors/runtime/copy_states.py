@@ -79,8 +79,8 @@ class StoreCopy:
     def reached(self) -> None:
         """See whether the mark is reached; the next write keeps it."""
         if self.mark is not None and self.position.changelog_offset >= self.mark[1]:
-            self.current_ms = max(self.mark[0], self.current_ms or 0)
-            self.position = replace(self.position, wall_time_ms=max(self.mark[0], self.position.wall_time_ms))
+            self.current_ms = self.mark[0]
+            self.position = replace(self.position, wall_time_ms=self.mark[0])
             self.mark = None
 
 

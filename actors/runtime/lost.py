@@ -96,7 +96,7 @@ async def write_back(
     if decode_stamp(newest).epoch <= before.epoch:
         # Nobody else wrote: the store is the truth as of now. If the process dies in here, the next attempt finds
         # records of this one in the log, and has to tell that no deletes of others have been forgotten since.
-        before = replace(before, wall_time_ms=max(before.wall_time_ms, now_ms))
+        before = replace(before, wall_time_ms=now_ms)
         await finish_in_thread(store.apply, [], before)
     elif now_ms - before.wall_time_ms >= delete_retention_ms:
         raise LostChangelogError(

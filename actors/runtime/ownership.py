@@ -12,6 +12,7 @@ from actors._core.progress import Progress, encode_finished
 from actors._core.topic_ids import TopicIds
 from actors.errors import MigratedError, RecordError
 from actors.ports import Identity, OwnerRecord, TaskLog, TopicPartition
+from actors.runtime.clock import PartitionClock
 from actors.runtime.inbox import Inbox
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
@@ -48,7 +49,7 @@ class Ownership:
     `claimed` is what the registry says of this owner. `topics` are the ids that the takeover found, for the marks of
     this owner's commits.
     `backlog_end` is the input's end as the takeover saw it. `now_ms` is the partition's time as it was last committed,
-    or is about to be. `topics` has the ids that each commit's mark names: those that the takeover looked at.
+    or is about to be; `clock` goes on from there.
     """
 
     spec: ActorSpec
@@ -69,7 +70,11 @@ class Ownership:
     claimed: OwnerRecord | None = None
     topics: TopicIds = field(default_factory=TopicIds)
     meters: TaskMeters = field(default_factory=TaskMeters)
+    clock: PartitionClock = field(init=False)
     _commit_waits: list[asyncio.Future[None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.clock = PartitionClock(self.services.clock)
 
     @property
     def source(self) -> TopicPartition:

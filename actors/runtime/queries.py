@@ -136,7 +136,6 @@ class StateReader:
         self._lease = lease
         self._clock = clock
         self.pace = pace or Pace(clock)
-        self._latest_ms = 0
         self._counting = asyncio.Semaphore(1)
         self._counts = 0
 
@@ -173,7 +172,7 @@ class StateReader:
                 continue
             late = next((task for task in tasks if not self._lease.holds(task.identity, since_s)), None)
             if late is None:
-                return [HeldTask(task.partition, task.committed or {}, self._now_ms(task)) for task in tasks]
+                return [HeldTask(task.partition, task.committed or {}, task.now_ms) for task in tasks]
             await self._lease.renew(late.identity)
 
     def _owned(self, spec: ActorSpec, partition: int) -> Task:
@@ -190,11 +189,6 @@ class StateReader:
             await ended
         except TimeoutError:
             raise _not_ready(task) from None
-
-    def _now_ms(self, task: Task) -> int:
-        """Give the time by which keys expire: a key that was shown as expired isn't there again."""
-        self._latest_ms = latest_ms = max(self._latest_ms, task.now_ms, self._clock.wall_ms())
-        return latest_ms
 
     async def count(self, spec: ActorSpec, store: str, partitions: Collection[int], bounds: Bounds) -> int:
         """Count the keys that are there, all as of one moment, at this reader's pace.

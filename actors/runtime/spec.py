@@ -14,6 +14,7 @@ from actors._core.takeover import StartRules
 from actors._core.topic_ids import TopicIds
 from actors.ports import Asks, Clock, GroupView, Logs, OwnerRecord, Owners, StoreProvider, TaskSink
 from actors.runtime.answers import Answers
+from actors.runtime.clock import MARGIN_MS
 from actors.runtime.commands import OPEN_COMMANDS, CommandKey
 from actors.runtime.context import Context, Store
 from actors.runtime.effects import Effect
@@ -89,9 +90,10 @@ class ActorSpec:
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """What is the same for all tasks of a worker. `queue_records` bounds what is fetched ahead of the handler.
+    """What is the same for all tasks of a worker.
 
-    `group` is the consumer group's name, for texts that tell an operator what to do.
+    `queue_records` bounds what is fetched ahead of the handler; clocks may differ by `clock_skew_margin_ms`. `group` is
+    the consumer group's name, for texts that tell an operator what to do.
     """
 
     worker: str
@@ -102,6 +104,7 @@ class TaskSettings:
     queue_records: int
     checkpoint_refresh_s: float
     group: str = "GROUP"
+    clock_skew_margin_ms: int = MARGIN_MS
 
     def owner_record(
         self, spec: ActorSpec, partition: int, topics: TopicIds, *, epoch: int, at_ms: int, input_offset: int | None

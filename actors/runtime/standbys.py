@@ -449,7 +449,7 @@ class Standbys:
             position = begin_position(None, plan_restore(None, bounds, changelog.topic_id), asked_ms, changelog)
         elif bounds.end - position.changelog_offset <= 1:
             # Only a marker can be behind it: nothing has escaped, however old it is.
-            position = replace(position, wall_time_ms=max(asked_ms, position.wall_time_ms))
+            position = replace(position, wall_time_ms=asked_ms)
         one = StoreCopy(
             changelog=changelog,
             source=source,

@@ -55,7 +55,8 @@ class Restored:
         position = Position(
             source_offset=source_offset,
             changelog_offset=before.changelog_offset if changelog_offset is None else changelog_offset,
-            wall_time_ms=max(wall_time_ms, before.wall_time_ms),
+            # Not the later of both: a time from a clock that was ahead would hide how old the store is.
+            wall_time_ms=wall_time_ms,
             epoch=epoch,
             changelog_id=before.changelog_id,
         )

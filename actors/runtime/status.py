@@ -101,6 +101,7 @@ class TaskStatus:
         parked: how many messages are put aside, None if the actor parks none or it isn't known now.
         parked_effects: how many effects are parked, one a key; None if the actor has none or it isn't known yet.
         fences: by reason, how often the task dropped its work: "fenced", "outcome_unknown", "migrated", …
+        ahead_ms: how far the partition's time is ahead of the worker's clock.
     """
 
     actor: str
@@ -132,6 +133,7 @@ class TaskStatus:
     parked_effects: int | None = None
     misplaced: int = 0
     refused_commands: int = 0
+    ahead_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +157,7 @@ class WorkerStatus:
         parked: by actor, which messages this worker's partitions have put aside.
         copies: what it keeps of partitions that others own, a store each.
         assigned_copies: by actor and role ("standby", "warm-up"), of how many partitions it shall keep copies.
+        clock_off_ms: how far the machine's clock is ahead of the time that is known, 0 while it is followed.
     """
 
     app: str
@@ -169,6 +172,7 @@ class WorkerStatus:
     queries: QueryStatus
     copies: list[CopyState] = field(default_factory=list)
     assigned_copies: dict[str, dict[str, int]] = field(default_factory=dict)
+    clock_off_ms: int = 0
 
     def stands_still(self, copy: CopyState) -> bool:
         """Tell whether one of its copies isn't followed: for an error, or while a restore goes first."""
@@ -194,6 +198,7 @@ class Sight:
     position: Callable[[TopicPartition], int | None]
     copies: Sequence[CopyState] = ()
     assigned_copies: Mapping[str, dict[str, int]] = field(default_factory=dict)
+    clock_off_ms: int = 0
 
 
 def picture(meters: WorkerMeters, tasks: list[Task], sight: Sight) -> WorkerStatus:
@@ -216,6 +221,7 @@ def picture(meters: WorkerMeters, tasks: list[Task], sight: Sight) -> WorkerStat
         queries=_queries(meters.queries),
         copies=list(sight.copies),
         assigned_copies=dict(sight.assigned_copies),
+        clock_off_ms=sight.clock_off_ms,
     )
 
 
@@ -247,6 +253,7 @@ def _task(task: Task, sight: Sight) -> TaskStatus:
         parked_effects=None if task.spec.effects is None else meters.parked_effects,
         misplaced=meters.misplaced,
         refused_commands=meters.refused_commands,
+        ahead_ms=task.ahead_ms,
         takeovers=meters.takeovers,
         fences=dict(meters.fences),
         restores=_histogram(meters.restores),

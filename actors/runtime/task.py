@@ -282,10 +282,12 @@ class Task:
     @property
     def now_ms(self) -> int:
         """The time of the partition, which never goes back; Unix milliseconds."""
-        tenure = self._tenure
-        if tenure is not None:
-            return tenure.now_ms
-        return max((held.position.wall_time_ms for held in self._stores), default=0)
+        return self._ownership.clock.wall_ms()
+
+    @property
+    def ahead_ms(self) -> int:
+        """How far the partition's time was ahead of the worker's clock when the task last looked."""
+        return self._ownership.clock.ahead_ms
 
     def commit_end(self, timeout_s: float) -> asyncio.Future[None] | None:
         """See `Ownership.commit_end`."""
@@ -450,7 +452,9 @@ class Task:
             raise explained(error, await self._positions(), committed, owner) from error.__cause__
         self._ownership.advance(Event.RESTORED)
         finished = set()
-        self._note_time(mark)
+        ownership = self._ownership
+        ownership.now_ms = max(ownership.now_ms, 0 if mark is None else mark.now_ms)
+        ownership.clock.go_on_from(ownership.now_ms)
         if committed is not None and mark is not None:
             finished = decode_finished(committed.offset, mark.finished)
         owner = None if mark is not None else await self._services.owners.latest(self.spec.name, self.partition)
@@ -484,18 +488,21 @@ class Task:
         self._ownership.advance(Event.CLAIMED)
         self._begin(progress)
 
-    def _note_time(self, mark: CommitMark | None) -> None:
-        """Go on from the partition's time: an earlier owner's clock may have been ahead of this one."""
-        ownership = self._ownership
-        ownership.now_ms = max(ownership.now_ms, 0 if mark is None else mark.now_ms)
-        ahead_ms = ownership.now_ms - self._services.clock.wall_ms()
-        if ahead_ms >= AHEAD_MS:
-            logger.warning(
-                "%s: the clock of an earlier owner was %.1f s ahead of this worker's: the time of the partition stands "
-                "still until this clock has caught up. Synchronise the workers' clocks",
-                self.source,
-                ahead_ms / 1000,
-            )
+    def _tell_if_ahead(self) -> None:
+        """Say so if the partition's time is ahead: an earlier owner's clock was, or this one was set back."""
+        ahead_ms = self._ownership.clock.ahead_ms
+        if ahead_ms < AHEAD_MS:
+            return
+        logger.log(
+            logging.ERROR if ahead_ms > self._settings.clock_skew_margin_ms else logging.WARNING,
+            "%s: the partition's time is %.1f s ahead of this worker's clock: the clock of an earlier owner was ahead, "
+            "or this one is behind. It goes on at half the speed for %.0f s, until the clock has caught up: timers and "
+            "expiry that count from now take up to twice their time, and those that were due before come early. Check "
+            "the clocks of the workers and the brokers",
+            self.source,
+            ahead_ms / 1000,
+            2 * ahead_ms / 1000,
+        )
 
     async def _open(self, store: str) -> PartitionStore:
         try:
@@ -586,3 +593,4 @@ class Task:
         offset = progress.next_offset
         logger.info("actor %s owns %s from offset %d in epoch %d", self.spec.name, self.source, offset, self.epoch)
         self._services.sink.start_from(self.source, offset, self._ownership.topics.input_id)
+        self._tell_if_ahead()

@@ -70,14 +70,12 @@ class Tenure:
         self._source = ownership.source
         self._inbox = ownership.inbox
         self._services = ownership.services
-        self._clock = ownership.services.clock
+        self._clock = ownership.clock
         self._policy = ownership.settings.policy
         self._cautions = ownership.cautions
         self._stores = list(stores)
         self._placed = None if spec.misplaced is None else PlacedRecords(ownership, progress)
-        now_ms = max((held.position.wall_time_ms for held in stores), default=0)
-        now_ms = max(now_ms, ownership.now_ms)
-        self._scope = scope = MessageScope(ownership.epoch, progress.reached - 1, now_ms)
+        self._scope = scope = MessageScope(ownership.epoch, progress.reached - 1, self._clock.wall_ms())
         self._overlays: list[tuple[Store[object, object], Overlay]] = [
             (store, Overlay(held.store, scope)) for store, held in zip(spec.stores, stores, strict=True)
         ]
@@ -164,11 +162,6 @@ class Tenure:
         if self.next_offset > self.committed_offset:
             return False
         return not self._messages.outputs and not any(overlay.writes for _, overlay in self._overlays)
-
-    @property
-    def now_ms(self) -> int:
-        """The partition's time, which never goes back."""
-        return self._scope.now_ms
 
     @property
     def held_bytes(self) -> int:
@@ -290,7 +283,8 @@ class Tenure:
         if reached is not None and reached > self.next_offset and not self._inbox:
             self._skip_to(reached)
             await self._commit()
-        asked_ms = self._clock.wall_ms()
+        self._note_time()
+        asked_ms = self._services.clock.wall_ms()
         await self._ownership.confirm()
         for held in self._stores:
             position = held.store.position()
@@ -493,7 +487,7 @@ class Tenure:
             duty.before_commit()
         scope.source_offset = offset
         ownership.advance(Event.COMMIT)
-        began_ms, began_s = self._clock.wall_ms(), self._clock.monotonic()
+        began_ms, began_s = self._services.clock.wall_ms(), self._clock.monotonic()
         frozen = [
             (held, overlay, overlay.freeze()) for held, (_, overlay) in zip(self._stores, self._overlays, strict=True)
         ]

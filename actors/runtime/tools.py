@@ -27,7 +27,7 @@ class ToolSet:
 
 def make_tools(ownership: Ownership, state: TaskState, stores: Sequence[PartitionStore]) -> ToolSet:
     """Make the tools of a tenure; `stores` holds what is committed, in the order of the actor's stores."""
-    spec, clock, made = ownership.spec, ownership.services.clock, ToolSet()
+    spec, clock, made = ownership.spec, ownership.clock, ToolSet()
     made.tools.clock, made.tools.answers, made.tools.published = clock, spec.answers, spec.published
     committed = dict(zip(spec.stores, stores, strict=True))
     if spec.timers is not None:
@@ -46,7 +46,9 @@ def make_tools(ownership: Ownership, state: TaskState, stores: Sequence[Partitio
         made.duties.append(effects)
     if ownership.services.asks is not None:
         asks = ownership.services.asks
-        made.tools.asks = Asker(asks if spec.tracing is None else spec.tracing.asks(asks), clock, spec.name)
+        # Deadlines are for other workers, whose partitions have times of their own.
+        asks = asks if spec.tracing is None else spec.tracing.asks(asks)
+        made.tools.asks = Asker(asks, ownership.services.clock, spec.name)
     if spec.obeys_commands:
         made.parked = Parked(spec, state, effects=made.tools.effects, meters=ownership.meters)
     return made

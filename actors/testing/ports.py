@@ -27,6 +27,7 @@ from actors.ports import (
     TopicIdentity,
     TopicPartition,
 )
+from actors.runtime.clock import SystemClock
 from actors.testing.cluster import EPOCH_MS, SimKafka
 from actors.testing.errors import (
     IllegalGenerationError,
@@ -51,10 +52,16 @@ GIVE_UP_S = 60.0
 
 
 class FakeClock:
-    """`actors.ports.Clock` in the loop's time. `wall_offset_ms` is what this machine's wall clock is wrong by."""
+    """`actors.ports.Clock` in the loop's time.
+
+    Attributes:
+        wall_offset_ms: what this machine's wall clock is wrong by.
+        checked: the product's clock on that machine, None to believe the machine's whatever it says.
+    """
 
     def __init__(self) -> None:
         self.wall_offset_ms = 0
+        self.checked: SystemClock | None = None
 
     @staticmethod
     def monotonic() -> float:
@@ -62,8 +69,19 @@ class FakeClock:
         return asyncio.get_running_loop().time()
 
     def wall_ms(self) -> int:
-        """Give Unix milliseconds as this machine has them."""
-        return EPOCH_MS + int(asyncio.get_running_loop().time() * 1000) + self.wall_offset_ms
+        """Give Unix milliseconds as this machine has them, or as far as they are believed."""
+        return self._machine_ms() if self.checked is None else self.checked.wall_ms()
+
+    def begin_to_check(self, margin_ms: int) -> None:
+        """Believe the machine's clock no further than a worker does that starts now."""
+        self.checked = SystemClock(margin_ms, wall_ns=lambda: self._machine_ms() * 1_000_000, boot_ms=self._boot_ms)
+
+    def _machine_ms(self) -> int:
+        return EPOCH_MS + self._boot_ms() + self.wall_offset_ms
+
+    @staticmethod
+    def _boot_ms() -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
 
     @staticmethod
     async def sleep(seconds: float) -> None:

@@ -84,7 +84,8 @@ class Served:
     def _task(self, number: int) -> Task:
         settings: Any = SimpleNamespace(queue_records=1)
         nothing: Any = None
-        task = Task(self.spec, number, identity=Identity("w", 1), log=nothing, services=nothing, settings=settings)
+        services: Any = SimpleNamespace(clock=FakeClock())
+        task = Task(self.spec, number, identity=Identity("w", 1), log=nothing, services=services, settings=settings)
         numbers = MemoryStore()
         numbers.apply([(b"1", encode_stamp(1, 1) + b"1")], POSITION)
         task._stores = [Restored(store, POSITION, is_empty=False) for store in (self.store, numbers)]

@@ -107,6 +107,8 @@ class Nemesis:
         ]
         leaves_nobody_behind = not (world.is_exactly_once or world.has_zombies)
         further = list(further)
+        if "steps" in world.features:
+            further += [self.clock_step]
         if "static" in world.features:
             further += [self.quick_restart] if leaves_nobody_behind else [self.quick_restart, self.move]
         if leaves_nobody_behind:
@@ -144,6 +146,8 @@ class Nemesis:
         world.cluster.group.is_moving = world.cluster.transactions.is_moving = False
         world.cluster.transactions.marker_s = lambda: self._random.uniform(0.0005, 0.005)
         for node in self._nodes:
+            if "steps" in world.features:
+                world.set_clock(node.clock, 0)
             self._heal_node(node)
 
     def _heal_node(self, node: Node) -> None:
@@ -265,6 +269,19 @@ class Nemesis:
         """Clocks differ by the allowed margin at most, in either direction."""
         half_ms = SKEW_MARGIN_MS // 2
         self._world.set_clock(self._some_node().clock, self._random.randint(-half_ms, half_ms))
+
+    def clock_step(self) -> None:
+        """A machine's clock is set far off, for a moment or until all is well; a process may start meanwhile.
+
+        Where the brokers don't tell their time, a process that starts then goes by that clock: it is ahead by so much
+        that what it wrote is known to be of no certain age.
+        """
+        world, random, node = self._world, self._random, self._some_node()
+        far = (3_600_000, 600_000, 2 * SKEW_MARGIN_MS, -3_600_000, -600_000, -2 * SKEW_MARGIN_MS)
+        world.set_clock(node.clock, random.choice(far if world.tells_time else (3_600_000, 600_000)))
+        self._after(random.choice((0.5, 10.0, 1000.0)), lambda: world.set_clock(node.clock, 0))
+        if random.random() < 0.4:
+            self._kill(node)
 
     def compact(self) -> None:
         cluster = self._world.cluster

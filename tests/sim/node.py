@@ -17,6 +17,7 @@ from actors._core.takeover import ResetPolicy, StartRules
 from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreError
 from actors.ports import Identity, TaskLog, TopicPartition
 from actors.runtime import worker as runtime_worker
+from actors.runtime.clock import compare
 from actors.runtime.outputs import OutputTopic
 from actors.runtime.restore import Changelog, Restorer
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
@@ -49,7 +50,7 @@ from tests.sim.model import Model
 from tests.sim.park import ParkPart
 from tests.sim.part import Host
 from tests.sim.rival import RivalPart
-from tests.sim.starts import SimRegistry, setup_of, start
+from tests.sim.starts import SimRegistry, answered, setup_of, start
 
 DELETE_RETENTION_MS = 60_000
 SKEW_MARGIN_MS = 10_000
@@ -67,7 +68,8 @@ SUPERVISED_S = 1.0
 class World:
     """What all nodes share. `features` are what is in this run beside faults (see `tests.sim.simulation.FEATURES`).
 
-    `clock_ahead_ms` is the most that any clock was ahead so far.
+    `clock_ahead_ms` is the most that any worker's time may have been ahead so far. `tells_time` says whether the
+    brokers' time is known to processes, which then go by no clock that is ahead of it by more than the margin.
     """
 
     loop: VirtualLoop
@@ -90,6 +92,7 @@ class World:
     concurrency: int = 1
     placement: PlacementRules = field(default_factory=PlacementRules)
     clock_ahead_ms: int = 0
+    tells_time: bool = False
     attempts: Counter[tuple[int, int]] = field(default_factory=Counter)
     delete_keys: Callable[[], None] = lambda: None
 
@@ -105,7 +108,7 @@ class World:
     def set_clock(self, clock: FakeClock, offset_ms: int) -> None:
         """Set a machine's clock, and note how far any has ever been ahead."""
         clock.wall_offset_ms = offset_ms
-        self.clock_ahead_ms = max(self.clock_ahead_ms, offset_ms)
+        self.clock_ahead_ms = max(self.clock_ahead_ms, min(offset_ms, SKEW_MARGIN_MS) if self.tells_time else offset_ms)
 
     def control(self, partition: int, key: bytes, what: str) -> None:
         """Have what is parked of a key tried again."""
@@ -163,9 +166,11 @@ class Node:
         """Start a process; what the disk holds is there."""
         self._lives += 1
         process = self.process = Process(self._world.loop, f"{self.name}.{self._lives}")
+        before, self.clock = self.clock, FakeClock()
+        self.clock.wall_offset_ms = before.wall_offset_ms
         process.blocking_s = lambda: self._world.random.uniform(*self.blocking_s)
         self._world.audit.note(f"starts {process.name}")
-        process.spawn(self._main(process), name="main").add_done_callback(self._ended)
+        process.spawn(self._main(process, self.clock), name="main").add_done_callback(self._ended)
 
     def kill(self, *, finishes: bool, loses_loads: Callable[[int], int] = lambda _: 0) -> None:
         """Kill the process; a blocking write that is under way `finishes` or doesn't. See `Disk.lose_loads`."""
@@ -216,9 +221,9 @@ class Node:
         if not main.cancelled() and main.exception() is not None:
             self._world.audit.violated(f"progress: a worker ended: {main.exception()!r}")
 
-    async def _main(self, process: Process) -> None:
+    async def _main(self, process: Process, clock: FakeClock) -> None:
         world, disk = self._world, self.disk
-        if not await self._may_start(process):
+        if not await self._may_start(process, clock):
             return
         stores = disk.cache(process)
         for files in disk.files():
@@ -237,21 +242,21 @@ class Node:
             worker.assigned(identity, partitions)
 
         sink = LateSource()
-        restorer = _restorer(world, logs, self.clock)
-        spec = _spec(world, Host(process.name, self.clock))
+        restorer = _restorer(world, logs, clock)
+        spec = _spec(world, Host(process.name, clock))
         copies = self._copies[process] = NodeCopies(
             world,
             spec,
             stores=stores,
             restorer=restorer,
-            clock=self.clock,
+            clock=clock,
             margin_ms=SKEW_MARGIN_MS,
             sink=sink,
         )
         worker = copies.worker = Worker(
             [spec],
             source=sink,
-            services=self._services(logs, restorer, stores, sink, copies),
+            services=self._services(logs, restorer, stores, sink, copies, clock),
             task_settings=_task_settings(world, process.name),
             settings=WorkerSettings(revoke_s=REVOKE_S, poll_s=runtime_worker.POLL_S),
             task_log=lambda spec, partition, identity: self._task_log(partition, identity),
@@ -287,20 +292,44 @@ class Node:
         sink.source.open()
         await worker.run()
 
-    async def _may_start(self, process: Process) -> bool:
-        """Check the app's stores as a worker does that starts; one that is refused is started again."""
-        if REGISTERED.isdisjoint(self._world.features) or await self._is_let_start(process):
+    async def _check_clock(self, process: Process, clock: FakeClock) -> None:
+        """Have the product notice steps of the clock, from before the process looks at anything."""
+        world = self._world
+        clock.begin_to_check(SKEW_MARGIN_MS)
+        checked = clock.checked
+        if checked is None or not world.tells_time:
+            return
+
+        async def ask() -> int:
+            return int(await answered("the time", lambda: world.network.ask("Produce", world.cluster.wall_ms)))
+
+        async def watch() -> None:
+            while True:
+                await asyncio.sleep(2.0)
+                if checked.off_ms:
+                    await compare(checked, ask)
+
+        # An answer that comes late says nothing.
+        while not checked.has_heard:
+            await compare(checked, ask)
+        process.spawn(watch(), name="clock")
+
+    async def _may_start(self, process: Process, clock: FakeClock) -> bool:
+        """Check clock and stores as a worker does that starts; one that is refused is started again."""
+        if "steps" in self._world.features:
+            await self._check_clock(process, clock)
+        if REGISTERED.isdisjoint(self._world.features) or await self._is_let_start(process, clock):
             return True
         self._start_again(process)
         return False
 
-    async def _is_let_start(self, process: Process) -> bool:
+    async def _is_let_start(self, process: Process, clock: FakeClock) -> bool:
         world, rival = self._world, self._world.model.part(RivalPart)
         stores = tuple(store for store in world.stores if store != app.PARKED)
         setup = setup_of(app.APP, stores, parks=app.PARKED in world.stores and world.deployment.parks)
         if rival is not None:
             await rival.deployed()
-        registry = SimRegistry(setup, world.cluster, world.network, self.clock, chunk_records=world.chunk_records)
+        registry = SimRegistry(setup, world.cluster, world.network, clock, chunk_records=world.chunk_records)
         unparking = world.model.part(ParkPart) if "unparking" in world.features else None
         try:
             await start(registry, world.partitions, DELETE_RETENTION_MS)
@@ -335,7 +364,13 @@ class Node:
             self.forget(process)
 
     def _services(
-        self, logs: FakeLogs, restorer: Restorer, stores: StoreCache, sink: LateSource, copies: NodeCopies
+        self,
+        logs: FakeLogs,
+        restorer: Restorer,
+        stores: StoreCache,
+        sink: LateSource,
+        copies: NodeCopies,
+        clock: FakeClock,
     ) -> TaskServices:
         world, asks = self._world, self._world.model.part(AsksPart)
         return TaskServices(
@@ -345,7 +380,7 @@ class Node:
             restorer=restorer,
             stores=stores,
             sink=sink,
-            clock=self.clock,
+            clock=clock,
             resolve_output=_plain_topic if asks is None else asks.resolve,
             encode_owner=lambda record: encode_owner(app.OWNERS, record),
             asks=None if asks is None else asks.carrier(),

@@ -23,6 +23,7 @@ About half of the runs have features beside faults:
     versions        processes run one of two programs, and the newer one's values are of a later version
     asks            handlers ask another key of the actor, several at a time; comes with `parallel`
     standbys        workers keep copies of each other's partitions; in runs of their own
+    steps           clocks are set, by more than the margin, and the brokers tell their time or don't; likewise
 
 With `operator`, `retention`, `expired`, `poison`, `refused` and `versions` partitions may stand still after the last
 fault: each has to do so for its own reason and with all before it committed, and to go on when the operator has put it
@@ -236,6 +237,7 @@ class Simulation:
             deployment=deployment,
             model=model,
             placement=_placement(seed) if "standbys" in features else PlacementRules(),
+            tells_time="steps" in features and Random(f"{seed} time").random() < 0.6,
             concurrency=Random(f"{seed} lanes").choice((2, 3, 20)) if "parallel" in features else 1,
         )
         model.join(self._world)
@@ -249,8 +251,7 @@ class Simulation:
         keys = [f"k{number}" for number in range(random.choice((1, 3, 8)))]
         self._inputs = Inputs(self._world, self._bad_inputs, keys)
         self._world.delete_keys = self._inputs.delete_keys
-        self._healed_s = 0.0
-        self._settled_s = 0.0
+        self._healed_s = self._settled_s = 0.0
 
     def _make_topics(self) -> None:
         cluster, partitions = self._world.cluster, self._world.partitions

@@ -18,7 +18,7 @@ SEEDS = int(os.environ.get("SIM_SEEDS", "300"))
 REPLAYED = os.environ.get("SEED")
 FAULTS = tuple(filter(None, os.environ.get("FAULTS", "").split(",")))
 NAMED = os.environ.get("FEATURES")
-EVERY = (*FEATURES, *MODEL, "standbys", "expired", "rival", "unparking", "recreate", "replaced")
+EVERY = (*FEATURES, *MODEL, "standbys", "steps", "expired", "rival", "unparking", "recreate", "replaced")
 PLAIN: tuple[str, ...] = ()
 
 FOUND = (
@@ -96,6 +96,11 @@ def test_most_replaced_changelogs_are_written_back() -> None:
     replaced = [report for report in reports if report.counted["replaced"]]
     assert len(replaced) >= 10
     assert sum(not report.counted["given up"] for report in replaced) > len(replaced) / 2
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("SIM_SEEDS", "300")) // 5))
+def test_every_invariant_holds_while_clocks_are_set(seed: int) -> None:
+    check(seed, features=(*features_of(seed), "expiry", "steps", "timers"))
 
 
 def test_a_seed_is_one_run() -> None:

@@ -38,6 +38,7 @@ class Callers:
         is_guarded: whether a token or a certificate is needed; False where there is none to ask for.
         is_unprotected: whether whoever reaches the port may read.
         is_local: whether the port can be reached from this machine only.
+        wall_ms: gives the time that signatures are compared with, in Unix milliseconds.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Callers:
         is_guarded: bool,
         is_unprotected: bool,
         is_local: bool,
+        wall_ms: Callable[[], int],
     ) -> None:
         self._tokens = tokens
         self._keys = keys
@@ -58,6 +60,7 @@ class Callers:
         self._is_guarded = is_guarded
         self._is_unprotected = is_unprotected
         self._is_local = is_local
+        self._wall_ms = wall_ms
 
     @property
     def has_login(self) -> bool:
@@ -102,7 +105,7 @@ class Callers:
     def _by_signature(self, request: web.Request, given: list[str]) -> Caller:
         asked = Asked(request.method, self._address, request.raw_path, request.headers.get(PARTITIONS, ""))
         try:
-            request[BODY] = check(self._keys(), asked, ", ".join(given), time.time_ns() // 1_000_000)
+            request[BODY] = check(self._keys(), asked, ", ".join(given), self._wall_ms())
         except ValueError as error:
             raise unauthorized(str(error), wrong=True) from None
         return Caller("another worker", Level.READ, is_known=True, is_worker=True, sends_itself=False)

@@ -70,6 +70,7 @@ class Guard:
             is_guarded=is_guarded(app),
             is_unprotected=bool(options.queries_unprotected),
             is_local=is_local(conf),
+            wall_ms=app.actor_clock.wall_ms,
         )
         self._rates = Rates(options.queries_per_second, 2 * options.queries_per_second)
         self._log = RefusalLog()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from actors._faust.access.hops import HOP, PARTITIONS, PURPOSE, Asked, sign
 from actors._faust.access.secret import worker_keys
 from actors._faust.options import ActorOptions
 from actors.errors import ConfigurationError, NotReadyError
+from actors.runtime.clock import machine_ms
 
 
 class OwnContext(ssl.SSLContext):
@@ -42,12 +42,14 @@ class Hops:
         tls: for workers with https; None for Python's default.
         is_secure: whether workers are asked over https only.
         hosts: patterns of hosts that workers may be on; empty for any.
+        wall_ms: gives the time that is signed, in Unix milliseconds.
     """
 
     keys: Callable[[], tuple[bytes, ...]] = field(default=tuple, repr=False)
     tls: ssl.SSLContext | None = None
     is_secure: bool = False
     hosts: tuple[str, ...] = ()
+    wall_ms: Callable[[], int] = machine_ms
 
     def origin(self, address: str) -> str:
         """Give where a worker is asked that announced an address.
@@ -78,7 +80,7 @@ class Hops:
         keys = self.keys()
         if keys:
             asked = Asked(method, origin, path, partitions)
-            found["Authorization"] = sign(keys[0], asked, body, time.time_ns() // 1_000_000)
+            found["Authorization"] = sign(keys[0], asked, body, self.wall_ms())
         return found
 
     @classmethod
@@ -94,6 +96,7 @@ class Hops:
             tls=client_context(options),
             is_secure=has_https(app),
             hosts=tuple(options.worker_hosts),
+            wall_ms=app.actor_clock.wall_ms,
         )
 
 
