@@ -94,7 +94,8 @@ def _flushed(manifest: bytes, made: int) -> _Flushed:
 
 def _numbers(edit: bytes) -> tuple[dict[int, int], bool]:
     """Give the numbers of an edit by their tags, and whether it is a compaction's. They come before the files."""
-    at, found = 0, {}
+    found: dict[int, int] = {}
+    at = 0
     while at < len(edit):
         tag, at = _varint(edit, at)
         if tag not in _NUMBERS and tag not in _TEXTS:
