@@ -166,11 +166,20 @@ class Worker:
                 error = self._grown[topic] = InputGrownError(
                     f"topic {topic}, the input of actor {spec.name}, was given more partitions than "
                     f"{spec.partition_count}, it has {count}: keys have other partitions now than their state. The "
-                    "actor's partitions are stopped, nothing of them is lost. Stop all workers, then carry the state "
-                    f"over to {count} partitions, with a new input topic and app id: see docs/seeds.md, 'Another "
-                    "cluster, another number of partitions'"
+                    f"actor's partitions are stopped, nothing of them is lost. {self._handled_elsewhere(spec)}Stop all "
+                    f"workers, then carry the state over to {count} partitions, with a new input topic and app id: see "
+                    "docs/seeds.md, 'Another cluster, another number of partitions'"
                 )
                 logger.error("%s", error)
+
+    def _handled_elsewhere(self, spec: ActorSpec) -> str:
+        """Say what this worker handled in other partitions than their keys' state."""
+        if spec.misplaced is None:
+            return ""
+        if spec.misplaced == "stop":
+            return "No record was handled in another partition than its key's state: each is compared before. "
+        count = sum(meters.misplaced for source, meters in self.meters.tasks.items() if source.topic == spec.topic)
+        return f'{count} records were handled in other partitions than their keys\' state, as misplaced="warn" says. '
 
     def assigned(self, identity: Identity, partitions: Iterable[TopicPartition]) -> None:
         """Start a task for each partition."""
