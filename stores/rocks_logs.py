@@ -42,7 +42,8 @@ def why_torn(path: Path) -> str | None:
 
 
 def _why_torn(path: Path) -> str | None:
-    logs = sorted(int(file.stem) for file in path.glob("*.log") if file.stem.isdecimal() and file.stat().st_size)
+    sizes = {int(file.stem): file.stat().st_size for file in path.glob("*.log") if file.stem.isdecimal()}
+    logs = sorted(number for number, size in sizes.items() if size)
     if not logs:
         return None
     manifest = path / (path / "CURRENT").read_text().strip()
@@ -52,7 +53,7 @@ def _why_torn(path: Path) -> str | None:
     if not live:
         return None
     expected: int | None = None
-    if not _log(path, flushed.next_log).exists():
+    if flushed.next_log not in sizes:
         if flushed.next_log > made:
             return f"{_log(path, flushed.next_log).name} is missing, which comes before {_log(path, live[0]).name}"
         # Nothing was flushed since the database was opened, which gave the next log any number.

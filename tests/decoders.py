@@ -52,7 +52,7 @@ from spark_replay.sources.archive import _listed
 from spark_replay.sources.ledger import Ledger, decode_ledger, encode_ledger
 from spark_replay.topic import Span
 from stores import folder
-from stores._core import manifest, record, seed
+from stores._core import identity, manifest, record, seed
 from stores.errors import StoreError
 
 Decode = Callable[[bytes], object]
@@ -248,6 +248,11 @@ DECODERS: dict[str, Decoder] = {
     # positions, stamps, manifests, files
     "decode_stamp": Decoder(record.decode_stamp, (record.encode_stamp(1, 2, 3),), (ValueError,)),
     "decode_position": Decoder(record.decode_position, (record.encode_position(_POSITION),), (ValueError,)),
+    "decode_identity": Decoder(
+        identity.decode_identity,
+        (identity.encode_identity(identity.DatabaseIdentity("cluster", "app", "store", 1)),),
+        (ValueError,),
+    ),
     "document": Decoder(
         _text(manifest.decode_manifest), (manifest.encode_manifest(_MANIFEST).encode(),), (ValueError,)
     ),

@@ -53,20 +53,28 @@ def partition_for(key: bytes, partitions: int) -> int:
 
 def partitions_for(keys: Sequence[bytes], partitions: int) -> list[int]:
     """Give the partition of each of `keys`: as `partition_for`, in a tenth of the time when they are many."""
+    if len(keys) > _FEW_KEYS and len(set(map(len, keys))) == 1:
+        return _side_by_side(keys, partitions)
     by_length: defaultdict[int, list[int]] = defaultdict(list)
     for place, key in enumerate(keys):
         by_length[len(key)].append(place)
     found = [0] * len(keys)
-    for length, places in by_length.items():
+    for places in by_length.values():
         if len(places) <= _FEW_KEYS:
             for place in places:
                 found[place] = partition_for(keys[place], partitions)
             continue
-        hashed = _murmur2_side_by_side(b"".join([keys[place] for place in places]), length, len(places))
-        hashed &= np.uint32(_POSITIVE_MASK)
-        hashed %= np.uint32(partitions)
-        for place, partition in zip(places, hashed.tolist(), strict=True):
+        for place, partition in zip(places, _side_by_side([keys[place] for place in places], partitions), strict=True):
             found[place] = partition
+    return found
+
+
+def _side_by_side(keys: Sequence[bytes], partitions: int) -> list[int]:
+    """Give the partitions of keys of one length."""
+    hashed = _murmur2_side_by_side(b"".join(keys), len(keys[0]), len(keys))
+    hashed &= np.uint32(_POSITIVE_MASK)
+    hashed %= np.uint32(partitions)
+    found: list[int] = hashed.tolist()
     return found
 
 

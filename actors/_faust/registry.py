@@ -30,6 +30,7 @@ from actors._core.keys import split_sized
 from actors._core.logs import escaping
 from actors._core.shapes import Shape, misfits
 from actors._core.takeover import LostChangelog, why_replaced
+from actors._faust.programs import check_program
 from actors._faust.shapes import shape_of
 from actors._faust.versions import refusal
 from actors._kafka.connection import is_denied
@@ -39,7 +40,6 @@ from actors._kafka.topics import Topics
 from actors.errors import BrokerUnavailableError, ConfigurationError, LostChangelogError
 from actors.ports import Clock, Logs, OwnerRecord, TopicPartition
 from actors.runtime.restore import choice
-from stores._core.printable import moment
 
 if TYPE_CHECKING:
     from actors._faust.definition import ActorDefinition
@@ -97,7 +97,7 @@ class StoreRegistry:
         self._check_names()
         known = await self._owners.stores()
         owners = await self._owners.all()
-        self._check_program(owners)
+        check_program(self._app, owners)
         before = {store: _record_of(known, store, topic) for store, topic in self._changelogs.items()}
         current = await self._current(known)
         for store, record in before.items():
@@ -401,41 +401,7 @@ class StoreRegistry:
             "data into the new, or undo the change of the type"
         )
 
-    # --- another program -------------------------------------------------------------------------------------------
-
-    def _check_program(self, owners: Iterable[OwnerRecord]) -> None:
-        """Refuse a program that has nothing of the one that has run under the app's id, or has its names otherwise."""
-        ran = newest_owners(owners)
-        inputs = {owner.topic: owner for owner in sorted(ran.values(), key=_at_ms) if owner.topic}
-        for definition in self._app.actors.values():
-            name, topic = definition.name, definition.topic_name
-            before = ran.get(name)
-            if before is not None and before.topic not in ("", topic):
-                raise self._other_program(
-                    before, f"the input of actor {name} is topic {before.topic}, and this program's {name} has {topic}"
-                )
-            other = inputs.get(topic)
-            if other is not None and other.actor != name:
-                raise self._other_program(
-                    other,
-                    f"topic {topic} is the input of actor {other.actor}, and this program gives it to actor {name} (an "
-                    f'actor that is called otherwise keeps its name with @app.actor(..., name="{other.actor}"))',
-                )
-        if ran and self._app.actors and ran.keys().isdisjoint(self._app.actors):
-            before = max(ran.values(), key=_at_ms)
-            raise self._other_program(
-                before, f"its actors are {', '.join(sorted(ran))}, and this program has {', '.join(self._app.actors)}"
-            )
-
-    def _other_program(self, owner: OwnerRecord, what: str) -> ConfigurationError:
-        app = self._app.conf.id
-        return ConfigurationError(
-            f"another program has run under the id {app}: {what}. Worker {owner.worker} took over partition "
-            f"{owner.partition} of actor {owner.actor} last, at {moment(owner.at_ms)}. Workers of two programs would "
-            f'share the partitions of one group: give this program an id of its own, App("ID"); or, if it replaces the '
-            f"other one, stop all workers and give the former actor and its state up with "
-            f"`faust -A … state forget {owner.actor}`"
-        )
+    # --- a store that is gone --------------------------------------------------------------------------------------
 
     async def _check_gone(self, known: Mapping[str, StoreRecord], owners: Iterable[OwnerRecord]) -> None:
         """Refuse to begin with empty state where the changelog of a store that isn't declared any more has some."""
@@ -600,15 +566,6 @@ async def carry_over(setup: Setup, topics: Topics, logs: Logs, store: str, sourc
         copied_id=str(found[source].topic_id),
     )
     await write_stores(setup.connection, setup.owners_topic, {store: moved})
-
-
-def newest_owners(owners: Iterable[OwnerRecord]) -> dict[str, OwnerRecord]:
-    """Give the newest record of each actor: its partitions were another topic's once, if its input has changed."""
-    return {owner.actor: owner for owner in sorted(owners, key=_at_ms)}
-
-
-def _at_ms(owner: OwnerRecord) -> int:
-    return owner.at_ms
 
 
 def _record_of(known: Mapping[str, StoreRecord], store: str, topic: str) -> StoreRecord | None:

@@ -204,7 +204,8 @@ class KafkaSource:
             self._room()
 
     def stop_delivery(self, source: TopicPartition) -> None:
-        """Deliver nothing until `start_from`."""
+        """Deliver nothing until `start_from`. New partitions, which may be why, are noticed soon."""
+        self._consumer._client.force_metadata_update()
         partition = KafkaPartition(*source)
         if partition in self._consumer.assignment():
             self._consumer.pause(partition)

@@ -32,13 +32,16 @@ async def identify(spec: ActorSpec, group: GroupView) -> TopicIds:
     )
 
 
-def grown_error(spec: ActorSpec, count: int) -> InputGrownError:
-    """Return the error for an input that has `count` partitions now, and an actor whose state has another number."""
+def grown_error(spec: ActorSpec, count: int, handled: str = "") -> InputGrownError:
+    """Return the error for an input that has `count` partitions now, and an actor whose state has another number.
+
+    `handled` says what was handled in other partitions than its state, as a sentence with a space behind it.
+    """
     how = "given more" if count > spec.partition_count else "re-created with fewer"
     return InputGrownError(
         f"topic {spec.topic}, the input of actor {spec.name}, was {how} partitions than {spec.partition_count}, it has "
         f"{count}: keys have other partitions now than their state. The actor's partitions are stopped, nothing of "
-        f"them is lost. Stop all workers, then carry the state over to {count} partitions, with a new input topic and "
+        f"them is lost. {handled}Stop all workers, then carry the state over to {count} partitions, with a new input topic and "
         "app id: see docs/seeds.md, 'Another cluster, another number of partitions'"
     )
 

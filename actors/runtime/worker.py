@@ -164,8 +164,17 @@ class Worker:
                 logger.info(text, topic, spec.name, count)
                 self._specs[topic] = replace(spec, partition_count=count)
             elif topic not in self._grown:
-                error = self._grown[topic] = grown_error(spec, count)
+                error = self._grown[topic] = grown_error(spec, count, self._handled_elsewhere(spec))
                 logger.error("%s", error)
+
+    def _handled_elsewhere(self, spec: ActorSpec) -> str:
+        """Say what this worker handled in other partitions than their keys' state."""
+        if spec.misplaced is None:
+            return ""
+        if spec.misplaced == "stop":
+            return "No record was handled in another partition than its key's state: each is compared before. "
+        count = sum(meters.misplaced for source, meters in self.meters.tasks.items() if source.topic == spec.topic)
+        return f'{count} records were handled in other partitions than their keys\' state, as misplaced="warn" says. '
 
     def assigned(self, identity: Identity, partitions: Iterable[TopicPartition]) -> None:
         """Start a task for each partition."""

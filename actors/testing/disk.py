@@ -14,7 +14,14 @@ from pathlib import Path
 from actors.runtime.stores import StoreCache
 from actors.testing.loop import Process
 from stores._core.record import Position
-from stores.errors import SeedError, StoreClosedError, StoreCorruptedError, StoreLockedError, StoreUnavailableError
+from stores.errors import (
+    ForeignDatabaseError,
+    SeedError,
+    StoreClosedError,
+    StoreCorruptedError,
+    StoreLockedError,
+    StoreUnavailableError,
+)
 from stores.ports import SeedContent
 
 Writes = Iterable[tuple[bytes, bytes | None]]
@@ -65,6 +72,24 @@ class Disk:
         """Give all that is on the disk."""
         return list(self._files.values())
 
+    def places(self) -> list[tuple[str, int]]:
+        """Give store and partition of all folders."""
+        return list(self._files)
+
+    def swap(self, store: str, partition: int, other: int) -> None:
+        """Swap the folders of two partitions of a store."""
+        first, second = (store, partition), (store, other)
+        self._files[first], self._files[second] = self._files[second], self._files[first]
+
+    @property
+    def is_swapped(self) -> bool:
+        """Whether a folder lies where it doesn't belong."""
+        return any(place != (files.store, files.partition) for place, files in self._files.items())
+
+    def move_back(self) -> None:
+        """Move all folders to where they belong."""
+        self._files = {(files.store, files.partition): files for files in self._files.values()}
+
     def cache(self, process: Process) -> StoreCache:
         """Give the stores of a process."""
         return StoreCache(lambda store, partition: self._open(process, store, partition), self._delete)
@@ -90,6 +115,8 @@ class Disk:
         if holder is not None and not holder.is_closed:
             raise StoreLockedError(f"store {store}[{partition}] is open")
         files.check()
+        if (files.store, files.partition) != (store, partition):
+            raise ForeignDatabaseError(f"{store}[{partition}] has the folder of {files.store}[{files.partition}]")
         if files.position is None:
             files.data.clear()
         files.opened_by = DiskStore(self, files, process)

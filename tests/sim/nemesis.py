@@ -115,7 +115,8 @@ class Nemesis:
             harmless = WITHOUT_ZOMBIES + (ON_ONE_NODE if len(nodes) == 1 else ())
             every = [fault for fault in every if fault.__name__ in harmless]
         drawn = random.sample(every, random.randint(2, 9)) + 2 * further
-        self._kinds = [fault for fault in every + further if fault.__name__ in kinds] or drawn
+        only_named = [self.swap_folders]
+        self._kinds = [fault for fault in every + further + only_named if fault.__name__ in kinds] or drawn
         self._fates = PROMPT_FATES if leaves_nobody_behind else FATES
         self._requests = COMMIT_REQUESTS if world.is_exactly_once else ORDERED_COMMIT_REQUESTS
         self._steps = STEPS if world.is_exactly_once else ORDERED_STEPS
@@ -155,6 +156,7 @@ class Nemesis:
             process.on_step = None
             process.resume()
         node.disk.is_full = False
+        self._move_back(node)
         node.blocking_s = (0.0002, 0.003)
         if node.process is None:
             node.start()
@@ -264,6 +266,25 @@ class Nemesis:
         for files in node.disk.files():
             files.is_damaged = self._random.random() < 0.5
         self._kill(node)
+
+    def swap_folders(self) -> None:
+        """Two partitions' folders are swapped while a node is down, and moved back a while later."""
+        node, random = self._some_node(), self._random
+        stores: dict[str, list[int]] = {}
+        for store, partition in node.disk.places():
+            stores.setdefault(store, []).append(partition)
+        swappable = [store for store, partitions in stores.items() if len(partitions) > 1]
+        if node.process is None or not swappable:
+            return
+        self._kill(node, keeps_disk=True)
+        store = random.choice(swappable)
+        node.disk.swap(store, *random.sample(stores[store], 2))
+        self._after(random.uniform(4.0, 25.0), lambda: self._move_back(node))
+
+    def _move_back(self, node: Node) -> None:
+        if node.disk.is_swapped:
+            self._kill(node, keeps_disk=True)
+            node.disk.move_back()
 
     def clock_jump(self) -> None:
         """Clocks differ by the allowed margin at most, in either direction."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -42,6 +43,7 @@ from actors.testing import (
 )
 from actors.testing.disk import Files
 from actors.testing.loop import current_process
+from stores.errors import ForeignDatabaseError
 from tests.sim import app
 from tests.sim.asks import AsksPart
 from tests.sim.audit import Audit, WatchedGroup, WatchedLog
@@ -226,8 +228,7 @@ class Node:
         if not await self._may_start(process, clock):
             return
         stores = disk.cache(process)
-        for files in disk.files():
-            await stores.open(files.store, files.partition)
+        await _open_all(disk, stores)
         await world.model.open(self, process)
         logs = FakeLogs(world.cluster, world.network, chunk_records=world.chunk_records)
 
@@ -427,6 +428,12 @@ class Node:
 
 def _plain_topic(topic: str) -> OutputTopic:
     return OutputTopic(topic, str.encode, str.encode, 1_000_000)
+
+
+async def _open_all(disk: Disk, stores: StoreCache) -> None:
+    for place in disk.places():
+        with contextlib.suppress(ForeignDatabaseError):
+            await stores.open(*place)
 
 
 def _on_disk(stores: StoreCache) -> dict[TopicPartition, int]:

@@ -21,7 +21,7 @@ from actors.runtime.lanes import Lanes
 from actors.runtime.ownership import Ownership
 from actors.runtime.task import Task
 from actors.runtime.tenure import Tenure
-from actors.testing import FakeLogs, FakeOrderedLog, FakeSource, FakeTaskLog, Group
+from actors.testing import Disk, FakeLogs, FakeOrderedLog, FakeSource, FakeTaskLog, Group
 from actors.testing.ports import BrokerUnavailableError, _receipt
 from actors.testing.transactions import TransactionCoordinator
 from stores._core.overlay import MessageScope, Overlay
@@ -523,10 +523,24 @@ def another_assignment(patch: Patch) -> None:
     patch.setattr(Group, "_add", forget)
 
 
+def use_any_folder(patch: Patch) -> None:
+    """A database isn't asked whose it is."""
+
+    def open_any(self: Disk, process: Any, store: str, partition: int) -> Any:
+        files = self._files.get((store, partition))
+        if files is not None:
+            files.store, files.partition = store, partition
+        return original(self, process, store, partition)
+
+    original = Disk._open
+    patch.setattr(Disk, "_open", open_any)
+
+
 DISK_AND_REBALANCE = ("slow_disk", "rebalance", "damage_disk")
 PLANTED = (
     Planted(store_before_commit, "disk ahead"),
     Planted(commit_without_waiting, "disk ahead"),
+    Planted(use_any_folder, "disk ahead", ("swap_folders", "crash")),
     Planted(unread_commit_errors, "disk ahead", ("unknown_outcome", "bad_network")),
     Planted(keep_overlay, "exactly once", ("unknown_outcome", "bad_network"), check_phases=False),
     Planted(ignore_committed_offset, "exactly once"),

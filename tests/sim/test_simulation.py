@@ -103,6 +103,18 @@ def test_every_invariant_holds_while_clocks_are_set(seed: int) -> None:
     check(seed, features=(*features_of(seed), "expiry", "steps", "timers"))
 
 
+SWAPPED = ("swap_folders", "crash", "rebalance")
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("SIM_SEEDS", "300")) // 15))
+def test_every_invariant_holds_with_swapped_folders(seed: int) -> None:
+    check(seed, faults=SWAPPED, features=("standbys",) if seed % 2 else ())
+
+
+def test_swapped_folders_stop_partitions() -> None:
+    assert any("TakeoverRefusedError" in simulate(seed, faults=SWAPPED).counted for seed in range(20))
+
+
 def test_a_seed_is_one_run() -> None:
     for features in (
         PLAIN,

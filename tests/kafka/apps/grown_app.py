@@ -15,7 +15,9 @@ kept = app.store("kept", key_type=str, value_type=str)
 
 @app.actor(source, stores=[kept])
 async def keep(ctx: Context, value: str) -> None:
-    """Keep the last value."""
+    """Keep the last value; SAYS: say whether it is the key's first."""
+    if "SAYS" in os.environ:
+        ctx.send(out, key=ctx.key, value="first" if kept.get(ctx.key) is None else "repeat")
     kept.set(ctx.key, value)
 
 
