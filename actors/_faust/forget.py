@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from actors._faust.programs import newest_owners
-from actors._faust.registry import OWN_STORES
+from actors._faust.programs import OWN_STORES, newest_owners
 from actors._kafka.control import ControlPlane
 from actors._kafka.groups import member_count
 from actors._kafka.logs import KafkaLogs

@@ -12,6 +12,9 @@ from stores._core.printable import moment
 if TYPE_CHECKING:
     from actors._faust.app import App
 
+OWN_STORES = ("ids", "timers", "effects", "parked", "answers")
+"""What follows an actor's name and a dash in the names of the stores of its options."""
+
 
 def check_program(app: App, owners: Iterable[OwnerRecord]) -> None:
     """Refuse a program that has nothing of the one that has run under the app's id, or has its names otherwise.

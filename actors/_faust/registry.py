@@ -30,7 +30,7 @@ from actors._core.keys import split_sized
 from actors._core.logs import escaping
 from actors._core.shapes import Shape, misfits
 from actors._core.takeover import LostChangelog, why_replaced
-from actors._faust.programs import check_program
+from actors._faust.programs import OWN_STORES, check_program
 from actors._faust.shapes import shape_of
 from actors._faust.versions import refusal
 from actors._kafka.connection import is_denied
@@ -52,8 +52,6 @@ SEEN_S = 5.0
 """How long a start looks for a changelog that its app has recorded, before it counts as deleted."""
 LOOK_S = 0.25
 MAX_READERS = 8
-OWN_STORES = ("ids", "timers", "effects", "parked", "answers")
-"""What follows an actor's name and a dash in the names of the stores of its options."""
 
 
 @dataclass(frozen=True, slots=True)
