@@ -258,7 +258,14 @@ class LostChangelogError(TakeoverRefusedError):
 
 
 class TaskError(ActorsError):
-    """A task can't go on as it is."""
+    """A task can't go on as it is.
+
+    `missing` names the permission that the brokers' access lists don't give; "" if it isn't about one.
+    """
+
+    def __init__(self, *args: object, missing: str = "") -> None:
+        super().__init__(*args)
+        self.missing = missing
 
 
 class MigratedError(TaskError):

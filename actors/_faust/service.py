@@ -146,7 +146,9 @@ class ActorService(Service):  # type: ignore[misc]
             setup = self._setup = Setup(self.app)
             setup.check_settings()
             require_open_files(max((len(one.stores) for one in self.app.actors.values()), default=0))
-            self._control = await ControlPlane.open(setup.connection, setup.group)
+            control = self._control = await ControlPlane.open(setup.connection, setup.group)
+            user = setup.connection.principal or "the principal of its certificate"
+            logger.info("connected as %s; brokers: %d", user, control.broker_count)
         except ActorsError as error:
             refuse(self.app, error)
 

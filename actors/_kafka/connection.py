@@ -14,6 +14,7 @@ from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
 from actors._core.logs import escaping
 from actors._kafka.outage import Outages
+from actors._kafka.permissions import DESCRIBE, lacking, principal
 from actors._kafka.records import RAW
 from actors.errors import BrokerUnavailableError
 
@@ -41,6 +42,11 @@ class Connection:
         bootstrap = tuple(name.strip().removeprefix("kafka://") for name in names)
         return cls(bootstrap, security=dict(security or {}), client_id=client_id)
 
+    @property
+    def principal(self) -> str:
+        """The user's name in access lists, "" if only the brokers know it."""
+        return principal(self.security)
+
     def arguments(self, role: str) -> dict[str, Any]:
         """Give the arguments that all of aiokafka's classes take; `role` tells clients apart in the broker's log.
 
@@ -56,8 +62,10 @@ class Connection:
 
 
 @contextlib.contextmanager
-def broker_errors(what: str) -> Iterator[None]:
+def broker_errors(what: str, connection: Connection | None = None, operation: str = DESCRIBE) -> Iterator[None]:
     """Turn the client's errors into `BrokerUnavailableError`, naming what was being done.
+
+    A missing permission is named with the user of `connection`; `operation` is what a topic was wanted for.
 
     The client cancels futures of its own when a connection dies: a cancellation that the running task wasn't asked for
     is a broker that is away.
@@ -65,12 +73,19 @@ def broker_errors(what: str) -> Iterator[None]:
     try:
         yield
     except (KafkaError, OSError, TimeoutError) as error:
-        raise BrokerUnavailableError(f"{what}: {type(error).__name__}: {error}") from error
+        missing = lacking(error, "" if connection is None else connection.principal, operation)
+        why = missing or words_of(error)
+        raise BrokerUnavailableError(f"{what}: {why}", missing=missing) from error
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
         raise BrokerUnavailableError(f"{what}: the client gave the request up") from error
+
+
+def words_of(error: BaseException) -> str:
+    """Return an error's type and what it says, if it says anything."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def is_denied(error: BrokerUnavailableError) -> bool:

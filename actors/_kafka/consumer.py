@@ -15,20 +15,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
-from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from aiokafka.errors import (
+    GroupAuthorizationFailedError,
+    KafkaError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+    TopicAuthorizationFailedError,
+)
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._core.logs import escaping
 from actors._core.topic_ids import show_id
 from actors._kafka.assignor import ActorAssignor, readable, readable_assignment
-from actors._kafka.connection import Connection, broker_errors
+from actors._kafka.connection import Connection, broker_errors, words_of
 from actors._kafka.fetching import FetchesById
+from actors._kafka.permissions import READ, lacking
 from actors._kafka.records import RAW, fetched
 from actors.errors import ActorsError, BrokerUnavailableError, ConfigurationError
 from actors.ports import Identity, TopicPartition
@@ -38,6 +46,9 @@ logger = escaping(logging.getLogger(__name__))
 LEAVE_S = 1.0
 """How long leaving the group may take: a pending join would hold it for a rebalance timeout."""
 RETRY_S = 0.2
+DENIED_RETRY_S = 1.0
+REMIND_S = 60.0
+"""How often it is said that a permission is missing."""
 POLL_RECORDS = 2_000
 """How many records a poll parses unless the app says otherwise. Parsed ones take three times the memory of raw ones."""
 FETCH_BUDGET_BYTES = 64 * 1024 * 1024
@@ -88,6 +99,8 @@ class KafkaSource:
         self._failed = failed
         self._is_closed = False
         self._fetch_bytes = 0
+        self._principal = ""
+        self._said_s = self._retry_at_s = float("-inf")
         self._fetches = FetchesById(consumer._client, self._recreated)
 
     @classmethod
@@ -132,15 +145,16 @@ class KafkaSource:
         assignor.joins = lambda: _check_members(consumer._coordinator)
         source = cls(consumer, assigned=assigned, revoked=revoked, room=room, lost=lost, failed=failed, counted=counted)
         source._fetch_bytes = settings.fetch_bytes
+        source._principal = connection.principal
         try:
             consumer.subscribe(topics=sorted(topics), listener=_Listener(source))
-            with broker_errors("joining the group"):
+            with broker_errors("joining the group", connection):
                 await consumer.start()
         except BaseException:
             await source.close()
             raise
         if settings.instance_id is not None:
-            source._watch_static_membership(settings.instance_id)
+            source._watch_static_membership(settings.instance_id, settings.session_timeout_ms / 1000)
         return source
 
     def identity(self) -> Identity:
@@ -150,8 +164,11 @@ class KafkaSource:
 
     async def poll(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Mapping[KafkaPartition, Sequence[Any]]:
         """Give records of the wanted partitions, after `timeout_s` at the latest, longer while a rebalance runs."""
-        with _membership_errors():
+        with self._membership_errors():
             try:
+                if self._is_denied:
+                    await asyncio.sleep(RETRY_S)
+                    return {}
                 partitions = (KafkaPartition(*source) for source in wanted)
                 batches = await fetched(self._consumer, *partitions, timeout_s=timeout_s)
             except NoOffsetForPartitionError:
@@ -160,6 +177,9 @@ class KafkaSource:
             except OffsetOutOfRangeError as error:
                 for partition, offset in error.args[0].items():
                     self._lost(TopicPartition(*partition), f"the input doesn't have offset {offset} any more")
+                return {}
+            except TopicAuthorizationFailedError as error:
+                self._not_readable(error)
                 return {}
             return batches
         await asyncio.sleep(RETRY_S)
@@ -171,12 +191,60 @@ class KafkaSource:
         Raises:
             BrokerUnavailableError: it can't go on.
         """
-        with _membership_errors():
+        if self._is_denied:
+            return
+        with self._membership_errors():
             self._consumer._coordinator.check_errors()
+
+    @property
+    def _is_denied(self) -> bool:
+        """Whether it is too early to try again what the user wasn't allowed to."""
+        return time.monotonic() < self._retry_at_s
+
+    @contextlib.contextmanager
+    def _membership_errors(self) -> Iterator[None]:
+        """Let pass what aiokafka tries again by itself, and a permission that is missing; name the rest."""
+        try:
+            yield
+        except GroupAuthorizationFailedError as error:
+            self._not_a_member(error)
+        except KafkaError as error:
+            if not error.retriable:
+                raise BrokerUnavailableError(f"consuming: {words_of(error)}") from error
+
+    def _not_readable(self, error: TopicAuthorizationFailedError) -> None:
+        """Fetch no more of a topic until its tasks have taken over again, which they try until they may."""
+        missing = lacking(error, self._principal, READ)
+        for partition in self._consumer.assignment():
+            if partition.topic == error.args[0]:
+                self._consumer.pause(partition)
+                self._lost(TopicPartition(*partition), missing)
+
+    def _not_a_member(self, error: GroupAuthorizationFailedError) -> None:
+        """Go on with heartbeats, which aiokafka gives up; the group may have forgotten this member when it may again.
+
+        The coordination goes on by itself when it has been told that its error was seen.
+        """
+        coordinator, now_s = self._consumer._coordinator, time.monotonic()
+        self._retry_at_s = now_s + DENIED_RETRY_S
+        if now_s - self._said_s >= REMIND_S:
+            self._said_s = now_s
+            logger.warning("%s; it is tried again", lacking(error, self._principal, name=coordinator.group_id))
+        assignment = self._assignment()
+        if _has_ended(coordinator._heartbeat_task):
+            coordinator._heartbeat_task = None
+            coordinator._start_heartbeat_task()
+        if _has_ended(coordinator._commit_refresh_task) and assignment is not None:
+            coordinator._commit_refresh_task = None
+            coordinator.start_commit_offsets_refresh_task(assignment)
+
+    def _assignment(self) -> Any:
+        """Give aiokafka's state of the assigned partitions, None before the first assignment."""
+        return self._consumer._subscription.subscription.assignment
 
     def position(self, source: TopicPartition) -> int | None:
         """Give the offset that is fetched next."""
-        assignment = self._consumer._subscription.subscription.assignment
+        assignment = self._assignment()
         partition = KafkaPartition(*source)
         if assignment is None or partition not in assignment.tps:
             return None
@@ -185,7 +253,7 @@ class KafkaSource:
 
     def end_offset(self, source: TopicPartition) -> int | None:
         """Give the high watermark that came with the last fetch of the partition."""
-        assignment = self._consumer._subscription.subscription.assignment
+        assignment = self._assignment()
         partition = KafkaPartition(*source)
         if assignment is None or partition not in assignment.tps:
             return None
@@ -238,8 +306,8 @@ class KafkaSource:
         self._consumer._closed = True
         await self._consumer._client.close()
 
-    def _watch_static_membership(self, instance_id: str) -> None:
-        """End the worker when the group forgets it.
+    def _watch_static_membership(self, instance_id: str, session_s: float) -> None:
+        """End the worker when the group forgets it, unless it wasn't allowed to send heartbeats.
 
         Two processes with one static id take the membership from each other every few seconds, and their heartbeats
         don't carry the id: an unknown member id after a successful join is the only sign.
@@ -250,7 +318,7 @@ class KafkaSource:
         def lost() -> None:
             joined = coordinator.generation > 0 and not self._is_closed
             reset()
-            if joined:
+            if joined and time.monotonic() - self._retry_at_s > session_s:
                 self._failed(
                     LostMembershipError(
                         f"the group doesn't know consumer_group_instance_id={instance_id!r} any more: either "
@@ -286,14 +354,13 @@ class KafkaSource:
             self._failed(error)
 
 
-@contextlib.contextmanager
-def _membership_errors() -> Iterator[None]:
-    """Let what aiokafka tries again by itself pass, and name the rest."""
-    try:
-        yield
-    except KafkaError as error:
-        if not error.retriable:
-            raise BrokerUnavailableError(f"consuming: {type(error).__name__}: {error}") from error
+def _has_ended(task: asyncio.Task[None] | None) -> bool:
+    """Tell whether a task of the coordination was there and has ended; its error is another's to tell."""
+    if task is None or not task.done():
+        return False
+    if not task.cancelled():
+        task.exception()
+    return True
 
 
 def _generation(consumer: AIOKafkaConsumer) -> int:

@@ -32,8 +32,8 @@ from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from actors._core.takeover import LogBounds
-from actors._kafka.connection import Connection
-from actors._kafka.outage import Outages
+from actors._kafka.connection import Connection, words_of
+from actors._kafka.permissions import UNAUTHORIZED, lacking
 from actors._kafka.protocol import NO_TOPIC_ID, TopicIdsRequest
 from actors._kafka.reaching import reaching
 from actors.errors import BrokerUnavailableError
@@ -61,10 +61,10 @@ class TopicInfo:
 class ControlPlane:
     """Asks the cluster. One per worker; made by `open`."""
 
-    def __init__(self, client: AIOKafkaClient, group: str, outages: Outages) -> None:
+    def __init__(self, client: AIOKafkaClient, group: str, connection: Connection) -> None:
         self._client = client
         self._group = group
-        self._outages = outages
+        self._connection = connection
         self._coordinator: int | None = None
         self._named: set[str] = set()
         self._identities: dict[str, TopicIdentity] = {}
@@ -88,7 +88,7 @@ class ControlPlane:
         except BaseException:
             await client.close()
             raise
-        return cls(client, group, connection.outages)
+        return cls(client, group, connection)
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -148,7 +148,7 @@ class ControlPlane:
             for topic, partitions in response.topics:
                 for partition, offset, metadata, code in partitions:
                     if (topic, partition) == source:
-                        self.check(code)
+                        self.check(code, topic)
                         return None if offset == -1 else Committed(offset, metadata or "")
             raise UnknownTopicOrPartitionError(f"{source} is missing from the answer")
 
@@ -220,8 +220,11 @@ class ControlPlane:
                 for number, code, _, offset in answers:
                     if (topic, number) != partition:
                         continue
-                    if for_code(code) is not NoError:
-                        raise await self._stale(f"{partition}: {for_code(code).__name__}")
+                    error = for_code(code)
+                    if error in UNAUTHORIZED:
+                        raise error(topic)
+                    if error is not NoError:
+                        raise await self._stale(f"{partition}: {error.__name__}")
                     return int(offset)
             raise UnknownTopicOrPartitionError(f"{partition} is missing from the answer")
 
@@ -241,25 +244,25 @@ class ControlPlane:
             self._coordinator = None
             raise
 
-    def check(self, code: int) -> None:
-        """Raise what an error code of the coordinator stands for."""
+    def check(self, code: int, topic: str = "") -> None:
+        """Raise what an error code of the coordinator stands for, about the group or one of its topics."""
         error = for_code(code)
         if error is not NoError:
-            raise self._moved(error)
+            raise self._moved(error, topic)
 
-    def _moved(self, error: type[KafkaError]) -> KafkaError:
+    def _moved(self, error: type[KafkaError], topic: str = "") -> KafkaError:
         if error in (
             NotCoordinatorForGroupError,
             GroupCoordinatorNotAvailableError,
             GroupLoadInProgressError,
         ):
             self._coordinator = None
-        return error()
+        return error(topic) if topic else error()
 
     def _why(self, error: Exception) -> str:
         """Give an error with the brokers that don't answer: the client's errors are often empty."""
-        away = ", ".join(self._outages.away)
-        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        away = ", ".join(self._connection.outages.away)
+        said = words_of(error)
         return f"{said}; no answer from broker {away}" if away else said
 
     def _any_node(self) -> int:
@@ -278,7 +281,8 @@ class ControlPlane:
             except (KafkaError, OSError, TimeoutError) as error:
                 retriable = getattr(error, "retriable", True) or isinstance(error, UnknownTopicOrPartitionError)
                 if not retriable or loop.time() >= deadline_s:
-                    raise BrokerUnavailableError(f"{what}: {self._why(error)}") from error
+                    missing = lacking(error, self._connection.principal, name=self._group)
+                    raise BrokerUnavailableError(f"{what}: {missing or self._why(error)}", missing=missing) from error
                 if getattr(error, "invalid_metadata", False) or not isinstance(error, KafkaError):
                     await self._client.force_metadata_update()
             await asyncio.sleep(RETRY_S)

@@ -14,6 +14,7 @@ from actors._core.logs import escaping
 from actors._core.takeover import LogBounds
 from actors._kafka.connection import Connection, broker_errors, committed_reader, let_go
 from actors._kafka.control import ControlPlane
+from actors._kafka.permissions import READ
 from actors._kafka.records import CHUNK_RECORDS, fetched, readable
 from actors.errors import BrokerUnavailableError, RestoreError
 from actors.ports import LogRecord, TopicPartition
@@ -53,25 +54,25 @@ class KafkaLogs:
             return
         consumer = committed_reader(self._connection, "restore", FETCH_BYTES)
         try:
-            with broker_errors(f"reading {partition}"):
+            with broker_errors(f"reading {partition}", self._connection):
                 await consumer.start()
             consumer.assign([KafkaPartition(*partition)])
             consumer.seek(KafkaPartition(*partition), start)
-            async for chunk in _follow(consumer, partition, start, end):
+            async for chunk in _follow(consumer, self._connection, partition, start, end):
                 yield chunk
         finally:
             await let_go(consumer)
 
 
 async def _follow(
-    consumer: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int
+    consumer: AIOKafkaConsumer, connection: Connection, partition: TopicPartition, start: int, end: int
 ) -> AsyncIterator[tuple[Sequence[LogRecord], int]]:
     loop = asyncio.get_running_loop()
     source = KafkaPartition(*partition)
     position, moved_s, said_s = start, loop.time(), loop.time()
     while position < end:
         try:
-            with broker_errors(f"reading {partition}"):
+            with broker_errors(f"reading {partition}", connection, READ):
                 found = await fetched(consumer, source, timeout_s=POLL_S, max_records=CHUNK_RECORDS)
                 reached = await consumer.position(source)
         except BrokerUnavailableError as error:

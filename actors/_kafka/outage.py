@@ -22,6 +22,7 @@ from typing import Any
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 
 from actors._core.logs import escaping
+from actors._kafka.permissions import UNAUTHORIZED
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -30,6 +31,9 @@ LAST_RETRY_S = 1.0
 REMIND_S = 10.0
 CONNECT_S = 5.0
 """How long a broker may take to answer on a new connection, where others may answer in its place."""
+METADATA_S = 4.0
+"""How long a look at the cluster's leaders may take, with all brokers that are asked; more after it was too short."""
+_NOISE = ("Authenticated ", "Discovered coordinator ")
 
 
 @dataclass(slots=True)
@@ -63,6 +67,7 @@ class Outages:
         """Make a client share what is known about brokers that are away."""
         connect = client._get_conn
         client.bootstrap = _impatient(client)
+        client._metadata_update = _prompt(client)
 
         async def shared(node_id: Any, **options: Any) -> Any:
             held = client._conns.get((node_id, options.get("group", ConnectionGroup.DEFAULT)))
@@ -78,7 +83,7 @@ class Outages:
             connection = await _connected(client, connect(node_id, **options))
             if connection is not None:
                 if self._down:
-                    self._reached(node_id)
+                    self._reached(node_id, client.cluster.broker_metadata(node_id))
             elif client.cluster.broker_metadata(node_id) is not None:
                 self._failed(node_id, client.cluster.broker_metadata(node_id), began_s)
             return connection
@@ -86,23 +91,28 @@ class Outages:
         client._get_conn = shared
 
     def _failed(self, node_id: Any, broker: Any, began_s: float) -> None:
-        now_s = self._now_s()
+        now_s, address = self._now_s(), f"{broker.host}:{broker.port}"
         down = self._down.get(node_id)
         if down is None:
-            down = self._down[node_id] = _Down(f"{broker.host}:{broker.port}", now_s, now_s, FIRST_RETRY_S, 0.0)
+            down = self._down[node_id] = _Down(address, now_s, now_s, FIRST_RETRY_S, 0.0)
             logger.warning("broker %s can't be reached; it is tried again until it answers", down.address)
         elif now_s - down.said_s >= REMIND_S:
             down.said_s = now_s
             away_s = now_s - down.since_s
             logger.warning("broker %s can't be reached since %.0f s; it is tried again", down.address, away_s)
+        # A broker may come back at another address.
+        down.address = address
         # Spread, so that the workers of a cluster don't all come back in the same moment.
         down.retry_at_s = now_s + max(down.retry_s, now_s - began_s) * random.uniform(0.8, 1.2)
         down.retry_s = min(down.retry_s * 2, LAST_RETRY_S)
 
-    def _reached(self, node_id: Any) -> None:
+    def _reached(self, node_id: Any, broker: Any) -> None:
         down = self._down.pop(node_id, None)
-        if down is not None:
-            logger.warning("broker %s is reached again after %.1f s", down.address, self._now_s() - down.since_s)
+        if down is None:
+            return
+        address = down.address if broker is None else f"{broker.host}:{broker.port}"
+        where = "" if address == down.address else f", at {address} now"
+        logger.warning("broker %s is reached again after %.1f s%s", down.address, self._now_s() - down.since_s, where)
 
 
 def _impatient(client: AIOKafkaClient) -> Callable[[], Awaitable[None]]:
@@ -121,10 +131,32 @@ def _impatient(client: AIOKafkaClient) -> Callable[[], Awaitable[None]]:
     return bootstrapped
 
 
+def _prompt(client: AIOKafkaClient) -> Callable[..., Awaitable[bool]]:
+    """Give the client's `_metadata_update`, which gives up a broker that doesn't answer.
+
+    All produces that were refused by a former leader wait for it. Who still needs metadata asks again, another broker.
+    """
+    update, timeouts = client._metadata_update, 0
+
+    async def updated(cluster: Any, topics: Any) -> bool:
+        nonlocal timeouts
+        try:
+            # All brokers may be slow.
+            async with asyncio.timeout(METADATA_S * 2 ** min(timeouts, 2)):
+                is_updated = bool(await update(cluster, topics))
+        except TimeoutError:
+            timeouts += 1
+            return False
+        timeouts = 0
+        return is_updated
+
+    return updated
+
+
 async def _connected(client: AIOKafkaClient, connecting: Awaitable[Any]) -> Any:
     """Give the connection, None if the broker doesn't answer on it and there are others."""
     try:
-        async with asyncio.timeout(CONNECT_S if len(client.cluster.brokers()) > 1 else None):
+        async with asyncio.timeout(CONNECT_S if max(len(client.cluster.brokers()), len(client.hosts)) > 1 else None):
             return await connecting
     except TimeoutError:
         client.force_metadata_update()
@@ -132,7 +164,12 @@ async def _connected(client: AIOKafkaClient, connecting: Awaitable[Any]) -> Any:
 
 
 class _Quiet(logging.Filter):
-    """Lets each kind of aiokafka's messages pass once per interval while a broker is away."""
+    """Lets each kind of aiokafka's messages pass once per interval while a broker is away.
+
+    The same holds at any time for those about a missing permission, or a request that is tried again.
+
+    What each connection and each producer says of itself when all is well is for DEBUG only.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,13 +185,24 @@ class _Quiet(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Tell whether a message is to be seen."""
-        if not any(outages.ongoing for outages in self._known):
+        if record.levelno == logging.INFO and str(record.msg).startswith(_NOISE):
+            # Faust's handlers have levels, and its loggers let everything pass.
+            record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+            return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
+        is_repeated = record.levelno >= logging.WARNING and (_is_denial(record) or "retrying" in str(record.msg))
+        if not is_repeated and not any(outages.ongoing for outages in self._known):
             return True
         kind, now_s = (record.name, str(record.msg)), time.monotonic()
         if now_s - self._passed_s.get(kind, float("-inf")) < REMIND_S:
             return False
         self._passed_s[kind] = now_s
         return True
+
+
+def _is_denial(record: logging.LogRecord) -> bool:
+    """Tell whether a message is about a missing permission, which our own messages name."""
+    error = record.exc_info[1] if record.exc_info else None
+    return isinstance(error, UNAUTHORIZED) or "uthoriz" in record.getMessage()
 
 
 _quiet = _Quiet()

@@ -17,22 +17,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.client import ConnectionGroup
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import (
     BrokerResponseError,
-    GroupAuthorizationFailedError,
     IllegalOperation,
     InvalidTimestampError,
     InvalidTopicError,
     KafkaError,
     MessageSizeTooLargeError,
+    NodeNotReadyError,
     NoError,
-    PolicyViolationError,
     ProducerFenced,
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
@@ -41,6 +41,7 @@ from aiokafka.errors import (
 )
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.protocol.commit import OffsetCommitRequest
+from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.transaction import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -59,7 +60,8 @@ from actors._kafka.batches import (
     output_records,
     pack,
 )
-from actors._kafka.connection import Connection, broker_errors
+from actors._kafka.connection import Connection, broker_errors, words_of
+from actors._kafka.permissions import READ, UNAUTHORIZED, WRITE, lacking
 from actors._kafka.protocol import InvalidRecordError
 from actors.errors import CommitRefusedError, FencedError, OutcomeUnknownError
 from actors.ports import NO_OFFSET, CommitBatch, CommitReceipt, Identity
@@ -75,12 +77,11 @@ _REFUSED = (
     InvalidRecordError,
     InvalidTopicError,
     MessageSizeTooLargeError,
-    PolicyViolationError,
     RecordListTooLargeError,
 )
 """Answers to a produce that the broker gives before it appends, because of the records themselves. A failed checksum
-isn't one: the network may have damaged the batch. Nor is an authorization error: the permission may come back."""
-_UNAUTHORIZED = (TopicAuthorizationFailedError, GroupAuthorizationFailedError, TransactionalIdAuthorizationFailed)
+isn't one: the network may have damaged the batch. Nor are errors about permissions, quotas and policies: the cluster's
+administrator can mend them, and then the same records are taken."""
 _FAILED = (KafkaError, UnpackableError, OSError, TimeoutError, AssertionError)
 _TRANSACTIONAL = (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, TxnOffsetCommitRequest, EndTxnRequest)
 
@@ -138,6 +139,7 @@ class TransactionLog:
         self._commit_deadline_s = commit_deadline_s
         self._wall_ms = wall_ms
         self._producer: AIOKafkaProducer | None = None
+        self._throttle: Throttle | None = None
 
     async def fence(self) -> None:
         """Start a new producer with the task's id, after stopping the last one."""
@@ -151,10 +153,11 @@ class TransactionLog:
             compression_type=self._compression,
             retry_backoff_ms=20,
         )
+        self._throttle = Throttle(producer.client)
         _guard(producer)
         self._connection.outages.watch(producer.client)
         self._producer = producer
-        with broker_errors(f"starting the producer {self._transactional_id}"):
+        with broker_errors(f"starting the producer {self._transactional_id}", self._connection):
             await producer.start()
         producer._sender._retry_backoff = QUICK_BACKOFF_S
 
@@ -177,9 +180,12 @@ class TransactionLog:
             if _is_refusal(error):
                 raise CommitRefusedError(f"{what}: {error}") from error
             # What the client says of batches after its transaction failed isn't why it failed.
-            why = _reason(said if isinstance(said, _UNAUTHORIZED) else error)
-            unknown = FencedError if why == FENCED else OutcomeUnknownError
-            raise unknown(f"{what}: {why}") from error
+            cause = _cause(said or error)
+            if isinstance(cause, ProducerFenced):
+                raise FencedError(f"{what}: {FENCED}") from error
+            missing = _missing(cause, self._connection, batch, self._group, self._transactional_id)
+            why = missing or _reason(cause, self._commit_deadline_s, self._throttle)
+            raise OutcomeUnknownError(f"{what}: {why}", missing=missing) from error
 
     async def _transaction(self, producer: AIOKafkaProducer, batch: CommitBatch) -> CommitReceipt:
         offsets = {KafkaPartition(*batch.source): OffsetAndMetadata(batch.next_offset, batch.metadata)}
@@ -227,6 +233,7 @@ class OrderedLog:
         self._commit_deadline_s = commit_deadline_s
         self._wall_ms = wall_ms
         self._producer: AIOKafkaProducer | None = None
+        self._throttle: Throttle | None = None
 
     async def fence(self) -> None:
         """Start a new idempotent producer; this fences nobody."""
@@ -239,8 +246,9 @@ class OrderedLog:
             compression_type=self._compression,
             retry_backoff_ms=20,
         )
+        self._throttle = Throttle(self._producer.client)
         self._connection.outages.watch(self._producer.client)
-        with broker_errors(f"starting the producer {self._name}"):
+        with broker_errors(f"starting the producer {self._name}", self._connection):
             await self._producer.start()
 
     async def commit(self, batch: CommitBatch) -> CommitReceipt:
@@ -267,7 +275,10 @@ class OrderedLog:
             what = f"commit of {self._name} at {batch.next_offset}"
             if _is_refusal(error):
                 raise CommitRefusedError(f"{what}: {error}") from error
-            raise OutcomeUnknownError(f"{what}: {_reason(error)}") from error
+            cause = _cause(error)
+            missing = _missing(cause, self._connection, batch, self._group)
+            why = missing or _reason(cause, self._commit_deadline_s, self._throttle)
+            raise OutcomeUnknownError(f"{what}: {why}", missing=missing) from error
 
     async def _commit_offset(self, batch: CommitBatch) -> None:
         request = OffsetCommitRequest(
@@ -280,8 +291,9 @@ class OrderedLog:
         response = await self._control.ask_coordinator(request)
         for _, partitions in response.topics:
             for _, code in partitions:
-                if for_code(code) is not NoError:
-                    raise for_code(code)(f"offset of {batch.source}")
+                error = for_code(code)
+                if error is not NoError:
+                    raise error() if error in UNAUTHORIZED else error(f"offset of {batch.source}")
 
     async def close(self) -> None:
         """Let the producer go."""
@@ -290,21 +302,62 @@ class OrderedLog:
             await discard_producer(producer)
 
 
+class Throttle:
+    """What brokers said of a producer's quota: they answer, and then let its next request wait."""
+
+    def __init__(self, client: AIOKafkaClient) -> None:
+        self._send = client.send
+        self._told_s = 0.0
+        self._at_s = float("-inf")
+        client.send = self._noting
+
+    async def _noting(self, node_id: Any, request: Any, *, group: Any = ConnectionGroup.DEFAULT) -> Any:
+        response = await self._send(node_id, request, group=group)
+        if getattr(response, "throttle_time_ms", 0):
+            self._told_s, self._at_s = response.throttle_time_ms / 1000, time.monotonic()
+        return response
+
+    def told(self, within_s: float) -> str:
+        """Say so if a broker held requests back within so many seconds, "" otherwise."""
+        if time.monotonic() - self._at_s > within_s + self._told_s:
+            return ""
+        return f"; a broker let this client wait {self._told_s:.1f} s, because of a quota of its user or client id"
+
+
 def _guard(producer: AIOKafkaProducer) -> None:
-    """Make the first transport error of a transactional request fatal, and back off while coordinators move."""
-    send = producer.client.send
+    """Make the first transport error of a transactional request fatal, and back off while coordinators move.
+
+    A transaction that failed sends nothing more: its partitions may not have been added to it, and a broker that
+    doesn't verify that would append records which no marker ever ends.
+    """
+    send, fail = producer.client.send, producer._txn_manager.error_transaction
+
+    def failing(error: Exception) -> None:
+        fail(error)
+        _drop_unsent(producer, error)
+
+    producer._txn_manager.error_transaction = failing
 
     async def guarded(node_id: Any, request: Any, *, group: Any = ConnectionGroup.DEFAULT) -> Any:
         if not isinstance(request, _TRANSACTIONAL):
+            if isinstance(request, FindCoordinatorRequest):
+                back_off()
             return await send(node_id, request, group=group)
         try:
             response = await send(node_id, request, group=group)
+        except NodeNotReadyError:
+            # There is no connection, so nothing was sent: the client looks for the coordinator again.
+            back_off()
+            raise
         except (KafkaError, OSError, TimeoutError) as error:
             raise TransportFaultError(f"{type(request).__name__}: {type(error).__name__}: {error}") from error
         if getattr(response, "error_code", 0):
-            sender = producer._sender
-            sender._retry_backoff = min(sender._retry_backoff * 1.5, SLOW_BACKOFF_S)
+            back_off()
         return response
+
+    def back_off() -> None:
+        sender = producer._sender
+        sender._retry_backoff = min(sender._retry_backoff * 1.5, SLOW_BACKOFF_S)
 
     producer.client.send = guarded
 
@@ -320,28 +373,40 @@ def _is_refusal(error: BaseException) -> bool:
     return isinstance(answer, _REFUSED) or (isinstance(answer, InvalidTimestampError) and error.has_own_time)
 
 
-def _reason(error: BaseException) -> str:
-    """Say why a commit failed. What ends the client's sender comes as the cause of a KafkaError that says nothing."""
-    if type(error) is KafkaError and error.__cause__ is not None:
+def _cause(error: BaseException) -> BaseException:
+    """Return why a commit failed. What ends the client's sender comes as the cause of a KafkaError without words."""
+    return error.__cause__ if type(error) is KafkaError and error.__cause__ is not None else error
+
+
+def _missing(
+    error: BaseException | None, connection: Connection, batch: CommitBatch, group: str, transactional_id: str = ""
+) -> str:
+    """Return which permission made a commit fail, "" if none did."""
+    if isinstance(error, ProduceError):
         error = error.__cause__
+    # The answer to an offset names no topic: the input's, which is read.
+    is_input = isinstance(error, TopicAuthorizationFailedError) and not error.args
+    name = batch.source.topic if is_input else group
+    if isinstance(error, TransactionalIdAuthorizationFailed):
+        name = transactional_id
+    return lacking(error, connection.principal, READ if is_input else WRITE, name=name)
+
+
+def _reason(error: BaseException, deadline_s: float, throttle: Throttle | None) -> str:
+    """Say why a commit failed."""
     if isinstance(error, TransportFaultError | ProduceError):
         return str(error)
-    return FENCED if isinstance(error, ProducerFenced) else _described(error)
+    if isinstance(error, TimeoutError):
+        quota = "" if throttle is None else throttle.told(deadline_s)
+        return f"the brokers didn't finish it within {deadline_s:g} s{quota}"
+    return _described(error)
 
 
 def _described(error: BaseException) -> str:
     """Say what an error of the client means where its own words don't."""
-    named = error.args[0] if error.args else ""
-    if isinstance(error, TopicAuthorizationFailedError):
-        topics = ", ".join(sorted(named)) if isinstance(named, set) else named
-        return f"the worker isn't allowed to write to topic {topics}: grant its principal Write and Describe on it"
-    if isinstance(error, GroupAuthorizationFailedError):
-        return f"the worker isn't allowed to read in group {named}: grant its principal Read on it"
-    if isinstance(error, TransactionalIdAuthorizationFailed):
-        return f"the worker isn't allowed to write with transactional id {named}: grant its principal Write on it"
     if isinstance(error, InvalidTimestampError):
-        return f"{type(error).__name__}: {error}: the topic's limits don't allow the records' time; is a clock wrong?"
-    return f"{type(error).__name__}: {error}"
+        return f"{words_of(error)}: the topic's limits don't allow the records' time; is a clock wrong?"
+    return words_of(error)
 
 
 async def send_all(
@@ -376,7 +441,11 @@ async def _send(
     producer: AIOKafkaProducer, partition: KafkaPartition, builders: Sequence[BatchBuilder]
 ) -> tuple[int, int]:
     """Send full batches in order, and give the offset and the length of the last one."""
-    sent = [await producer.send_batch(builder, partition.topic, partition=partition.partition) for builder in builders]
+    sent = []
+    for builder in builders:
+        sent.append(await producer.send_batch(builder, partition.topic, partition=partition.partition))
+        # If a later one can't be sent, nobody waits for this one.
+        sent[-1].add_done_callback(_looked_at)
     await asyncio.gather(*sent)
     return int(sent[-1].result().offset), int(builders[-1].record_count())
 
@@ -399,13 +468,23 @@ def _retrieve(producer: AIOKafkaProducer) -> BaseException | None:
     return error
 
 
-def _retrieve_batches(producer: AIOKafkaProducer) -> None:
+def _looked_at(waiter: asyncio.Future[Any]) -> None:
+    """Let nobody miss the error of a future."""
+    if waiter.done() and not waiter.cancelled():
+        waiter.exception()
+
+
+def _drop_unsent(producer: AIOKafkaProducer, error: Exception) -> None:
+    """Let all fail that a producer holds and isn't sending, and send none of it."""
     accumulator = producer._message_accumulator
-    for batches in (*accumulator._batches.values(), accumulator._pending_batches):
-        for batch in batches:
-            for waiter in (batch.future, batch._drain_waiter):
-                if waiter.done() and not waiter.cancelled():
-                    waiter.exception()
+    unsent = [batch for batches in accumulator._batches.values() for batch in batches]
+    accumulator._batches.clear()
+    # A batch that waits to be sent again isn't among these, and is removed from them when it fails.
+    accumulator._pending_batches.update(unsent)
+    for batch in unsent:
+        batch.failure(error)
+        _looked_at(batch.future)
+        _looked_at(batch._drain_waiter)
 
 
 async def discard_producer(producer: AIOKafkaProducer) -> None:
@@ -413,12 +492,15 @@ async def discard_producer(producer: AIOKafkaProducer) -> None:
     sender = producer._sender.sender_task
     if sender is not None and not sender.done():
         sender.cancel()
-    producer._message_accumulator.fail_all(KafkaError("the producer was discarded"))
+    discarded = KafkaError("the producer was discarded")
+    _drop_unsent(producer, discarded)
+    producer._message_accumulator.fail_all(discarded)
     try:
         async with asyncio.timeout(CLOSE_S):
             await producer.stop()
-    except (KafkaError, TransportFaultError, OSError, TimeoutError) as error:
-        logger.debug("a discarded producer said: %s", error)
+    except Exception as error:
+        # A request of its sender's that was under way meets what was dropped.
+        logger.debug("a discarded producer said: %r", error)
     except asyncio.CancelledError:
         # The sender's own, unless somebody cancels us.
         task = asyncio.current_task()
@@ -427,8 +509,9 @@ async def discard_producer(producer: AIOKafkaProducer) -> None:
     finally:
         producer._closed = True
     await producer.client.close()
-    if sender is not None and sender.done() and not sender.cancelled():
-        sender.exception()
-    _retrieve_batches(producer)
+    if sender is not None:
+        _looked_at(sender)
+    for batch in producer._message_accumulator._pending_batches:
+        _looked_at(batch.future)
     if producer._txn_manager is not None:
         _retrieve(producer)

@@ -15,6 +15,7 @@ from actors._kafka.connection import Connection, broker_errors, committed_reader
 from actors._kafka.control import ControlPlane
 from actors._kafka.fetching import FetchesById
 from actors._kafka.logs import KafkaLogs
+from actors._kafka.permissions import READ
 from actors._kafka.records import CHUNK_RECORDS, fetched, readable
 from actors._kafka.topics import Topics
 from actors.errors import BrokerUnavailableError, RestoreError
@@ -85,8 +86,11 @@ class KafkaTopicLogs:
 class KafkaFollowing:
     """`actors.ports.Following` over a consumer without a group."""
 
-    def __init__(self, consumer: AIOKafkaConsumer, positions: Mapping[TopicPartition, int]) -> None:
+    def __init__(
+        self, consumer: AIOKafkaConsumer, connection: Connection, positions: Mapping[TopicPartition, int]
+    ) -> None:
         self._consumer = consumer
+        self._connection = connection
         self._positions = dict(positions)
         self._fetches = FetchesById(consumer._client, self._recreated)
         self._lost = ""
@@ -108,9 +112,9 @@ class KafkaFollowing:
         share = max(LEAST_FETCH_BYTES, FETCH_BUDGET_BYTES // max(1, len(positions)))
         consumer = committed_reader(connection, role, min(FETCH_BYTES, share))
         try:
-            with broker_errors("following a topic"):
+            with broker_errors("following a topic", connection):
                 await consumer.start()
-            following = cls(consumer, positions)
+            following = cls(consumer, connection, positions)
             for source in positions:
                 following._fetches.set_id(KafkaPartition(*source), topic_ids.get(source.topic, ""))
             consumer.assign([KafkaPartition(*source) for source in positions])
@@ -130,7 +134,7 @@ class KafkaFollowing:
         if self._lost:
             raise RestoreError(self._lost)
         try:
-            with broker_errors("following a topic"):
+            with broker_errors("following a topic", self._connection, READ):
                 found = await fetched(self._consumer, timeout_s=timeout_s, max_records=CHUNK_RECORDS)
                 return await self._advanced(found)
         except BrokerUnavailableError as error:

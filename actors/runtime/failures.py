@@ -11,12 +11,17 @@ from actors.errors import (
     NewerVersionError,
     RecordError,
     RefusedRecordError,
+    RestoreError,
+    TaskError,
     UndecodableRecordError,
     UnknownTypeError,
     UnreadableRecordError,
 )
 from actors.ports import InputRecord, TopicPartition, Unreadable
 from stores.errors import StoreError
+
+REMIND_S = 60.0
+"""How often an error is logged that each try meets again."""
 
 
 def as_record_error(
@@ -43,6 +48,22 @@ def as_record_error(
     )
     failed.__cause__ = error
     return failed
+
+
+def is_repeated(error: BaseException, said_s: dict[str, float], now_s: float) -> bool:
+    """Tell whether the same was logged within `REMIND_S`; otherwise note that it is now.
+
+    It counts for errors that each task meets at each try until somebody acts: a missing permission, or an input that
+    can't be read.
+    """
+    text = error.missing if isinstance(error, TaskError) else ""
+    text = text or (str(error) if isinstance(error, RestoreError) else "")
+    for old in [said for said, at_s in said_s.items() if now_s - at_s >= REMIND_S]:
+        del said_s[old]
+    if not text or text in said_s:
+        return bool(text)
+    said_s[text] = now_s
+    return False
 
 
 def newer_in(error: BaseException) -> NewerVersionError | None:

@@ -126,7 +126,10 @@ class TaskSettings:
 
 @dataclass(frozen=True, slots=True)
 class TaskServices:
-    """The world as a task sees it. `let_go` has whoever follows the changelogs of (actor, partition) stop before."""
+    """The world as a task sees it. `let_go` has whoever follows the changelogs of (actor, partition) stop before.
+
+    `said_s` says when errors that tasks meet again and again were logged, see `is_repeated`; all tasks share it.
+    """
 
     group: GroupView
     logs: Logs
@@ -139,3 +142,4 @@ class TaskServices:
     encode_owner: Callable[[OwnerRecord], Any]
     asks: Asks | None = None
     let_go: Callable[[str, int], Awaitable[None]] | None = None
+    said_s: dict[str, float] = field(default_factory=dict)

@@ -50,6 +50,7 @@ from actors.ports import (
 )
 from actors.runtime.commands import RefusedCommandError
 from actors.runtime.context import Store
+from actors.runtime.failures import is_repeated
 from actors.runtime.identity import identify, input_facts, since_of
 from actors.runtime.inbox import Inbox
 from actors.runtime.lost import explained, last_commit, require_changelogs, write_to_changelog
@@ -117,7 +118,7 @@ class Task:
         self._tenure: Tenure | None = None
         self._run_task: asyncio.Task[None] | None = None
         self._told_until = 0
-        self._has_refused = False
+        self._has_refused = self._repeats = False
 
     def __repr__(self) -> str:
         return f"<Task {self.spec.name} {self.source} {self.state.value} epoch {self.epoch}>"
@@ -408,7 +409,9 @@ class Task:
         await self._drop_work()
         self._ownership.failures += 1
         delay_s = self._settings.backoff.delay_s(self._ownership.failures)
-        logger.warning("%s: %s; taking over again in %.2f s", self.source, error, delay_s)
+        self._repeats = is_repeated(error, self._services.said_s, self._services.clock.monotonic())
+        level = logging.DEBUG if self._repeats else logging.WARNING
+        logger.log(level, "%s: %s; taking over again in %.2f s", self.source, error, delay_s)
         if isinstance(error, StoreError):
             await self._mend_stores(error)
         if not self._inbox.stopping:
@@ -590,7 +593,8 @@ class Task:
         self._ownership.cautions.went_back.clear()
         self.meters.takeovers += 1
         self._tenure = make(self._ownership, self._stores, progress)
-        offset = progress.next_offset
-        logger.info("actor %s owns %s from offset %d in epoch %d", self.spec.name, self.source, offset, self.epoch)
+        level, offset = logging.DEBUG if self._repeats else logging.INFO, progress.next_offset
+        text = "actor %s owns %s from offset %d in epoch %d"
+        logger.log(level, text, self.spec.name, self.source, offset, self.epoch)
         self._services.sink.start_from(self.source, offset, self._ownership.topics.input_id)
         self._tell_if_ahead()

@@ -40,6 +40,11 @@ class FakeClient:
             await asyncio.get_running_loop().create_future()
         return object() if self.answers else None
 
+    async def _metadata_update(self, cluster: Any, topics: Any) -> bool:
+        if self.hangs:
+            await asyncio.get_running_loop().create_future()
+        return True
+
     def force_metadata_update(self) -> None:
         self.refreshes += 1
 
@@ -107,6 +112,14 @@ async def test_a_broker_of_the_list_that_hangs_is_not_waited_for_where_there_are
     assert world.two.bootstrap_ms == 20_000
 
 
+async def test_a_look_at_the_leaders_ends_though_a_broker_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage, "METADATA_S", 0.01)
+    world = Setting()
+    assert await world.one._metadata_update(None, None)
+    world.one.hangs = True
+    assert not await world.one._metadata_update(None, None)
+
+
 async def test_brokers_that_are_away_are_the_last_of_the_list() -> None:
     connection = Connection.to("127.0.0.1:9001,127.0.0.1:9002", client_id="test")
     client = FakeClient()
@@ -153,3 +166,40 @@ async def test_it_is_said_once_per_interval_and_at_the_end(
     # at most one of a real second, of 300
     assert 2 <= len(theirs) < 30
     assert theirs[-1].endswith("seen again")
+
+
+async def test_a_broker_that_came_back_elsewhere_is_named_with_both_addresses(caplog: pytest.LogCaptureFixture) -> None:
+    world = Setting()
+    await world.one._get_conn(1)
+    moved = SimpleNamespace(host="10.0.0.7", port=9092)
+    world.two.cluster.broker_metadata = lambda node: moved
+    world.two.answers = True
+    world.now_s += 2 * LAST_RETRY_S
+    with caplog.at_level(logging.WARNING):
+        await world.two._get_conn(1)
+    assert caplog.messages[-1] == "broker 127.0.0.1:9001 is reached again after 2.0 s, at 10.0.0.7:9092 now"
+
+
+def test_what_each_connection_says_of_its_login_is_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
+    Outages()
+    client_log = logging.getLogger("aiokafka.conn")
+    with caplog.at_level(logging.INFO, logger="aiokafka.conn"):
+        client_log.info("Authenticated as %s via %s", "alice", "SCRAM-SHA-512")
+    assert not caplog.records
+    with caplog.at_level(logging.DEBUG, logger="aiokafka.conn"):
+        client_log.info("Authenticated as %s via %s", "alice", "SCRAM-SHA-512")
+    assert [record.levelno for record in caplog.records] == [logging.DEBUG]
+
+
+def test_what_the_client_says_of_a_missing_permission_is_said_once_per_interval(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outage._quiet, "_known", weakref.WeakSet())
+    monkeypatch.setattr(outage._quiet, "_passed_s", {})
+    Outages()
+    client_log = logging.getLogger("aiokafka.consumer.fetcher")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(50):
+            client_log.warning("Not authorized to read from topic %s.", "in")
+    # At most one of a real second more.
+    assert 1 <= len(caplog.records) <= 2

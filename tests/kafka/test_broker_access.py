@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,13 @@ from actors import View
 from actors.client import StateClient, StateRequestError, SyncStateClient
 from actors.coordination import Coordination, CoordinationError, FencedTopic
 from actors.errors import BrokerRefusedError
-from dev.kafka import Cluster, Secure, free_ports
+from dev.kafka import Cluster, free_ports
 from tests import documents
 from tests.certificates import Authority
+from tests.kafka.conftest import PASSWORD, USER
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, producing, unique
 
 MODULE = "tests.kafka.apps.secure_app"
-USER, PASSWORD = "alice", "alice-secret-0123"
 QUERY_TOKEN, ADMIN_TOKEN = "reader-0123456789-abcdef", "admin-0123456789-abcdefg"
 KEYS = [f"key-{number}" for number in range(20)]
 NEW_TOKEN = "reader-after-0123456789"
@@ -118,16 +118,10 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Authority]]:
-    authority = Authority(tmp_path_factory.mktemp("authority"))
-    secure = Secure(str(authority.keystore("broker")), {USER: PASSWORD})
-    with Cluster.up(tmp_path_factory.mktemp("secure-kafka"), secure=secure) as running:
-        yield running, authority
-
-
-@pytest.fixture(scope="module")
-async def site(cluster: tuple[Cluster, Authority], tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
-    running, authority = cluster
+async def site(
+    secure_cluster: tuple[Cluster, Authority], tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Site]:
+    running, authority = secure_cluster
     folder = tmp_path_factory.mktemp("secure")
     stranger, ports = Authority(folder / "stranger"), tuple(free_ports(2))
     site = Site(unique("secure"), running.secure_bootstrap, folder, authority, stranger, ports)

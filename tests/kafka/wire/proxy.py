@@ -19,6 +19,16 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from aiokafka.protocol.coordination import FindCoordinatorRequest_v1
+from aiokafka.protocol.produce import ProduceRequest_v7
+from aiokafka.protocol.transaction import (
+    AddOffsetsToTxnRequest_v0,
+    AddPartitionsToTxnRequest_v0,
+    EndTxnRequest_v0,
+    InitProducerIdRequest_v0,
+    TxnOffsetCommitRequest_v0,
+)
+
 from tests.kafka.helpers import eventually
 
 HOST = "127.0.0.1"
@@ -36,6 +46,7 @@ class Api(enum.IntEnum):
     FIND_COORDINATOR = 10
     JOIN_GROUP = 11
     HEARTBEAT = 12
+    API_VERSIONS = 18
     INIT_PRODUCER_ID = 22
     ADD_PARTITIONS_TO_TXN = 24
     ADD_OFFSETS_TO_TXN = 25
@@ -85,6 +96,11 @@ class Exchange:
     def correlation(self) -> bytes:
         """What the reply begins with."""
         return self.frame[4:8]
+
+    @property
+    def body(self) -> bytes:
+        """What follows the request's header, of a version whose header has no tags."""
+        return self.frame[10 + max(0, int.from_bytes(self.frame[8:10], "big", signed=True)) :]
 
     async def ask(self) -> bytes:
         """Let the request reach the broker, and give the reply."""
@@ -309,6 +325,43 @@ def coded(code: int) -> Action:
         return (await exchange.ask())[:-2] + code.to_bytes(2, "big")
 
     return action
+
+
+def refused(code: int) -> Action:
+    """The broker never has the request; the client gets the answer that it is refused with this code, all of it."""
+
+    async def action(exchange: Exchange) -> bytes:
+        kind = _REQUESTS[exchange.api, exchange.version]
+        asked = kind.decode(exchange.body)
+        if exchange.api in (Api.ADD_OFFSETS_TO_TXN, Api.END_TXN):
+            answer = [0, code]
+        elif exchange.api == Api.INIT_PRODUCER_ID:
+            answer = [0, code, -1, -1]
+        elif exchange.api == Api.FIND_COORDINATOR:
+            answer = [0, code, None, -1, "", -1]
+        elif exchange.api == Api.PRODUCE:
+            answer = [[(topic, [(one[0], code, -1, -1, -1) for one in parts]) for topic, parts in asked.topics], 0]
+        elif exchange.api == Api.ADD_PARTITIONS_TO_TXN:
+            answer = [0, [(topic, [(number, code) for number in parts]) for topic, parts in asked.topics]]
+        else:
+            answer = [0, [(topic, [(one[0], code) for one in parts]) for topic, parts in asked.topics]]
+        return exchange.correlation + kind.RESPONSE_TYPE(*answer).encode()
+
+    return action
+
+
+_REQUESTS: dict[tuple[int, int], Any] = {
+    (kind.API_KEY, kind.API_VERSION): kind
+    for kind in (
+        ProduceRequest_v7,
+        FindCoordinatorRequest_v1,
+        InitProducerIdRequest_v0,
+        AddPartitionsToTxnRequest_v0,
+        AddOffsetsToTxnRequest_v0,
+        EndTxnRequest_v0,
+        TxnOffsetCommitRequest_v0,
+    )
+}
 
 
 class Hold:

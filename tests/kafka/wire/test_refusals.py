@@ -14,8 +14,12 @@ from tests.kafka.wire.world import Owner, World
 NONE = -1, -1, -1
 INVALID_TIMESTAMP = 32
 TOPIC_AUTHORIZATION, GROUP_AUTHORIZATION, TRANSACTIONAL_ID_AUTHORIZATION = 29, 30, 53
-BLAMES_THE_MESSAGE = {10: "MESSAGE_TOO_LARGE", 17: "INVALID_TOPIC", 18: "RECORD_LIST", 44: "POLICY", 87: "RECORD"}
-BLAMES_NOTHING = (-1, 2, TOPIC_AUTHORIZATION, 31, INVALID_TIMESTAMP, 35, 42, 43, 45, 47, 48, 49, 53, 56, 76, 89, 999)
+BLAMES_THE_MESSAGE = {10: "MESSAGE_TOO_LARGE", 17: "INVALID_TOPIC", 18: "RECORD_LIST", 87: "RECORD"}
+POLICY_VIOLATION = 44
+BLAMES_NOTHING = (
+    *(-1, 2, TOPIC_AUTHORIZATION, 31, INVALID_TIMESTAMP, 35, 42, 43, POLICY_VIOLATION, 45, 47, 48, 49, 53, 56),
+    *(76, 89, 999),
+)
 REFUSALS = 3
 """How often: the second refusal is that of a commit with one message."""
 
@@ -66,7 +70,7 @@ async def test_no_message_is_blamed_for_an_answer_that_leaves_it_open_who_is_to_
         await one_more(world, owner)
         assert rule.hits == REFUSALS, f"code {code}"
         if code == TOPIC_AUTHORIZATION:
-            assert "isn't allowed to write to topic" in caplog.text
+            assert "isn't allowed Write on topic" in caplog.text
         if code == INVALID_TIMESTAMP:
             assert "clock" in caplog.text
     assert await world.damage(owner) == []
@@ -75,11 +79,11 @@ async def test_no_message_is_blamed_for_an_answer_that_leaves_it_open_who_is_to_
 @pytest.mark.parametrize(
     ("api", "code", "says"),
     [
-        (Api.ADD_PARTITIONS_TO_TXN, TOPIC_AUTHORIZATION, "isn't allowed to write to topic"),
-        (Api.ADD_OFFSETS_TO_TXN, GROUP_AUTHORIZATION, "isn't allowed to read in group"),
-        (Api.TXN_OFFSET_COMMIT, GROUP_AUTHORIZATION, "isn't allowed to read in group"),
-        (Api.ADD_PARTITIONS_TO_TXN, TRANSACTIONAL_ID_AUTHORIZATION, "isn't allowed to write with transactional id"),
-        (Api.ADD_OFFSETS_TO_TXN, TRANSACTIONAL_ID_AUTHORIZATION, "isn't allowed to write with transactional id"),
+        (Api.ADD_PARTITIONS_TO_TXN, TOPIC_AUTHORIZATION, "isn't allowed Write on topic"),
+        (Api.ADD_OFFSETS_TO_TXN, GROUP_AUTHORIZATION, "isn't allowed Read on group"),
+        (Api.TXN_OFFSET_COMMIT, GROUP_AUTHORIZATION, "isn't allowed Read on group"),
+        (Api.ADD_PARTITIONS_TO_TXN, TRANSACTIONAL_ID_AUTHORIZATION, "isn't allowed Write on transactional-id"),
+        (Api.ADD_OFFSETS_TO_TXN, TRANSACTIONAL_ID_AUTHORIZATION, "isn't allowed Write on transactional-id"),
     ],
 )
 async def test_a_permission_that_is_taken_away_stops_nothing_for_good(
