@@ -227,3 +227,38 @@ async def test_a_large_record_is_parked_and_retried_and_no_producer_can_drop_it(
     shop.worker(mended=True)
     assert (await shop.json("retry", "take_order", "a"))["left"] == []
     assert [order for order, _, _ in await shop.done("a")] == ["a0", "a1"]
+
+
+async def test_many_keys_are_retried_or_dropped_by_one_command(shop: Shop) -> None:
+    worker = shop.worker()
+    keys = ["a", "b", "c", "d"]
+    await shop.send(*((key, named(f"{key}0", poison=True)) for key in keys), *((key, named(f"{key}1")) for key in keys))
+    await shop.send(("e", named("e0", ship=True)), ("f", named("f0")))
+    await shop.until_done("f", 1)
+    await shop.until_parked(*keys, "e")
+    (dropped,) = await shop.json("drop", "--all", "--yes", "--error", "can't take c0")
+    assert (dropped["key"], len(dropped["gone"]), dropped["left"], dropped["error"]) == ("c", 2, [], None)
+    assert await shop.json("retry", "--all", "--until", "2001-01-01") == []
+    assert await shop.json("drop", "--all", "--yes", "--partition", "1") == []
+    asked = await shop.faust("parked", "drop", "--all")
+    assert (asked.returncode, "Drop 7 messages and effects of 4 keys?" in asked.stderr) == (1, True), asked
+    again = await shop.json("retry", "take_order", "--all", code=1)
+    assert [(one["key"], "failed again" in one["error"]) for one in again] == [
+        ("a", True),
+        ("b", True),
+        ("d", True),
+        ("e", True),
+    ]
+    worker.kill()
+    shop.worker(mended=True)
+    told = await shop.json("retry", "--all", "--what", "message")
+    assert [(one["key"], len(one["gone"]), one["error"]) for one in told] == [
+        ("a", 2, None),
+        ("b", 2, None),
+        ("d", 2, None),
+    ]
+    assert [order for order, _, _ in await shop.done("a")] == ["a0", "a1"]
+    assert await shop.done("c") == []
+    done = await shop.faust("parked", "retry", "--all")
+    assert (done.returncode, done.stdout) == (0, "handled: 1 messages and effects of 1 keys\n"), done
+    assert await shop.json("list") == []

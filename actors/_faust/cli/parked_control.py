@@ -1,6 +1,7 @@
-"""`faust -A APP parked retry | drop ACTOR KEY`: tells the partition's owner, and waits for what comes of it.
+"""`faust -A APP parked retry | drop`: tells the partitions' owners, and waits for what comes of it.
 
-How a command travels is in `actors._faust.parking.errands`.
+With ACTOR and KEY it is about one key, with `--all` and without KEY about many. How a command travels is in
+`actors._faust.parking.errands`.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Concatenate, ParamSpec
+from datetime import UTC, datetime
+from typing import Any, Concatenate, ParamSpec
 
 import click
 
@@ -28,30 +30,66 @@ from actors._faust.parking.lines import (
     key_json,
     wanted_keys,
 )
+from actors._faust.parking.many import Many, Which
 
 P = ParamSpec("P")
 
 DEFAULT_TIMEOUT_S = 30.0
+SHOWN_FAILURES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The line that a command is for, as it was named, and how many seconds to wait for the outcome."""
+    """The line or lines that a command is for, as they were named, and how many seconds to wait for the outcome."""
 
-    actor: str
-    key: str
+    actor: str | None
+    key: str | None
     what: What | None
     partition: int | None
+    error: str
+    since: datetime | None
+    until: datetime | None
+    is_all: bool
     timeout: float
+
+    def check(self) -> None:
+        """Refuse options that contradict each other.
+
+        Raises:
+            click.UsageError: naming them.
+        """
+        if self.key is None and not self.is_all:
+            raise click.UsageError("name ACTOR and KEY, or choose with --all and without KEY")
+        if self.key is not None and (self.error or self.since or self.until):
+            raise click.UsageError("--error, --since and --until choose keys: leave KEY out, and give --all")
+
+    @property
+    def which(self) -> Which:
+        """The keys that are meant where none is named."""
+        return Which(
+            what=self.what,
+            partition=self.partition,
+            error=self.error,
+            since_ms=_unix_ms(self.since),
+            until_ms=_unix_ms(self.until),
+        )
+
+
+def _unix_ms(moment: datetime | None) -> int | None:
+    return None if moment is None else int(moment.replace(tzinfo=UTC).timestamp() * 1000)
 
 
 def _with_choice(command: Callable[Concatenate[Session, Choice, P], None]) -> Callable[..., None]:
     """Add the options by which both commands choose a line and wait."""
 
-    @click.argument("actor")
-    @click.argument("key")
-    @click.option("--what", type=click.Choice(["message", "effect"]), help="Which one, where both are parked.")
-    @click.option("--partition", type=click.IntRange(min=0), help="Which one, where several have the key.")
+    @click.argument("actor", required=False)
+    @click.argument("key", required=False)
+    @click.option("--what", type=click.Choice(["message", "effect"]), help="Only these.")
+    @click.option("--partition", type=click.IntRange(min=0), help="Only in this partition of the input.")
+    @click.option("--error", metavar="TEXT", default="", help="With --all: keys whose error has this text.")
+    @click.option("--since", type=click.DateTime(), help="With --all: keys parked then or later, in UTC.")
+    @click.option("--until", type=click.DateTime(), help="With --all: keys parked before, in UTC.")
+    @click.option("--all", "is_all", is_flag=True, help="All keys, of ACTOR if it is named; with KEY, all of the key.")
     @click.option(
         "--timeout",
         type=click.FloatRange(min=0.0),
@@ -62,6 +100,7 @@ def _with_choice(command: Callable[Concatenate[Session, Choice, P], None]) -> Ca
     @functools.wraps(command)
     def chosen_by_name(session: Session, /, *args: P.args, **options: P.kwargs) -> None:
         choice = Choice(**{name: options.pop(name) for name in Choice.__slots__})  # type: ignore[arg-type]
+        choice.check()
         command(session, choice, *args, **options)
 
     return chosen_by_name
@@ -73,26 +112,33 @@ def _with_choice(command: Callable[Concatenate[Session, Choice, P], None]) -> Ca
 def retry(session: Session, choice: Choice) -> None:
     """Hand the parked messages of KEY to their handler again, in order, or call its parked effect again.
 
-    KEY is as `parked list` shows it. Exits with 1 if one fails again: it and those behind it stay parked.
+    KEY is as `parked list` shows it; --all takes every key. Exits with 1 if one fails again: it and those behind it
+    stay parked.
     """
+    if choice.key is None:
+        _tell_all(session, "retry", asyncio.run(_all(session, choice, Many.retry)))
+        return
     errand = asyncio.run(_retry(session, choice))
     _tell(session, "retry", errand, failure_of(errand))
 
 
 @click.command("drop")
 @click.option("--id", "entry_id", metavar="ID", help="This one; the first when left out.")
-@click.option("--all", "is_all", is_flag=True, help="All that wait of the key.")
+@click.option("--yes", is_flag=True, help="Don't ask whether many keys shall be dropped.")
 @with_session
 @_with_choice
-def drop(session: Session, choice: Choice, entry_id: str | None, is_all: bool) -> None:
-    """Forget the first parked message or effect of KEY, the one of an id, or all.
+def drop(session: Session, choice: Choice, entry_id: str | None, yes: bool) -> None:
+    """Forget the first parked message or effect of KEY, the one of an id, or all; with --all and no KEY, all keys.
 
     Messages behind a dropped one stay parked until `parked retry`; effects behind it go on at once.
     """
-    if entry_id is not None and is_all:
+    if entry_id is not None and choice.is_all:
         raise click.UsageError("--id and --all contradict each other")
-    errand = asyncio.run(_drop(session, choice, entry_id, is_all))
-    missed = set(_to_drop(errand.line, entry_id, is_all)) - set(errand.gone)
+    if choice.key is None:
+        _tell_all(session, "drop", asyncio.run(_all(session, choice, Many.drop, asks=not yes)))
+        return
+    errand = asyncio.run(_drop(session, choice, entry_id, choice.is_all))
+    missed = set(_to_drop(errand.line, entry_id, choice.is_all)) - set(errand.gone)
     failure = None if not missed else f"not dropped: {', '.join(sorted(missed))}: see the log of the partition's owner"
     _tell(session, "drop", errand, failure)
 
@@ -105,6 +151,8 @@ async def _errand(session: Session, choice: Choice) -> AsyncIterator[Errand]:
         ParkedError: nothing is, or the actor parks nothing.
         BrokerUnavailableError: no broker answers.
     """
+    if choice.actor is None or choice.key is None:
+        raise AssertionError("one key is named")
     definition = known_actor(session, choice.actor)
     async with ParkedReader.connect(session.setup) as reader:
         lines = await reader.lines([definition], wanted_keys(definition, choice.key))
@@ -123,6 +171,27 @@ async def _drop(session: Session, choice: Choice, entry_id: str | None, is_all: 
     async with _errand(session, choice) as errand:
         await errands.drop(errand, _to_drop(errand.line, entry_id, is_all), is_all=is_all)
     return errand
+
+
+async def _all(
+    session: Session, choice: Choice, carry_out: Callable[[Many], Awaitable[None]], *, asks: bool = False
+) -> Many:
+    """Carry a command out for many keys.
+
+    Raises:
+        click.Abort: it was asked whether to, and the answer is no.
+    """
+    actors = session.app.actors
+    definitions = [known_actor(session, choice.actor)] if choice.actor is not None else list(actors.values())
+    async with ParkedReader.connect(session.setup) as reader:
+        lines = [line for line in await reader.lines(definitions) if choice.which.takes(line)]
+        if asks and lines:
+            count = sum(len(line.entries) for line in lines)
+            click.confirm(f"Drop {count} messages and effects of {len(lines)} keys?", abort=True, err=True)
+        errands = [Errand(actors[line.actor], line, session.setup, reader, 0.0) for line in lines]
+        many = Many(errands, choice.timeout, {})
+        await carry_out(many)
+    return many
 
 
 def _to_drop(line: Line, entry_id: str | None, is_all: bool) -> list[str]:
@@ -153,21 +222,40 @@ def _one(lines: Sequence[Line], what: What | None, partition: int | None) -> Lin
     return found[0]
 
 
+def _tell_all(session: Session, command: str, many: Many) -> None:
+    if session.as_json:
+        session.say_json(
+            [_as_json(command, errand, many.failures.get(place)) for place, errand in enumerate(many.errands)]
+        )
+    else:
+        gone = sum(len(errand.gone) for errand in many.errands)
+        done = "dropped" if command == "drop" else "handled"
+        session.say(f"{done}: {gone} messages and effects of {len(many.errands) - len(many.failures)} keys")
+        for place, failure in list(many.failures.items())[:SHOWN_FAILURES]:
+            line = many.errands[place].line
+            session.remark(f"{line.actor} {line.shown_key}: {' '.join(failure.split())}")
+    if many.failures:
+        raise click.ClickException(f"{len(many.failures)} of {len(many.errands)} keys are still parked")
+
+
+def _as_json(command: str, errand: Errand, failure: str | None) -> dict[str, Any]:
+    line, left = errand.line, errand.left
+    return {
+        "command": command,
+        "actor": line.actor,
+        "what": line.what,
+        "partition": line.partition,
+        "key": key_json(line),
+        "gone": errand.gone,
+        "left": [] if left is None else [entry.id for entry in left.entries],
+        "error": failure,
+    }
+
+
 def _tell(session: Session, command: str, errand: Errand, failure: str | None) -> None:
     line, left = errand.line, errand.left
     if session.as_json:
-        session.say_json(
-            {
-                "command": command,
-                "actor": line.actor,
-                "what": line.what,
-                "partition": line.partition,
-                "key": key_json(line),
-                "gone": errand.gone,
-                "left": [] if left is None else [entry.id for entry in left.entries],
-                "error": failure,
-            }
-        )
+        session.say_json(_as_json(command, errand, failure))
     else:
         verb = "dropped" if command == "drop" else "handled" if line.what == "message" else "done"
         for gone in errand.gone:

@@ -18,7 +18,8 @@ from aiokafka import AIOKafkaProducer
 from actors._faust.parking.lines import Line, ParkedError, ParkedReader
 from actors._faust.setup import Setup
 from actors._kafka.connection import broker_errors
-from actors._kafka.control import ControlPlane
+from actors._kafka.control import ControlPlane, TopicInfo
+from actors._kafka.permissions import WRITE
 from actors.ports import TopicPartition
 from actors.runtime.commands import ALL, Command
 
@@ -75,7 +76,11 @@ class Errand:
     async def look(self) -> None:
         """Look what is there now of the line."""
         line = self.line
-        self.left = await self.reader.line(self.definition, line.what, line.partition, line.key)
+        self.found(await self.reader.line(self.definition, line.what, line.partition, line.key))
+
+    def found(self, left: Line | None) -> None:
+        """Note what is there now of the line."""
+        self.left = left
         here = set() if self.left is None else {entry.id for entry in self.left.entries}
         self.gone = [entry.id for entry in self.line.entries if entry.id not in here]
 
@@ -93,16 +98,24 @@ async def send_command(
         BrokerUnavailableError: the broker doesn't take it.
     """
     bounds, topics = await control.bounds(source), await control.topics([source.topic])
-    told = msgspec.json.encode(msgspec.structs.replace(command, before=max(bounds.end, least)))
-    headers = setup.command_key(source.topic, topics[source.topic]).headers(source.partition, key, told)
+    command = msgspec.structs.replace(command, before=max(bounds.end, least))
+    told, headers = signed(setup, topics[source.topic], source, key, command)
     producer = AIOKafkaProducer(**setup.connection.arguments("parked"), acks="all", enable_idempotence=True)
-    with broker_errors(f"sending a command to {source}"):
+    with broker_errors(f"sending a command to {source}", setup.connection, WRITE):
         try:
             await producer.start()
             sent = await producer.send_and_wait(source.topic, told, key, partition=source.partition, headers=headers)
             return int(sent.offset)
         finally:
             await producer.stop()
+
+
+def signed(
+    setup: Setup, topic: TopicInfo, source: TopicPartition, key: bytes | None, command: Command
+) -> tuple[bytes, list[tuple[str, bytes]]]:
+    """Give the value and the headers of a command's record."""
+    told = msgspec.json.encode(command)
+    return told, setup.command_key(source.topic, topic).headers(source.partition, key, told)
 
 
 async def retry(errand: Errand) -> None:
@@ -119,7 +132,7 @@ async def retry(errand: Errand) -> None:
         await errand.send("retry")
         if errand.line.what == "effect" or errand.left is None or failure_of(errand) is not None:
             break
-    while errand.line.what == "effect" and _is_pending(errand) and time.monotonic() < errand.deadline_s:
+    while is_pending(errand) and time.monotonic() < errand.deadline_s:
         await asyncio.sleep(LOOK_S)
         await errand.look()
 
@@ -157,10 +170,15 @@ def failure_of(errand: Errand) -> str | None:
     return None
 
 
-def _is_pending(errand: Errand) -> bool:
+def is_pending(errand: Errand) -> bool:
     """Tell whether effects that were to be called again are neither done nor parked again."""
     left = errand.left
-    return left is not None and not left.head.is_parked and left.head.id == errand.line.head.id
+    return (
+        errand.line.what == "effect"
+        and left is not None
+        and not left.head.is_parked
+        and left.head.id == errand.line.head.id
+    )
 
 
 def count_of(line: Line) -> str:

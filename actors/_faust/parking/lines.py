@@ -207,8 +207,14 @@ class ParkedReader:
 
     async def line(self, definition: ActorDefinition, what: What, partition: int, key: bytes) -> Line | None:
         """Give the line of a key as of a commit not before the call, None if it is empty."""
-        lines = await self._read(_Source(definition, what, partition), lambda found: found == key)
-        return lines[0] if lines else None
+        return (await self.part(definition, what, partition, [key])).get(key)
+
+    async def part(
+        self, definition: ActorDefinition, what: What, partition: int, keys: Collection[bytes]
+    ) -> dict[bytes, Line]:
+        """Give the lines of keys of one partition as of a commit not before the call; empty ones are left out."""
+        lines = await self._read(_Source(definition, what, partition), lambda found: found in keys)
+        return {line.key: line for line in lines}
 
     async def contents(
         self, definition: ActorDefinition, line: Line, entries: Collection[Entry], *, is_full: bool = False
