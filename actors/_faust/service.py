@@ -32,6 +32,7 @@ from actors._kafka.consumer import KafkaSource
 from actors._kafka.control import ControlPlane, TopicInfo
 from actors._kafka.logs import KafkaLogs
 from actors._kafka.owners import KafkaOwners, encode_owner
+from actors._kafka.silence import Silence
 from actors._kafka.topics import Topics
 from actors.errors import ActorsError, ConfigurationError
 from actors.ports import Identity, TopicPartition
@@ -101,6 +102,11 @@ class ActorService(Service):  # type: ignore[misc]
     def worker(self) -> Worker | None:
         """What runs the tasks, None before it has started."""
         return self._worker
+
+    @property
+    def silence(self) -> Silence | None:
+        """Since when brokers haven't answered, None before the worker has asked to join the group."""
+        return None if self._source is None else self._source.silence
 
     @property
     def is_broken(self) -> bool:

@@ -494,7 +494,7 @@ def test_json_is_json(code: Block) -> None:
 def test_yaml_is_yaml_and_the_paths_are_served(code: Block) -> None:
     found = yaml.safe_load(code.code)
     paths = {probe["httpGet"]["path"] for probe in found.values() if "httpGet" in probe}
-    assert paths == (set() if "scrape_configs" in found else {"/health/live", "/health/ready"})
+    assert paths == (set() if "scrape_configs" in found else {"/health/live", "/health/ready", "/health/startup"})
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
