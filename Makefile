@@ -71,7 +71,7 @@ promtool: .local/promtool/usr/bin/promtool  ## Prometheus's tool, with which the
 .local/promtool/usr/bin/promtool:
 	mkdir -p .local/promtool
 	cd .local/promtool && { apt-get download -q prometheus || { apt-get update -q && apt-get download -q prometheus; }; }
-	cd .local/promtool && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb
+	cd .local/promtool && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool && rm prometheus_*.deb
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -13,6 +13,7 @@ from typing import Any
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import (
+    GroupAuthorizationFailedError,
     GroupCoordinatorNotAvailableError,
     GroupLoadInProgressError,
     NotCoordinatorForGroupError,
@@ -24,7 +25,13 @@ from aiokafka.protocol.group import HeartbeatRequest
 from actors.ports import TopicPartition
 
 _GROUP = "group"
-_ELSEWHERE = (GroupCoordinatorNotAvailableError, GroupLoadInProgressError, NotCoordinatorForGroupError)
+_NOT_TAKEN = (
+    GroupAuthorizationFailedError,
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    NotCoordinatorForGroupError,
+)
+"""Answers that leave open whether the group still has this member."""
 
 
 class Silence:
@@ -36,7 +43,7 @@ class Silence:
 
     @property
     def group_s(self) -> float:
-        """Seconds since the first heartbeat without an answer, 0 if the last one was answered."""
+        """Seconds since the first heartbeat that the coordinator didn't take, 0 if it took the last one."""
         return self._of(_GROUP)
 
     def leader_s(self, partition: TopicPartition) -> float:
@@ -81,7 +88,7 @@ class Silence:
             if isinstance(request, HeartbeatRequest):
                 self._asked((_GROUP,))
             response = await send(request)
-            if for_code(getattr(response, "error_code", 0)) not in _ELSEWHERE:
+            if for_code(getattr(response, "error_code", 0)) not in _NOT_TAKEN:
                 self._answered((_GROUP,))
             return response
 

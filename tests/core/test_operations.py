@@ -244,7 +244,7 @@ def test_a_broker_may_be_away_for_a_session() -> None:
         assert what_is_missing(world.app) == []
         now_s[0] += 1
         assert what_is_missing(world.app) == [
-            "the group's coordinator hasn't answered for 11 s",
+            "the group's coordinator hasn't taken a heartbeat for 11 s",
             "1 of 2 partitions: the leader hasn't answered for 11 s",
         ]
         silence._answered(["group", TopicPartition("in", 0)])

@@ -15,7 +15,7 @@ from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest
 from actors._kafka.silence import Silence
 from actors.ports import TopicPartition
 
-NOT_LEADER, NOT_COORDINATOR, REBALANCING = 6, 16, 27
+NOT_LEADER, NOT_COORDINATOR, REBALANCING, DENIED = 6, 16, 27, 30
 PARTITIONS = [TopicPartition("in", 0), TopicPartition("in", 1)]
 
 
@@ -97,8 +97,9 @@ async def test_the_group_is_silent_until_its_coordinator_answers() -> None:
     await brokers.heartbeat(0)
     await brokers.heartbeat(KafkaConnectionError())
     brokers.now_s += 5
-    await brokers.heartbeat(NOT_COORDINATOR)
-    assert brokers.silence.group_s == 5
+    for code in (NOT_COORDINATOR, DENIED):
+        await brokers.heartbeat(code)
+        assert brokers.silence.group_s == 5
     await brokers.heartbeat(REBALANCING)
     assert brokers.silence.group_s == 0
 

@@ -41,7 +41,10 @@ async def test_a_worker_is_ready_only_while_the_group_and_the_leaders_answer(
         await eventually(is_ready, what=worker.log)
         for api in (Api.HEARTBEAT, Api.FETCH):
             proxy.on(api, lose_request, times=None)
-        silent = ("the group's coordinator hasn't answered", f"of {2 * PARTITIONS} partitions: the leader hasn't")
+        silent = (
+            "the group's coordinator hasn't taken a heartbeat",
+            f"of {2 * PARTITIONS} partitions: the leader hasn't",
+        )
         await eventually(lambda: misses(*silent), what=worker.log)
         status, said = await health()
         assert (status, said["status"], said["live"], said["startup"]) == (503, "unavailable", True, True)
