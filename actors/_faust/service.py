@@ -17,6 +17,7 @@ from prometheus_client import REGISTRY
 
 from actors._core.logs import escaping
 from actors._faust.metrics import WorkerCollector
+from actors._faust.needs import check_needs, topic_needs
 from actors._faust.open_files import require_open_files, warn_open_files
 from actors._faust.options import milliseconds
 from actors._faust.progress import Announcer, reminding
@@ -189,7 +190,9 @@ class ActorService(Service):  # type: ignore[misc]
         if self._control is None or setup is None:
             raise AssertionError("connect() gives a connection or ends the worker")
         self._folder = DataFolder.open(setup.folder, app=self.app.conf.id)
-        topics = Topics(setup.connection, self._control)
+        topics = setup.topics(self._control)
+        needs = topic_needs(setup)
+        await check_needs(setup, self._control, topics, needs)
         await topics.ensure_plain(setup.plain(), setup.changelog_settings.replication_factor)
         found = await setup.check_topics(topics)
         logs = KafkaLogs(setup.connection, self._control)
