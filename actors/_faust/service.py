@@ -26,6 +26,7 @@ from actors._faust.queries.service import QueryService
 from actors._faust.registry import StoreRegistry
 from actors._faust.setup import Setup, warn_open_commands
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
+from actors._faust.topic_settings import check_topic_settings
 from actors._faust.views import View
 from actors._kafka.assignor import ActorAssignor
 from actors._kafka.broker_time import BROKER_TIME_CONFIG, broker_time_ms
@@ -204,6 +205,7 @@ class ActorService(Service):  # type: ignore[misc]
         await ensure_published(setup, topics, found)
         outputs = await setup.outputs(topics)
         specs = await setup.specs(found, changelogs, topics)
+        await check_topic_settings(setup, topics, needs, broker_count=self._control.broker_count)
         warn_open_commands(specs)
         warn_open_files(specs, self._control.broker_count)
         resources = RocksResources(
