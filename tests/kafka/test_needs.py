@@ -156,8 +156,10 @@ async def does_its_work(
         async with producing(site.cluster.bootstrap) as producer:
             values = [b"first", *([b"bad"] if "park" in features else [])]
             for value in values:
-                headers = [("id", b"%d" % sent)] if "dedupe" in features else []
-                await producer.send_and_wait(f"{name}-in", value, b"a%d" % life, headers=headers)
+                headers = [("id", value)] if "dedupe" in features else []
+                # What is parked holds up later messages of its key.
+                key = b"%s %d" % (value, life)
+                await producer.send_and_wait(f"{name}-in", value, key, headers=headers)
         sent += 2 if "timers" in features else 1
 
         async def is_sent(count: int = sent) -> bool:

@@ -51,6 +51,8 @@ def make(  # noqa: C901  a branch for each feature
         effects=effects,
         dedupe_by="id" if "dedupe" in features else None,
         on_error="park" if "park" in features else "stop",
+        # While it waits for an answer its partition goes on.
+        concurrency=4 if "ask" in features else 1,
     )
     async def work(ctx: Context, value: str) -> None:
         """Do what the features are for."""
