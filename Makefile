@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks sim nightly format clean hostile install
+.PHONY: demo test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks sim nightly format clean hostile install promtool
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -65,6 +65,13 @@ bench-standby: $(READY)  ## a group that grows from one to three workers, and a 
 
 bench-faults: $(READY)  ## what is lost and doubled under kills, and takeover times, beside Kafka Streams and Faust
 	$(BIN)/python -m benchmarks.faults
+
+promtool: .local/promtool/usr/bin/promtool  ## Prometheus's tool, with which the alert rules are tested, from Debian's package
+
+.local/promtool/usr/bin/promtool:
+	mkdir -p .local/promtool
+	cd .local/promtool && { apt-get download -q prometheus || { apt-get update -q && apt-get download -q prometheus; }; }
+	cd .local/promtool && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool && rm prometheus_*.deb
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

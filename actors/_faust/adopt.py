@@ -15,7 +15,6 @@ from actors._faust.registry import carry_over
 from actors._kafka.control import ControlPlane, TopicInfo
 from actors._kafka.groups import member_count
 from actors._kafka.logs import KafkaLogs
-from actors._kafka.topics import Topics
 from actors.errors import ConfigurationError
 from actors.ports import NO_OFFSET, CommitBatch, Output, TopicPartition
 
@@ -41,7 +40,7 @@ async def adopt(setup: Setup, store: str, actor: str, source: str, report: Calla
         )
     async with AsyncExitStack() as open_:
         control = await open_.enter_async_context(ControlPlane.connect(setup.connection, setup.group))
-        topics, logs = Topics(setup.connection, control), KafkaLogs(setup.connection, control)
+        topics, logs = setup.topics(control), KafkaLogs(setup.connection, control)
         inputs = await setup.check_topics(topics)
         partitions = inputs[setup.app.actors[actor].topic_name].partitions
         found = (await topics.existing([source])).get(source)

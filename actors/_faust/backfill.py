@@ -20,7 +20,6 @@ from actors._faust.publishing import ensure_published
 from actors._kafka.control import ControlPlane
 from actors._kafka.groups import member_count
 from actors._kafka.logs import KafkaLogs
-from actors._kafka.topics import Topics
 from actors.errors import ActorsError, ConfigurationError, OutcomeUnknownError
 from actors.ports import NO_OFFSET, CommitBatch, Output, TopicPartition
 from actors.runtime.outputs import RECORD_OVERHEAD_BYTES
@@ -81,7 +80,7 @@ class Backfill:
             BrokerUnavailableError: no broker answers.
         """
         async with ControlPlane.connect(setup.connection, setup.group) as control:
-            topics = Topics(setup.connection, control)
+            topics = setup.topics(control)
             inputs = await setup.check_topics(topics)
             changelogs = await topics.existing(setup.compacted(inputs))
             if missing := setup.compacted(inputs).keys() - changelogs.keys():

@@ -1,25 +1,30 @@
-"""`/health`, `/health/live` and `/health/ready`: what a monitor and an orchestrator ask.
+"""`/health`, `/health/live`, `/health/startup` and `/health/ready`: what a monitor and an orchestrator ask.
 
-They are open to all who reach the port: `/health` names actors, topics and offsets, no keys and no values; the others
-tell counts.
+They are open to all who reach the port: `/health` names actors, topics, partitions and offsets, no keys, no values and
+no addresses; the others name counts.
 
 **`/health`** is for people and monitors. It says `degraded` while partitions stand still, and names them.
 
-**Live** is a worker whose event loop answers and whose dispatcher hasn't ended. Everything else mends itself, or stays
-as it is in a new process: a broker that is away, a restore that takes long, a record that can't be handled.
+**Live** is a worker whose event loop answers and whose dispatcher hasn't ended. Everything else recovers by itself, or
+stays as it is in a new process: a broker that is away, a restore that takes long, a record that can't be handled.
 
-**Ready** is a member of the group whose partitions all run, or stand still for a reason that somebody has to look at. A
+**Startup** is over when the group has assigned partitions, or none, for the first time. All checks have passed then.
+
+**Ready** is a member of the group whose coordinator and whose inputs' leaders answer, and whose partitions run. A
 partition that is being taken over or restored isn't served by anybody, so its worker isn't ready, and a rolling update
 waits for it before it takes the next worker away. A rebalance makes all workers not ready for a moment: a probe should
-fail several times before it counts. A worker that stands still in front of a record is ready: to take it out of service
-would mend nothing, and hold up the release that does. So is one that has nothing to do because there are more
-workers than partitions.
+fail several times before it counts. A broker counts as away after the session timeout: until then the group keeps the
+worker's partitions for it, and no other worker could do its work.
+
+A worker that stands still in front of some records is ready: to take it out of service would repair nothing. One all of
+whose partitions stand still isn't, so that a release that can't handle its input stops at its first worker. A worker
+that has nothing to do because there are more workers than partitions is ready, and so is one that keeps copies only.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,6 +34,7 @@ from actors._core.lifecycle import State
 
 if TYPE_CHECKING:
     from actors._faust.app import App
+    from actors.runtime.task import Task
 
 PREFIX = "/health"
 _STOPPED = frozenset((State.HALTED, State.REFUSED))
@@ -42,10 +48,14 @@ def health_pages(app: App) -> web.Application:
     async def health(_: web.Request) -> web.Response:
         missing, stopped = what_is_missing(app), stopped_partitions(app)
         status = "unavailable" if missing else "degraded" if stopped else "ok"
-        return _reply({"status": status, "missing": missing, "stopped": stopped}, is_there=not missing)
+        probes = {"live": not what_is_dead(app), "startup": not what_is_to_start(app), "ready": not missing}
+        return _reply({"status": status, **probes, "missing": missing, "stopped": stopped}, is_there=not missing)
 
     async def live(_: web.Request) -> web.Response:
         return _reply_missing(what_is_dead(app))
+
+    async def startup(_: web.Request) -> web.Response:
+        return _reply_missing(what_is_to_start(app))
 
     async def ready(_: web.Request) -> web.Response:
         return _reply_missing(what_is_missing(app))
@@ -53,6 +63,7 @@ def health_pages(app: App) -> web.Application:
     part = web.Application()
     part.router.add_get("", health)
     part.router.add_get("/live", live)
+    part.router.add_get("/startup", startup)
     part.router.add_get("/ready", ready)
     return part
 
@@ -60,6 +71,14 @@ def health_pages(app: App) -> web.Application:
 def what_is_dead(app: App) -> list[str]:
     """Give why the worker won't recover by itself, nothing if it may."""
     return ["the dispatcher ended"] if app.actor_service.is_broken else []
+
+
+def what_is_to_start(app: App) -> list[str]:
+    """Give what the worker's start waits for, nothing once the group has assigned its partitions."""
+    service = app.actor_service
+    if service.worker is None:
+        return ["the worker is starting"]
+    return [] if service.worker.meters.rebalances else ["the group hasn't given out its partitions"]
 
 
 def what_is_missing(app: App) -> list[str]:
@@ -72,8 +91,33 @@ def what_is_missing(app: App) -> list[str]:
         return ["the worker is starting"]
     if not worker.is_assigned:
         return ["the group hasn't given out its partitions"]
-    states = Counter(task.state for task in worker.tasks if task.state not in _SERVED)
-    return [f"{count} of {len(worker.tasks)} partitions: {state.value}" for state, count in states.items()]
+    states = Counter(task.state for task in worker.tasks)
+    total = len(worker.tasks)
+    missing = _what_is_silent(app, worker.tasks)
+    missing += [
+        f"{count} of {total} partitions: {state.value}" for state, count in states.items() if state not in _SERVED
+    ]
+    if total and states.keys() <= _STOPPED:
+        missing.append(f"all {total} partitions stand still")
+    return missing
+
+
+def _what_is_silent(app: App, tasks: Collection[Task]) -> list[str]:
+    """Give which brokers haven't answered for longer than the session timeout."""
+    silence, session_s = app.actor_service.silence, float(app.conf.broker_session_timeout)
+    if silence is None:
+        return []
+    found = []
+    if silence.group_s > session_s:
+        found.append(f"the group's coordinator hasn't taken a heartbeat for {silence.group_s:.0f} s")
+    # A partition without room isn't fetched.
+    leaders_s = [silence.leader_s(task.source) for task in tasks if task.has_room]
+    silent_s = [silent_s for silent_s in leaders_s if silent_s > session_s]
+    if silent_s:
+        found.append(
+            f"{len(silent_s)} of {len(tasks)} partitions: the leader hasn't answered for {max(silent_s):.0f} s"
+        )
+    return found
 
 
 def stopped_partitions(app: App) -> list[dict[str, str | int | None]]:

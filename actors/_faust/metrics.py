@@ -114,8 +114,15 @@ def metrics_page(app: App) -> web.Application:
 
 
 def families(seen: WorkerStatus) -> Iterator[Metric]:
-    """Give the metrics that a picture makes."""
+    """Give the metrics that a picture makes, each sample with the app's id."""
+    for family in _families(seen):
+        family.samples = [sample._replace(labels={"app": seen.app, **sample.labels}) for sample in family.samples]
+        yield family
+
+
+def _families(seen: WorkerStatus) -> Iterator[Metric]:
     yield from _of_worker(seen)
+    yield from _brokers(seen)
     for name, text, of_task in _COUNTERS:
         yield _each(CounterMetricFamily(PREFIX + name, text, labels=_TASK), seen, of_task)
     for name, text, of_task in _GAUGES:
@@ -133,8 +140,8 @@ def families(seen: WorkerStatus) -> Iterator[Metric]:
 
 
 def _of_worker(seen: WorkerStatus) -> Iterator[Metric]:
-    info = GaugeMetricFamily(PREFIX + "worker_info", "The worker.", labels=("app", "worker", "version"))
-    info.add_metric((seen.app, seen.worker, version("faust-actors")), 1)
+    info = GaugeMetricFamily(PREFIX + "worker_info", "The worker.", labels=("worker", "version"))
+    info.add_metric((seen.worker, version("faust-actors")), 1)
     yield info
     started = GaugeMetricFamily(PREFIX + "worker_start_time_seconds", "When the worker started.", labels=())
     if seen.started_at_ms is not None:
@@ -153,6 +160,23 @@ def _of_worker(seen: WorkerStatus) -> Iterator[Metric]:
         partitions.add_metric((actor,), count)
         assigned.add_metric((actor,), sum(task.actor == actor for task in seen.tasks))
     yield from (partitions, assigned)
+
+
+def _brokers(seen: WorkerStatus) -> Iterator[Metric]:
+    brokers = seen.brokers
+    for name, text, value in (
+        ("unreachable_brokers", "Brokers that were tried within a minute, in vain.", brokers.unreachable),
+        ("group_silence_seconds", "How long the coordinator hasn't answered.", brokers.group_silent_s),
+        ("commit_interval_seconds", "The setting broker_commit_interval.", seen.commit_interval_s),
+    ):
+        family = GaugeMetricFamily(PREFIX + name, text, labels=())
+        if value is not None:
+            family.add_metric((), value)
+        yield family
+    text = "How long quotas held up the worker's connections, summed over them."
+    throttled = CounterMetricFamily(PREFIX + "throttled_seconds", text, labels=())
+    throttled.add_metric((), brokers.throttled_s)
+    yield throttled
 
 
 def _states(seen: WorkerStatus) -> Iterator[Metric]:

@@ -61,6 +61,8 @@ class ActorOptions:
         changelog_min_compaction_lag, changelog_max_compaction_lag, changelog_segment: the changelogs'
             `min.compaction.lag.ms`, `max.compaction.lag.ms` and `segment.ms`.
         changelog_min_insync_replicas: the changelogs' `min.insync.replicas`; None leaves the broker's.
+        create_topics: whether a worker makes the topics of its own that are missing, such as changelogs. With False the
+            start names all that are, for whoever makes topics in this cluster: `faust -A APP topics` prints them.
         clock_skew_margin: how far clocks of workers and brokers may differ. A worker's clock that is further from the
             brokers' isn't followed (docs/guarantees.md#clocks).
         commit_max_bytes: a commit is made before this much is held per task.
@@ -111,6 +113,7 @@ class ActorOptions:
     changelog_max_compaction_lag: timedelta = timedelta(days=7)
     changelog_segment: timedelta = timedelta(hours=6)
     changelog_min_insync_replicas: int | None = None
+    create_topics: bool = True
     clock_skew_margin: timedelta = timedelta(minutes=5)
     commit_max_bytes: int = 16 * 1024 * 1024
     commit_deadline: timedelta = timedelta(seconds=20)

@@ -89,11 +89,8 @@ async def ensure_published(setup: Setup, topics: Topics, inputs: Mapping[str, To
     found = published_stores(setup)
     for name, (store, definition) in found.items():
         partitions = store.publish.partitions or inputs[definition.topic_name].partitions
-        settings = setup.changelog_settings
-        config = {**settings.topic_config(), **(store.publish.config or {}), "cleanup.policy": "compact"}
-        await topics.ensure_plain(
-            {name: partitions}, settings.replication_factor, {key: str(value) for key, value in config.items()}
-        )
+        replication_factor = setup.changelog_settings.replication_factor
+        await topics.ensure_plain({name: partitions}, replication_factor, topic_config_of(setup, store))
     for name, effective in (await topics.configs(found)).items():
         policy = effective.get("cleanup.policy", "")
         if policy != "compact":
@@ -102,6 +99,12 @@ async def ensure_published(setup: Setup, topics: Topics, inputs: Mapping[str, To
                 "that aren't written again would be deleted. Mend it with: kafka-configs.sh --bootstrap-server BROKER "
                 f"--alter --topic {name} --add-config cleanup.policy=compact"
             )
+
+
+def topic_config_of(setup: Setup, store: PublishedStore[Any, Any]) -> dict[str, str]:
+    """Give the settings with which a store's read-model topic is made."""
+    own = {key: str(value) for key, value in (store.publish.config or {}).items()}
+    return {**setup.changelog_settings.topic_config(), **own, "cleanup.policy": "compact"}
 
 
 def publication(store: PublishedStore[Any, Any], target: OutputTopic) -> Publication:

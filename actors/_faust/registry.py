@@ -33,6 +33,7 @@ from actors._core.takeover import LostChangelog, why_replaced
 from actors._faust.programs import OWN_STORES, check_program
 from actors._faust.shapes import shape_of
 from actors._faust.versions import refusal
+from actors._faust.visible import required, visible
 from actors._kafka.connection import is_denied
 from actors._kafka.control import TopicInfo
 from actors._kafka.owners import KafkaOwners, StoreRecord, write_stores
@@ -108,7 +109,7 @@ class StoreRegistry:
                         "without it will not be refused",
                         store,
                     )
-        await self._check_stranded()
+        await self._check_stranded(known)
         await self._check_gone(known, owners)
         topics = sorted({*(record.changelog for record in known.values()), *(owner.topic for owner in owners)} - {""})
         claims = {
@@ -261,7 +262,7 @@ class StoreRegistry:
             try:
                 theirs, has_run = await registry.stores(), await registry.all()
             except BrokerUnavailableError as error:
-                self._pass_over(other, error)
+                self._pass_over({other: error})
                 continue
             for record in by_owner[other]:
                 self._check_rival(record, current.get(record.store), other, theirs)
@@ -320,31 +321,25 @@ class StoreRegistry:
 
     async def _with_registry(self, others: Iterable[str]) -> list[str]:
         """Give the apps that have a registry. One that may not be looked at is passed over with a warning."""
-        names = sorted(others)
-        try:
-            found = await self._topics.existing(map(_registry_of, names))
-        except BrokerUnavailableError:
-            found = {}
-            for other in names:
-                try:
-                    found |= await self._topics.existing([_registry_of(other)])
-                except BrokerUnavailableError as error:
-                    self._pass_over(other, error)
-        return [other for other in names if _registry_of(other) in found]
+        registries = {_registry_of(other): other for other in sorted(others)}
+        denied: dict[str, BrokerUnavailableError] = {}
+        found = await visible(self._topics, registries, lambda topic, error: denied.update({registries[topic]: error}))
+        self._pass_over(denied)
+        return [other for topic, other in registries.items() if topic in found]
 
-    def _pass_over(self, app: str, error: BrokerUnavailableError) -> None:
-        """Warn once that a registry may not be read. One that can't be read for the moment ends the start."""
-        if not is_denied(error):
-            raise error
-        if app not in self._passed_over:
-            self._passed_over.add(app)
-            logger.warning(
-                "topic %s can't be looked at, so it isn't known whether an app %s uses a changelog of this app: %s. "
-                "Let this app's user describe and read the topic to have it checked",
-                _registry_of(app),
-                app,
-                error,
+    def _pass_over(self, denied: Mapping[str, BrokerUnavailableError]) -> None:
+        """Warn once that registries of apps may not be read. One that can't be read for the moment ends the start."""
+        for error in denied.values():
+            if not is_denied(error):
+                raise error
+        new = sorted(denied.keys() - self._passed_over)
+        self._passed_over.update(new)
+        if new:
+            text = (
+                "topic %s can't be looked at, so it isn't known whether an app of that name uses a changelog of this "
+                "app: %s. Let this app's user describe and read it, if it is there, to have it checked"
             )
+            logger.warning(text, ", ".join(map(_registry_of, new)), denied[new[0]])
 
     # --- shapes ----------------------------------------------------------------------------------------------------
 
@@ -412,7 +407,8 @@ class StoreRegistry:
             and not record.is_given_up
             and not self._is_option(store)
         }
-        found = await self._topics.existing(record.changelog for record in gone.values()) if gone else {}
+        changelogs = {record.changelog: store for store, record in gone.items()}
+        found = await visible(self._topics, changelogs, required(changelogs)) if gone else {}
         ran = {owner.actor for owner in owners}
         for store, record in gone.items():
             topic = record.changelog
@@ -468,15 +464,19 @@ class StoreRegistry:
 
     # --- what waits ------------------------------------------------------------------------------------------------
 
-    async def _check_stranded(self) -> None:
-        """Refuse to leave behind what waits in a store that an actor isn't declared with any more."""
+    async def _check_stranded(self, known: Mapping[str, StoreRecord]) -> None:
+        """Refuse to leave behind what waits in a store that an actor isn't declared with any more.
+
+        A topic that may not be described is another app's, or nobody's, unless this app has recorded it.
+        """
         gone = [
             (definition, left, self._setup.changelog_topic(f"{definition.name}-{left.suffix}"))
             for definition in self._app.actors.values()
             for left in _LEFT
             if f"{definition.name}-{left.suffix}" not in self._app.stores
         ]
-        found = await self._topics.existing(topic for _, _, topic in gone)
+        recorded = {record.changelog: store for store, record in known.items()}
+        found = await visible(self._topics, (topic for _, _, topic in gone), required(recorded))
         for definition, left, topic in gone:
             if topic in found and (keys := await self._live(topic, found[topic].partitions, left.letter)):
                 actor, count, messages = definition.name, len(keys), Counter(keys)

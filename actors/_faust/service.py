@@ -17,6 +17,7 @@ from prometheus_client import REGISTRY
 
 from actors._core.logs import escaping
 from actors._faust.metrics import WorkerCollector
+from actors._faust.needs import check_needs, topic_needs
 from actors._faust.open_files import require_open_files, warn_open_files
 from actors._faust.options import milliseconds
 from actors._faust.progress import Announcer, reminding
@@ -25,6 +26,7 @@ from actors._faust.queries.service import QueryService
 from actors._faust.registry import StoreRegistry
 from actors._faust.setup import Setup, warn_open_commands
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
+from actors._faust.topic_settings import check_topic_settings
 from actors._faust.views import View
 from actors._kafka.assignor import ActorAssignor
 from actors._kafka.broker_time import BROKER_TIME_CONFIG, broker_time_ms
@@ -32,6 +34,7 @@ from actors._kafka.consumer import KafkaSource
 from actors._kafka.control import ControlPlane, TopicInfo
 from actors._kafka.logs import KafkaLogs
 from actors._kafka.owners import KafkaOwners, encode_owner
+from actors._kafka.silence import Silence
 from actors._kafka.topics import Topics
 from actors.errors import ActorsError, ConfigurationError
 from actors.ports import Identity, TopicPartition
@@ -101,6 +104,11 @@ class ActorService(Service):  # type: ignore[misc]
     def worker(self) -> Worker | None:
         """What runs the tasks, None before it has started."""
         return self._worker
+
+    @property
+    def silence(self) -> Silence | None:
+        """Since when brokers haven't answered, None before the worker has asked to join the group."""
+        return None if self._source is None else self._source.silence
 
     @property
     def is_broken(self) -> bool:
@@ -185,7 +193,9 @@ class ActorService(Service):  # type: ignore[misc]
         if self._control is None or setup is None:
             raise AssertionError("connect() gives a connection or ends the worker")
         self._folder = DataFolder.open(setup.folder, app=self.app.conf.id)
-        topics = Topics(setup.connection, self._control)
+        topics = setup.topics(self._control)
+        needs = topic_needs(setup)
+        await check_needs(setup, self._control, topics, needs)
         await topics.ensure_plain(setup.plain(), setup.changelog_settings.replication_factor)
         found = await setup.check_topics(topics)
         logs = KafkaLogs(setup.connection, self._control)
@@ -197,6 +207,7 @@ class ActorService(Service):  # type: ignore[misc]
         await ensure_published(setup, topics, found)
         outputs = await setup.outputs(topics)
         specs = await setup.specs(found, changelogs, topics)
+        await check_topic_settings(setup, topics, needs, broker_count=self._control.broker_count)
         warn_open_commands(specs)
         warn_open_files(specs, self._control.broker_count)
         resources = RocksResources(

@@ -112,6 +112,10 @@ class Setup:
             max_poll_records=conf.broker_max_poll_records,
         )
 
+    def topics(self, control: ControlPlane) -> Topics:
+        """Give what asks for topics, and makes them if the app's settings let it."""
+        return Topics(self.connection, control, may_create=self.app.actor_options.create_topics)
+
     def hops(self) -> Hops:
         """Give how this worker asks others, which takes files that only a worker can read."""
         return self.app.access_files.hops()
@@ -332,6 +336,7 @@ class Setup:
             group=self.group,
             topic=self.reply_topic,
             replication_factor=self.changelog_settings.replication_factor,
+            may_create=self.app.actor_options.create_topics,
         )
 
     def _dead_letters(self) -> OutputTopic:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.runtime.status import Sight, WorkerStatus, picture
+from actors._kafka.outage import Outages
+from actors._kafka.silence import Silence
+from actors.runtime.status import BrokersStatus, Sight, WorkerStatus, picture
 
 if TYPE_CHECKING:
     from actors._faust.app import App
@@ -32,5 +34,15 @@ def status(app: App) -> WorkerStatus:
             copies=service.copies,
             assigned_copies=service.assigned_copies,
             clock_off_ms=app.actor_clock.off_ms,
+            brokers=BrokersStatus() if setup is None else _brokers(setup.connection.outages, service.silence),
+            commit_interval_s=app.conf.broker_commit_interval,
         ),
+    )
+
+
+def _brokers(outages: Outages, silence: Silence | None) -> BrokersStatus:
+    return BrokersStatus(
+        unreachable=outages.unreachable,
+        group_silent_s=0.0 if silence is None else silence.group_s,
+        throttled_s=outages.throttled_s,
     )

@@ -42,15 +42,19 @@ class KafkaAsks:
     Args:
         connection: to the brokers.
         group: for the connection that asks about topics.
-        topic: where answers come; it is made if it is missing.
+        topic: where answers come.
         replication_factor: of the topic; -1 is the broker's default.
+        may_create: whether it may be made.
     """
 
-    def __init__(self, connection: Connection, *, group: str, topic: str, replication_factor: int) -> None:
+    def __init__(
+        self, connection: Connection, *, group: str, topic: str, replication_factor: int, may_create: bool = True
+    ) -> None:
         self._connection = connection
         self._group = group
         self._topic = topic
         self._replication_factor = replication_factor
+        self._may_create = may_create
         self._identity = uuid.uuid4()
         self._waiting = Waiting(self._identity.hex)
         self._partition = 0
@@ -186,7 +190,7 @@ class KafkaAsks:
     @contextlib.asynccontextmanager
     async def _topics(self) -> AsyncIterator[Topics]:
         async with ControlPlane.connect(self._connection, self._group) as control:
-            yield Topics(self._connection, control)
+            yield Topics(self._connection, control, may_create=self._may_create)
 
     # --- while it runs ---------------------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ from actors._kafka.connection import Connection, broker_errors, words_of
 from actors._kafka.fetching import FetchesById
 from actors._kafka.permissions import READ, lacking
 from actors._kafka.records import RAW, fetched
+from actors._kafka.silence import Silence
 from actors.errors import ActorsError, BrokerUnavailableError, ConfigurationError
 from actors.ports import Identity, TopicPartition
 
@@ -102,6 +103,7 @@ class KafkaSource:
         self._principal = ""
         self._said_s = self._retry_at_s = float("-inf")
         self._fetches = FetchesById(consumer._client, self._recreated)
+        self.silence = Silence()
 
     @classmethod
     async def open(
@@ -153,6 +155,7 @@ class KafkaSource:
         except BaseException:
             await source.close()
             raise
+        source.silence.watch(consumer._client, consumer._coordinator)
         if settings.instance_id is not None:
             source._watch_static_membership(settings.instance_id, settings.session_timeout_ms / 1000)
         return source
@@ -268,6 +271,7 @@ class KafkaSource:
                 # What was fetched of another topic may have the very offset.
                 self._consumer._fetcher._records.pop(partition, None)
             self._consumer.seek(partition, offset)
+            self.silence.forget(source)
             self._consumer.resume(partition)
             self._room()
 
@@ -277,6 +281,7 @@ class KafkaSource:
         partition = KafkaPartition(*source)
         if partition in self._consumer.assignment():
             self._consumer.pause(partition)
+        self.silence.forget(source)
 
     def _recreated(self, partition: KafkaPartition, topic_id: uuid.UUID) -> None:
         """Fetch no more of a partition until its task has taken over again; that one asks for the topic's id of now."""

@@ -23,6 +23,7 @@ from aiokafka.errors import (
     NoError,
     NotCoordinatorForGroupError,
     RebalanceInProgressError,
+    TopicAuthorizationFailedError,
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
     for_code,
@@ -47,15 +48,20 @@ RETRY_S = 0.05
 _EARLIEST, _LATEST = -2, -1
 _READ_UNCOMMITTED = 0
 _FENCED_INSTANCE_ID = 82
+_REPLICAS = 4
+"""Where a partition's replicas are in an answer about its topic."""
+_UNKNOWN_OPERATIONS = -(2**31)
+"""What a broker answers that wasn't asked, or doesn't know."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic as the broker has it."""
+    """A topic as the broker has it; `replicas` are those of the partition with the fewest, 0 where nobody asked."""
 
     name: str
     topic_id: uuid.UUID
     partitions: int
+    replicas: int = 0
 
 
 class ControlPlane:
@@ -183,10 +189,40 @@ class ControlPlane:
                     continue
                 if error is not NoError:
                     raise error(name)
-                found[name] = TopicInfo(name, topic_id, len(partitions))
+                replicas = min((len(partition[_REPLICAS]) for partition in partitions), default=0)
+                found[name] = TopicInfo(name, topic_id, len(partitions), replicas)
             return found
 
         return await self._answered(f"topics {', '.join(wanted)}", ask)
+
+    async def granted(self, names: Iterable[str]) -> dict[str, tuple[int, bool]]:
+        """Give what this user may do with topics, as bits by Kafka's codes, and whether they are there.
+
+        One that the user can't even describe has no bits, and may be there. A broker that doesn't say grants all.
+        """
+        wanted = sorted(set(names))
+        if not wanted:
+            return {}
+
+        async def ask() -> dict[str, tuple[int, bool]]:
+            response = await self._client.send(self._any_node(), TopicIdsRequest(wanted, operations=True))
+            found = {}
+            for code, name, _, _, _, operations, _ in response.topics:
+                error = for_code(code)
+                if error is TopicAuthorizationFailedError:
+                    found[name] = 0, True
+                elif error in (NoError, UnknownTopicOrPartitionError):
+                    bits = -1 if operations == _UNKNOWN_OPERATIONS else operations
+                    found[name] = bits, error is NoError
+                else:
+                    raise error(name)
+            return found
+
+        return await self._answered(f"permissions for topics {', '.join(wanted)}", ask)
+
+    async def ask_any(self, request: Any) -> Any:
+        """Send a request to some broker, again while none answers."""
+        return await self._answered(type(request).__name__, lambda: self._client.send(self._any_node(), request))
 
     async def topic_ids(self, names: Iterable[str]) -> dict[str, TopicIdentity]:
         """Return the identities of those of the topics that exist now.

@@ -29,6 +29,8 @@ logger = escaping(logging.getLogger(__name__))
 FIRST_RETRY_S = 0.05
 LAST_RETRY_S = 1.0
 REMIND_S = 10.0
+NEEDED_S = 60.0
+"""A broker that nobody tried for so long isn't needed: others have its partitions, or it left the cluster."""
 CONNECT_S = 5.0
 """How long a broker may take to answer on a new connection, where others may answer in its place."""
 METADATA_S = 4.0
@@ -51,6 +53,8 @@ class Outages:
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._down: dict[Any, _Down] = {}
+        self.throttled_s = 0.0
+        """For how long quotas held up connections, as the brokers' answers said."""
         _quiet.know(self)
 
     @property
@@ -63,11 +67,18 @@ class Outages:
         """The addresses of brokers that can't be reached."""
         return [down.address for down in self._down.values()]
 
+    @property
+    def unreachable(self) -> int:
+        """How many brokers were tried within `NEEDED_S`, in vain."""
+        now_s = self._now_s()
+        return sum(now_s - down.retry_at_s < NEEDED_S for down in self._down.values())
+
     def watch(self, client: AIOKafkaClient) -> None:
-        """Make a client share what is known about brokers that are away."""
+        """Make a client share what is known about brokers that are away, and count how long quotas hold it up."""
         connect = client._get_conn
         client.bootstrap = _impatient(client)
         client._metadata_update = _prompt(client)
+        self._count_throttling(client)
 
         async def shared(node_id: Any, **options: Any) -> Any:
             held = client._conns.get((node_id, options.get("group", ConnectionGroup.DEFAULT)))
@@ -89,6 +100,17 @@ class Outages:
             return connection
 
         client._get_conn = shared
+
+    def _count_throttling(self, client: AIOKafkaClient) -> None:
+        send = client.send
+
+        async def counted(node_id: Any, request: Any, **options: Any) -> Any:
+            response = await send(node_id, request, **options)
+            # A broker doesn't read from the connection for so long after its answer.
+            self.throttled_s += getattr(response, "throttle_time_ms", 0) / 1000
+            return response
+
+        client.send = counted
 
     def _failed(self, node_id: Any, broker: Any, began_s: float) -> None:
         now_s, address = self._now_s(), f"{broker.host}:{broker.port}"

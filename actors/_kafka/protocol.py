@@ -116,16 +116,21 @@ class TopicIdsRequest_v12(RequestStruct):  # type: ignore[misc]  # noqa: N801
 
 
 class TopicIdsRequest(Request[TopicIdsRequest_v12]):  # type: ignore[misc]
-    """Asks for topics by name, never creating one; the answer has their ids and partitions."""
+    """Asks for topics by name, never creating one; the answer has their ids and partitions.
+
+    With `operations` it has what this user may do with each of them, as bits by Kafka's codes.
+    """
 
     API_KEY = 3
 
-    def __init__(self, topics: list[str]) -> None:
+    def __init__(self, topics: list[str], *, operations: bool = False) -> None:
         self._topics = topics
+        self._operations = operations
 
     def build(self, request_struct_class: Any) -> Any:
         """Give the request for the negotiated version."""
-        return request_struct_class([(NO_TOPIC_ID, name, {}) for name in self._topics], False, False, {})
+        topics: list[Any] = [(NO_TOPIC_ID, name, {}) for name in self._topics]
+        return request_struct_class(topics, False, self._operations, {})
 
 
 class FetchResponse_v13(Response):  # type: ignore[misc]  # noqa: N801

@@ -9,7 +9,12 @@ from typing import Any
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import TopicAlreadyExistsError, for_code
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    for_code,
+)
 
 from actors._kafka.connection import Connection, broker_errors
 from actors._kafka.control import ControlPlane, TopicInfo
@@ -20,6 +25,7 @@ ADMIN_S = 60.0
 ADMIN_MS = 8_000
 """The client asks a broker at random, and waits so long for one that hangs; then it may ask another one."""
 DEFAULT_MAX_RECORD_BYTES = 1_048_588
+_DENIED = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +55,15 @@ class ChangelogSettings:
 
 
 class Topics:
-    """Asks for and makes topics. Admin calls of aiokafka give error codes instead of raising: each is looked at."""
+    """Asks for and makes topics. Admin calls of aiokafka give error codes instead of raising: each is looked at.
 
-    def __init__(self, connection: Connection, control: ControlPlane) -> None:
+    With `may_create=False` a topic that is missing is an error.
+    """
+
+    def __init__(self, connection: Connection, control: ControlPlane, *, may_create: bool = True) -> None:
         self._connection = connection
         self._control = control
+        self._may_create = may_create
 
     async def existing(self, names: Iterable[str]) -> dict[str, TopicInfo]:
         """Give those of the topics that exist."""
@@ -105,7 +115,20 @@ class Topics:
                 found[name] = {entry[0]: entry[1] for entry in entries}
         return found
 
+    async def denied(self, names: Iterable[str]) -> list[str]:
+        """Give those of the topics that this user may not make; none is made."""
+        topics = [NewTopic(name, 1, 1) for name in sorted(names)]
+        response = await self._administer(
+            "asking which topics may be made", lambda admin: admin.create_topics(topics, validate_only=True)
+        )
+        return [name for name, code, *_ in response.topic_errors if for_code(code) in _DENIED]
+
     async def _create(self, missing: Mapping[str, int], replication_factor: int, config: Mapping[str, str]) -> None:
+        if not self._may_create:
+            raise ConfigurationError(
+                f"topics {', '.join(missing)} aren't on the broker, and create_topics=False: make them (`faust -A APP "
+                "topics` prints how)"
+            )
         topics = [NewTopic(name, count, 1, topic_configs=dict(config)) for name, count in missing.items()]
         for topic in topics:
             # Its constructor refuses -1, the broker's default.

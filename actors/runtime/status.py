@@ -146,6 +146,21 @@ class QueryStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BrokersStatus:
+    """How a worker gets on with its brokers.
+
+    Attributes:
+        unreachable: how many brokers it tried to connect to within the last minute, in vain.
+        group_silent_s: for how long the group's coordinator hasn't answered heartbeats, 0 if it answers.
+        throttled_s: for how long the brokers' quotas held up its clients, the sum over all connections.
+    """
+
+    unreachable: int = 0
+    group_silent_s: float = 0.0
+    throttled_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
     """A worker. Times are Unix milliseconds; `started_at_ms` is None before it has started.
 
@@ -158,6 +173,8 @@ class WorkerStatus:
         copies: what it keeps of partitions that others own, a store each.
         assigned_copies: by actor and role ("standby", "warm-up"), of how many partitions it shall keep copies.
         clock_off_ms: how far the machine's clock is ahead of the time that is known, 0 while it is followed.
+        brokers: how it gets on with them.
+        commit_interval_s: how long what is handled waits for its commit at most, None where that isn't known.
     """
 
     app: str
@@ -173,6 +190,8 @@ class WorkerStatus:
     copies: list[CopyState] = field(default_factory=list)
     assigned_copies: dict[str, dict[str, int]] = field(default_factory=dict)
     clock_off_ms: int = 0
+    brokers: BrokersStatus = field(default_factory=BrokersStatus)
+    commit_interval_s: float | None = None
 
     def stands_still(self, copy: CopyState) -> bool:
         """Tell whether one of its copies isn't followed: for an error, or while a restore goes first."""
@@ -199,6 +218,8 @@ class Sight:
     copies: Sequence[CopyState] = ()
     assigned_copies: Mapping[str, dict[str, int]] = field(default_factory=dict)
     clock_off_ms: int = 0
+    brokers: BrokersStatus = field(default_factory=BrokersStatus)
+    commit_interval_s: float | None = None
 
 
 def picture(meters: WorkerMeters, tasks: list[Task], sight: Sight) -> WorkerStatus:
@@ -222,6 +243,8 @@ def picture(meters: WorkerMeters, tasks: list[Task], sight: Sight) -> WorkerStat
         copies=list(sight.copies),
         assigned_copies=dict(sight.assigned_copies),
         clock_off_ms=sight.clock_off_ms,
+        brokers=sight.brokers,
+        commit_interval_s=sight.commit_interval_s,
     )
 
 

@@ -14,11 +14,13 @@ import yaml
 from actors._faust.metrics import PREFIX, families
 from actors.runtime.copy_states import Role
 from actors.runtime.meters import QueryMeters
-from actors.runtime.status import STILL_MS, WorkerStatus
+from actors.runtime.status import STILL_MS, BrokersStatus, WorkerStatus
 from tests.browser.statuses import NOW_MS, copy, seen, task
 
 DOCS = Path(__file__).parents[2] / "docs"
 PANEL_WIDTH = 24
+RECORDED = "faust_actors:"
+"""What the names of recording rules begin with."""
 LABELS = {"job", "instance"}
 """What Prometheus adds by itself."""
 
@@ -38,9 +40,9 @@ def status() -> WorkerStatus:
 
 
 def samples(of: WorkerStatus) -> dict[tuple[str, tuple[str, ...]], float]:
-    """Give values by name without the prefix, and the labels' values in their order."""
+    """Give values by name without the prefix, and the labels' values in their order, without the app's."""
     return {
-        (sample.name.removeprefix(PREFIX), tuple(sample.labels.values())): sample.value
+        (sample.name.removeprefix(PREFIX), tuple(sample.labels.values())[1:]): sample.value
         for family in families(of)
         for sample in family.samples
     }
@@ -61,6 +63,21 @@ def expressions() -> tuple[list[str], list[str]]:
     ]
     panels = json.loads((DOCS / "ops" / "grafana.json").read_text())["panels"]
     return [rule["expr"] for rule in rules], [one["expr"] for panel in panels for one in panel.get("targets", [])]
+
+
+def test_each_sample_has_the_apps_id() -> None:
+    for family in families(status()):
+        for sample in family.samples:
+            assert next(iter(sample.labels.items())) == ("app", "shop"), sample
+
+
+def test_brokers_are_told() -> None:
+    brokers = BrokersStatus(unreachable=2, group_silent_s=7.5, throttled_s=0.25)
+    found = samples(replace(status(), brokers=brokers, commit_interval_s=0.1))
+    assert found["unreachable_brokers", ()] == 2
+    assert found["group_silence_seconds", ()] == 7.5
+    assert found["throttled_seconds_total", ()] == 0.25
+    assert found["commit_interval_seconds", ()] == 0.1
 
 
 def test_copies_and_parked_effects_are_told() -> None:
@@ -89,7 +106,7 @@ def test_a_partition_is_followed_when_all_of_its_stores_are() -> None:
 
 
 def test_the_page_has_all_metrics_and_no_others() -> None:
-    rows = re.findall(r"^\| (`.*?) \|", (DOCS / "metrics.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (`[a-z].*?) \|", (DOCS / "metrics.md").read_text(), re.MULTILINE)
     told = {PREFIX + name for row in rows for name in re.findall(r"`(\w+)`", row)}
     there = {family.name + ("_total" if family.type == "counter" else "") for family in families(status())}
     assert told == there
@@ -118,7 +135,7 @@ def test_alerts_and_panels_name_what_there_is() -> None:
             labels.setdefault(sample.name, set()).update(sample.labels)
     for expression in alerts + panels:
         used = set(re.findall(rf"{PREFIX}\w+", expression))
-        assert used, expression
+        assert used or RECORDED in expression, expression
         assert used <= known, expression
         for name, selected in re.findall(rf"({PREFIX}\w+)\{{(.*?)\}}", expression):
             wanted = set(re.findall(r"(\w+)\s*[=!]", selected)) - LABELS
@@ -126,6 +143,12 @@ def test_alerts_and_panels_name_what_there_is() -> None:
     for name in ("parked_messages", "parked_effects", "copies", "assigned_copies", "copy_lag_records"):
         for where in (alerts, panels):
             assert any(re.search(rf"{PREFIX}{name}\b", expression) for expression in where), name
+
+
+def test_the_page_has_all_alerts() -> None:
+    rows = re.findall(r"^\| `(FaustActors\w+)` \|", (DOCS / "metrics.md").read_text(), re.MULTILINE)
+    groups = yaml.safe_load((DOCS / "ops" / "alerts.yaml").read_text())["groups"]
+    assert rows == [rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule]
 
 
 def test_panels_dont_lie_on_each_other() -> None:

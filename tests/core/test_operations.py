@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +18,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from actors import App, Context
+from actors._core.lifecycle import State
 from actors._faust.health import stopped_partitions, what_is_dead, what_is_missing
 from actors._faust.metrics import WorkerCollector
 from actors._faust.operations import mount_operations
+from actors._kafka.silence import Silence
+from actors.ports import Identity, TopicPartition
 from actors.testing import ActorTestDriver
 
 
@@ -59,7 +65,8 @@ async def asked(
 
 async def test_a_worker_that_starts_is_alive_and_not_ready():
     live, ready, health = await asked(World().app, "/health/live", "/health/ready", "/health")
-    assert health == (503, {"status": "unavailable", "missing": ["the worker is starting"], "stopped": []})
+    probes = {"live": True, "startup": False, "ready": False}
+    assert health == (503, {"status": "unavailable", **probes, "missing": ["the worker is starting"], "stopped": []})
     assert live == (200, {"status": "ok", "missing": []})
     assert ready == (503, {"status": "unavailable", "missing": ["the worker is starting"]})
 
@@ -89,7 +96,9 @@ def test_stopped_partitions_are_named_without_keys():
         ]
         world.app.actor_service._worker.is_assigned = True
         found = asyncio.run(asked(world.app, "/health", "/health/ready"))
-        assert found[0] == (200, {"status": "degraded", "missing": [], "stopped": stopped_partitions(world.app)})
+        probes = {"live": True, "startup": True, "ready": True}
+        stopped = stopped_partitions(world.app)
+        assert found[0] == (200, {"status": "degraded", **probes, "missing": [], "stopped": stopped})
         assert found[1] == (200, {"status": "ok", "missing": []})
 
 
@@ -113,6 +122,133 @@ def test_a_rebalance_makes_a_worker_not_ready():
         assert worker is not None
         driver._run(worker.revoked())
         assert what_is_missing(world.app) == ["the group hasn't given out its partitions"]
+
+
+# --- the table of docs/metrics.md -------------------------------------------------------------------------------------
+
+
+def all_in_state(state: State, count: int = 2) -> Callable[[World], None]:
+    """Put the first `count` tasks into a state."""
+
+    def arrange(world: World) -> None:
+        for task in world.app.actor_service.tasks[:count]:
+            task._ownership.state = state
+
+    return arrange
+
+
+def assigned_nothing(world: World) -> None:
+    """Have the group give out its partitions, none of them to this worker."""
+    worker = world.app.actor_service._worker
+    assert worker is not None
+    worker._tasks.clear()
+    worker.assigned(Identity("member", 2), [])
+
+
+def not_let_in(world: World) -> None:
+    """As before the first assignment."""
+    worker = world.app.actor_service._worker
+    assert worker is not None
+    worker._tasks.clear()
+    worker.is_assigned, worker.meters.rebalances = False, 0
+
+
+def rebalancing(world: World) -> None:
+    """As after the revocation of all partitions."""
+    worker = world.app.actor_service._worker
+    assert worker is not None
+    worker._tasks.clear()
+    worker.is_assigned = False
+
+
+def not_started(world: World) -> None:
+    """As while settings are checked."""
+    world.app.actor_service._worker = None
+
+
+def unheard(*whom: str | TopicPartition) -> Callable[[World], None]:
+    """Let the session timeout pass since these were asked."""
+
+    def arrange(world: World) -> None:
+        now_s = [0.0]
+        silence = Silence(lambda: now_s[0])
+        silence._asked(whom)
+        now_s[0] = float(world.app.conf.broker_session_timeout) + 0.1
+        world.app.actor_service._source = SimpleNamespace(silence=silence)  # type: ignore[assignment]
+
+    return arrange
+
+
+def ending(world: World) -> None:
+    """As while the worker stops."""
+    world.app.actor_service._stopped.set()
+
+
+def broken(world: World) -> None:
+    """As after an error of the dispatcher."""
+    world.app.actor_service._dispatcher = SimpleNamespace(done=lambda: True)  # type: ignore[assignment]
+
+
+SITUATIONS: dict[str, Callable[[World], object]] = {
+    "checks settings and topics": not_started,
+    "waits for the group to let it in": not_let_in,
+    "takes partitions over, or restores them": all_in_state(State.RESTORING, 1),
+    "the group rebalances": rebalancing,
+    "runs all of its partitions": lambda _: None,
+    "some partitions stand still (`halted`, `refused`)": all_in_state(State.HALTED, 1),
+    "all of its partitions stand still": all_in_state(State.HALTED),
+    "has no partitions: there are more workers than partitions": assigned_nothing,
+    "has no partitions, and keeps standby copies": assigned_nothing,
+    "the group's coordinator hasn't answered for `broker_session_timeout`": unheard("group"),
+    "the leader of an input partition hasn't answered for `broker_session_timeout`": unheard(TopicPartition("in", 1)),
+    "is ending": ending,
+    "its dispatcher ended": broken,
+}
+
+
+def the_table() -> dict[str, list[int]]:
+    """Give what the page says of each situation: live, startup, ready."""
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    rows = re.findall(r"^\| ([^|]+) \| (200|503) \| (200|503) \| (200|503) \|$", page, re.MULTILINE)
+    return {situation: [int(status) for status in statuses] for situation, *statuses in rows}
+
+
+def test_the_page_has_all_situations() -> None:
+    assert list(the_table()) == list(SITUATIONS)
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_each_situation_is_as_the_page_says(situation: str) -> None:
+    world = World()
+    with ActorTestDriver(world.app, partitions=2) as driver:
+        world.adopt(driver)
+        SITUATIONS[situation](world)
+        live, startup, ready = the_table()[situation]
+        pages = ("/health/live", "/health/startup", "/health/ready", "/health")
+        found = asyncio.run(asked(world.app, *pages))
+    assert [status for status, _ in found] == [live, startup, ready, ready]
+    assert bool(found[2][1]["missing"]) == (ready == 503)
+    told = {name: found[3][1][name] for name in ("live", "startup", "ready")}
+    assert told == {"live": live == 200, "startup": startup == 200, "ready": ready == 200}
+
+
+def test_a_broker_may_be_away_for_a_session() -> None:
+    world = World()
+    now_s = [0.0]
+    silence = Silence(lambda: now_s[0])
+    with ActorTestDriver(world.app, partitions=2) as driver:
+        world.adopt(driver)
+        world.app.actor_service._source = SimpleNamespace(silence=silence)  # type: ignore[assignment]
+        silence._asked(["group", TopicPartition("in", 0)])
+        now_s[0] = float(world.app.conf.broker_session_timeout)
+        assert what_is_missing(world.app) == []
+        now_s[0] += 1
+        assert what_is_missing(world.app) == [
+            "the group's coordinator hasn't taken a heartbeat for 11 s",
+            "1 of 2 partitions: the leader hasn't answered for 11 s",
+        ]
+        silence._answered(["group", TopicPartition("in", 0)])
+        assert what_is_missing(world.app) == []
 
 
 async def test_a_dispatcher_that_ended_makes_a_worker_dead():

@@ -31,6 +31,9 @@ class FakeClient:
         self._request_timeout_ms = 20_000
         self._conns: dict[Any, Any] = {}
 
+    async def send(self, node_id: int, request: Any, **options: Any) -> Any:
+        return request
+
     async def bootstrap(self) -> None:
         self.bootstrap_ms = self._request_timeout_ms
 
@@ -70,6 +73,30 @@ async def test_a_broker_that_refused_isnt_tried_before_the_back_off_is_over() ->
     world.now_s += 2 * LAST_RETRY_S
     await world.two._get_conn(1)
     assert world.two.tries == 1
+
+
+async def test_a_broker_that_nobody_needs_is_not_called_unreachable() -> None:
+    world = Setting()
+    await world.one._get_conn(1)
+    await world.two._get_conn(2)
+    assert world.outages.unreachable == 2
+    world.now_s += outage.NEEDED_S
+    await world.two._get_conn(2)
+    world.now_s += LAST_RETRY_S
+    assert world.outages.unreachable == 1
+    world.two.answers = True
+    world.now_s += LAST_RETRY_S
+    await world.two._get_conn(2)
+    assert world.outages.unreachable == 0
+
+
+async def test_the_time_for_which_quotas_hold_clients_up_is_counted() -> None:
+    world = Setting()
+    for client, answer in ((world.one, 250), (world.two, 500), (world.one, 0)):
+        response = SimpleNamespace(throttle_time_ms=answer)
+        assert await client.send(1, response) is response
+    assert await world.one.send(1, None) is None, "a request without an answer"
+    assert world.outages.throttled_s == 0.75
 
 
 async def test_tries_grow_rare() -> None:

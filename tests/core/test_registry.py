@@ -42,6 +42,7 @@ class Brokers:
         self.topics: dict[str, TopicInfo] = {}
         self.records: dict[str, list[Any]] = {}
         self.unread: dict[str, Exception] = {}
+        self.hidden: set[str] = set()
         self.random: Random | None = None
         self.before_write: Callable[[], Awaitable[None]] | None = None
         self.reads: list[str] = []
@@ -71,7 +72,11 @@ class Brokers:
 
     async def existing(self, names: Any) -> dict[str, TopicInfo]:
         await self.pause()
-        return {name: self.topics[name] for name in names if name in self.topics}
+        wanted = list(names)
+        with broker_errors("topics"):
+            if hidden := self.hidden.intersection(wanted):
+                raise TopicAuthorizationFailedError(*hidden)
+        return {name: self.topics[name] for name in wanted if name in self.topics}
 
     async def bounds(self, source: Any) -> LogBounds:
         await self.pause()
@@ -409,3 +414,19 @@ def test_the_first_claim_without_transactions_proves_a_committed_offset_only_aft
         driver.send(topic, key="a", value="x")
         history = driver._cluster.log(TopicPartition("unit-actors-owners", 0)).history
         assert [json.loads(record.value)["input_offset"] for record in history] == [None, 0]
+
+
+async def test_topics_of_features_that_the_app_never_had_need_not_be_visible(brokers: Brokers) -> None:
+    brokers.hidden = {f"shop-counter-{kind}-changelog" for kind in ("timers", "effects", "parked")}
+    await brokers.start(brokers.worker("shop", "orders"))
+
+
+async def test_a_changelog_that_the_app_has_recorded_has_to_be_visible(brokers: Brokers) -> None:
+    for gone in ("counter-timers", "former"):
+        record = StoreRecord(store=gone, changelog=f"shop-{gone}-changelog", at_ms=1, topic_id="1")
+        brokers.make("shop-actors-owners")
+        await brokers.write_stores(None, "shop-actors-owners", {gone: record})
+        brokers.hidden = {record.changelog}
+        with pytest.raises(ConfigurationError, match=f"faust state forget {gone}"):
+            await brokers.start(brokers.worker("shop", "orders"))
+        brokers.records["shop-actors-owners"].clear()

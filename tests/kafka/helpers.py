@@ -41,10 +41,11 @@ async def make_topics(brokers: str, *names: str, partitions: int = 2, config: di
         await admin.close()
     async with producing(brokers) as producer:
         for name in names:
-            await eventually(lambda name=name: _has_leaders(producer, name, partitions))
+            await eventually(lambda name=name: has_leaders(producer, name, partitions))
 
 
-async def _has_leaders(producer: AIOKafkaProducer, topic: str, partitions: int) -> bool:
+async def has_leaders(producer: AIOKafkaProducer, topic: str, partitions: int) -> bool:
+    """Whether all partitions of a topic can be written to."""
     await producer.client.force_metadata_update()
     return len(await producer.partitions_for(topic)) == partitions
 

@@ -1,10 +1,11 @@
-"""Commands on Faust's command line: `actors`, `parked …`, `stopped …`, `state …`, `locks …`, `config …`.
+"""Commands on Faust's command line: `actors`, `parked …`, `stopped …`, `state …`, `topics`, `locks …`, `config …`.
 
 session.py   a run of a command: the app, how it speaks, errors as one line
 cluster.py   what the broker knows of the app's tasks
 keys.py      a key and its value, as text and as the store's bytes
 reading.py   what this machine's disk holds of a key or a partition
-actors.py, parked.py, state.py   the commands, those of `parked` and `state` in parked_*.py and state_*.py
+actors.py, parked.py, state.py, topics.py   the commands, those of `parked` and `state` in parked_*.py and state_*.py
+topics_as.py what `topics` prints for Kafka's tools, Terraform and Strimzi
 reset.py     Faust's `reset`, for stores and views too
 coordination.py   the groups `locks` and `config`, whose commands are in actors.coordination.cli
 output.py    tables
@@ -23,6 +24,7 @@ from actors._faust.cli.parked import parked
 from actors._faust.cli.reset import reset as reset
 from actors._faust.cli.state import state
 from actors._faust.cli.stopped import stopped
+from actors._faust.cli.topics import topics
 from actors._faust.cli.worker import worker as worker
 
 cli.add_command(actors)
@@ -31,3 +33,4 @@ cli.add_command(locks)
 cli.add_command(parked)
 cli.add_command(stopped)
 cli.add_command(state)
+cli.add_command(topics)

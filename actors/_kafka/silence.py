@@ -1,0 +1,108 @@
+"""Since when the group's coordinator and the leaders of inputs haven't answered a worker's consumer.
+
+aiokafka goes on trying in silence, with its former assignment, for as long as no broker says otherwise. Each request is
+noted when it is sent, and forgotten when its answer comes: what is left is unanswered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import (
+    GroupAuthorizationFailedError,
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    NotCoordinatorForGroupError,
+    for_code,
+)
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.group import HeartbeatRequest
+
+from actors.ports import TopicPartition
+
+_GROUP = "group"
+_NOT_TAKEN = (
+    GroupAuthorizationFailedError,
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    NotCoordinatorForGroupError,
+)
+"""Answers that leave open whether the group still has this member."""
+
+
+class Silence:
+    """The heartbeats and fetches that have no answer. Call `forget` for a partition that isn't fetched any more."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._since_s: dict[Hashable, float] = {}
+
+    @property
+    def group_s(self) -> float:
+        """Seconds since the first heartbeat that the coordinator didn't take, 0 if it took the last one."""
+        return self._of(_GROUP)
+
+    def leader_s(self, partition: TopicPartition) -> float:
+        """Seconds since the first fetch of the partition without an answer, 0 if the last one was answered."""
+        return self._of(partition)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Begin again with a partition: it isn't fetched from here on, or from another offset."""
+        self._since_s.pop(partition, None)
+
+    def watch(self, client: AIOKafkaClient, coordinator: Any) -> None:
+        """Look at all fetches of a consumer's client and at all requests of its coordinator."""
+        self._watch_fetches(client)
+        self._watch_group(coordinator)
+
+    def _watch_fetches(self, client: AIOKafkaClient) -> None:
+        send = client.send
+
+        async def watched(node: Any, request: Any, **options: Any) -> Any:
+            if type(request) is not FetchRequest:
+                return await send(node, request, **options)
+            asked = [TopicPartition(topic, part[0]) for topic, parts in request.topics for part in parts]
+            self._asked(asked)
+            try:
+                response = await send(node, request, **options)
+            except asyncio.CancelledError:
+                # A rebalance gives the fetch up: it says nothing about the broker.
+                self._answered(asked)
+                raise
+            self._answered(
+                TopicPartition(topic, part[0]) for topic, parts in response.topics for part in parts if part[1] == 0
+            )
+            return response
+
+        client.send = watched
+
+    def _watch_group(self, coordinator: Any) -> None:
+        send = coordinator._send_req
+
+        async def watched(request: Any) -> Any:
+            # A join is answered when all members have joined, however long that takes.
+            if isinstance(request, HeartbeatRequest):
+                self._asked((_GROUP,))
+            response = await send(request)
+            if for_code(getattr(response, "error_code", 0)) not in _NOT_TAKEN:
+                self._answered((_GROUP,))
+            return response
+
+        coordinator._send_req = watched
+
+    def _asked(self, whom: Iterable[Hashable]) -> None:
+        now_s = self._now_s()
+        for one in whom:
+            self._since_s.setdefault(one, now_s)
+
+    def _answered(self, whom: Iterable[Hashable]) -> None:
+        for one in whom:
+            self._since_s.pop(one, None)
+
+    def _of(self, whom: Hashable) -> float:
+        since_s = self._since_s.get(whom)
+        return 0.0 if since_s is None else self._now_s() - since_s
