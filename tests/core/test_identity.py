@@ -18,9 +18,9 @@ from actors._core.takeover import LogBounds
 from actors._core.topic_ids import TopicIds
 from actors._kafka.fetching import FetchesById
 from actors._kafka.protocol import FetchRequest_v13, FetchResponse_v13
-from actors.errors import BrokerUnavailableError, InputGrownError
-from actors.ports import Committed, OwnerRecord, TopicIdentity
-from actors.runtime.identity import identify, input_facts, since_of
+from actors.errors import BrokerUnavailableError, InputGrownError, RestoreError
+from actors.ports import Committed, OwnerRecord, TopicIdentity, TopicPartition
+from actors.runtime.identity import identify, input_facts, look, since_of
 from actors.runtime.state import Restored
 from stores._core.record import Position
 
@@ -53,6 +53,36 @@ def test_a_takeover_knows_the_ids_of_its_topics() -> None:
 def test_an_input_that_does_not_exist_is_waited_for() -> None:
     with pytest.raises(BrokerUnavailableError, match="topic input, the input of actor a, doesn't exist any more"):
         found(spec())
+
+
+class Replaced(Group):
+    """A group and a log whose topic is deleted and created again when one of the two is asked."""
+
+    def __init__(self, asked: str) -> None:
+        super().__init__(input=TopicIdentity(OLD, 2))
+        self._asked = asked
+
+    def _replace(self, asked: str) -> None:
+        if asked == self._asked:
+            self._found["input"] = TopicIdentity(NEW, 2)
+
+    async def committed(self, source: TopicPartition) -> Committed | None:
+        self._replace("committed")
+        return None
+
+    async def bounds(self, source: TopicPartition) -> LogBounds:
+        self._replace("bounds")
+        return LogBounds(0, 300)
+
+
+@pytest.mark.parametrize("asked", ["committed", "bounds"])
+def test_an_input_that_is_re_created_during_a_takeover_is_looked_at_again(asked: str) -> None:
+    replaced: Any = Replaced(asked)
+    source = TopicPartition("input", 0)
+    with pytest.raises(RestoreError, match=r"input\[0\]: topic input, .* was deleted or created again while"):
+        asyncio.run(look(spec(), source, replaced, replaced))
+    topics, committed, bounds = asyncio.run(look(spec(), source, replaced, replaced))
+    assert (topics.input_id, committed, bounds) == (NEW, None, LogBounds(0, 300))
 
 
 @pytest.mark.parametrize(("count", "how"), [(1, "was re-created with fewer"), (3, "was given more")])
