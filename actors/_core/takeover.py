@@ -254,10 +254,14 @@ class Contradiction:
 
 _ACCEPT = 'start the workers once with moved_offset="accept" (or MOVED_OFFSET=accept in the environment)'
 
+_GIVE_UP = (
+    "delete the changelog topics while no worker runs, and start the workers once with "
+    'lost_changelog="rebuild" (or LOST_CHANGELOG)'
+)
+
 _REPROCESS = (
     "If the input is to be processed again on top of the state, set allow_reprocessing=True; "
-    "if the state is to be given up too, delete the changelog topic while no worker runs, and start the workers once "
-    'with lost_changelog="rebuild"; '
+    "if the state is to be given up too, {give_up}{begin}; "
     "otherwise set the group's offset to where it was while no worker runs ({tool} {last}, or higher if you know that "
     "later inputs were processed without leaving a trace in the state), and then {accept}"
 )
@@ -279,7 +283,7 @@ _RECREATED = (
     'Start the workers once with missing_offset="earliest", which handles every record of the new topic from offset '
     '{start} on, on top of the state that is kept; or with missing_offset="latest", which skips the records before '
     "offset {end} (or MISSING_OFFSET in the environment). To begin at another offset, set it while no worker runs "
-    "({tool} OFFSET), and then {accept}. To give the state up as well, delete the changelog topics while no worker runs"
+    "({tool} OFFSET), and then {accept}. To give the state up as well, {give_up} too"
 )
 
 
@@ -297,7 +301,8 @@ def decide_start(facts: InputFacts, rules: StartRules) -> Start | Contradiction:
 
 def _filled(remedy: str, facts: InputFacts, **more: object) -> str:
     start, end, last = facts.bounds.start, facts.bounds.end, facts.last_position
-    return remedy.format(tool=facts.tool, accept=_ACCEPT, start=start, end=end, last=last, **more)
+    values = {"start": start, "end": end, "last": last, "tool": facts.tool, "accept": _ACCEPT, "give_up": _GIVE_UP}
+    return remedy.format(**values, **more)
 
 
 def _recreated_start(facts: InputFacts, rules: StartRules) -> Start | Contradiction:
@@ -326,7 +331,8 @@ def _reset_by_operator(facts: InputFacts, rules: StartRules) -> Contradiction | 
         return None if rules.accept_moved else _moved(facts, committed)
     if not is_below:
         return None
-    remedy = _filled(_REPROCESS, facts)
+    begin = ' and missing_offset="earliest" or "latest" (or MISSING_OFFSET)' if committed is None else ""
+    remedy = _filled(_REPROCESS, facts, begin=begin)
     if committed is None:
         return Contradiction(f"there is state up to input offset {state}, and no committed offset", remedy)
     return Contradiction(f"the committed offset {committed} is below the state's input offset {state}", remedy)
@@ -384,7 +390,7 @@ def _committed_start(facts: InputFacts, committed: int, rules: StartRules) -> St
             _filled(
                 "Set the group's offset while no worker runs ({tool} {end} goes on behind the last record, {start} "
                 "handles all that are left on top of the state), and then {accept}. If the state belongs to a former "
-                "topic, delete the changelog topics as well",
+                "topic, {give_up} too",
                 facts,
             ),
         )
