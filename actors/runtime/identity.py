@@ -28,8 +28,8 @@ async def look(
     committed, bounds = await group.committed(source), await logs.bounds(source)
     if await identify(spec, group) != topics:
         raise RestoreError(
-            f"{source}: topic {spec.topic}, or a changelog of actor {spec.name}, was deleted or created again while the "
-            "partition was taken over"
+            f"{source}: topic {spec.topic}, or a changelog of actor {spec.name}, was deleted or created again while "
+            "the partition was taken over"
         )
     return topics, committed, bounds
 

@@ -10,13 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 from aiokafka.protocol.fetch import FetchRequest, FetchResponse_v11
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._core.commit import CommitMark
 from actors._core.takeover import LogBounds
 from actors._core.topic_ids import TopicIds
+from actors._kafka.control import ControlPlane
 from actors._kafka.fetching import FetchesById
+from actors._kafka.outage import Outages
 from actors._kafka.protocol import FetchRequest_v13, FetchResponse_v13
 from actors.errors import BrokerUnavailableError, InputGrownError, RestoreError
 from actors.ports import Committed, OwnerRecord, TopicIdentity, TopicPartition
@@ -83,6 +86,39 @@ def test_an_input_that_is_re_created_during_a_takeover_is_looked_at_again(asked:
         asyncio.run(look(spec(), source, replaced, replaced))
     topics, committed, bounds = asyncio.run(look(spec(), source, replaced, replaced))
     assert (topics.input_id, committed, bounds) == (NEW, None, LogBounds(0, 300))
+
+
+class Client:
+    """As much of a client as asks brokers for topics; `says` has what each broker says of them."""
+
+    def __init__(self, *says: Mapping[str, int | uuid.UUID]) -> None:
+        self.says = says
+        self.cluster = SimpleNamespace(brokers=lambda: [SimpleNamespace(nodeId=node) for node in range(len(says))])
+
+    def get_random_node(self) -> int:
+        return 0
+
+    async def send(self, node: int, request: Any) -> Any:
+        topics = []
+        for name in request._topics:
+            said = self.says[node].get(name, UnknownTopicOrPartitionError.errno)
+            code, topic_id = (0, said) if isinstance(said, uuid.UUID) else (said, uuid.UUID(int=0))
+            topics.append((code, name, topic_id, False, [()], 0, {}))
+        return SimpleNamespace(topics=topics)
+
+
+def control(*says: Mapping[str, int | uuid.UUID]) -> ControlPlane:
+    client: Any = Client(*says)
+    return ControlPlane(client, "app-actors", Outages())
+
+
+async def test_a_topic_that_may_not_be_described_fails_nothing_but_its_own_actor() -> None:
+    plane = control({"good": uuid.UUID(OLD), "bad": TopicAuthorizationFailedError.errno})
+    with pytest.raises(BrokerUnavailableError, match="topic bad: .*TopicAuthorizationFailed"):
+        await plane.topic_ids(["bad"])
+    assert await plane.topic_ids(["good", "gone"]) == {"good": TopicIdentity(OLD, 1)}
+    with pytest.raises(BrokerUnavailableError, match="topic bad"):
+        await plane.topic_ids(["good", "bad"])
 
 
 @pytest.mark.parametrize(("count", "how"), [(1, "was re-created with fewer"), (3, "was given more")])
