@@ -114,7 +114,7 @@ def control(*says: Mapping[str, int | uuid.UUID]) -> ControlPlane:
 
 async def test_a_topic_that_may_not_be_described_fails_nothing_but_its_own_actor() -> None:
     plane = control({"good": uuid.UUID(OLD), "bad": TopicAuthorizationFailedError.errno})
-    with pytest.raises(BrokerUnavailableError, match="topic bad: .*TopicAuthorizationFailed"):
+    with pytest.raises(BrokerUnavailableError, match=r"topic bad: .*TopicAuthorizationFailed"):
         await plane.topic_ids(["bad"])
     assert await plane.topic_ids(["good", "gone"]) == {"good": TopicIdentity(OLD, 1)}
     with pytest.raises(BrokerUnavailableError, match="topic bad"):
