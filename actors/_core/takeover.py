@@ -17,6 +17,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from actors._core.progress import SPAN
 from actors._core.topic_ids import show_id
 from stores._core.printable import moment
 from stores._core.record import Position, decode_stamp
@@ -163,7 +164,8 @@ class InputFacts:
     `last_known` is the committed offset that the leader registry remembers, None if it proves no earlier commit.
     `is_marked` is false if the committed offset lacks the mark of this app's commits. `known_id` is the input topic's
     id as the last commit has it, `input_id` the id that the topic has now; both as `str(uuid)`, empty if unknown.
-    `tool` is the command that sets the group's offset of the partition, up to the offset.
+    `tool` is the command that sets the group's offset of the partition, up to the offset. `is_parallel` says that the
+    actor finishes inputs out of order: some below the state's offset may be unfinished, and only the mark says which.
     """
 
     committed: int | None
@@ -175,6 +177,7 @@ class InputFacts:
     known_id: str = ""
     input_id: str = ""
     tool: str = "kafka-consumer-groups.sh --reset-offsets --to-offset"
+    is_parallel: bool = False
 
     @property
     def is_recreated(self) -> bool:
@@ -259,24 +262,29 @@ _GIVE_UP = (
     'lost_changelog="rebuild" (or LOST_CHANGELOG)'
 )
 
+_LATER = "later inputs may have been processed"
+_EARLIER = (
+    f"the actor has concurrency: up to {SPAN} inputs before it may be unprocessed, which are skipped unless you choose "
+    "a lower offset"
+)
+
 _REPROCESS = (
     "If the input is to be processed again on top of the state, set allow_reprocessing=True; "
     "if the state is to be given up too, {give_up}{begin}; "
-    "otherwise set the group's offset to where it was while no worker runs ({tool} {last}, or higher if you know that "
-    "later inputs were processed without leaving a trace in the state), and then {accept}"
+    "otherwise set the group's offset to where it was while no worker runs ({tool} {last} is the last known position, "
+    "{caveat}), and then {accept}"
 )
 
 _MISSING = (
     "Choose where to begin: set the group's offset while no worker runs ({tool} {last} is the last known position; "
-    "later inputs may have been processed), and then {accept}; or start the workers once with "
+    "{caveat}), and then {accept}; or start the workers once with "
     'missing_offset="earliest", which handles everything from offset {start} on again, or missing_offset="latest", '
     "which skips everything before offset {end} (or MISSING_OFFSET in the environment)"
 )
 
 _MOVED = (
     "If this is wanted, {accept}: they go on at offset {committed}, {effect}. Otherwise set the offset back while no "
-    "worker runs ({tool} {last} is the last known position; later inputs may have been processed), and then start them "
-    "the same way"
+    "worker runs ({tool} {last} is the last known position; {caveat}), and then start them the same way"
 )
 
 _RECREATED = (
@@ -300,9 +308,16 @@ def decide_start(facts: InputFacts, rules: StartRules) -> Start | Contradiction:
 
 
 def _filled(remedy: str, facts: InputFacts, **more: object) -> str:
-    start, end, last = facts.bounds.start, facts.bounds.end, facts.last_position
-    values = {"start": start, "end": end, "last": last, "tool": facts.tool, "accept": _ACCEPT, "give_up": _GIVE_UP}
-    return remedy.format(**values, **more)
+    return remedy.format(
+        tool=facts.tool,
+        start=facts.bounds.start,
+        end=facts.bounds.end,
+        last=facts.last_position,
+        caveat=f"{_LATER}; {_EARLIER}" if facts.is_parallel else _LATER,
+        accept=_ACCEPT,
+        give_up=_GIVE_UP,
+        **more,
+    )
 
 
 def _recreated_start(facts: InputFacts, rules: StartRules) -> Start | Contradiction:

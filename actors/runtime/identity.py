@@ -100,6 +100,7 @@ def input_facts(
             f"kafka-consumer-groups.sh --bootstrap-server BROKER --group {settings.group} --topic "
             f"{spec.topic}:{partition} --reset-offsets --execute --to-offset"
         ),
+        is_parallel=spec.concurrency > 1,
     )
 
 

@@ -40,7 +40,9 @@ class Group:
 
 def spec(*stores: str) -> Any:
     changelogs = {store: SimpleNamespace(topic=f"{store}_log") for store in stores}
-    return SimpleNamespace(name="a", topic="input", partition_count=2, stores=stores, changelogs=changelogs)
+    return SimpleNamespace(
+        name="a", topic="input", partition_count=2, stores=stores, changelogs=changelogs, concurrency=1
+    )
 
 
 def found(of: Any, **topics: TopicIdentity) -> TopicIds:
