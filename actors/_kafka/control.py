@@ -68,6 +68,7 @@ class ControlPlane:
         self._coordinator: int | None = None
         self._named: set[str] = set()
         self._identities: dict[str, TopicIdentity] = {}
+        self._refused: dict[str, KafkaError] = {}
         self._identities_lock = asyncio.Lock()
         self._asked = 0
         self._covered = 0
@@ -175,23 +176,33 @@ class ControlPlane:
             return {}
 
         async def ask() -> dict[str, TopicInfo]:
-            response = await self._client.send(self._any_node(), TopicIdsRequest(wanted))
-            found = {}
-            for code, name, topic_id, _, partitions, _, _ in response.topics:
-                error = for_code(code)
-                if error is UnknownTopicOrPartitionError:
-                    continue
-                if error is not NoError:
-                    raise error(name)
-                found[name] = TopicInfo(name, topic_id, len(partitions))
+            found, refused = await self._describe(wanted)
+            for error in refused.values():
+                raise error
             return found
 
         return await self._answered(f"topics {', '.join(wanted)}", ask)
 
+    async def _describe(self, names: Iterable[str]) -> tuple[dict[str, TopicInfo], dict[str, KafkaError]]:
+        """Ask once, and give those of the topics that exist and the errors of those of which nothing is said."""
+        response = await self._client.send(self._any_node(), TopicIdsRequest(sorted(names)))
+        found, refused = {}, {}
+        for code, name, topic_id, _, partitions, _, _ in response.topics:
+            error = for_code(code)
+            if error is NoError:
+                found[name] = TopicInfo(name, topic_id, len(partitions))
+            elif error is not UnknownTopicOrPartitionError:
+                refused[name] = error(name)
+        return found, refused
+
     async def topic_ids(self, names: Iterable[str]) -> dict[str, TopicIdentity]:
         """Return the identities of those of the topics that exist now.
 
-        Tasks that ask at the same time share one request: each is about all topics that were ever asked for here.
+        Tasks that ask at the same time share one request: each is about all topics that were ever asked for here. A
+        topic that the brokers say nothing of fails the calls that ask for it.
+
+        Raises:
+            BrokerUnavailableError: no broker answers, or not for one of the topics.
         """
         wanted = set(names)
         self._named |= wanted
@@ -200,12 +211,14 @@ class ControlPlane:
         async with self._identities_lock:
             if ticket > self._covered:
                 covered = self._asked
-                found = await self.topics(self._named)
+                found, self._refused = await self._answered("the topics' ids", lambda: self._describe(self._named))
                 self._identities = {
                     name: TopicIdentity("" if info.topic_id == NO_TOPIC_ID else str(info.topic_id), info.partitions)
                     for name, info in found.items()
                 }
                 self._covered = covered
+            for name in wanted & self._refused.keys():
+                raise BrokerUnavailableError(f"topic {name}: {self._why(self._refused[name])}")
             return {name: self._identities[name] for name in wanted if name in self._identities}
 
     async def _offset(self, partition: TopicPartition, timestamp: int) -> int:

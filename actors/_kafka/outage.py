@@ -11,10 +11,12 @@ an answer to a request, and it isn't tried again for as long as the last try too
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -63,19 +65,22 @@ class Outages:
         """Make a client share what is known about brokers that are away."""
         connect = client._get_conn
         client.bootstrap = _impatient(client)
+        # The client's own lock has it wait for one broker before it connects to another, which may be healthy.
+        client._get_conn_lock_value = contextlib.nullcontext()
+        locks: defaultdict[Any, asyncio.Lock] = defaultdict(asyncio.Lock)
 
         async def shared(node_id: Any, **options: Any) -> Any:
-            held = client._conns.get((node_id, options.get("group", ConnectionGroup.DEFAULT)))
-            down = self._down.get(node_id)
-            is_waiting = down is not None and self._now_s() < down.retry_at_s
+            place = node_id, options.get("group", ConnectionGroup.DEFAULT)
+            held = client._conns.get(place)
             # A connection that stands is good, whatever others met.
-            if held is not None and held.connected() and (down is None or is_waiting):
+            if held is not None and held.connected() and (node_id not in self._down or self._is_waiting(node_id)):
                 return held
-            if is_waiting:
-                client.force_metadata_update()
-                return None
-            began_s = self._now_s()
-            connection = await _connected(client, connect(node_id, **options))
+            async with locks[place]:
+                if self._is_waiting(node_id):
+                    client.force_metadata_update()
+                    return None
+                began_s = self._now_s()
+                connection = await _connected(client, connect(node_id, **options))
             if connection is not None:
                 if self._down:
                     self._reached(node_id)
@@ -84,6 +89,11 @@ class Outages:
             return connection
 
         client._get_conn = shared
+
+    def _is_waiting(self, node_id: Any) -> bool:
+        """Whether a broker that is away isn't to be tried yet."""
+        down = self._down.get(node_id)
+        return down is not None and self._now_s() < down.retry_at_s
 
     def _failed(self, node_id: Any, broker: Any, began_s: float) -> None:
         now_s = self._now_s()

@@ -7,10 +7,31 @@ from collections.abc import Sequence
 from actors._core.commit import CommitMark
 from actors._core.takeover import InputFacts, LastKnown, LogBounds
 from actors._core.topic_ids import TopicIds
-from actors.errors import BrokerUnavailableError, InputGrownError
-from actors.ports import Committed, GroupView, OwnerRecord
+from actors.errors import BrokerUnavailableError, InputGrownError, RestoreError
+from actors.ports import Committed, GroupView, Logs, OwnerRecord, TopicPartition
 from actors.runtime.spec import ActorSpec, TaskSettings
 from actors.runtime.state import Restored
+
+
+async def look(
+    spec: ActorSpec, source: TopicPartition, group: GroupView, logs: Logs
+) -> tuple[TopicIds, Committed | None, LogBounds]:
+    """Return the ids of the actor's topics, and the committed offset and the bounds of its input partition.
+
+    The ids are asked for before and after the others: offsets of one topic must not be judged by another one's bounds.
+
+    Raises:
+        RestoreError: a topic was replaced meanwhile.
+        BrokerUnavailableError, InputGrownError: see `identify`.
+    """
+    topics = await identify(spec, group)
+    committed, bounds = await group.committed(source), await logs.bounds(source)
+    if await identify(spec, group) != topics:
+        raise RestoreError(
+            f"{source}: topic {spec.topic}, or a changelog of actor {spec.name}, was deleted or created again while "
+            "the partition was taken over"
+        )
+    return topics, committed, bounds
 
 
 async def identify(spec: ActorSpec, group: GroupView) -> TopicIds:
@@ -79,6 +100,7 @@ def input_facts(
             f"kafka-consumer-groups.sh --bootstrap-server BROKER --group {settings.group} --topic "
             f"{spec.topic}:{partition} --reset-offsets --execute --to-offset"
         ),
+        is_parallel=spec.concurrency > 1,
     )
 
 

@@ -50,7 +50,7 @@ from actors.ports import (
 )
 from actors.runtime.commands import RefusedCommandError
 from actors.runtime.context import Store
-from actors.runtime.identity import identify, input_facts, since_of
+from actors.runtime.identity import input_facts, look, since_of
 from actors.runtime.inbox import Inbox
 from actors.runtime.lost import explained, last_commit, require_changelogs, write_to_changelog
 from actors.runtime.meters import TaskMeters
@@ -435,9 +435,7 @@ class Task:
         self._ownership.advance(Event.FENCED)
         await self._ownership.confirm()
         self._ownership.advance(Event.CONFIRMED)
-        topics = await identify(self.spec, self._services.group)
-        committed = await self._services.group.committed(self.source)
-        bounds = await self._services.logs.bounds(self.source)
+        topics, committed, bounds = await look(self.spec, self.source, self._services.group, self._services.logs)
         self._ownership.backlog_end = bounds.end
         self.meters.looked(None if committed is None else committed.offset, bounds.end)
         self._ownership.advance(Event.LOOKED)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.client import ConnectionGroup
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
 
 from actors._kafka import outage
 from actors._kafka.connection import Connection
@@ -30,14 +30,17 @@ class FakeClient:
         self.hosts = ["127.0.0.1:9001", "127.0.0.1:9002"]
         self._request_timeout_ms = 20_000
         self._conns: dict[Any, Any] = {}
+        self.hanging: set[int] = set()
+        self._get_conn_lock_value: Any = asyncio.Lock()
 
     async def bootstrap(self) -> None:
         self.bootstrap_ms = self._request_timeout_ms
 
     async def _get_conn(self, node_id: int, *, group: Any = ConnectionGroup.DEFAULT) -> Any:
         self.tries += 1
-        if self.hangs:
-            await asyncio.get_running_loop().create_future()
+        async with self._get_conn_lock_value:
+            if self.hangs or node_id in self.hanging:
+                await asyncio.get_running_loop().create_future()
         return object() if self.answers else None
 
     def force_metadata_update(self) -> None:
@@ -97,6 +100,23 @@ async def test_a_broker_that_hangs_is_not_waited_for_and_rarely_tried(monkeypatc
     assert world.outages.away == []
 
 
+async def test_a_broker_that_hangs_holds_up_no_connection_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage, "CONNECT_S", 0.05)
+    world = Setting()
+    world.one.hanging, world.one.answers = {1}, True
+    first, second = await asyncio.gather(world.one._get_conn(1), world.one._get_conn(2))
+    assert (first is None, second is None) == (True, False)
+    assert world.outages.away == ["127.0.0.1:9001"]
+
+
+async def test_who_waits_for_a_try_that_fails_does_not_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage, "CONNECT_S", 0.05)
+    world = Setting()
+    world.one.hangs = True
+    assert await asyncio.gather(*(world.one._get_conn(1) for _ in range(5))) == [None] * 5
+    assert world.one.tries == 1
+
+
 async def test_a_broker_of_the_list_that_hangs_is_not_waited_for_where_there_are_others() -> None:
     world = Setting()
     await world.one.bootstrap()
@@ -153,3 +173,10 @@ async def test_it_is_said_once_per_interval_and_at_the_end(
     # at most one of a real second, of 300
     assert 2 <= len(theirs) < 30
     assert theirs[-1].endswith("seen again")
+
+
+async def test_the_clients_lock_of_all_connections_is_taken_out() -> None:
+    client = AIOKafkaClient(bootstrap_servers="127.0.0.1:1")
+    Outages().watch(client)
+    async with client._get_conn_lock, asyncio.timeout(5), client._get_conn_lock:
+        pass

@@ -371,3 +371,20 @@ def test_a_remedy_that_sets_the_offset_names_the_flag_that_has_it_taken(case):
     decision = decide_start(case, rules())
     assert "--to-offset" in decision.remedy
     assert "MOVED_OFFSET=accept" in decision.remedy
+
+
+@pytest.mark.parametrize("case", [recreated(), facts(committed=101), facts(committed=None, state=42), facts(state=42)])
+def test_a_remedy_that_deletes_changelogs_names_the_flag_that_has_the_state_given_up(case):
+    decision = decide_start(case, rules())
+    assert "delete the changelog topics" in decision.remedy
+    assert 'lost_changelog="rebuild" (or LOST_CHANGELOG)' in decision.remedy
+    # Without state, the group's missing offset is the next reason to stop.
+    needs_offset = case.committed is None
+    assert ('missing_offset="earliest" or "latest"' in decision.remedy) == needs_offset
+
+
+@pytest.mark.parametrize("case", [facts(committed=None, state=42), lost(), facts(committed=10, state=42), moved()])
+def test_a_position_to_go_back_to_is_said_to_skip_unfinished_inputs_where_there_may_be_some(case):
+    caveat = f"up to {SPAN} inputs before it may be unprocessed"
+    assert caveat not in decide_start(case, rules()).remedy
+    assert caveat in decide_start(replace(case, is_parallel=True), rules()).remedy
