@@ -41,9 +41,9 @@ class TopicIds:
         """Make it from the input's id and those of the changelogs, by store."""
         return cls(input_id, since, {_short(store): topic_id for store, topic_id in changelogs.items()})
 
-    def changelog_id(self, store: str) -> str:
-        """Give the id of a store's changelog, "" where nothing is known of the store."""
-        return self._changelogs.get(_short(store), "")
+    def changelog_id(self, *names: str) -> str:
+        """Give the id of the changelog of a store with one of these names, "" where nothing is known of the store."""
+        return next((topic_id for name in names if (topic_id := self._changelogs.get(_short(name)))), "")
 
     def with_changelog(self, store: str, topic_id: str) -> TopicIds:
         """Give the same with another changelog of a store."""

@@ -238,6 +238,10 @@ class Setup:
                 )
         return [self._spec(definition, inputs, changelogs, configs) for definition in self.app.actors.values()]
 
+    def names_of(self, changelog: str) -> tuple[str, ...]:
+        """Return the names of the stores that the app has recorded with a changelog; a renamed store has several."""
+        return tuple(sorted(record.store for record in self.recorded.values() if record.changelog == changelog))
+
     def _check_retention(self, topic: str, delete_retention_ms: int) -> None:
         margin_ms = milliseconds(self.app.actor_options.clock_skew_margin)
         if delete_retention_ms <= 2 * margin_ms:
@@ -269,6 +273,7 @@ class Setup:
                 partition_count=changelogs[name].partitions,
                 former_id=recorded.former_id if recorded else "",
                 copied_id=recorded.copied_id if recorded else "",
+                other_names=self.names_of(name),
             )
         answers = self._answers(definition)
         spec = ActorSpec(

@@ -182,7 +182,9 @@ def last_commit(changelog: Changelog, committed: Committed | None) -> LastCommit
     mark = None if committed is None else parse_mark(committed.metadata)
     if committed is None or mark is None:
         return NO_COMMIT
-    known_id = changelog.former_id if mark.topics is None else mark.topics.changelog_id(changelog.store)
+    known_id = changelog.former_id
+    if mark.topics is not None:
+        known_id = mark.topics.changelog_id(changelog.store, *changelog.other_names)
     reached = max(decode_finished(committed.offset, mark.finished), default=committed.offset - 1) + 1
     return LastCommit(mark.epoch, known_id, reached)
 

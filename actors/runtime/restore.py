@@ -61,6 +61,8 @@ LOOK_BACK = 200
 class Changelog:
     """A store's changelog topic as the broker has it.
 
+    `other_names` are those under which the app's programs have had the store; marks of commits name it by one of them.
+
     `former_id` is the id of the topic that it replaced when an operator let that happen, "" if none: commits whose mark
     has no ids were to that one. `copied_id` is the id of the topic whose records were copied into it.
     """
@@ -73,6 +75,7 @@ class Changelog:
     partition_count: int
     former_id: str = ""
     copied_id: str = ""
+    other_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
