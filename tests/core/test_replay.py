@@ -387,7 +387,7 @@ def test_a_command_that_the_workers_refuse_is_refused_where_the_secret_is(has_se
         for key in ("a", "b"):
             driver.send(source, key=key, value="ok")
         records, _ = driver._cluster.fetch(TopicPartition("in", 0), 0, 1 << 30)
-        topic_id, items = driver._specs[0].topic_id, driver.items(app.stores["handled"])
+        topic_id, items = driver._cluster.topic("in").topic_id, driver.items(app.stores["handled"])
         assert items == {"b": "ok"}
     other, _ = make("s" * 32 if has_secret else None)
     rows = other.replayer("work").run(0, records, partition_count=1, topic_id=topic_id)
