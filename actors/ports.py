@@ -261,8 +261,8 @@ class OwnerRecord:
     """An entry of the leader registry: which worker took a task over, in which epoch.
 
     `topic` and `topic_id` name the input. `input_offset` is the group's committed offset at the takeover, or at the
-    last clean stop of the worker; None where the record doesn't prove that the group had one. `since` is that of
-    `TopicIds`. Older releases left the four out.
+    last clean stop of the worker; None where the record doesn't prove that the group had one. `since` and
+    `is_recreated` are those of `TopicIds`. Older releases left the five out.
     """
 
     actor: str
@@ -275,6 +275,7 @@ class OwnerRecord:
     topic_id: str = ""
     input_offset: int | None = None
     since: int = 0
+    is_recreated: bool = False
 
 
 class Owners(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from actors._core.commit import CommitMark
 from actors._core.takeover import InputFacts, LastKnown, LogBounds
@@ -82,11 +83,10 @@ def input_facts(
     )
 
 
-def since_of(mark: CommitMark | None, owner: OwnerRecord | None) -> int:
-    """Return the first epoch whose state has offsets of the input: as the mark says, or the registry without one."""
-    if mark is None:
-        return 0 if owner is None else owner.since
-    return 0 if mark.topics is None else mark.topics.since
+def continued(topics: TopicIds, mark: CommitMark | None, owner: OwnerRecord | None) -> TopicIds:
+    """Return the ids of now with what the last commit says of the topics before: its mark, or the registry's record."""
+    last = owner if mark is None else mark.topics
+    return topics if last is None else replace(topics, since=last.since, is_recreated=last.is_recreated)
 
 
 def _last_commit(spec: ActorSpec, settings: TaskSettings, owner: OwnerRecord | None) -> OwnerRecord | None:

@@ -136,7 +136,7 @@ async def write_to_changelog(ownership: Ownership, store: str, held: Restored, p
 
     async def written() -> None:
         if ownership.topics.changelog_id(store) != changelog.topic_id:
-            ownership.topics = ownership.topics.with_changelog(store, changelog.topic_id)
+            ownership.topics = ownership.topics.with_changelogs({store: changelog.topic_id})
             await commit({})
 
     folded = await services.stores.open(f"{store}~log", partition)

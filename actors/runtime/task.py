@@ -26,7 +26,6 @@ from actors._core.lifecycle import Event, State
 from actors._core.logs import escaping
 from actors._core.progress import Progress, decode_finished
 from actors._core.takeover import Contradiction, decide_start, next_epoch
-from actors._core.topic_ids import TopicIds
 from actors.errors import (
     ActorsError,
     CommitRefusedError,
@@ -50,7 +49,7 @@ from actors.ports import (
 )
 from actors.runtime.commands import RefusedCommandError
 from actors.runtime.context import Store
-from actors.runtime.identity import identify, input_facts, since_of
+from actors.runtime.identity import continued, identify, input_facts
 from actors.runtime.inbox import Inbox
 from actors.runtime.lost import explained, last_commit, require_changelogs, write_to_changelog
 from actors.runtime.meters import TaskMeters
@@ -458,7 +457,7 @@ class Task:
         if committed is not None and mark is not None:
             finished = decode_finished(committed.offset, mark.finished)
         owner = None if mark is not None else await self._services.owners.latest(self.spec.name, self.partition)
-        topics = replace(topics, since=since_of(mark, owner))
+        topics = continued(topics, mark, owner)
         facts = input_facts(
             self.spec,
             self.partition,
@@ -481,6 +480,7 @@ class Task:
         if facts.is_recreated:
             logger.warning("%s was re-created: going on at offset %d of the new topic", self.source, decision.offset)
             self._ownership.cautions, finished, self._told_until = Cautions(), set(), 0
+            topics = replace(topics, is_recreated=True)
         self._ownership.topics = replace(topics, since=epoch) if decision.is_anew else topics
         progress = Progress(decision.offset, finished)
         has_committed = committed is not None or facts.last_known is not None
@@ -547,8 +547,7 @@ class Task:
         ids = {
             store.name: held.position.changelog_id for store, held in zip(self.spec.stores, self._stores, strict=True)
         }
-        topics = self._ownership.topics
-        self._ownership.topics = TopicIds.of(topics.input_id, ids, topics.since)
+        self._ownership.topics = self._ownership.topics.with_changelogs(ids)
         if is_first and not self._settings.rules.exactly_once:
             # Without a transaction the record may be there and the offset not: the first one proves nothing.
             await self._commit_claim(progress, epoch, input_offset=None)

@@ -6,6 +6,7 @@ import asyncio
 import io
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,7 @@ from actors._kafka.fetching import FetchesById
 from actors._kafka.protocol import FetchRequest_v13, FetchResponse_v13
 from actors.errors import BrokerUnavailableError, InputGrownError
 from actors.ports import Committed, OwnerRecord, TopicIdentity
-from actors.runtime.identity import identify, input_facts, since_of
+from actors.runtime.identity import continued, identify, input_facts
 from actors.runtime.state import Restored
 from stores._core.record import Position
 
@@ -90,8 +91,11 @@ def test_the_last_commits_id_is_the_marks_or_else_the_registrys() -> None:
     assert of_owner.is_recreated
     assert of_owner.is_moved
     assert "--group app-actors --topic input:1 --reset-offsets --execute --to-offset" in of_owner.tool
-    assert since_of(None, owner) == 2
-    assert since_of(CommitMark(3, 1, "n", topics=TopicIds(NEW, 7)), owner) == 7
+    assert continued(now, None, owner) == TopicIds(NEW, 2)
+    assert continued(now, None, replace(owner, is_recreated=True)).is_recreated
+    last = CommitMark(3, 1, "n", topics=TopicIds(OLD, 7, is_recreated=True))
+    assert continued(now, last, owner) == TopicIds(NEW, 7, is_recreated=True)
+    assert continued(now, CommitMark(3, 1, "n"), owner) == continued(now, None, None) == now
     moved = OwnerRecord("a", 1, 3, "w", "", 0, topic="another", topic_id=OLD, input_offset=5)
     assert not facts(None, moved, epoch=3, topics=now).is_recreated
 

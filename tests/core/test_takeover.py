@@ -22,7 +22,7 @@ from actors._core.takeover import (
     next_epoch,
     plan_restore,
 )
-from actors._core.topic_ids import TopicIds
+from actors._core.topic_ids import TopicIds, show_id
 from stores._core.record import Position
 
 DAY_MS = 86_400_000
@@ -167,6 +167,9 @@ def test_a_mark_survives_the_metadata():
 def test_a_mark_has_the_ids_of_its_topics():
     input_id, changelog_id = str(uuid.uuid4()), str(uuid.uuid4())
     ids = TopicIds.of(input_id, {"seen": changelog_id}, since=7)
+    assert ids.message_tag == ""
+    ids = replace(ids, is_recreated=True)
+    assert ids.message_tag == show_id(input_id)[-8:]
     mark = CommitMark(3, 14, "abc", "AQ==", 1_700_000_000_000, ids)
     found = parse_mark(mark.encode())
     assert found == mark
