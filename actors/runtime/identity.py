@@ -8,7 +8,7 @@ from dataclasses import replace
 from actors._core.commit import CommitMark
 from actors._core.takeover import InputFacts, LastKnown, LogBounds
 from actors._core.topic_ids import TopicIds
-from actors.errors import BrokerUnavailableError, InputGrownError
+from actors.errors import BrokerUnavailableError, InputGrownError, RestoreError
 from actors.ports import Committed, GroupView, OwnerRecord
 from actors.runtime.spec import ActorSpec, TaskSettings
 from actors.runtime.state import Restored
@@ -31,6 +31,17 @@ async def identify(spec: ActorSpec, group: GroupView) -> TopicIds:
     return TopicIds.of(
         own.topic_id, {store: found[topic].topic_id for store, topic in changelogs.items() if topic in found}
     )
+
+
+async def require_unchanged(spec: ActorSpec, group: GroupView, topics: TopicIds) -> None:
+    """See that the actor's topics are still those of the start of its takeover: logs' bounds are asked for by name.
+
+    Raises:
+        RestoreError: one was deleted or created again meanwhile.
+    """
+    if await identify(spec, group) != topics:
+        names = ", ".join([spec.topic, *(changelog.topic for changelog in spec.changelogs.values())])
+        raise RestoreError(f"one of the topics {names} was deleted or re-created while the state was restored")
 
 
 def grown_error(spec: ActorSpec, count: int, handled: str = "") -> InputGrownError:

@@ -92,7 +92,7 @@ async def write_back(
     if before is None:
         raise AssertionError("a store without a position is ahead of nothing")
     bounds = await logs.bounds(source)
-    newest = await _fold(logs, source, bounds.start, bounds.end, folded)
+    newest = await _fold(logs, source, held.position.changelog_id, bounds, folded)
     if decode_stamp(newest).epoch <= before.epoch:
         # Nobody else wrote: the store is the truth as of now. If the process dies in here, the next attempt finds
         # records of this one in the log, and has to tell that no deletes of others have been forgotten since.
@@ -246,11 +246,11 @@ def explained(
     return LostChangelogError(f"{error}. For comparison: {'; '.join(facts)}")
 
 
-async def _fold(logs: Logs, source: TopicPartition, start: int, end: int, folded: PartitionStore) -> bytes:
+async def _fold(logs: Logs, source: TopicPartition, topic_id: str, bounds: LogBounds, folded: PartitionStore) -> bytes:
     """Put the last record of each key into an empty store; give the highest stamp."""
     await finish_in_thread(folded.wipe)
     newest, nowhere = NO_STAMP, Position(0, 0, 0, 0, "")
-    async for records, _ in logs.read(source, start, end):
+    async for records, _ in logs.read(source, bounds.start, bounds.end, topic_id):
         _, newest_here = stored_writes(records)
         newest = max(newest, newest_here)
         folded.load(

@@ -49,7 +49,7 @@ from actors.ports import (
 )
 from actors.runtime.commands import RefusedCommandError
 from actors.runtime.context import Store
-from actors.runtime.identity import continued, identify, input_facts
+from actors.runtime.identity import continued, identify, input_facts, require_unchanged
 from actors.runtime.inbox import Inbox
 from actors.runtime.lost import explained, last_commit, require_changelogs, write_to_changelog
 from actors.runtime.meters import TaskMeters
@@ -449,6 +449,7 @@ class Task:
         except LostChangelogError as error:
             owner = await self._services.owners.latest(self.spec.name, self.partition)
             raise explained(error, await self._positions(), committed, owner) from error.__cause__
+        await require_unchanged(self.spec, self._services.group, topics)
         self._ownership.advance(Event.RESTORED)
         finished = set()
         ownership = self._ownership

@@ -19,9 +19,9 @@ from actors._core.takeover import LogBounds
 from actors._core.topic_ids import TopicIds
 from actors._kafka.fetching import FetchesById
 from actors._kafka.protocol import FetchRequest_v13, FetchResponse_v13
-from actors.errors import BrokerUnavailableError, InputGrownError
+from actors.errors import BrokerUnavailableError, InputGrownError, RestoreError
 from actors.ports import Committed, OwnerRecord, TopicIdentity
-from actors.runtime.identity import continued, identify, input_facts
+from actors.runtime.identity import continued, identify, input_facts, require_unchanged
 from actors.runtime.state import Restored
 from stores._core.record import Position
 
@@ -61,6 +61,16 @@ def test_an_input_with_other_partitions_than_the_state_is_refused(count: int, ho
     with pytest.raises(InputGrownError, match=f"{how} partitions than 2, it has {count}"):
         found(spec("one"), input=TopicIdentity(NEW, count))
     assert found(spec(), input=TopicIdentity(NEW, count)).input_id == NEW
+
+
+def test_a_topic_that_is_replaced_during_a_takeover_has_it_begin_again() -> None:
+    now = {"input": TopicIdentity(NEW, 2), "one_log": TopicIdentity(LOG, 2)}
+    of, group = spec("one"), Group(**now)
+    topics = asyncio.run(identify(of, group))
+    asyncio.run(require_unchanged(of, group, topics))
+    for changed in ({"one_log": TopicIdentity(OLD, 2)}, {"input": TopicIdentity(OLD, 2)}):
+        with pytest.raises(RestoreError, match="one of the topics input, one_log was deleted or re-created while"):
+            asyncio.run(require_unchanged(of, Group(**{**now, **changed}), topics))
 
 
 def facts(mark: CommitMark | None, owner: OwnerRecord | None, *, epoch: int, topics: TopicIds) -> Any:

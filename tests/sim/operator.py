@@ -47,8 +47,8 @@ class Operator:
 
     @property
     def has_to_deploy(self) -> bool:
-        """Whether some process may still run an older program than the others."""
-        return "versions" in self._world.features and not self._world.deployment.is_mended
+        """Whether some process may still run an older program than the others, or one that hasn't looked again."""
+        return not self._world.features.isdisjoint(("versions", "replaced")) and not self._world.deployment.is_mended
 
     def faults(self) -> Iterator[Callable[[], float | None]]:
         features = self._world.features
