@@ -174,13 +174,17 @@ class Logs(Protocol):
     async def bounds(self, partition: TopicPartition) -> LogBounds:
         """Give the partition's start and its high watermark, as its leader says."""
 
-    def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[tuple[Sequence[LogRecord], int]]:
+    def read(
+        self, partition: TopicPartition, start: int, end: int, topic_id: str = ""
+    ) -> AsyncIterator[tuple[Sequence[LogRecord], int]]:
         """Give chunks of committed records with the next offset to read, until that reaches `end`.
 
-        Waits while an open transaction holds back the last stable offset.
+        Waits while an open transaction holds back the last stable offset. With `topic_id`, gives records of the topic
+        with this id only.
 
         Raises:
             RestoreError: the log doesn't have `start` any more.
+            ReplacedLogError: the topic has another id, or the broker that was asked hasn't heard of this one yet.
         """
 
 
@@ -249,7 +253,7 @@ class TopicLogs(Logs, Protocol):
     ) -> Following:
         """Begin to read at these offsets, without an end; of topics that are in `topic_ids`, those with these ids only.
 
-        A poll raises RestoreError where a topic has another id.
+        A poll raises ReplacedLogError where a topic has another id.
         """
 
     async def close(self) -> None:
@@ -261,8 +265,8 @@ class OwnerRecord:
     """An entry of the leader registry: which worker took a task over, in which epoch.
 
     `topic` and `topic_id` name the input. `input_offset` is the group's committed offset at the takeover, or at the
-    last clean stop of the worker; None where the record doesn't prove that the group had one. `since` is that of
-    `TopicIds`. Older releases left the four out.
+    last clean stop of the worker; None where the record doesn't prove that the group had one. `since` and
+    `is_recreated` are those of `TopicIds`. Older releases left the five out.
     """
 
     actor: str
@@ -275,6 +279,7 @@ class OwnerRecord:
     topic_id: str = ""
     input_offset: int | None = None
     since: int = 0
+    is_recreated: bool = False
 
 
 class Owners(Protocol):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from faust.sensors import Monitor
 from faust.types import ProcessingGuarantee
 
-from actors._core.commit import Backoff, CommitPolicy
+from actors._core.commit import MAX_METADATA_BYTES, Backoff, CommitPolicy, largest_mark
 from actors._core.logs import escaping
 from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.placement import PlacementRules
@@ -135,6 +135,8 @@ class Setup:
         check_access(self.app)
         check_tracing(self.app)
         _check_copies(self.placement_rules())
+        for definition in self.app.actors.values():
+            _check_marks(definition)
         self._check_faust_parts()
         if self.app.conf.blocking_timeout:
             raise ConfigurationError(
@@ -238,6 +240,10 @@ class Setup:
                 )
         return [self._spec(definition, inputs, changelogs, configs) for definition in self.app.actors.values()]
 
+    def names_of(self, changelog: str) -> tuple[str, ...]:
+        """Return the names of the stores that the app has recorded with a changelog; a renamed store has several."""
+        return tuple(sorted(record.store for record in self.recorded.values() if record.changelog == changelog))
+
     def _check_retention(self, topic: str, delete_retention_ms: int) -> None:
         margin_ms = milliseconds(self.app.actor_options.clock_skew_margin)
         if delete_retention_ms <= 2 * margin_ms:
@@ -269,6 +275,7 @@ class Setup:
                 partition_count=changelogs[name].partitions,
                 former_id=recorded.former_id if recorded else "",
                 copied_id=recorded.copied_id if recorded else "",
+                other_names=self.names_of(name),
             )
         answers = self._answers(definition)
         spec = ActorSpec(
@@ -538,6 +545,19 @@ def _replication_factor(app: App) -> int:
     """Give the setting where it was set, else the broker's default: Faust's own default of 1 would lose state."""
     given = "topic_replication_factor" in app._default_options[1] or "TOPIC_REPLICATION_FACTOR" in os.environ
     return int(app.conf.topic_replication_factor) if given else BROKER_DEFAULT
+
+
+def _check_marks(definition: ActorDefinition) -> None:
+    """Refuse an actor whose commits brokers would refuse: each names the changelogs in its offset's metadata."""
+    is_parallel, count = definition.concurrency > 1, len(definition.stores)
+    size = largest_mark(count, is_parallel=is_parallel)
+    if size > MAX_METADATA_BYTES:
+        raise ConfigurationError(
+            f"actor {definition.name} has {count} stores and concurrency={definition.concurrency}: the metadata of its "
+            f"committed offsets, which has the id of each store's changelog, may take {size} bytes, and brokers take "
+            f"{MAX_METADATA_BYTES} (offset.metadata.max.bytes). Keep values of several kinds in one store, under keys "
+            "that tell them apart"
+        )
 
 
 def _check_copies(rules: PlacementRules) -> None:

@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from actors._core.commit import CommitMark
 from actors._core.takeover import InputFacts, LastKnown, LogBounds
 from actors._core.topic_ids import TopicIds
 from actors.errors import BrokerUnavailableError, InputGrownError, RestoreError
-from actors.ports import Committed, GroupView, Logs, OwnerRecord, TopicPartition
+from actors.ports import Committed, GroupView, OwnerRecord
 from actors.runtime.spec import ActorSpec, TaskSettings
 from actors.runtime.state import Restored
-
-
-async def look(
-    spec: ActorSpec, source: TopicPartition, group: GroupView, logs: Logs
-) -> tuple[TopicIds, Committed | None, LogBounds]:
-    """Return the ids of the actor's topics, and the committed offset and the bounds of its input partition.
-
-    The ids are asked for before and after the others: offsets of one topic must not be judged by another one's bounds.
-
-    Raises:
-        RestoreError: a topic was replaced meanwhile.
-        BrokerUnavailableError, InputGrownError: see `identify`.
-    """
-    topics = await identify(spec, group)
-    committed, bounds = await group.committed(source), await logs.bounds(source)
-    if await identify(spec, group) != topics:
-        raise RestoreError(
-            f"{source}: topic {spec.topic}, or a changelog of actor {spec.name}, was deleted or created again while "
-            "the partition was taken over"
-        )
-    return topics, committed, bounds
 
 
 async def identify(spec: ActorSpec, group: GroupView) -> TopicIds:
@@ -51,6 +31,17 @@ async def identify(spec: ActorSpec, group: GroupView) -> TopicIds:
     return TopicIds.of(
         own.topic_id, {store: found[topic].topic_id for store, topic in changelogs.items() if topic in found}
     )
+
+
+async def require_unchanged(spec: ActorSpec, group: GroupView, topics: TopicIds) -> None:
+    """See that the actor's topics are still those of the start of its takeover: logs' bounds are asked for by name.
+
+    Raises:
+        RestoreError: one was deleted or created again meanwhile.
+    """
+    if await identify(spec, group) != topics:
+        names = ", ".join([spec.topic, *(changelog.topic for changelog in spec.changelogs.values())])
+        raise RestoreError(f"one of the topics {names} was deleted or re-created while the state was restored")
 
 
 def grown_error(spec: ActorSpec, count: int, handled: str = "") -> InputGrownError:
@@ -104,11 +95,10 @@ def input_facts(
     )
 
 
-def since_of(mark: CommitMark | None, owner: OwnerRecord | None) -> int:
-    """Return the first epoch whose state has offsets of the input: as the mark says, or the registry without one."""
-    if mark is None:
-        return 0 if owner is None else owner.since
-    return 0 if mark.topics is None else mark.topics.since
+def continued(topics: TopicIds, mark: CommitMark | None, owner: OwnerRecord | None) -> TopicIds:
+    """Return the ids of now with what the last commit says of the topics before: its mark, or the registry's record."""
+    last = owner if mark is None else mark.topics
+    return topics if last is None else replace(topics, since=last.since, is_recreated=last.is_recreated)
 
 
 def _last_commit(spec: ActorSpec, settings: TaskSettings, owner: OwnerRecord | None) -> OwnerRecord | None:

@@ -92,7 +92,7 @@ async def write_back(
     if before is None:
         raise AssertionError("a store without a position is ahead of nothing")
     bounds = await logs.bounds(source)
-    newest = await _fold(logs, source, bounds.start, bounds.end, folded)
+    newest = await _fold(logs, source, held.position.changelog_id, bounds, folded)
     if decode_stamp(newest).epoch <= before.epoch:
         # Nobody else wrote: the store is the truth as of now. If the process dies in here, the next attempt finds
         # records of this one in the log, and has to tell that no deletes of others have been forgotten since.
@@ -136,7 +136,7 @@ async def write_to_changelog(ownership: Ownership, store: str, held: Restored, p
 
     async def written() -> None:
         if ownership.topics.changelog_id(store) != changelog.topic_id:
-            ownership.topics = ownership.topics.with_changelog(store, changelog.topic_id)
+            ownership.topics = ownership.topics.with_changelogs({store: changelog.topic_id})
             await commit({})
 
     folded = await services.stores.open(f"{store}~log", partition)
@@ -182,7 +182,9 @@ def last_commit(changelog: Changelog, committed: Committed | None) -> LastCommit
     mark = None if committed is None else parse_mark(committed.metadata)
     if committed is None or mark is None:
         return NO_COMMIT
-    known_id = changelog.former_id if mark.topics is None else mark.topics.changelog_id(changelog.store)
+    known_id = changelog.former_id
+    if mark.topics is not None:
+        known_id = mark.topics.changelog_id(changelog.store, *changelog.other_names)
     reached = max(decode_finished(committed.offset, mark.finished), default=committed.offset - 1) + 1
     return LastCommit(mark.epoch, known_id, reached)
 
@@ -244,11 +246,11 @@ def explained(
     return LostChangelogError(f"{error}. For comparison: {'; '.join(facts)}")
 
 
-async def _fold(logs: Logs, source: TopicPartition, start: int, end: int, folded: PartitionStore) -> bytes:
+async def _fold(logs: Logs, source: TopicPartition, topic_id: str, bounds: LogBounds, folded: PartitionStore) -> bytes:
     """Put the last record of each key into an empty store; give the highest stamp."""
     await finish_in_thread(folded.wipe)
     newest, nowhere = NO_STAMP, Position(0, 0, 0, 0, "")
-    async for records, _ in logs.read(source, start, end):
+    async for records, _ in logs.read(source, bounds.start, bounds.end, topic_id):
         _, newest_here = stored_writes(records)
         newest = max(newest, newest_here)
         folded.load(

@@ -61,6 +61,8 @@ LOOK_BACK = 200
 class Changelog:
     """A store's changelog topic as the broker has it.
 
+    `other_names` are those under which the app's programs have had the store; marks of commits name it by one of them.
+
     `former_id` is the id of the topic that it replaced when an operator let that happen, "" if none: commits whose mark
     has no ids were to that one. `copied_id` is the id of the topic whose records were copied into it.
     """
@@ -73,6 +75,7 @@ class Changelog:
     partition_count: int
     former_id: str = ""
     copied_id: str = ""
+    other_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +212,7 @@ class Restorer:
             await self._begin_without(store, source, plan.lost)
             return plan_restore(None, bounds, changelog.topic_id), None
         if plan.lost is not None and position is not None and claimed_id != changelog.topic_id:
-            await self._require_newest(source, position, bounds, last.reached, plan.lost)
+            await self._require_newest(changelog, source, position, bounds, last.reached, plan.lost)
         return plan, position
 
     async def _read_on(
@@ -244,7 +247,13 @@ class Restorer:
         return None
 
     async def _require_newest(
-        self, source: TopicPartition, position: Position, bounds: LogBounds, reached: int, lost: str
+        self,
+        changelog: Changelog,
+        source: TopicPartition,
+        position: Position,
+        bounds: LogBounds,
+        reached: int,
+        lost: str,
     ) -> None:
         """Refuse to write a store to another topic that lacks what was committed last, unless the topic has it.
 
@@ -253,7 +262,7 @@ class Restorer:
         """
         if self._lost is not LostChangelog.RESTORE or position.source_offset >= reached:
             return
-        async for records, _ in self._logs.read(source, bounds.start, bounds.end):
+        async for records, _ in self._logs.read(source, bounds.start, bounds.end, changelog.topic_id):
             for record in records:
                 stamp = decode_stamp(stamp_of(record.headers))
                 if stamp.epoch == position.epoch and stamp.source_offset >= position.source_offset:
@@ -297,7 +306,7 @@ class Restorer:
         why = replaced or plan_restore(position, bounds, position.changelog_id).lost
         if why is None:
             start = max(bounds.start, position.changelog_offset - LOOK_BACK)
-            async for records, _ in self._logs.read(source, start, position.changelog_offset):
+            async for records, _ in self._logs.read(source, start, position.changelog_offset, position.changelog_id):
                 why = why or _why_rewritten(position, records)
             if not self._are_owners_fenced:
                 return why
@@ -396,11 +405,12 @@ class Restorer:
     ) -> Restored:
         """Read, and give each chunk to the store at once: in a thread that would hold the loop up as long.
 
-        What lies between `start` and where the plan starts is only looked at.
+        Only records of the position's topic: the store never gets those of another one with its name. What lies between
+        `start` and where the plan starts is only looked at.
         """
         position, count = begin, 0
         started_s = self._clock.monotonic()
-        async for found, next_offset in self._logs.read(source, start, plan.end):
+        async for found, next_offset in self._logs.read(source, start, plan.end, begin.changelog_id):
             records = found
             if start < plan.start:
                 why = _why_rewritten(begin, found)

@@ -26,7 +26,6 @@ from actors._core.lifecycle import Event, State
 from actors._core.logs import escaping
 from actors._core.progress import Progress, decode_finished
 from actors._core.takeover import Contradiction, decide_start, next_epoch
-from actors._core.topic_ids import TopicIds
 from actors.errors import (
     ActorsError,
     CommitRefusedError,
@@ -50,7 +49,7 @@ from actors.ports import (
 )
 from actors.runtime.commands import RefusedCommandError
 from actors.runtime.context import Store
-from actors.runtime.identity import input_facts, look, since_of
+from actors.runtime.identity import continued, identify, input_facts, require_unchanged
 from actors.runtime.inbox import Inbox
 from actors.runtime.lost import explained, last_commit, require_changelogs, write_to_changelog
 from actors.runtime.meters import TaskMeters
@@ -435,7 +434,9 @@ class Task:
         self._ownership.advance(Event.FENCED)
         await self._ownership.confirm()
         self._ownership.advance(Event.CONFIRMED)
-        topics, committed, bounds = await look(self.spec, self.source, self._services.group, self._services.logs)
+        topics = await identify(self.spec, self._services.group)
+        committed = await self._services.group.committed(self.source)
+        bounds = await self._services.logs.bounds(self.source)
         self._ownership.backlog_end = bounds.end
         self.meters.looked(None if committed is None else committed.offset, bounds.end)
         self._ownership.advance(Event.LOOKED)
@@ -448,6 +449,7 @@ class Task:
         except LostChangelogError as error:
             owner = await self._services.owners.latest(self.spec.name, self.partition)
             raise explained(error, await self._positions(), committed, owner) from error.__cause__
+        await require_unchanged(self.spec, self._services.group, topics)
         self._ownership.advance(Event.RESTORED)
         finished = set()
         ownership = self._ownership
@@ -456,7 +458,7 @@ class Task:
         if committed is not None and mark is not None:
             finished = decode_finished(committed.offset, mark.finished)
         owner = None if mark is not None else await self._services.owners.latest(self.spec.name, self.partition)
-        topics = replace(topics, since=since_of(mark, owner))
+        topics = continued(topics, mark, owner)
         facts = input_facts(
             self.spec,
             self.partition,
@@ -479,6 +481,7 @@ class Task:
         if facts.is_recreated:
             logger.warning("%s was re-created: going on at offset %d of the new topic", self.source, decision.offset)
             self._ownership.cautions, finished, self._told_until = Cautions(), set(), 0
+            topics = replace(topics, is_recreated=True)
         self._ownership.topics = replace(topics, since=epoch) if decision.is_anew else topics
         progress = Progress(decision.offset, finished)
         has_committed = committed is not None or facts.last_known is not None
@@ -545,8 +548,7 @@ class Task:
         ids = {
             store.name: held.position.changelog_id for store, held in zip(self.spec.stores, self._stores, strict=True)
         }
-        topics = self._ownership.topics
-        self._ownership.topics = TopicIds.of(topics.input_id, ids, topics.since)
+        self._ownership.topics = self._ownership.topics.with_changelogs(ids)
         if is_first and not self._settings.rules.exactly_once:
             # Without a transaction the record may be there and the offset not: the first one proves nothing.
             await self._commit_claim(progress, epoch, input_offset=None)

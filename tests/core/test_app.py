@@ -88,6 +88,19 @@ def test_instance_ids_that_cannot_be_told_apart_or_shown(instance_id: str) -> No
         Setup(app).check_settings()
 
 
+@pytest.mark.parametrize(("concurrency", "most"), [(1, 129), (8, 64)])
+def test_an_actor_with_more_stores_than_its_commits_can_name_is_refused(concurrency: int, most: int) -> None:
+    for count in (most, most + 1):
+        app = new_app()
+        stores = [app.store(f"s{number}") for number in range(count)]
+        app.actor(app.topic("in"), name="wide", stores=stores, concurrency=concurrency)(lambda ctx, value: None)
+        if count == most:
+            Setup(app).check_settings()
+        else:
+            with pytest.raises(ConfigurationError, match=rf"actor wide has {count} stores .* brokers take 4096"):
+                Setup(app).check_settings()
+
+
 @pytest.mark.parametrize("instance_id", ["..", "../../etc", "a/b", "x" * 249, "ü"])
 def test_an_instance_id_is_no_part_of_a_folders_name(instance_id: str, tmp_path: Path) -> None:
     settings = {"datadir": str(tmp_path), "consumer_group_instance_id": instance_id}

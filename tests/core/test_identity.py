@@ -6,24 +6,22 @@ import asyncio
 import io
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 from aiokafka.protocol.fetch import FetchRequest, FetchResponse_v11
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._core.commit import CommitMark
 from actors._core.takeover import LogBounds
 from actors._core.topic_ids import TopicIds
-from actors._kafka.control import ControlPlane
 from actors._kafka.fetching import FetchesById
-from actors._kafka.outage import Outages
 from actors._kafka.protocol import FetchRequest_v13, FetchResponse_v13
 from actors.errors import BrokerUnavailableError, InputGrownError, RestoreError
-from actors.ports import Committed, OwnerRecord, TopicIdentity, TopicPartition
-from actors.runtime.identity import identify, input_facts, look, since_of
+from actors.ports import Committed, OwnerRecord, TopicIdentity
+from actors.runtime.identity import continued, identify, input_facts, require_unchanged
 from actors.runtime.state import Restored
 from stores._core.record import Position
 
@@ -60,74 +58,21 @@ def test_an_input_that_does_not_exist_is_waited_for() -> None:
         found(spec())
 
 
-class Replaced(Group):
-    """A group and a log whose topic is deleted and created again when one of the two is asked."""
-
-    def __init__(self, asked: str) -> None:
-        super().__init__(input=TopicIdentity(OLD, 2))
-        self._asked = asked
-
-    def _replace(self, asked: str) -> None:
-        if asked == self._asked:
-            self._found["input"] = TopicIdentity(NEW, 2)
-
-    async def committed(self, source: TopicPartition) -> Committed | None:
-        self._replace("committed")
-        return None
-
-    async def bounds(self, source: TopicPartition) -> LogBounds:
-        self._replace("bounds")
-        return LogBounds(0, 300)
-
-
-@pytest.mark.parametrize("asked", ["committed", "bounds"])
-def test_an_input_that_is_re_created_during_a_takeover_is_looked_at_again(asked: str) -> None:
-    replaced: Any = Replaced(asked)
-    source = TopicPartition("input", 0)
-    with pytest.raises(RestoreError, match=r"input\[0\]: topic input, .* was deleted or created again while"):
-        asyncio.run(look(spec(), source, replaced, replaced))
-    topics, committed, bounds = asyncio.run(look(spec(), source, replaced, replaced))
-    assert (topics.input_id, committed, bounds) == (NEW, None, LogBounds(0, 300))
-
-
-class Client:
-    """As much of a client as asks brokers for topics; `says` has what each broker says of them."""
-
-    def __init__(self, *says: Mapping[str, int | uuid.UUID]) -> None:
-        self.says = says
-        self.cluster = SimpleNamespace(brokers=lambda: [SimpleNamespace(nodeId=node) for node in range(len(says))])
-
-    def get_random_node(self) -> int:
-        return 0
-
-    async def send(self, node: int, request: Any) -> Any:
-        topics = []
-        for name in request._topics:
-            said = self.says[node].get(name, UnknownTopicOrPartitionError.errno)
-            code, topic_id = (0, said) if isinstance(said, uuid.UUID) else (said, uuid.UUID(int=0))
-            topics.append((code, name, topic_id, False, [()], 0, {}))
-        return SimpleNamespace(topics=topics)
-
-
-def control(*says: Mapping[str, int | uuid.UUID]) -> ControlPlane:
-    client: Any = Client(*says)
-    return ControlPlane(client, "app-actors", Outages())
-
-
-async def test_a_topic_that_may_not_be_described_fails_nothing_but_its_own_actor() -> None:
-    plane = control({"good": uuid.UUID(OLD), "bad": TopicAuthorizationFailedError.errno})
-    with pytest.raises(BrokerUnavailableError, match=r"topic bad: .*TopicAuthorizationFailed"):
-        await plane.topic_ids(["bad"])
-    assert await plane.topic_ids(["good", "gone"]) == {"good": TopicIdentity(OLD, 1)}
-    with pytest.raises(BrokerUnavailableError, match="topic bad"):
-        await plane.topic_ids(["good", "bad"])
-
-
 @pytest.mark.parametrize(("count", "how"), [(1, "was re-created with fewer"), (3, "was given more")])
 def test_an_input_with_other_partitions_than_the_state_is_refused(count: int, how: str) -> None:
     with pytest.raises(InputGrownError, match=f"{how} partitions than 2, it has {count}"):
         found(spec("one"), input=TopicIdentity(NEW, count))
     assert found(spec(), input=TopicIdentity(NEW, count)).input_id == NEW
+
+
+def test_a_topic_that_is_replaced_during_a_takeover_has_it_begin_again() -> None:
+    now = {"input": TopicIdentity(NEW, 2), "one_log": TopicIdentity(LOG, 2)}
+    of, group = spec("one"), Group(**now)
+    topics = asyncio.run(identify(of, group))
+    asyncio.run(require_unchanged(of, group, topics))
+    for changed in ({"one_log": TopicIdentity(OLD, 2)}, {"input": TopicIdentity(OLD, 2)}):
+        with pytest.raises(RestoreError, match="one of the topics input, one_log was deleted or re-created while"):
+            asyncio.run(require_unchanged(of, Group(**{**now, **changed}), topics))
 
 
 def facts(mark: CommitMark | None, owner: OwnerRecord | None, *, epoch: int, topics: TopicIds) -> Any:
@@ -158,8 +103,11 @@ def test_the_last_commits_id_is_the_marks_or_else_the_registrys() -> None:
     assert of_owner.is_recreated
     assert of_owner.is_moved
     assert "--group app-actors --topic input:1 --reset-offsets --execute --to-offset" in of_owner.tool
-    assert since_of(None, owner) == 2
-    assert since_of(CommitMark(3, 1, "n", topics=TopicIds(NEW, 7)), owner) == 7
+    assert continued(now, None, owner) == TopicIds(NEW, 2)
+    assert continued(now, None, replace(owner, is_recreated=True)).is_recreated
+    last = CommitMark(3, 1, "n", topics=TopicIds(OLD, 7, is_recreated=True))
+    assert continued(now, last, owner) == TopicIds(NEW, 7, is_recreated=True)
+    assert continued(now, CommitMark(3, 1, "n"), owner) == continued(now, None, None) == now
     moved = OwnerRecord("a", 1, 3, "w", "", 0, topic="another", topic_id=OLD, input_offset=5)
     assert not facts(None, moved, epoch=3, topics=now).is_recreated
 

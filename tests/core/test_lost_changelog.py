@@ -354,6 +354,14 @@ def test_the_last_commit_names_the_changelog_that_it_was_to() -> None:
     assert last_commit(changelog, Committed(9, "set by hand")) == last_commit(changelog, None) == NO_COMMIT
 
 
+def test_the_last_commit_of_a_program_that_had_the_store_under_another_name_counts() -> None:
+    renamed = replace(CHANGELOG, store="new", other_names=("newer", "old"))
+    known = str(uuid.UUID(int=7))
+    for store, expected in (("new", known), ("newer", known), ("old", known), ("other", "")):
+        mark = CommitMark(3, 1, "n", topics=TopicIds.of("", {store: known}))
+        assert last_commit(renamed, Committed(9, mark.encode())).changelog_id == expected
+
+
 def test_a_changelog_whose_records_were_copied_is_the_same() -> None:
     world, store = owned()
     world.recreate()

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from actors._core.commit import Backoff, CommitMark, parse_mark
+from actors._core.commit import MAX_METADATA_BYTES, Backoff, CommitMark, largest_mark, parse_mark
 from actors._core.lifecycle import TRANSITIONS, Event, IllegalTransitionError, State, advance
 from actors._core.progress import SPAN, encode_finished
 from actors._core.takeover import (
@@ -22,7 +22,7 @@ from actors._core.takeover import (
     next_epoch,
     plan_restore,
 )
-from actors._core.topic_ids import TopicIds
+from actors._core.topic_ids import TopicIds, show_id
 from stores._core.record import Position
 
 DAY_MS = 86_400_000
@@ -167,6 +167,9 @@ def test_a_mark_survives_the_metadata():
 def test_a_mark_has_the_ids_of_its_topics():
     input_id, changelog_id = str(uuid.uuid4()), str(uuid.uuid4())
     ids = TopicIds.of(input_id, {"seen": changelog_id}, since=7)
+    assert ids.message_tag == ""
+    ids = replace(ids, is_recreated=True)
+    assert ids.message_tag == show_id(input_id)[-8:]
     mark = CommitMark(3, 14, "abc", "AQ==", 1_700_000_000_000, ids)
     found = parse_mark(mark.encode())
     assert found == mark
@@ -177,12 +180,13 @@ def test_a_mark_has_the_ids_of_its_topics():
     )
 
 
-def test_the_largest_mark_fits_into_an_offsets_metadata():
-    changelogs = {f"store-{number}": str(uuid.uuid4()) for number in range(60)}
-    ids = TopicIds.of(str(uuid.uuid4()), changelogs, since=1_000_000)
-    finished = encode_finished(0, range(1, SPAN))
+@pytest.mark.parametrize(("stores", "is_parallel"), [(0, False), (60, True), (60, False)])
+def test_the_largest_mark_fits_into_an_offsets_metadata(stores, is_parallel):
+    changelogs = {f"store-{number}": str(uuid.uuid4()) for number in range(stores)}
+    ids = replace(TopicIds.of(str(uuid.uuid4()), changelogs, since=1_000_000), is_recreated=True)
+    finished = encode_finished(0, range(1, SPAN)) if is_parallel else ""
     mark = CommitMark(1_000_000, 10**9, "n" * 12, finished, 1_700_000_000_000, ids)
-    assert len(mark.encode()) <= 4096
+    assert len(mark.encode()) <= largest_mark(stores, is_parallel=is_parallel) <= MAX_METADATA_BYTES
 
 
 @pytest.mark.parametrize(

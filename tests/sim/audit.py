@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +14,7 @@ from actors._core.commit import CommitMark, parse_mark
 from actors._core.progress import decode_finished
 from actors.errors import CommitRefusedError, OutcomeUnknownError, RecordError
 from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TaskLog, TopicPartition
+from actors.runtime.context import Context
 from actors.testing import Decision, Files, PartitionLog, SimKafka, StoredRecord, Transaction, current_process, fold
 from stores._core.record import STAMP_BYTES, STAMP_HEADER, decode_stamp
 from tests.sim import app
@@ -33,6 +34,8 @@ _phase: ContextVar[Phase] = ContextVar("phase", default=Phase.NEW)
 
 
 NOBODY = Identity("", 0)
+LOOKED_MS = 2_000
+"""How long before its claim is decided a task may have looked at its input's end."""
 
 
 @dataclass
@@ -104,6 +107,8 @@ class Audit:
         self._batches: dict[str, CommitBatch] = {}
         self._echoed: defaultdict[int, set[int]] = defaultdict(set)
         self._put_aside: defaultdict[int, set[int]] = defaultdict(set)
+        self._ids: dict[str, object] = {}
+        self._messages: dict[object, str] = {}
         own_order = app.STORES if app.PARKED in stores else stores
         self._ordered = frozenset(map(app.changelog, own_order))
         cluster.transactions.on_decision.append(self._decided)
@@ -123,6 +128,18 @@ class Audit:
     def violated(self, text: str) -> None:
         self.note(f"VIOLATED {text}")
         self.violations.append(text)
+
+    def around(self, handler: Callable[[Context, Any], Awaitable[None]]) -> Callable[[Context, Any], Awaitable[None]]:
+        """Give the handler with a look at the ids: each message has its own, whenever and by whomever it is handled."""
+
+        async def handle(ctx: Context, value: Any) -> None:
+            id, message = ctx.message_id, (ctx.partition, ctx.offset, ctx.timestamp_ms, ctx.key, value)
+            known, other = self._messages.setdefault(message, id), self._ids.setdefault(id, message)
+            if (known, other) != (id, message):
+                self.violated(f"ids: {message} has the id {id}, and had {known}; the id is that of {other}")
+            await handler(ctx, value)
+
+        return handle
 
     # --- one owner -------------------------------------------------------------------------------------------------
 
@@ -275,10 +292,12 @@ class Audit:
         held.finished = set()
         held.spans.append((offset, offset))
 
-    @staticmethod
-    def _stable_end(log: PartitionLog, offset: int) -> int:
+    def _stable_end(self, log: PartitionLog, offset: int) -> int:
         """Give the offset, if nothing was committed behind it by the time; else the end."""
-        is_end = not any(record.offset >= offset and record.is_committed for record in log.history)
+        # The task looked at the end before its claim, which is what is committed now.
+        looked_ms = self._cluster.wall_ms() - LOOKED_MS
+        later = (record for record in log.history if record.offset >= offset and record.timestamp < looked_ms)
+        is_end = not any(record.is_committed for record in later)
         return offset if is_end else log.end
 
     def _proven(self, source: TopicPartition) -> int:
