@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.errors import KafkaConnectionError
 
 from actors._core.logs import escaping
 
@@ -49,6 +50,8 @@ class Outages:
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._down: dict[Any, _Down] = {}
+        # Brokers of the bootstrap list by address, and when it was said; brokers don't name one that they gave up.
+        self._unanswered: dict[str, float] = {}
         _quiet.know(self)
 
     @property
@@ -64,7 +67,7 @@ class Outages:
     def watch(self, client: AIOKafkaClient) -> None:
         """Make a client share what is known about brokers that are away."""
         connect = client._get_conn
-        client.bootstrap = _impatient(client)
+        client.bootstrap = self._in_turn(client)
         # The client's own lock has it wait for one broker before it connects to another, which may be healthy.
         client._get_conn_lock_value = contextlib.nullcontext()
         locks: defaultdict[Any, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -95,6 +98,42 @@ class Outages:
         down = self._down.get(node_id)
         return down is not None and self._now_s() < down.retry_at_s
 
+    def _in_turn(self, client: AIOKafkaClient) -> Callable[[], Awaitable[None]]:
+        """Give the client's `bootstrap`: it asks brokers that didn't answer another client last, and none for long.
+
+        The client itself asks them in any order.
+        """
+        bootstrap = client.bootstrap
+
+        async def bootstrapped() -> None:
+            servers, usual_ms = client._bootstrap_servers, client._request_timeout_ms
+            if len(servers) == 1:
+                await bootstrap()
+                return
+            client._request_timeout_ms = min(usual_ms, int(CONNECT_S * 1000))
+            last = {*self.away, *self._unanswered}
+            try:
+                for address in sorted(random.sample(servers, len(servers)), key=last.__contains__):
+                    client._bootstrap_servers = [address]
+                    try:
+                        await bootstrap()
+                    except KafkaConnectionError:
+                        self._pass_over(address)
+                    else:
+                        self._unanswered.pop(address, None)
+                        return
+                raise KafkaConnectionError(f"Unable to bootstrap from {', '.join(servers)}")
+            finally:
+                client._bootstrap_servers, client._request_timeout_ms = servers, usual_ms
+
+        return bootstrapped
+
+    def _pass_over(self, address: str) -> None:
+        now_s = self._now_s()
+        if now_s - self._unanswered.get(address, float("-inf")) >= REMIND_S:
+            self._unanswered[address] = now_s
+            logger.warning("broker %s can't be reached; the other brokers of the list are asked", address)
+
     def _failed(self, node_id: Any, broker: Any, began_s: float) -> None:
         now_s = self._now_s()
         down = self._down.get(node_id)
@@ -113,22 +152,6 @@ class Outages:
         down = self._down.pop(node_id, None)
         if down is not None:
             logger.warning("broker %s is reached again after %.1f s", down.address, self._now_s() - down.since_s)
-
-
-def _impatient(client: AIOKafkaClient) -> Callable[[], Awaitable[None]]:
-    """Give the client's `bootstrap`, which goes on to the next broker of its list soon."""
-    bootstrap = client.bootstrap
-
-    async def bootstrapped() -> None:
-        usual_ms = client._request_timeout_ms
-        if len(client.hosts) > 1:
-            client._request_timeout_ms = min(usual_ms, int(CONNECT_S * 1000))
-        try:
-            await bootstrap()
-        finally:
-            client._request_timeout_ms = usual_ms
-
-    return bootstrapped
 
 
 async def _connected(client: AIOKafkaClient, connecting: Awaitable[Any]) -> Any:

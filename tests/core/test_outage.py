@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import weakref
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.errors import KafkaConnectionError
 
 from actors._kafka import outage
-from actors._kafka.connection import Connection
 from actors._kafka.outage import LAST_RETRY_S, REMIND_S, Outages
 
 
@@ -27,14 +28,21 @@ class FakeClient:
         self.cluster = SimpleNamespace(
             broker_metadata=lambda node: SimpleNamespace(host="127.0.0.1", port=9000 + node), brokers=lambda: [1, 2, 3]
         )
-        self.hosts = ["127.0.0.1:9001", "127.0.0.1:9002"]
+        self._bootstrap_servers = ["127.0.0.1:9001", "127.0.0.1:9002"]
         self._request_timeout_ms = 20_000
         self._conns: dict[Any, Any] = {}
         self.hanging: set[int] = set()
         self._get_conn_lock_value: Any = asyncio.Lock()
+        self.unanswered: set[str] = set()
+        self.asked: list[tuple[str, int]] = []
 
     async def bootstrap(self) -> None:
-        self.bootstrap_ms = self._request_timeout_ms
+        """Ask one after the other, in any order."""
+        for address in random.sample(self._bootstrap_servers, len(self._bootstrap_servers)):
+            self.asked.append((address, self._request_timeout_ms))
+            if address not in self.unanswered:
+                return
+        raise KafkaConnectionError("none answers")
 
     async def _get_conn(self, node_id: int, *, group: Any = ConnectionGroup.DEFAULT) -> Any:
         self.tries += 1
@@ -120,19 +128,41 @@ async def test_who_waits_for_a_try_that_fails_does_not_try_again(monkeypatch: py
 async def test_a_broker_of_the_list_that_hangs_is_not_waited_for_where_there_are_others() -> None:
     world = Setting()
     await world.one.bootstrap()
-    assert world.one.bootstrap_ms == outage.CONNECT_S * 1000
+    assert [asked_ms for _, asked_ms in world.one.asked] == [outage.CONNECT_S * 1000]
     assert world.one._request_timeout_ms == 20_000
-    world.two.hosts = world.two.hosts[:1]
+    world.two._bootstrap_servers = ["127.0.0.1:9001"]
     await world.two.bootstrap()
-    assert world.two.bootstrap_ms == 20_000
+    assert world.two.asked == [("127.0.0.1:9001", 20_000)]
 
 
-async def test_brokers_that_are_away_are_the_last_of_the_list() -> None:
-    connection = Connection.to("127.0.0.1:9001,127.0.0.1:9002", client_id="test")
-    client = FakeClient()
-    connection.outages.watch(client)
-    assert await client._get_conn(1) is None
-    assert connection.arguments("role")["bootstrap_servers"] == ["127.0.0.1:9002", "127.0.0.1:9001"]
+async def test_a_broker_of_the_list_that_did_not_answer_one_client_is_asked_last_by_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = Setting()
+    world.one.unanswered = {"127.0.0.1:9001"}
+    while len(world.one.asked) < 2 or world.one.asked[-2][0] != "127.0.0.1:9001":
+        await world.one.bootstrap()
+    for _ in range(20):
+        await world.two.bootstrap()
+    assert {address for address, _ in world.two.asked} == {"127.0.0.1:9002"}
+    assert [record.getMessage() for record in caplog.records] == [
+        "broker 127.0.0.1:9001 can't be reached; the other brokers of the list are asked"
+    ]
+    world.two.unanswered = {"127.0.0.1:9002"}
+    await world.two.bootstrap()
+    assert [address for address, _ in world.two.asked[-2:]] == ["127.0.0.1:9002", "127.0.0.1:9001"]
+    world.two.unanswered = {"127.0.0.1:9001", "127.0.0.1:9002"}
+    with pytest.raises(KafkaConnectionError, match=r"127.0.0.1:9001.*127.0.0.1:9002"):
+        await world.two.bootstrap()
+    assert world.two._bootstrap_servers == ["127.0.0.1:9001", "127.0.0.1:9002"]
+
+
+async def test_a_broker_that_is_away_is_the_last_of_the_list() -> None:
+    world = Setting()
+    assert await world.one._get_conn(1) is None
+    for _ in range(20):
+        await world.two.bootstrap()
+    assert {address for address, _ in world.two.asked} == {"127.0.0.1:9002"}
 
 
 async def test_other_brokers_and_standing_connections_arent_held_back() -> None:

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -28,13 +29,15 @@ def unique(name: str) -> str:
     return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
-async def make_topics(brokers: str, *names: str, partitions: int = 2, config: dict[str, str] | None = None) -> None:
+async def make_topics(
+    brokers: str, *names: str, partitions: int = 2, config: dict[str, str] | None = None, replicas: int = 1
+) -> None:
     """Make topics, and wait until they can be written to."""
     admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
     await admin.start()
     try:
         response = await admin.create_topics(
-            [NewTopic(name, partitions, 1, topic_configs=config or {}) for name in names]
+            [NewTopic(name, partitions, replicas, topic_configs=config or {}) for name in names]
         )
         assert all(error[1] == 0 for error in response.topic_errors), response
     finally:
@@ -117,18 +120,17 @@ class WorkerProcess:
             "KAFKA_URL": ";".join(f"kafka://{b}" for b in brokers.split(",")),
             **environment,
         }
-        self._process: subprocess.Popen | None = None
+        self._process: Any = None
         self._sink: subprocess.Popen | None = None
 
-    def start(self, *, web: bool = False) -> WorkerProcess:
-        """Start it; the log is appended to."""
-        command = [sys.executable, "-m", "faust", "-A", self.module, "-D", str(self.folder)]
+    def start(self, *, web: bool = False, within: Sequence[str] = ()) -> WorkerProcess:
+        """Start it, by the command `within` if there is one; the log is appended to."""
         self.folder.mkdir(parents=True, exist_ok=True)
         # Through another process, so that what limits the worker's files doesn't silence it.
         with self.log_file.open("ab") as log:
             sink = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=log, start_new_session=True)
         self._process = subprocess.Popen(
-            [*command, "worker", "-l", "info", "--with-web" if web else "--without-web"],
+            [*within, sys.executable, "-m", *self.command(web=web)],
             cwd=ROOT,
             env=self._environment,
             stdout=sink.stdin,
@@ -139,6 +141,11 @@ class WorkerProcess:
         assert sink.stdin is not None
         sink.stdin.close()
         return self
+
+    def command(self, *, web: bool) -> list[str]:
+        """Give the arguments of Python's `-m`."""
+        web_or_not = "--with-web" if web else "--without-web"
+        return ["faust", "-A", self.module, "-D", str(self.folder), "worker", "-l", "info", web_or_not]
 
     @property
     def pid(self) -> int:

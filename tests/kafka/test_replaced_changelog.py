@@ -12,6 +12,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from actors._kafka.connection import Connection
 from actors._kafka.control import ControlPlane
+from tests.kafka.forked import ForkedWorker
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, producing, read_all, unique
 
 MODULE = "tests.kafka.apps.once_app"
@@ -120,7 +121,7 @@ async def test_a_changelog_that_is_created_again_under_a_busy_worker_is_written_
     keys, changelog = await new_app(brokers)
 
     def worker(folder: str, log: str, **environment: str) -> WorkerProcess:
-        made = WorkerProcess(MODULE, brokers, tmp_path / folder, APP_NAME=keys.name, **environment)
+        made = ForkedWorker(MODULE, brokers, tmp_path / folder, APP_NAME=keys.name, **environment)
         made.log_file = tmp_path / f"{log}.log"
         workers.append(made)
         return made.start()
@@ -173,7 +174,7 @@ async def test_a_changelog_that_is_deleted_under_a_busy_worker_is_not_replaced_b
     keys, changelog = await new_app(brokers)
 
     def worker(log: str, **environment: str) -> WorkerProcess:
-        made = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=keys.name, **environment)
+        made = ForkedWorker(MODULE, brokers, tmp_path / "data", APP_NAME=keys.name, **environment)
         made.log_file = tmp_path / f"{log}.log"
         workers.append(made)
         return made.start()

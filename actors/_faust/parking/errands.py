@@ -96,6 +96,7 @@ async def send_command(
     told = msgspec.json.encode(msgspec.structs.replace(command, before=max(bounds.end, least)))
     headers = setup.command_key(source.topic, topics[source.topic]).headers(source.partition, key, told)
     producer = AIOKafkaProducer(**setup.connection.arguments("parked"), acks="all", enable_idempotence=True)
+    setup.connection.outages.watch(producer.client)
     with broker_errors(f"sending a command to {source}"):
         try:
             await producer.start()
