@@ -18,6 +18,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.structs import TopicPartition
 
 from actors._core.partitioner import partition_for
+from actors._kafka.connection import Connection
+from actors._kafka.control import ControlPlane
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60.0
@@ -42,6 +44,31 @@ async def make_topics(brokers: str, *names: str, partitions: int = 2, config: di
     async with producing(brokers) as producer:
         for name in names:
             await eventually(lambda name=name: _has_leaders(producer, name, partitions))
+
+
+async def topic_id(brokers: str, topic: str) -> str | None:
+    """The topic's id, None if it doesn't exist."""
+    async with ControlPlane.connect(Connection(tuple(brokers.split(","))), "nobody") as control:
+        found = await control.topics([topic])
+    return str(found[topic].topic_id) if topic in found else None
+
+
+async def delete(brokers: str, topic: str) -> str:
+    """Delete a topic; give its id."""
+    former = await topic_id(brokers, topic)
+    assert former is not None
+    admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
+    await admin.start()
+    try:
+        await admin.delete_topics([topic])
+    finally:
+        await admin.close()
+
+    async def is_gone() -> bool:
+        return await topic_id(brokers, topic) is None
+
+    await eventually(is_gone)
+    return former
 
 
 async def _has_leaders(producer: AIOKafkaProducer, topic: str, partitions: int) -> bool:
@@ -120,8 +147,8 @@ class WorkerProcess:
         self._process: subprocess.Popen | None = None
         self._sink: subprocess.Popen | None = None
 
-    def start(self, *, web: bool = False) -> WorkerProcess:
-        """Start it; the log is appended to."""
+    def start(self, *, web: bool = False, **environment: str) -> WorkerProcess:
+        """Start it, with further variables for this one time; the log is appended to."""
         command = [sys.executable, "-m", "faust", "-A", self.module, "-D", str(self.folder)]
         self.folder.mkdir(parents=True, exist_ok=True)
         # Through another process, so that what limits the worker's files doesn't silence it.
@@ -130,7 +157,7 @@ class WorkerProcess:
         self._process = subprocess.Popen(
             [*command, "worker", "-l", "info", "--with-web" if web else "--without-web"],
             cwd=ROOT,
-            env=self._environment,
+            env={**self._environment, **environment},
             stdout=sink.stdin,
             stderr=sink.stdin,
             start_new_session=True,
