@@ -115,14 +115,17 @@ async def _follow(program: Program, troubles: Troubles, chosen: dict[str, str]) 
             program.violations.note("wrong error", f"{remedy}, the damages are {program.damages}")
         if remedy.has_no_copy and worker in workers:
             workers.remove(worker)
-    grown = [remedy for *_, remedy in remedies if remedy.damage == "grow"]
-    if grown:
-        counts = {remedy.partitions for remedy in grown} - {-1} or {program.lives["in"].partitions}
-        await program.carry_over(counts.pop())
+    grown = [(source, remedy) for _, source, remedy in remedies if remedy.damage == "grow"]
+    if any(remedy.anew for _, remedy in grown):
+        await program.recreate("in", 0.0)
+        program.damages = program.damages - {("grow", "in"), ("reset", "in")} | {("input", "in")}
+    elif grown and not grown[0][0]:
+        # Only a start sees whether the changelog is whole.
+        await program.carry_over(max(remedy.partitions for _, remedy in grown))
         chosen.clear()
-        await program.start()
-        return
-    for _, source, remedy in remedies:
+    if grown:
+        workers.clear()
+    for _, source, remedy in remedies if not grown else ():
         await asyncio.to_thread(_do, program, source, remedy, chosen, is_last_copy=not workers)
     await program.start(workers or None, **chosen)
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 ERRORS = {
     "impostor": r"another program has run under the id \S+:",
-    "grow": r"was (given more|re-created with fewer) partitions than|and its key belongs in partition",
+    "grow": r"was (given more|re-created with fewer) partitions than|and its key belongs in partition|"
+    r"partitions, its actor's input has|was partitioned for \d+, and topic",
     "input": r"the input topic was re-created: the last commit was made on the topic with the id \S+, now the topic "
     r"has the id \S+ ",
     "swap": r"is of store \S+, partition \d+ \(app .* and belongs to store \S+, partition \d+ \(app .*: its folder was "
@@ -35,6 +36,7 @@ class Remedy:
         settings: for one start, by the names that they have in the environment, with the values to choose from.
         tool: arguments of `kafka-consumer-groups.sh`, before a start with MOVED_OFFSET=accept.
         partitions: how many the input has now, if the state is to be carried over; -1 if the error doesn't know.
+        anew: whether the input is to be created again with as many partitions as the state has.
         path: the folder to move back or to delete.
         forgets: the offsets from and to which a store may lose what was written, if an older one is restored.
         has_no_copy: another worker is to be started in the place of this one.
@@ -45,6 +47,7 @@ class Remedy:
     settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
     tool: tuple[str, ...] = ()
     partitions: int = 0
+    anew: bool = False
     path: str = ""
     forgets: tuple[int, int] | None = None
     has_no_copy: bool = False
@@ -67,6 +70,8 @@ def read_remedy(text: str) -> Remedy:
             offered.setdefault(name.upper(), []).append(value)
     tool = re.search(PLACES, text)
     count = re.search(r"carry the state over to (\d+) partitions, with a new input topic and app id", text)
+    count = count or re.search(r"its actor's input has (\d+): .* carry the state over", text)
+    anew = re.search(r"was partitioned for .* Make the input anew with (\d+) partitions", text)
     path = re.search(r"the database at (\S+) is of .* move the folder back to where it was, or delete it", text)
     forgets = re.search(r"ends at input offset (\d+), and inputs before (\d+) are committed", text)
     remedy = Remedy(
@@ -74,6 +79,7 @@ def read_remedy(text: str) -> Remedy:
         {name: tuple(values) for name, values in offered.items()},
         tool=tuple(tool[1].split()) if tool and "MOVED_OFFSET=accept" in text else (),
         partitions=int(count[1]) if count else -("copy its records into a new topic for a new app id" in text),
+        anew=bool(anew),
         path=path[1] if path else "",
         forgets=(int(forgets[1]), int(forgets[2])) if forgets else None,
         has_no_copy="this worker has no copy of it" in text or forgets is not None,
