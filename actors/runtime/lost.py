@@ -169,7 +169,8 @@ def require_changelogs(spec: ActorSpec, topics: TopicIds) -> None:
             raise RestoreError(
                 f"topic {changelog.topic}, the changelog of store {changelog.store} with the id {changelog.topic_id}, "
                 "isn't on the broker: it was deleted. The store on this worker's disk is kept. To write it to a new "
-                'topic, stop all workers and start this one with lost_changelog="restore"'
+                'topic, stop all workers and start this one once with lost_changelog="restore" (or LOST_CHANGELOG in '
+                "the environment)"
             )
         if now != changelog.topic_id:
             raise LostChangelogError(

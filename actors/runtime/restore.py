@@ -271,8 +271,8 @@ class Restorer:
         raise LostChangelogError(
             f"{source}: {lost}. This worker's store ends at input offset {position.source_offset}, and inputs before "
             f"{reached} are committed: another worker may have a newer one. Start that one with "
-            'lost_changelog="restore"; or, if there is none, this one with lost_changelog="restore_older": what '
-            "the commits in between wrote is lost then"
+            'lost_changelog="restore"; or, if there is none, this one with lost_changelog="restore_older", which loses '
+            "what the commits in between wrote (both also as LOST_CHANGELOG in the environment)"
         )
 
     async def _begin_without(self, store: PartitionStore, source: TopicPartition, lost: str) -> None:

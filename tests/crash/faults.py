@@ -159,9 +159,7 @@ async def reset_offsets(world: World) -> None:
         await _set_offset(world, before)
     for worker in stopped:
         # For one start: what an operator sets later has to be refused again.
-        worker._environment["MOVED_OFFSET"] = "accept"
-        worker.start()
-        del worker._environment["MOVED_OFFSET"]
+        worker.start(MOVED_OFFSET="accept")
 
 
 async def _set_offset(world: World, offset: int) -> None:

@@ -19,6 +19,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.structs import TopicPartition
 
 from actors._core.partitioner import partition_for
+from actors._kafka.connection import Connection
+from actors._kafka.control import ControlPlane
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60.0
@@ -45,6 +47,31 @@ async def make_topics(
     async with producing(brokers) as producer:
         for name in names:
             await eventually(lambda name=name: _has_leaders(producer, name, partitions))
+
+
+async def topic_id(brokers: str, topic: str) -> str | None:
+    """The topic's id, None if it doesn't exist."""
+    async with ControlPlane.connect(Connection(tuple(brokers.split(","))), "nobody") as control:
+        found = await control.topics([topic])
+    return str(found[topic].topic_id) if topic in found else None
+
+
+async def delete(brokers: str, topic: str) -> str:
+    """Delete a topic; give its id."""
+    former = await topic_id(brokers, topic)
+    assert former is not None
+    admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
+    await admin.start()
+    try:
+        await admin.delete_topics([topic])
+    finally:
+        await admin.close()
+
+    async def is_gone() -> bool:
+        return await topic_id(brokers, topic) is None
+
+    await eventually(is_gone)
+    return former
 
 
 async def _has_leaders(producer: AIOKafkaProducer, topic: str, partitions: int) -> bool:
@@ -123,8 +150,11 @@ class WorkerProcess:
         self._process: Any = None
         self._sink: subprocess.Popen | None = None
 
-    def start(self, *, web: bool = False, within: Sequence[str] = ()) -> WorkerProcess:
-        """Start it, by the command `within` if there is one; the log is appended to."""
+    def start(self, *, web: bool = False, within: Sequence[str] = (), **environment: str) -> WorkerProcess:
+        """Start it, with further variables for this one time, by the command `within` if there is one.
+
+        The log is appended to.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         # Through another process, so that what limits the worker's files doesn't silence it.
         with self.log_file.open("ab") as log:
@@ -132,7 +162,7 @@ class WorkerProcess:
         self._process = subprocess.Popen(
             [*within, sys.executable, "-m", *self.command(web=web)],
             cwd=ROOT,
-            env=self._environment,
+            env={**self._environment, **environment},
             stdout=sink.stdin,
             stderr=sink.stdin,
             start_new_session=True,
