@@ -20,6 +20,7 @@ async def broker_time_ms(connection: Connection, topic: str) -> int | None:
         BrokerUnavailableError: no broker answers.
     """
     producer = AIOKafkaProducer(**connection.arguments("clock"))
+    connection.outages.watch(producer.client)
     try:
         with broker_errors(f"asking for the time with a record in {topic}"):
             await producer.start()
