@@ -167,6 +167,13 @@ class GroupView(Protocol):
     async def topic_ids(self, names: Iterable[str]) -> Mapping[str, TopicIdentity]:
         """Return the identities of those of the topics that exist now. Calls at the same time share one request."""
 
+    async def require_agreement(self, names: Iterable[str]) -> None:
+        """Check that all brokers that answer have the same topics under these names.
+
+        Raises:
+            BrokerUnavailableError: they don't: one that is behind still has a former topic, or hasn't heard of the new.
+        """
+
 
 class Logs(Protocol):
     """Committed records and bounds of any topic."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 
 from actors._core.commit import CommitMark
 from actors._core.takeover import InputFacts, LastKnown, LogBounds
 from actors._core.topic_ids import TopicIds
-from actors.errors import BrokerUnavailableError, InputGrownError, RestoreError
+from actors.errors import BrokerUnavailableError, InputGrownError, RestoreError, TakeoverRefusedError
 from actors.ports import Committed, GroupView, Logs, OwnerRecord, TopicPartition
 from actors.runtime.spec import ActorSpec, TaskSettings
 from actors.runtime.state import Restored
@@ -32,6 +33,22 @@ async def look(
             "the partition was taken over"
         )
     return topics, committed, bounds
+
+
+@contextlib.asynccontextmanager
+async def agreed(spec: ActorSpec, group: GroupView) -> AsyncIterator[None]:
+    """Let a takeover's refusal through only if the brokers agree which topics there are.
+
+    A broker that is behind makes a topic look replaced, and a partition that is refused stands still until a restart.
+
+    Raises:
+        BrokerUnavailableError: in place of the refusal, if they don't.
+    """
+    try:
+        yield
+    except TakeoverRefusedError:
+        await group.require_agreement([spec.topic, *(changelog.topic for changelog in spec.changelogs.values())])
+        raise
 
 
 async def identify(spec: ActorSpec, group: GroupView) -> TopicIds:

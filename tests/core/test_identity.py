@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError
+from aiokafka.errors import NotControllerError, TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 from aiokafka.protocol.fetch import FetchRequest, FetchResponse_v11
 from aiokafka.structs import TopicPartition as KafkaPartition
 
@@ -23,7 +23,7 @@ from actors._kafka.outage import Outages
 from actors._kafka.protocol import FetchRequest_v13, FetchResponse_v13
 from actors.errors import BrokerUnavailableError, InputGrownError, RestoreError
 from actors.ports import Committed, OwnerRecord, TopicIdentity, TopicPartition
-from actors.runtime.identity import identify, input_facts, look, since_of
+from actors.runtime.identity import agreed, identify, input_facts, look, since_of
 from actors.runtime.state import Restored
 from stores._core.record import Position
 
@@ -121,6 +121,23 @@ async def test_a_topic_that_may_not_be_described_fails_nothing_but_its_own_actor
     assert await plane.topic_ids(["good", "gone"]) == {"good": TopicIdentity(OLD, 1)}
     with pytest.raises(BrokerUnavailableError, match="topic bad"):
         await plane.topic_ids(["good", "bad"])
+
+
+@pytest.mark.parametrize("behind", [{"input": uuid.UUID(OLD)}, {}])
+async def test_a_takeover_is_refused_only_if_the_brokers_agree_which_topics_there_are(
+    behind: Mapping[str, uuid.UUID],
+) -> None:
+    now = {"input": uuid.UUID(NEW)}
+    disagreeing, away = control(now, behind, now), {"input": NotControllerError.errno}
+    without_ids = {"input": uuid.UUID(int=0)}
+    with pytest.raises(
+        BrokerUnavailableError, match=r"topic input: the brokers don't agree which topic it is.* is behind"
+    ):
+        async with agreed(spec(), disagreeing):
+            raise InputGrownError("it has other partitions")
+    with pytest.raises(InputGrownError):
+        async with agreed(spec(), control(now, away, without_ids)):
+            raise InputGrownError("it has other partitions")
 
 
 @pytest.mark.parametrize(("count", "how"), [(1, "was re-created with fewer"), (3, "was given more")])
