@@ -9,30 +9,25 @@ from actors._core.commit import CommitMark
 from actors._core.takeover import InputFacts, LastKnown, LogBounds
 from actors._core.topic_ids import TopicIds
 from actors.errors import BrokerUnavailableError, InputGrownError, RestoreError, TakeoverRefusedError
-from actors.ports import Committed, GroupView, Logs, OwnerRecord, TopicPartition
+from actors.ports import Committed, GroupView, OwnerRecord
 from actors.runtime.spec import ActorSpec, TaskSettings
 from actors.runtime.state import Restored
 
 
-async def look(
-    spec: ActorSpec, source: TopicPartition, group: GroupView, logs: Logs
-) -> tuple[TopicIds, Committed | None, LogBounds]:
-    """Return the ids of the actor's topics, and the committed offset and the bounds of its input partition.
+async def require_same(spec: ActorSpec, group: GroupView, topics: TopicIds) -> None:
+    """Check that the actor's topics are still those that `identify` returned, and so were all the time since.
 
-    The ids are asked for before and after the others: offsets of one topic must not be judged by another one's bounds.
+    Offsets of one topic must not be judged by another one's bounds, nor a state be restored from an empty changelog.
 
     Raises:
-        RestoreError: a topic was replaced meanwhile.
+        RestoreError: one was replaced meanwhile.
         BrokerUnavailableError, InputGrownError: see `identify`.
     """
-    topics = await identify(spec, group)
-    committed, bounds = await group.committed(source), await logs.bounds(source)
     if await identify(spec, group) != topics:
         raise RestoreError(
-            f"{source}: topic {spec.topic}, or a changelog of actor {spec.name}, was deleted or created again while "
-            "the partition was taken over"
+            f"topic {spec.topic}, or a changelog of actor {spec.name}, was deleted or created again while a partition "
+            "was taken over"
         )
-    return topics, committed, bounds
 
 
 @contextlib.asynccontextmanager

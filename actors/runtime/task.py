@@ -50,7 +50,7 @@ from actors.ports import (
 )
 from actors.runtime.commands import RefusedCommandError
 from actors.runtime.context import Store
-from actors.runtime.identity import agreed, input_facts, look, since_of
+from actors.runtime.identity import agreed, identify, input_facts, require_same, since_of
 from actors.runtime.inbox import Inbox
 from actors.runtime.lost import explained, last_commit, require_changelogs, write_to_changelog
 from actors.runtime.meters import TaskMeters
@@ -436,7 +436,9 @@ class Task:
         self._ownership.advance(Event.FENCED)
         await self._ownership.confirm()
         self._ownership.advance(Event.CONFIRMED)
-        topics, committed, bounds = await look(self.spec, self.source, self._services.group, self._services.logs)
+        topics = await identify(self.spec, self._services.group)
+        committed = await self._services.group.committed(self.source)
+        bounds = await self._services.logs.bounds(self.source)
         self._ownership.backlog_end = bounds.end
         self.meters.looked(None if committed is None else committed.offset, bounds.end)
         self._ownership.advance(Event.LOOKED)
@@ -449,6 +451,7 @@ class Task:
         except LostChangelogError as error:
             owner = await self._services.owners.latest(self.spec.name, self.partition)
             raise explained(error, await self._positions(), committed, owner) from error.__cause__
+        await require_same(self.spec, self._services.group, topics)
         self._ownership.advance(Event.RESTORED)
         finished = set()
         ownership = self._ownership

@@ -15,17 +15,20 @@ from aiokafka.protocol.fetch import FetchRequest, FetchResponse_v11
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._core.commit import CommitMark
-from actors._core.takeover import LogBounds
+from actors._core.takeover import LogBounds, ResetPolicy, StartRules
 from actors._core.topic_ids import TopicIds
 from actors._kafka.control import ControlPlane
 from actors._kafka.fetching import FetchesById
 from actors._kafka.outage import Outages
 from actors._kafka.protocol import FetchRequest_v13, FetchResponse_v13
 from actors.errors import BrokerUnavailableError, InputGrownError, RestoreError
-from actors.ports import Committed, OwnerRecord, TopicIdentity, TopicPartition
-from actors.runtime.identity import agreed, identify, input_facts, look, since_of
+from actors.ports import Committed, Identity, OwnerRecord, TopicIdentity, TopicPartition
+from actors.runtime.identity import agreed, identify, input_facts, since_of
+from actors.runtime.restore import Changelog
 from actors.runtime.state import Restored
+from actors.runtime.task import Task
 from stores._core.record import Position
+from stores.memory import MemoryStore
 
 OLD, NEW, LOG = (str(uuid.UUID(int=number)) for number in (1, 2, 3))
 
@@ -61,33 +64,67 @@ def test_an_input_that_does_not_exist_is_waited_for() -> None:
 
 
 class Replaced(Group):
-    """A group and a log whose topic is deleted and created again when one of the two is asked."""
+    """What a takeover asks for; one of its topics is deleted and created again when it has come to a step."""
 
-    def __init__(self, asked: str) -> None:
-        super().__init__(input=TopicIdentity(OLD, 2))
-        self._asked = asked
+    def __init__(self, step: str, topic: str) -> None:
+        super().__init__(input=TopicIdentity(OLD, 2), log=TopicIdentity(LOG, 2))
+        self._step, self._topic = step, topic
+        self.claims = 0
 
-    def _replace(self, asked: str) -> None:
-        if asked == self._asked:
-            self._found["input"] = TopicIdentity(NEW, 2)
+    def _at(self, step: str) -> None:
+        if step == self._step:
+            self._found[self._topic] = TopicIdentity(NEW, 2)
+
+    async def is_member(self, identity: Identity) -> bool:
+        return True
 
     async def committed(self, source: TopicPartition) -> Committed | None:
-        self._replace("committed")
+        self._at("committed")
         return None
 
     async def bounds(self, source: TopicPartition) -> LogBounds:
-        self._replace("bounds")
+        self._at("bounds")
         return LogBounds(0, 300)
 
+    async def open(self, store: str, partition: int) -> MemoryStore:
+        return MemoryStore()
 
-@pytest.mark.parametrize("asked", ["committed", "bounds"])
-def test_an_input_that_is_re_created_during_a_takeover_is_looked_at_again(asked: str) -> None:
-    replaced: Any = Replaced(asked)
-    source = TopicPartition("input", 0)
-    with pytest.raises(RestoreError, match=r"input\[0\]: topic input, .* was deleted or created again while"):
-        asyncio.run(look(spec(), source, replaced, replaced))
-    topics, committed, bounds = asyncio.run(look(spec(), source, replaced, replaced))
-    assert (topics.input_id, committed, bounds) == (NEW, None, LogBounds(0, 300))
+    async def restore(self, store: MemoryStore, *_: object, **__: object) -> Restored:
+        self._at("restore")
+        return Restored(store, Position(0, 0, 0, 0, LOG), is_empty=True)
+
+    async def latest(self, actor: str, partition: int) -> OwnerRecord | None:
+        return None
+
+    async def fence(self) -> None: ...
+
+    async def commit(self, batch: object) -> None:
+        self.claims += 1
+
+    def encode_owner(self, record: OwnerRecord) -> None: ...
+
+
+@pytest.mark.parametrize(("step", "topic"), [("committed", "input"), ("bounds", "input"), ("restore", "log")])
+async def test_a_topic_that_is_re_created_during_a_takeover_is_looked_at_again_before_the_claim(
+    step: str, topic: str
+) -> None:
+    world: Any = Replaced(step, topic)
+    changelog = Changelog("one", "log", LOG, 86_400_000, 1_000_000, 2)
+    of: Any = SimpleNamespace(
+        name="a", topic="input", partition_count=2, stores=(SimpleNamespace(name="one"),), changelogs={"one": changelog}
+    )
+    of.concurrency = 1
+    clock = SimpleNamespace(wall_ms=lambda: 0, monotonic=lambda: 0.0, sleep=asyncio.sleep)
+    services: Any = SimpleNamespace(
+        group=world, logs=world, stores=world, restorer=world, owners=world, clock=clock, let_go=None
+    )
+    services.encode_owner = world.encode_owner
+    rules = StartRules(ResetPolicy.EARLIEST, exactly_once=True, allow_reprocessing=False, allow_lost_input=False)
+    settings: Any = SimpleNamespace(queue_records=1, group="app-actors", rules=rules)
+    task = Task(of, 0, identity=Identity("m", 1), log=world, services=services, settings=settings)
+    with pytest.raises(RestoreError, match="topic input, or a changelog of actor a, was deleted or created again"):
+        await task._take_over()
+    assert world.claims == 0
 
 
 class Client:
