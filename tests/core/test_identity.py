@@ -17,11 +17,12 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from actors._core.commit import CommitMark
 from actors._core.takeover import LogBounds, ResetPolicy, StartRules
 from actors._core.topic_ids import TopicIds
-from actors._kafka.control import ControlPlane
+from actors._kafka.control import ControlPlane, TopicInfo
 from actors._kafka.fetching import FetchesById
 from actors._kafka.outage import Outages
 from actors._kafka.protocol import FetchRequest_v13, FetchResponse_v13
-from actors.errors import BrokerUnavailableError, InputGrownError, RestoreError
+from actors._kafka.topics import _check_compacted
+from actors.errors import BrokerUnavailableError, ConfigurationError, InputGrownError, RestoreError
 from actors.ports import Committed, Identity, OwnerRecord, TopicIdentity, TopicPartition
 from actors.runtime.identity import agreed, identify, input_facts, since_of
 from actors.runtime.restore import Changelog
@@ -303,3 +304,8 @@ def test_names_are_fetched_where_the_broker_or_an_id_is_too_old(version: int, id
     response, _ = fetch(broker, ids)
     assert broker.asked[0].API_VERSION == 11
     assert [part[0] for part in response.topics[0][1]] == [0, 1]
+
+
+def test_stores_are_only_written_back_where_the_input_kept_its_partitions() -> None:
+    with pytest.raises(ConfigurationError, match=r"Only if the input has always had as many .*LOST_CHANGELOG=restore"):
+        _check_compacted(TopicInfo("log", uuid.UUID(LOG), 2), 3, "compact")
