@@ -18,6 +18,7 @@ from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v11
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._kafka.protocol import FetchRequest_v13
+from actors.ports import NO_ID
 
 UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID = 100, 103
 _RENAMED = frozenset((UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID))
@@ -48,7 +49,7 @@ class FetchesById:
     def set_id(self, partition: KafkaPartition, topic_id: str) -> bool:
         """Fetch the partition of the topic with this id from now on; tell whether that was another one before."""
         before = self._ids.pop(partition, None)
-        if topic_id:
+        if topic_id not in ("", NO_ID):
             self._ids[partition] = uuid.UUID(topic_id)
         return before != self._ids.get(partition)
 

@@ -61,7 +61,7 @@ async def identify(spec: ActorSpec, group: GroupView) -> TopicIds:
     if spec.stores and own.partitions != spec.partition_count:
         raise grown_error(spec, own.partitions)
     return TopicIds.of(
-        own.topic_id, {store: found[topic].topic_id for store, topic in changelogs.items() if topic in found}
+        own.topic_id, {store: found[topic].changelog_id for store, topic in changelogs.items() if topic in found}
     )
 
 

@@ -23,7 +23,7 @@ from actors._kafka.outage import Outages
 from actors._kafka.protocol import FetchRequest_v13, FetchResponse_v13
 from actors._kafka.topics import _check_compacted
 from actors.errors import BrokerUnavailableError, ConfigurationError, InputGrownError, RestoreError
-from actors.ports import Committed, Identity, OwnerRecord, TopicIdentity, TopicPartition
+from actors.ports import NO_ID, Committed, Identity, OwnerRecord, TopicIdentity, TopicPartition
 from actors.runtime.identity import agreed, identify, input_facts, since_of
 from actors.runtime.restore import Changelog
 from actors.runtime.state import Restored
@@ -57,6 +57,11 @@ def found(of: Any, **topics: TopicIdentity) -> TopicIds:
 def test_a_takeover_knows_the_ids_of_its_topics() -> None:
     ids = found(spec("one", "two"), input=TopicIdentity(NEW, 2), one_log=TopicIdentity(LOG, 2))
     assert (ids.input_id, ids.changelog_id("one"), ids.changelog_id("two")) == (NEW, LOG, "")
+
+
+def test_a_changelog_without_an_id_is_there() -> None:
+    ids = found(spec("one", "two"), input=TopicIdentity("", 2), one_log=TopicIdentity("", 2))
+    assert (ids.input_id, ids.changelog_id("one"), ids.changelog_id("two")) == ("", NO_ID, "")
 
 
 def test_an_input_that_does_not_exist_is_waited_for() -> None:
@@ -298,7 +303,9 @@ def test_a_response_for_an_id_that_was_given_up_meanwhile_is_dropped() -> None:
     assert lost == []
 
 
-@pytest.mark.parametrize(("version", "ids"), [(12, {0: OLD, 1: OLD}), (13, {0: OLD, 1: ""})])
+@pytest.mark.parametrize(
+    ("version", "ids"), [(12, {0: OLD, 1: OLD}), (13, {0: OLD, 1: ""}), (13, {0: NO_ID, 1: NO_ID})]
+)
 def test_names_are_fetched_where_the_broker_or_an_id_is_too_old(version: int, ids: Mapping[int, str]) -> None:
     broker = Broker(version)
     response, _ = fetch(broker, ids)
