@@ -6,6 +6,7 @@ All offsets are "next" offsets: the one after the last record. All times are Uni
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -147,12 +148,24 @@ class TaskLog(Protocol):
         """Let the producer go without a word. May be called twice."""
 
 
+NO_ID = str(uuid.UUID(int=0))
+
+
 @dataclass(frozen=True, slots=True)
 class TopicIdentity:
-    """Which topic a name stands for now. `topic_id` is `str(uuid)`: a topic that is created again has another one."""
+    """Which topic a name stands for now. `topic_id` is `str(uuid)`: a topic that is created again has another one.
+
+    It is empty where the brokers give none: a cluster with ZooKeeper whose `inter.broker.protocol.version` is before
+    2.8. A changelog's facts have `NO_ID` then.
+    """
 
     topic_id: str
     partitions: int
+
+    @property
+    def changelog_id(self) -> str:
+        """The id as a changelog's facts have it."""
+        return self.topic_id or NO_ID
 
 
 class GroupView(Protocol):
@@ -166,6 +179,13 @@ class GroupView(Protocol):
 
     async def topic_ids(self, names: Iterable[str]) -> Mapping[str, TopicIdentity]:
         """Return the identities of those of the topics that exist now. Calls at the same time share one request."""
+
+    async def require_agreement(self, names: Iterable[str]) -> None:
+        """Check that all brokers that answer have the same topics under these names.
+
+        Raises:
+            BrokerUnavailableError: they don't: one that is behind still has a former topic, or hasn't heard of the new.
+        """
 
 
 class Logs(Protocol):

@@ -158,6 +158,24 @@ class Setup:
             raise ConfigurationError(f"missing_offset={self.missing_offset!r}: use 'earliest' or 'latest'")
         if self.moved_offset not in ("stop", "accept"):
             raise ConfigurationError(f"moved_offset={self.moved_offset!r}: use 'stop' or 'accept'")
+        self._warn_choices()
+
+    def _warn_choices(self) -> None:
+        """Say which settings of this start decide without asking what happens to state and inputs that are lost."""
+        lost, options = self.lost_changelog, self.app.actor_options
+        made = {
+            "missing_offset": self.missing_offset,
+            "moved_offset": None if self.moved_offset == "stop" else self.moved_offset,
+            "lost_changelog": None if lost is LostChangelog.STOP else lost.value,
+            "allow_reprocessing": options.allow_reprocessing or None,
+        }
+        chosen = ", ".join(f"{name}={value!r}" for name, value in made.items() if value is not None)
+        if chosen:
+            logger.warning(
+                "%s: meant for one start. Restart without it when all partitions run: whatever is deleted, re-created "
+                "or moved later is decided by it too, without asking",
+                chosen,
+            )
 
     def _check_faust_parts(self) -> None:
         """Refuse parts of Faust's that hide ours, and say which of them see nothing of actors."""

@@ -44,6 +44,8 @@ T = TypeVar("T")
 ANSWER_S = 30.0
 """How long one question is asked again, over moving coordinators and leaders, before the caller is told."""
 RETRY_S = 0.05
+AGREE_S = 5.0
+"""How long brokers that are asked side by side may take."""
 _EARLIEST, _LATEST = -2, -1
 _READ_UNCOMMITTED = 0
 _FENCED_INSTANCE_ID = 82
@@ -183,9 +185,12 @@ class ControlPlane:
 
         return await self._answered(f"topics {', '.join(wanted)}", ask)
 
-    async def _describe(self, names: Iterable[str]) -> tuple[dict[str, TopicInfo], dict[str, KafkaError]]:
+    async def _describe(
+        self, names: Iterable[str], node: int | None = None
+    ) -> tuple[dict[str, TopicInfo], dict[str, KafkaError]]:
         """Ask once, and give those of the topics that exist and the errors of those of which nothing is said."""
-        response = await self._client.send(self._any_node(), TopicIdsRequest(sorted(names)))
+        node = self._any_node() if node is None else node
+        response = await self._client.send(node, TopicIdsRequest(sorted(names)))
         found, refused = {}, {}
         for code, name, topic_id, _, partitions, _, _ in response.topics:
             error = for_code(code)
@@ -220,6 +225,27 @@ class ControlPlane:
             for name in wanted & self._refused.keys():
                 raise BrokerUnavailableError(f"topic {name}: {self._why(self._refused[name])}")
             return {name: self._identities[name] for name in wanted if name in self._identities}
+
+    async def require_agreement(self, names: Iterable[str]) -> None:
+        """See `actors.ports.GroupView.require_agreement`. Brokers that don't answer soon don't count."""
+        wanted = set(names)
+
+        async def ask(node: int) -> tuple[dict[str, TopicInfo], dict[str, KafkaError]]:
+            try:
+                async with asyncio.timeout(AGREE_S):
+                    return await self._describe(wanted, node)
+            except (KafkaError, OSError, TimeoutError):
+                return {}, dict.fromkeys(wanted, KafkaError())
+
+        answers = await asyncio.gather(*(ask(broker.nodeId) for broker in self._client.cluster.brokers()))
+        for name in sorted(wanted):
+            said = {found.get(name) for found, refused in answers if name not in refused}
+            ids = {"none" if one is None else str(one.topic_id) for one in said} - {str(NO_TOPIC_ID)}
+            if len(ids) > 1:
+                raise BrokerUnavailableError(
+                    f"topic {name}: the brokers don't agree which topic it is, they say {' and '.join(sorted(ids))}: "
+                    "one of them is behind"
+                )
 
     async def _offset(self, partition: TopicPartition, timestamp: int) -> int:
         async def ask() -> int:

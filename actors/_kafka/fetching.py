@@ -21,7 +21,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from actors._core.topic_ids import show_id
 from actors._kafka.protocol import FetchRequest_v13
 from actors.errors import ReplacedLogError
-from actors.ports import TopicPartition
+from actors.ports import NO_ID, TopicPartition
 
 UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID = 100, 103
 _RENAMED = frozenset((UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID))
@@ -52,7 +52,7 @@ class FetchesById:
     def set_id(self, partition: KafkaPartition, topic_id: str) -> bool:
         """Fetch the partition of the topic with this id from now on; tell whether that was another one before."""
         before = self._ids.pop(partition, None)
-        if topic_id:
+        if topic_id not in ("", NO_ID):
             self._ids[partition] = uuid.UUID(topic_id)
         return before != self._ids.get(partition)
 

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from actors._core.commit import CommitMark
 from actors._core.takeover import InputFacts, LastKnown, LogBounds
 from actors._core.topic_ids import TopicIds
-from actors.errors import BrokerUnavailableError, InputGrownError, RestoreError
+from actors.errors import BrokerUnavailableError, InputGrownError, RestoreError, TakeoverRefusedError
 from actors.ports import Committed, GroupView, OwnerRecord
 from actors.runtime.spec import ActorSpec, TaskSettings
 from actors.runtime.state import Restored
+
+
+@contextlib.asynccontextmanager
+async def agreed(spec: ActorSpec, group: GroupView) -> AsyncIterator[None]:
+    """Let a takeover's refusal through only if the brokers agree which topics there are.
+
+    A broker that is behind makes a topic look replaced, and a partition that is refused stands still until a restart.
+
+    Raises:
+        BrokerUnavailableError: in place of the refusal, if they don't.
+    """
+    try:
+        yield
+    except TakeoverRefusedError:
+        await group.require_agreement([spec.topic, *(changelog.topic for changelog in spec.changelogs.values())])
+        raise
 
 
 async def identify(spec: ActorSpec, group: GroupView) -> TopicIds:
@@ -29,7 +46,7 @@ async def identify(spec: ActorSpec, group: GroupView) -> TopicIds:
     if spec.stores and own.partitions != spec.partition_count:
         raise grown_error(spec, own.partitions)
     return TopicIds.of(
-        own.topic_id, {store: found[topic].topic_id for store, topic in changelogs.items() if topic in found}
+        own.topic_id, {store: found[topic].changelog_id for store, topic in changelogs.items() if topic in found}
     )
 
 

@@ -201,7 +201,7 @@ class CopyChecks:
         """See `require_changelogs`."""
         found = await self.group.topic_ids(changelog.topic for changelog in spec.changelogs.values())
         logs = spec.changelogs.values()
-        now = {changelog.store: found[changelog.topic].topic_id for changelog in logs if changelog.topic in found}
+        now = {changelog.store: found[changelog.topic].changelog_id for changelog in logs if changelog.topic in found}
         require_changelogs(spec, TopicIds.of("", now))
 
     async def why_lost(

@@ -49,7 +49,7 @@ from actors.ports import (
 )
 from actors.runtime.commands import RefusedCommandError
 from actors.runtime.context import Store
-from actors.runtime.identity import continued, identify, input_facts, require_unchanged
+from actors.runtime.identity import agreed, continued, identify, input_facts, require_unchanged
 from actors.runtime.inbox import Inbox
 from actors.runtime.lost import explained, last_commit, require_changelogs, write_to_changelog
 from actors.runtime.meters import TaskMeters
@@ -303,7 +303,8 @@ class Task:
     async def _one_tenure(self) -> None:
         """Take over and work until something makes it necessary to look again."""
         try:
-            await self._take_over()
+            async with agreed(self.spec, self._services.group):
+                await self._take_over()
             await self._work()
         except TakeoverRefusedError as error:
             await self._stand_still(Event.CONTRADICTED, error)
@@ -479,6 +480,7 @@ class Task:
             )
         epoch = self._new_epoch(mark, owner)
         if facts.is_recreated:
+            await self._services.group.require_agreement([self.spec.topic])
             logger.warning("%s was re-created: going on at offset %d of the new topic", self.source, decision.offset)
             self._ownership.cautions, finished, self._told_until = Cautions(), set(), 0
             topics = replace(topics, is_recreated=True)

@@ -334,6 +334,9 @@ class FakeGroupView:
 
         return dict(await _answered("topic ids", lambda: self._network.ask("Metadata", find)))
 
+    async def require_agreement(self, names: Iterable[str]) -> None:
+        """See `actors.ports.GroupView.require_agreement`: the cluster has one answer."""
+
 
 async def _answered(what: str, ask: Any) -> Any:
     try:

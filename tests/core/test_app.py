@@ -188,3 +188,13 @@ def test_the_banner_says_where_the_state_of_actors_is() -> None:
     command = cli.commands["worker"]
     assert {"web_port", "loglevel"} <= {option.name for option in command.params}
     assert worker._banner_data is not FaustWorker._banner_data
+
+
+def test_a_choice_that_is_for_one_start_is_named_at_each(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Setup(new_app()).check_settings()
+    assert "one start" not in caplog.text
+    monkeypatch.setenv("LOST_CHANGELOG", "rebuild")
+    Setup(App("unit", broker="kafka://127.0.0.1:1", moved_offset="accept")).check_settings()
+    assert "moved_offset='accept', lost_changelog='rebuild': meant for one start" in caplog.text

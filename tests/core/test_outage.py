@@ -14,7 +14,10 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import KafkaConnectionError
 
 from actors._kafka import outage
+from actors._kafka.broker_time import broker_time_ms
+from actors._kafka.connection import Connection
 from actors._kafka.outage import LAST_RETRY_S, REMIND_S, Outages
+from actors.errors import BrokerUnavailableError
 
 
 class FakeClient:
@@ -210,3 +213,11 @@ async def test_the_clients_lock_of_all_connections_is_taken_out() -> None:
     Outages().watch(client)
     async with client._get_conn_lock, asyncio.timeout(5), client._get_conn_lock:
         pass
+
+
+async def test_a_broker_that_hangs_does_not_hold_up_the_question_for_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched: list[Any] = []
+    monkeypatch.setattr(Outages, "watch", lambda outages, client: watched.append(client))
+    with pytest.raises(BrokerUnavailableError):
+        await broker_time_ms(Connection.to("127.0.0.1:1", client_id="test"), "registry")
+    assert watched, "the client waits 20 s for each broker that doesn't answer"

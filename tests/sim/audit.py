@@ -534,6 +534,9 @@ class WatchedGroup:
     async def topic_ids(self, names: Iterable[str]) -> Any:
         return await self._group.topic_ids(names)
 
+    async def require_agreement(self, names: Iterable[str]) -> None:
+        await self._group.require_agreement(names)
+
 
 def _first_at(history: list[StoredRecord], offset: int) -> int:
     low, high = 0, len(history)
