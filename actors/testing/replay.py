@@ -148,6 +148,12 @@ class Replayer:
         hooks = any(store.on_expire is not None for store in self.definition.stores)
         return self.definition.timers is not None or hooks
 
+    @staticmethod
+    def topics_of(metadata: str) -> TopicIds:
+        """Give the topics that a commit was about, by the metadata of its offset; without ids if it has none."""
+        mark = parse_mark(metadata)
+        return TopicIds() if mark is None or mark.topics is None else mark.topics
+
     def run(
         self,
         partition: int,
@@ -195,8 +201,7 @@ class _Run:
 
     def __init__(self, replayer: Replayer, partition: int, partition_count: int, topic_id: str, metadata: str) -> None:
         self.count = 0
-        mark = parse_mark(metadata)
-        self._topics_of_mark = None if mark is None else mark.topics
+        self._ids = replayer.topics_of(metadata)
         self._partition = partition
         self._loop = VirtualLoop()
         self._clock, self._unknowns = InputClock(), Unknowns()
@@ -295,7 +300,7 @@ class _Run:
             settings=settings,
             inbox=Inbox(settings.queue_records),
             epoch=_EPOCH,
-            topics=self._topics_of_mark or TopicIds(),
+            topics=self._ids,
         )
         return ReplayTenure(ownership, stores, start, clock=self._clock, unknowns=self._unknowns, expiries=expiries)
 

@@ -12,7 +12,7 @@ import pytest
 
 from actors._core.partitioner import partitioner_of
 from actors._core.takeover import LogBounds
-from actors.errors import CommitRefusedError, OutcomeUnknownError, RestoreError
+from actors.errors import CommitRefusedError, OutcomeUnknownError, ReplacedLogError, RestoreError
 from actors.ports import CommitBatch, Committed, Output, OwnerRecord, TopicPartition
 from stores._core.record import STAMP_HEADER, encode_stamp
 from tests.contract.worlds import FakeWorld, RealWorld, World
@@ -57,6 +57,23 @@ async def read(world: World, topic: str, start: int = 0, end: int | None = None)
         found += [(record.offset, record.value) for record in records]
     assert reached == max(start, end)
     return found
+
+
+async def test_a_log_is_read_by_its_topics_id(world: World, topic: str) -> None:
+    source, other = TopicPartition(topic, 0), f"{topic}-other"
+    await world.make_topic(other)
+    for value in (b"one", b"two"):
+        await world.send(topic, b"k", value)
+    ids = await world.group.topic_ids([topic, other])
+
+    async def values(topic_id: str) -> list[bytes | None]:
+        chunks = [records async for records, _ in world.logs.read(source, 0, 2, topic_id)]
+        return [record.value for records in chunks for record in records]
+
+    assert await values(ids[topic].topic_id) == await values("") == [b"one", b"two"]
+    with pytest.raises(ReplacedLogError) as raised:
+        await values(ids[other].topic_id)
+    assert raised.value.source == source
 
 
 # --- commits ----------------------------------------------------------------------------------------------------------

@@ -20,13 +20,11 @@ from actors.runtime.context import Store, TaskState
 from actors.runtime.handling import Handling
 from actors.runtime.outputs import OutputTopic
 from actors.runtime.parked import Parked, ParkedMessage
-from actors.runtime.parked_entries import summary_of
 from actors.runtime.spec import ActorSpec
 from actors.runtime.turns import Moment, Turn
 from actors.testing import ActorTestDriver
 from stores._core.overlay import MessageScope, Overlay
 from stores.memory import MemoryStore
-from tests.logs import Record
 
 ON_ERROR = OnError(then="park")
 
@@ -497,23 +495,6 @@ async def test_only_records_of_parked_keys_and_control_records_are_concerned():
     assert standing.parked.concerns(Moment(1, 0, b"a", b"1"))
     assert not await standing.parked.take(standing.state, Moment(1, 0, b"a", b"1"), None)
     assert not standing.parked.concerns(Moment(1, 0, b"a", b"1"))
-
-
-def test_a_parked_message_keeps_its_id_when_its_input_is_re_created():
-    standing, ids = Standing(), []
-    for tag in ("", "former", "now"):
-        standing.state.message_tag = tag
-        record = Record(7, b"a", b"1")
-        ids.append(Context(standing.state, record, None, b"a").message_id)
-        failed = HandlerFailedError("because", topic="in", partition=0, offset=7, key=b"a")
-        standing.parked.park(standing.state, record, failed, 1)
-    assert ids == ["in-0-7", "in@former-0-7", "in@now-0-7"]
-    entries = list(standing.state.overlays[standing.store].items(*line_bounds(b"p", b"a")))
-    for id, (_, raw) in zip(ids, entries, strict=True):
-        message = msgspec.json.decode(raw, type=ParkedMessage)
-        assert message.message_id == summary_of(raw).message_id == id
-        assert Context(standing.state, message.moment(), None, b"a").message_id == id
-        assert message.id is None
 
 
 def test_the_next_owner_goes_on_behind_each_line():

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actors._core.commit import CommitMark, parse_mark
+from actors._core.partitioner import partition_for
 from actors._core.progress import decode_finished
 from actors.errors import CommitRefusedError, OutcomeUnknownError, RecordError
 from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TaskLog, TopicPartition
@@ -137,6 +138,9 @@ class Audit:
             known, other = self._messages.setdefault(message, id), self._ids.setdefault(id, message)
             if (known, other) != (id, message):
                 self.violated(f"ids: {message} has the id {id}, and had {known}; the id is that of {other}")
+            home = partition_for(ctx._raw_key, ctx._working("home").partition_count)
+            if home != ctx.partition:
+                self.violated(f"home: {message} is handled, and the state of its key is in partition {home}")
             await handler(ctx, value)
 
         return handle
@@ -230,10 +234,10 @@ class Audit:
     def expected(self, source: TopicPartition) -> app.Expected:
         """What has to come of all that was processed, in the former inputs first."""
         parts = [inputs[source] for inputs in self._former.values()]
+        parts.append((self._cluster.log(source), self._inputs[source]))
         found = app.Expected()
         for log, held in parts:
             app.process(found, log, [*held.spans, *((at, at + 1) for at in sorted(held.finished))])
-        app.process(found, self._cluster.log(source), self._inputs[source].spans)
         return found
 
     def _is_current(self, source: TopicPartition, input_id: str) -> bool:
@@ -325,6 +329,9 @@ class Audit:
         """Give what a record may stop its partition with; a program that doesn't park stops where it would."""
         if self._deployment.has_stopped_parking and app.operation_of(record) == "doomed":
             return "HandlerFailedError"
+        partitions = len(self._cluster.topic(app.changelog(app.COUNTS)).partitions)
+        if record.key is not None and partition_for(record.key, partitions) != record.partition:
+            return "MisplacedRecordError"
         return app.failure_of(record)
 
     def check_savepoints(self, log: PartitionLog) -> None:

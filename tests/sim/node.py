@@ -480,6 +480,7 @@ def _spec(world: World, host: Host) -> ActorSpec:
         stores=stores,
         changelogs=changelogs,
         concurrency=world.concurrency,
+        misplaced="stop" if "grow" in world.features else None,
         on_error=replace(on_error, then="skip") if world.deployment.skips else on_error,
         **declared,
     )

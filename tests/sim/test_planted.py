@@ -541,6 +541,7 @@ PLANTED = (
     Planted(store_before_commit, "disk ahead"),
     Planted(commit_without_waiting, "disk ahead"),
     Planted(use_any_folder, "disk ahead", ("swap_folders", "crash")),
+    Planted(use_any_folder, "", features=("swapped",)),
     Planted(unread_commit_errors, "disk ahead", ("unknown_outcome", "bad_network")),
     Planted(keep_overlay, "exactly once", ("unknown_outcome", "bad_network"), check_phases=False),
     Planted(ignore_committed_offset, "exactly once"),

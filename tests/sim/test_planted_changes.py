@@ -13,6 +13,7 @@ import actors.runtime.identity as identity
 import actors.runtime.task as task
 from actors.runtime.context import Store
 from actors.runtime.lease import Lease
+from actors.runtime.misplaced import PlacedRecords
 from actors.runtime.queries import StateReader
 from actors.testing import FakeSource
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
@@ -95,6 +96,11 @@ def forget_that_the_input_was_re_created(patch: Patch) -> None:
     patch.setattr(task, "continued", lambda *known: replace(continued(*known), is_recreated=False))
 
 
+def handle_what_is_misplaced(patch: Patch) -> None:
+    """Records are handled wherever producers put them."""
+    patch.setattr(PlacedRecords, "checked", lambda self, records: records)
+
+
 def believe_any_offset(patch: Patch) -> None:
     """An offset without the app's mark is taken where the state doesn't contradict it."""
     patch.setattr(takeover.InputFacts, "is_moved", False)
@@ -106,6 +112,7 @@ PLANTED = (
     Planted(count_the_state_of_the_former_input, "progress", ("recreate_input", "crash"), features=("recreate",)),
     Planted(name_messages_by_topic_and_offset, "ids", ("recreate_input",), features=("recreate",)),
     Planted(forget_that_the_input_was_re_created, "ids", ("recreate_input", "crash"), features=("recreate",)),
+    Planted(handle_what_is_misplaced, "home", features=("grow",)),
     Planted(believe_any_offset, "exactly once", ("reset_offset",), features=("operator",)),
     Planted(keep_a_lease_for_ever, "queries", ("cut_off", "pause"), features=("queries",)),
     Planted(answer_during_a_commit, "queries", ("bad_network",), first_seed=24, features=("queries",)),
