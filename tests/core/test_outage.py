@@ -132,7 +132,7 @@ async def test_a_broker_of_the_list_that_did_not_answer_one_client_is_asked_last
     await world.two.bootstrap()
     assert [address for address, _ in world.two.asked[-2:]] == ["127.0.0.1:9002", "127.0.0.1:9001"]
     world.two.unanswered = {"127.0.0.1:9001", "127.0.0.1:9002"}
-    with pytest.raises(KafkaConnectionError, match="127.0.0.1:9001.*127.0.0.1:9002"):
+    with pytest.raises(KafkaConnectionError, match=r"127.0.0.1:9001.*127.0.0.1:9002"):
         await world.two.bootstrap()
     assert world.two._bootstrap_servers == ["127.0.0.1:9001", "127.0.0.1:9002"]
 
