@@ -9,7 +9,7 @@ from typing import Any
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import TopicAlreadyExistsError, for_code
+from aiokafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
 
 from actors._kafka.connection import Connection, broker_errors
 from actors._kafka.control import ControlPlane, TopicInfo
@@ -91,19 +91,27 @@ class Topics:
         return found
 
     async def configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
-        """Give the effective settings of existing topics."""
+        """Give the effective settings of existing topics. A broker that doesn't know one yet is asked again."""
         wanted = sorted(set(names))
         if not wanted:
             return {}
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in wanted]
-        responses = await self._administer("asking for topic settings", lambda admin: admin.describe_configs(resources))
-        found: dict[str, dict[str, str]] = {}
-        for response in responses:
-            for code, message, _, name, entries in response.resources:
-                if code:
-                    raise BrokerUnavailableError(f"settings of topic {name}: {for_code(code).__name__}: {message}")
-                found[name] = {entry[0]: entry[1] for entry in entries}
-        return found
+        deadline_s = asyncio.get_running_loop().time() + VISIBLE_S
+        while True:
+            responses = await self._administer(
+                "asking for topic settings", lambda admin: admin.describe_configs(resources)
+            )
+            answers = [answer for response in responses for answer in response.resources]
+            failed = [(for_code(code), message, name) for code, message, _, name, _ in answers if code]
+            if not failed:
+                return {name: {entry[0]: entry[1] for entry in entries} for *_, name, entries in answers}
+            lasting = [one for one in failed if one[0] is not UnknownTopicOrPartitionError]
+            if lasting or asyncio.get_running_loop().time() >= deadline_s:
+                error, message, name = (lasting or failed)[0]
+                raise BrokerUnavailableError(
+                    f"settings of topic {name}: {error.__name__}: {message or 'no reason is given'}"
+                )
+            await asyncio.sleep(0.05)
 
     async def _create(self, missing: Mapping[str, int], replication_factor: int, config: Mapping[str, str]) -> None:
         topics = [NewTopic(name, count, 1, topic_configs=dict(config)) for name, count in missing.items()]
