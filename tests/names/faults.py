@@ -72,6 +72,8 @@ async def step(program: Program) -> None:
     step_ms = program.chance.choice([-HOUR_MS, -HOUR_MS // 6, HOUR_MS // 6, HOUR_MS, 20_000])
     program.step_file.write_text(str(step_ms))
     program.damages.add(("step", ""))
+    # For as long as timers wait, and more.
+    await asyncio.sleep(5.0)
 
 
 async def impostor(program: Program) -> None:

@@ -38,7 +38,8 @@ async def heal(program: Program) -> None:
     else:
         raise StuckError(f"{program.app}: {ATTEMPTS} times the errors' remedies were followed: {_logs(program)}")
     program.step_file.write_text("0")
-    program.damages.clear()
+    # Swapped databases may belong to partitions that another worker has now, and be found at any later start.
+    program.damages &= {("swap", "")}
     program.told.clear()
     if chosen:
         await program.stop()
@@ -52,6 +53,8 @@ async def _own_ids(program: Program) -> None:
     """Give other programs ids of their own, as their errors say: they run, and disturb nobody."""
     while program.strangers:
         stranger = program.strangers.pop()
+        # A data folder belongs to one app.
+        stranger.folder = stranger.folder.with_name("own")
         stranger.start(APP_ID=f"{program.label}-own-{stranger.folder.parent.name}")
         try:
             await eventually(lambda one=stranger: "actor impostor owns" in one.log(), what=stranger.log)

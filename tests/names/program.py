@@ -122,7 +122,9 @@ class Program:
     async def feed(self, kind: str) -> None:
         """Send all the time, whatever becomes of the topic."""
         chance = Random(f"{self.label} {kind}")
-        async with producing(self.brokers, acks="all", request_timeout_ms=10_000) as producer:
+        async with producing(
+            self.brokers, acks="all", request_timeout_ms=10_000, metadata_max_age_ms=2_000
+        ) as producer:
             while not self.is_over:
                 if self.paused:
                     await asyncio.sleep(0.05)
@@ -132,9 +134,10 @@ class Program:
                 self._flying[kind] = first
                 sent: list[asyncio.Future] = []
                 with contextlib.suppress(KafkaError):
+                    known = len(await producer.partitions_for(life.topic))
                     for number in range(first, first + BATCH):
                         key = b"key-%d" % chance.randrange(KEYS)
-                        place = partition_for(key, life.partitions)
+                        place = partition_for(key, min(known, life.partitions))
                         sent.append(await producer.send(life.topic, b"%d" % number, key, partition=place))
                 results = await asyncio.gather(*sent, return_exceptions=True)
                 if len(sent) < BATCH or any(isinstance(result, BaseException) for result in results):
