@@ -95,9 +95,15 @@ class Program:
         """It says by how many milliseconds the workers' wall clock is off."""
         return self.world.folder / f"{self.label}-step"
 
+    def set_clock(self, off_ms: int) -> None:
+        """Set the workers' wall clock."""
+        new = self.step_file.with_suffix(".new")
+        new.write_text(str(off_ms))
+        new.replace(self.step_file)
+
     async def create(self, workers: int) -> None:
         """Make the topics, and start the workers."""
-        self.step_file.write_text("0")
+        self.set_clock(0)
         await make_topics(self.brokers, f"{self.label}-out", partitions=OUT_PARTITIONS)
         await self.begin(workers, PARTITIONS)
 
