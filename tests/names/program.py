@@ -160,19 +160,22 @@ class Program:
 
     async def recreate(self, kind: str, pause_s: float) -> None:
         """Delete an input, and create it again."""
-        life = self.lives[kind]
+        life, count = self.lives[kind], PARTITIONS if kind == "plain" else self.own_partitions
+        if count != life.partitions:
+            # Producers have to place by the new number; what they sent by the former one would be in wrong partitions.
+            await self.pause()
         self.account(await self.ends())
         await self.note_reached()
         first = self._flying.get(kind, self.sent)
         life.records = await self.world.read(life.topic)
         await delete(self.brokers, life.topic)
         await asyncio.sleep(pause_s)
-        await make_topics(self.brokers, life.topic, partitions=PARTITIONS if kind == "plain" else self.own_partitions)
+        await make_topics(self.brokers, life.topic, partitions=count)
         self.unsure.update(range(first, self.sent))
         life.end = "deleted"
         self.ended.append(life)
-        count = PARTITIONS if kind == "plain" else self.own_partitions
         self.lives[kind] = Life(life.topic, count, waiting=set(range(count)))
+        self.paused = False
 
     @property
     def own_partitions(self) -> int:
