@@ -60,6 +60,19 @@ class _Chunk:
     size: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Epochs:
+    """The epoch of what is written back: the owner's; below `since` for what was written below it."""
+
+    epoch: int
+    since: int
+
+    def restamped(self, stamped: bytes) -> bytes:
+        stamp = decode_stamp(stamped)
+        epoch = self.epoch if stamp.epoch >= self.since else self.since - 1
+        return encode_stamp(epoch, stamp.source_offset, stamp.expires_at_ms)
+
+
 async def write_back(
     held: Restored,
     folded: PartitionStore,
@@ -68,6 +81,7 @@ async def write_back(
     logs: Logs,
     commit: Callable[[ChangelogWrites], Awaitable[int]],
     written: Callable[[], Awaitable[None]],
+    since: int,
     delete_retention_ms: int,
     now_ms: int,
     max_bytes: int,
@@ -81,6 +95,7 @@ async def write_back(
         logs: reads it.
         commit: writes to it; gives the next offset.
         written: called when the log has all; only then the store gets its new position.
+        since: the first epoch whose input offsets count. What was written before keeps an epoch below it.
         delete_retention_ms: for how long the log keeps deletes.
         now_ms: Unix milliseconds.
         max_bytes: about how much goes into one commit.
@@ -105,7 +120,7 @@ async def write_back(
             'store from the topic: start the worker once with lost_changelog="rebuild"'
         )
     end, count = bounds.end, 0
-    chunks = _differences(store, folded, before, held.position.epoch, max_bytes)
+    chunks = _differences(store, folded, before, _Epochs(held.position.epoch, since), max_bytes)
     while (chunk := await finish_in_thread(next, chunks, None)) is not None:
         if chunk.to_log:
             end = await commit(chunk.to_log)
@@ -148,6 +163,7 @@ async def write_to_changelog(ownership: Ownership, store: str, held: Restored, p
             logs=services.logs,
             commit=commit,
             written=written,
+            since=ownership.topics.since,
             delete_retention_ms=changelog.delete_retention_ms,
             now_ms=services.clock.wall_ms(),
             max_bytes=ownership.settings.policy.max_bytes,
@@ -267,7 +283,7 @@ async def _fold(logs: Logs, source: TopicPartition, topic_id: str, bounds: LogBo
 
 
 def _differences(
-    store: PartitionStore, folded: PartitionStore, before: Position, epoch: int, max_bytes: int
+    store: PartitionStore, folded: PartitionStore, before: Position, epochs: _Epochs, max_bytes: int
 ) -> Iterator[_Chunk]:
     chunk = _Chunk({}, {})
     for key, own, logged in _side_by_side(store.scan(), folded.scan()):
@@ -277,12 +293,12 @@ def _differences(
             if _is_unseen(logged, before):
                 chunk.to_store[key] = _value_of(logged)
             else:
-                chunk.to_log[key] = _restamped(logged, epoch), None
+                chunk.to_log[key] = epochs.restamped(logged), None
         elif own is not None and logged is not None and own[:_AGE_BYTES] < logged[:_AGE_BYTES]:
             chunk.to_store[key] = _value_of(logged)
         elif own is not None and (logged is None or own != _value_of(logged)):
             # Of two records with one stamp, which timers write, the log has the older one: the store saw both.
-            stamp = _restamped(own, epoch)
+            stamp = epochs.restamped(own)
             chunk.to_log[key] = stamp, own[STAMP_BYTES:]
             chunk.to_store[key] = stamp + own[STAMP_BYTES:]
         else:
@@ -305,11 +321,6 @@ def _value_of(logged: bytes) -> bytes | None:
     """Give what a store keeps of a folded record."""
     start = STAMP_BYTES + len(_THERE)
     return None if logged[STAMP_BYTES:start] == _DELETED else logged[:STAMP_BYTES] + logged[start:]
-
-
-def _restamped(stamped: bytes, epoch: int) -> bytes:
-    stamp = decode_stamp(stamped)
-    return encode_stamp(epoch, stamp.source_offset, stamp.expires_at_ms)
 
 
 def _side_by_side(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,7 @@ class World:
     input: int = 0
     changelog: Changelog = CHANGELOG
     claimed_id: str = ""
+    since: int = 0
 
     def commit(self, store: MemoryStore, writes: Sequence[Write], *, epoch: int) -> None:
         """Commit what one input led to."""
@@ -97,6 +99,7 @@ class World:
             logs=self.log,
             commit=commit,
             written=written,
+            since=self.since,
             delete_retention_ms=DAY_MS,
             now_ms=NOW_MS,
             max_bytes=max_bytes,
@@ -290,6 +293,25 @@ def test_what_is_written_back_to_another_topic_is_whole_only_when_the_mark_says_
     world.write_back(world.restore(store, LostChangelog.RESTORE), epoch=3)
     assert content(store) == world.folded() == KEPT
     assert content(world.take_over(epoch=4)) == KEPT
+
+
+@pytest.mark.parametrize("dies_after", [1, 1_000])
+def test_what_is_written_back_does_not_count_for_an_input_that_was_created_again_too(dies_after: int) -> None:
+    """Its offsets are those of the former input: neither the store's next restore nor another disk's takes them."""
+    world, store = owned()
+    world.recreate()
+    world.input, world.since = 0, 2
+    with contextlib.suppress(asyncio.CancelledError):
+        world.write_back(world.restore(store, LostChangelog.RESTORE), epoch=2, max_bytes=1, commits=dies_after)
+    if dies_after == 1:
+        world.write_back(world.restore(store, LostChangelog.RESTORE), epoch=3)
+    assert content(world.restore(store, LostChangelog.STOP).store) == KEPT  # type: ignore[arg-type]
+    elsewhere = world.restore(MemoryStore(), LostChangelog.STOP)
+    assert content(elsewhere.store) == world.folded() == KEPT  # type: ignore[arg-type]
+    assert elsewhere.position.epoch < world.since
+    owner = world.take_over(epoch=4)
+    world.commit(owner, [(b"a", b"3")], epoch=4)
+    assert world.restore(MemoryStore(), LostChangelog.STOP).position.source_offset == 1
 
 
 def test_a_store_of_the_former_changelog_is_rebuilt_when_the_owner_has_gone_on() -> None:

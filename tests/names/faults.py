@@ -70,8 +70,10 @@ def exchange(one: Path, other: Path) -> None:
 async def step(program: Program) -> None:
     """The wall clock of all workers is set, and stays so until somebody sets it right."""
     step_ms = program.chance.choice([-HOUR_MS, -HOUR_MS // 6, HOUR_MS // 6, HOUR_MS, 20_000])
-    program.step_file.write_text(str(step_ms))
+    program.set_clock(step_ms)
     program.damages.add(("step", ""))
+    # For as long as timers wait, and more.
+    await asyncio.sleep(5.0)
 
 
 async def impostor(program: Program) -> None:

@@ -7,6 +7,7 @@ import logging
 import re
 import shutil
 import time
+from collections import defaultdict
 from pathlib import Path
 
 from dev.kafka import CONSUMER_GROUP_COMMAND, run_tool
@@ -30,15 +31,17 @@ class StuckError(AssertionError):
 async def heal(program: Program) -> None:
     """Follow what errors say until everything goes on, also without the settings that helped."""
     chosen: dict[str, str] = {}
+    lacking: defaultdict[str, set[WorkerProcess]] = defaultdict(set)
     for _ in range(ATTEMPTS):
         troubles = await observe(program)
         if not troubles:
             break
-        await _follow(program, troubles, chosen)
+        await _follow(program, troubles, chosen, lacking)
     else:
         raise StuckError(f"{program.app}: {ATTEMPTS} times the errors' remedies were followed: {_logs(program)}")
-    program.step_file.write_text("0")
-    program.damages.clear()
+    program.set_clock(0)
+    # Swapped databases may belong to partitions that another worker has now, and be found at any later start.
+    program.damages &= {("swap", "")}
     program.told.clear()
     if chosen:
         await program.stop()
@@ -52,6 +55,8 @@ async def _own_ids(program: Program) -> None:
     """Give other programs ids of their own, as their errors say: they run, and disturb nobody."""
     while program.strangers:
         stranger = program.strangers.pop()
+        # A data folder belongs to one app.
+        stranger.folder = stranger.folder.with_name("own")
         stranger.start(APP_ID=f"{program.label}-own-{stranger.folder.parent.name}")
         try:
             await eventually(lambda one=stranger: "actor impostor owns" in one.log(), what=stranger.log)
@@ -102,10 +107,15 @@ def _said(program: Program) -> tuple[Troubles, set[str]]:
     return troubles, {source for source, event in last.items() if event.offset is not None}
 
 
-async def _follow(program: Program, troubles: Troubles, chosen: dict[str, str]) -> None:
-    """Stop the workers, do what the errors say, and start those that they say, with the settings that they name."""
+async def _follow(
+    program: Program, troubles: Troubles, chosen: dict[str, str], lacking: defaultdict[str, set[WorkerProcess]]
+) -> None:
+    """Stop the workers, do what the errors say, and start those that they say, with the settings that they name.
+
+    `lacking` has the workers that have no copy, or an older one, of a partition whose changelog was lost.
+    """
     await program.stop()
-    workers = list(program.workers)
+    workers, holders = list(program.workers), list[WorkerProcess]()
     remedies = [(worker, source, read_remedy(text)) for (worker, source), text in troubles.items()]
     for worker, source, remedy in remedies:
         logger.info("%s %s %s: %s", program.app, worker.folder.parent.name, source, remedy)
@@ -113,8 +123,9 @@ async def _follow(program: Program, troubles: Troubles, chosen: dict[str, str]) 
         program.told.add(remedy.damage)
         if remedy.damage not in {name for name, _ in program.damages}:
             program.violations.note("wrong error", f"{remedy}, the damages are {program.damages}")
-        if remedy.has_no_copy and worker in workers:
-            workers.remove(worker)
+        if remedy.has_no_copy:
+            lacking[source].add(worker)
+            workers = [one for one in workers if one is not worker]
     grown = [(source, remedy) for _, source, remedy in remedies if remedy.damage == "grow"]
     if any(remedy.anew for _, remedy in grown):
         await program.recreate("in", 0.0)
@@ -125,21 +136,21 @@ async def _follow(program: Program, troubles: Troubles, chosen: dict[str, str]) 
         chosen.clear()
     if grown:
         workers.clear()
-    for _, source, remedy in remedies if not grown else ():
-        await asyncio.to_thread(_do, program, source, remedy, chosen, is_last_copy=not workers)
-    await program.start(workers or None, **chosen)
+    for worker, source, remedy in remedies if not grown else ():
+        if remedy.forgets is not None and len(lacking[source]) == len(program.workers):
+            holders.append(worker)
+            chosen["LOST_CHANGELOG"] = "restore_older"
+            program.lives["in"].forgotten.append(Jump(int(source.rpartition("[")[2][:-1]), *remedy.forgets))
+        await asyncio.to_thread(_do, program, remedy, chosen)
+    await program.start(holders or workers or None, **chosen)
 
 
-def _do(program: Program, source: str, remedy: Remedy, chosen: dict[str, str], *, is_last_copy: bool) -> None:
+def _do(program: Program, remedy: Remedy, chosen: dict[str, str]) -> None:
     if remedy.path and Path(remedy.path).exists():
         _move_back(program, Path(remedy.path))
     settings = dict(remedy.settings)
-    if (offered := settings.pop("LOST_CHANGELOG", None)) is not None:
+    if settings.pop("LOST_CHANGELOG", None) is not None:
         chosen.setdefault("LOST_CHANGELOG", "restore")
-        if is_last_copy and "restore_older" in offered and remedy.forgets is not None:
-            chosen["LOST_CHANGELOG"] = "restore_older"
-            number = int(source.rpartition("[")[2][:-1])
-            program.lives["in"].forgotten.append(Jump(number, *remedy.forgets))
     if remedy.tool and not settings.keys() & chosen.keys() and (not settings or program.chance.random() < 0.4):
         args = [program.brokers if arg == "BROKER" else arg for arg in remedy.tool]
         run_tool(CONSUMER_GROUP_COMMAND, *args)

@@ -95,9 +95,15 @@ class Program:
         """It says by how many milliseconds the workers' wall clock is off."""
         return self.world.folder / f"{self.label}-step"
 
+    def set_clock(self, off_ms: int) -> None:
+        """Set the workers' wall clock."""
+        new = self.step_file.with_suffix(".new")
+        new.write_text(str(off_ms))
+        new.replace(self.step_file)
+
     async def create(self, workers: int) -> None:
         """Make the topics, and start the workers."""
-        self.step_file.write_text("0")
+        self.set_clock(0)
         await make_topics(self.brokers, f"{self.label}-out", partitions=OUT_PARTITIONS)
         await self.begin(workers, PARTITIONS)
 
@@ -122,7 +128,9 @@ class Program:
     async def feed(self, kind: str) -> None:
         """Send all the time, whatever becomes of the topic."""
         chance = Random(f"{self.label} {kind}")
-        async with producing(self.brokers, acks="all", request_timeout_ms=10_000) as producer:
+        async with producing(
+            self.brokers, acks="all", request_timeout_ms=10_000, metadata_max_age_ms=2_000
+        ) as producer:
             while not self.is_over:
                 if self.paused:
                     await asyncio.sleep(0.05)
@@ -132,9 +140,10 @@ class Program:
                 self._flying[kind] = first
                 sent: list[asyncio.Future] = []
                 with contextlib.suppress(KafkaError):
+                    known = len(await producer.partitions_for(life.topic))
                     for number in range(first, first + BATCH):
                         key = b"key-%d" % chance.randrange(KEYS)
-                        place = partition_for(key, life.partitions)
+                        place = partition_for(key, min(known, life.partitions))
                         sent.append(await producer.send(life.topic, b"%d" % number, key, partition=place))
                 results = await asyncio.gather(*sent, return_exceptions=True)
                 if len(sent) < BATCH or any(isinstance(result, BaseException) for result in results):
@@ -151,19 +160,22 @@ class Program:
 
     async def recreate(self, kind: str, pause_s: float) -> None:
         """Delete an input, and create it again."""
-        life = self.lives[kind]
+        life, count = self.lives[kind], PARTITIONS if kind == "plain" else self.own_partitions
+        if count != life.partitions:
+            # Producers have to place by the new number; what they sent by the former one would be in wrong partitions.
+            await self.pause()
         self.account(await self.ends())
         await self.note_reached()
         first = self._flying.get(kind, self.sent)
         life.records = await self.world.read(life.topic)
         await delete(self.brokers, life.topic)
         await asyncio.sleep(pause_s)
-        await make_topics(self.brokers, life.topic, partitions=PARTITIONS if kind == "plain" else self.own_partitions)
+        await make_topics(self.brokers, life.topic, partitions=count)
         self.unsure.update(range(first, self.sent))
         life.end = "deleted"
         self.ended.append(life)
-        count = PARTITIONS if kind == "plain" else self.own_partitions
         self.lives[kind] = Life(life.topic, count, waiting=set(range(count)))
+        self.paused = False
 
     @property
     def own_partitions(self) -> int:
