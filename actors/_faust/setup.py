@@ -24,7 +24,7 @@ from actors._faust.access.secret import worker_keys
 from actors._faust.access.settings import check_access, own_address
 from actors._faust.access.tls import Hops
 from actors._faust.brokers import reached
-from actors._faust.codecs import Codec, key_codec, resolve, value_codec
+from actors._faust.codecs import by_value, key_codec, resolve, topic_codecs
 from actors._faust.options import milliseconds
 from actors._faust.publishing import publication, published_stores
 from actors._faust.tracing import check_tracing, traced
@@ -409,7 +409,7 @@ class Setup:
                     f"make it (kafka-topics.sh --bootstrap-server BROKER --create --topic {name} --partitions 8) "
                     "and restart the worker"
                 )
-            key, value = (_by_value(anything), _by_value(anything)) if isinstance(topic, str) else topic_codecs(topic)
+            key, value = (by_value(anything), by_value(anything)) if isinstance(topic, str) else topic_codecs(topic)
             return OutputTopic(
                 name,
                 key.encode,
@@ -554,11 +554,6 @@ def changelog_topic(app: Any, store: str) -> str:
     return str(named or f"{app.conf.id}-{app.renamed_stores.get(store, store)}-changelog")
 
 
-def topic_codecs(topic: Any) -> tuple[Codec, Codec]:
-    """Give the codecs of a topic's keys and values."""
-    return key_codec(topic.app, topic.schema), value_codec(topic.app, topic.schema)
-
-
 def _replication_factor(app: App) -> int:
     """Give the setting where it was set, else the broker's default: Faust's own default of 1 would lose state."""
     given = "topic_replication_factor" in app._default_options[1] or "TOPIC_REPLICATION_FACTOR" in os.environ
@@ -601,14 +596,3 @@ def _standby_replicas(app: App) -> int:
     """Give the setting where it was set, else none: Faust's own default of 1 would double everybody's disks."""
     given = "table_standby_replicas" in app._default_options[1] or "TABLE_STANDBY_REPLICAS" in os.environ
     return int(app.conf.table_standby_replicas) if given else 0
-
-
-def _by_value(anything: Codec) -> Codec:
-    """Give the codec for topics sent to by name: bytes and str as they are, everything else as JSON."""
-
-    def encode(value: Any) -> bytes:
-        if isinstance(value, bytes):
-            return value
-        return value.encode() if isinstance(value, str) else anything.encode(value)
-
-    return Codec(decode=anything.decode, encode=encode, name="by value")
