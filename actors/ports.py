@@ -181,7 +181,7 @@ class GroupView(Protocol):
         """Return the identities of those of the topics that exist now. Calls at the same time share one request."""
 
     async def require_agreement(self, names: Iterable[str]) -> None:
-        """Check that all brokers that answer have the same topics under these names.
+        """Check that all brokers that answer have the same topics, of as many partitions, under these names.
 
         Raises:
             BrokerUnavailableError: they don't: one that is behind still has a former topic, or hasn't heard of the new.

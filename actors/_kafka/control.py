@@ -240,11 +240,12 @@ class ControlPlane:
         answers = await asyncio.gather(*(ask(broker.nodeId) for broker in self._client.cluster.brokers()))
         for name in sorted(wanted):
             said = {found.get(name) for found, refused in answers if name not in refused}
-            ids = {"none" if one is None else str(one.topic_id) for one in said} - {str(NO_TOPIC_ID)}
-            if len(ids) > 1:
+            known = {one for one in said if one is None or one.topic_id != NO_TOPIC_ID}
+            if len(known) > 1:
+                words = sorted("none" if one is None else f"{one.topic_id} of {one.partitions}" for one in known)
                 raise BrokerUnavailableError(
-                    f"topic {name}: the brokers don't agree which topic it is, they say {' and '.join(sorted(ids))}: "
-                    "one of them is behind"
+                    f"topic {name}: the brokers don't agree which topic of how many partitions it is, they say "
+                    f"{' and '.join(words)}: one of them is behind"
                 )
 
     async def _offset(self, partition: TopicPartition, timestamp: int) -> int:

@@ -139,6 +139,7 @@ class Client:
 
     def __init__(self, *says: Mapping[str, int | uuid.UUID]) -> None:
         self.says = says
+        self.counts: dict[int, int] = {}
         self.cluster = SimpleNamespace(brokers=lambda: [SimpleNamespace(nodeId=node) for node in range(len(says))])
 
     def get_random_node(self) -> int:
@@ -149,7 +150,7 @@ class Client:
         for name in request._topics:
             said = self.says[node].get(name, UnknownTopicOrPartitionError.errno)
             code, topic_id = (0, said) if isinstance(said, uuid.UUID) else (said, uuid.UUID(int=0))
-            topics.append((code, name, topic_id, False, [()], 0, {}))
+            topics.append((code, name, topic_id, False, [()] * self.counts.get(node, 1), 0, {}))
         return SimpleNamespace(topics=topics)
 
 
@@ -174,13 +175,16 @@ async def test_a_takeover_is_refused_only_if_the_brokers_agree_which_topics_ther
     now = {"input": uuid.UUID(NEW)}
     disagreeing, away = control(now, behind, now), {"input": NotControllerError.errno}
     without_ids = {"input": uuid.UUID(int=0)}
-    with pytest.raises(
-        BrokerUnavailableError, match=r"topic input: the brokers don't agree which topic it is.* is behind"
-    ):
+    with pytest.raises(BrokerUnavailableError, match=r"topic input: the brokers don't agree which topic .* is behind"):
         async with agreed(spec(), disagreeing):
             raise InputGrownError("it has other partitions")
+    agreeing = control(now, away, without_ids, now)
     with pytest.raises(InputGrownError):
-        async with agreed(spec(), control(now, away, without_ids)):
+        async with agreed(spec(), agreeing):
+            raise InputGrownError("it has other partitions")
+    agreeing._client.counts[3] = 2
+    with pytest.raises(BrokerUnavailableError, match=r"topic input: .* of 1 and .* of 2: one of them is behind"):
+        async with agreed(spec(), agreeing):
             raise InputGrownError("it has other partitions")
 
 
