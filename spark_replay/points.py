@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -231,7 +231,7 @@ def _parse_offsets(text: str) -> tuple[dict[int, int], str]:
     try:
         if text.startswith("@"):
             raw = json.loads(Path(text[1:]).read_text())
-            given = dict(raw) if isinstance(raw, dict) else dict(enumerate(raw))
+            given: dict[Any, Any] = dict(raw) if isinstance(raw, dict) else dict(enumerate(raw))
         else:
             given = dict(pair.split("=") for pair in text.split(","))
         named = given.pop(_TOPIC_ID, None)
