@@ -194,11 +194,11 @@ def require_changelogs(spec: ActorSpec, topics: TopicIds) -> None:
             )
 
 
-def last_commit(changelog: Changelog, committed: Committed | None) -> LastCommit:
-    """Give what the group's committed offset says of the last commit to a changelog."""
+def last_commit(changelog: Changelog, committed: Committed | None, owner: OwnerRecord | None = None) -> LastCommit:
+    """Give what the group's committed offset, or without one the registry, says of the last commit to a changelog."""
     mark = None if committed is None else parse_mark(committed.metadata)
     if committed is None or mark is None:
-        return NO_COMMIT
+        return NO_COMMIT if owner is None else LastCommit(owner.epoch, is_marked=False)
     known_id = changelog.former_id
     if mark.topics is not None:
         known_id = mark.topics.changelog_id(changelog.store, *changelog.other_names)

@@ -47,6 +47,11 @@ from stores.ports import PartitionStore
 
 logger = escaping(logging.getLogger(__name__))
 
+_OLDER = (
+    'another worker may have a newer one. Start that one with lost_changelog="restore"; or, if there is none, this one '
+    'with lost_changelog="restore_older", which loses what the commits in between wrote (both also as LOST_CHANGELOG '
+    "in the environment)"
+)
 LONG_READ = 20_000
 LONG_READS_AT_ONCE = 4
 """How many restores of more than `LONG_READ` offsets a worker runs side by side: it bounds memory, and more would only
@@ -86,11 +91,14 @@ class LastCommit:
         epoch: of its owner, None if that isn't known.
         changelog_id: the id of the store's changelog as its owner knew it, "" if that isn't known.
         reached: the offset behind the last input that is committed.
+        is_marked: whether the group still has the commit; else it is known from the leader registry, as it was when its
+            owner took over. Brokers delete the offsets of an input with the input.
     """
 
     epoch: int | None = None
     changelog_id: str = ""
     reached: int = 0
+    is_marked: bool = True
 
 
 NO_COMMIT = LastCommit()
@@ -212,7 +220,7 @@ class Restorer:
             await self._begin_without(store, source, plan.lost)
             return plan_restore(None, bounds, changelog.topic_id), None
         if plan.lost is not None and position is not None and claimed_id != changelog.topic_id:
-            await self._require_newest(changelog, source, position, bounds, last.reached, plan.lost)
+            await self._require_newest(changelog, source, position, bounds, last, plan.lost)
         return plan, position
 
     async def _read_on(
@@ -252,7 +260,7 @@ class Restorer:
         source: TopicPartition,
         position: Position,
         bounds: LogBounds,
-        reached: int,
+        last: LastCommit,
         lost: str,
     ) -> None:
         """Refuse to write a store to another topic that lacks what was committed last, unless the topic has it.
@@ -260,7 +268,14 @@ class Restorer:
         Raises:
             LostChangelogError: it lacks that: another worker may have a newer store, which would be given up.
         """
-        if self._lost is not LostChangelog.RESTORE or position.source_offset >= reached:
+        if self._lost is not LostChangelog.RESTORE:
+            return
+        if not last.is_marked and last.epoch is not None and position.epoch < last.epoch:
+            raise LostChangelogError(
+                f"{source}: {lost}. This worker's store is of epoch {position.epoch}, and the partition had an owner "
+                f"in epoch {last.epoch}: {_OLDER}"
+            )
+        if position.source_offset >= last.reached or not last.is_marked:
             return
         async for records, _ in self._logs.read(source, bounds.start, bounds.end, changelog.topic_id):
             for record in records:
@@ -270,9 +285,7 @@ class Restorer:
                     return
         raise LostChangelogError(
             f"{source}: {lost}. This worker's store ends at input offset {position.source_offset}, and inputs before "
-            f"{reached} are committed: another worker may have a newer one. Start that one with "
-            'lost_changelog="restore"; or, if there is none, this one with lost_changelog="restore_older", which loses '
-            "what the commits in between wrote (both also as LOST_CHANGELOG in the environment)"
+            f"{last.reached} are committed: {_OLDER}"
         )
 
     async def _begin_without(self, store: PartitionStore, source: TopicPartition, lost: str) -> None:

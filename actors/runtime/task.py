@@ -444,9 +444,10 @@ class Task:
         if self._services.let_go is not None:
             await self._services.let_go(self.spec.name, self.partition)
         mark = parse_mark(committed.metadata) if committed is not None else None
+        owner = None if mark is not None else await self._services.owners.latest(self.spec.name, self.partition)
         try:
             require_changelogs(self.spec, topics)
-            self._stores = [await self._restore(store, committed) for store in self.spec.stores]
+            self._stores = [await self._restore(store, committed, owner) for store in self.spec.stores]
         except LostChangelogError as error:
             owner = await self._services.owners.latest(self.spec.name, self.partition)
             raise explained(error, await self._positions(), committed, owner) from error.__cause__
@@ -458,7 +459,6 @@ class Task:
         ownership.clock.go_on_from(ownership.now_ms)
         if committed is not None and mark is not None:
             finished = decode_finished(committed.offset, mark.finished)
-        owner = None if mark is not None else await self._services.owners.latest(self.spec.name, self.partition)
         topics = continued(topics, mark, owner)
         facts = input_facts(
             self.spec,
@@ -513,7 +513,9 @@ class Task:
         except ForeignDatabaseError as error:
             raise TakeoverRefusedError(f"actor {self.spec.name}, {self.source}: {error}") from None
 
-    async def _restore(self, store: Store[Any, Any], committed: Committed | None) -> Restored:
+    async def _restore(
+        self, store: Store[Any, Any], committed: Committed | None, owner: OwnerRecord | None
+    ) -> Restored:
         held = await self._open(store.name)
         clock, seconds = self._services.clock, None
         began_s, meter = clock.monotonic(), self.meters.restore_begins(store.name, clock.wall_ms())
@@ -524,7 +526,7 @@ class Task:
                 changelog,
                 self.partition,
                 meter,
-                last=last_commit(changelog, committed),
+                last=last_commit(changelog, committed, owner),
                 doubt=self._ownership.cautions.went_back.get(store.name),
             )
             seconds = clock.monotonic() - began_s

@@ -17,7 +17,7 @@ from actors._core.progress import encode_finished
 from actors._core.takeover import LostChangelog
 from actors._core.topic_ids import TopicIds
 from actors.errors import LogWentBackError, LostChangelogError
-from actors.ports import ChangelogWrites, Committed, TopicPartition
+from actors.ports import ChangelogWrites, Committed, OwnerRecord, TopicPartition
 from actors.runtime.lost import last_commit, write_back
 from actors.runtime.restore import NO_COMMIT, Changelog, LastCommit, Restorer
 from actors.runtime.state import Restored
@@ -357,6 +357,22 @@ def test_an_older_copy_is_not_written_back_while_another_worker_may_have_a_newer
     assert content(older) == {b"a": b"1"}
     world.write_back(world.restore(older, LostChangelog.RESTORE_OLDER), epoch=6)
     assert content(older) == world.folded() == {b"a": b"1", b"x": b"1"}
+
+
+def test_without_the_commit_only_the_last_owners_store_is_written_back() -> None:
+    """As when the input was deleted, and the group's offsets with it: another worker's store may be older."""
+    world, store = owned()
+    position = store.position()
+    assert position is not None
+    older = MemoryStore()
+    older.apply([(b"a", encode_stamp(1, 0) + b"1")], position)
+    store.apply([], replace(position, epoch=2))
+    world.recreate()
+    last = last_commit(world.changelog, None, OwnerRecord("actor", 1, 2, "w", "", 1))
+    with pytest.raises(LostChangelogError, match="is of epoch 1, and the partition had an owner in epoch 2: another"):
+        world.restore(older, LostChangelog.RESTORE, last=last)
+    assert world.restore(older, LostChangelog.RESTORE_OLDER, last=last).is_ahead
+    assert world.restore(store, LostChangelog.RESTORE, last=last).is_ahead
 
 
 def test_the_last_commit_names_the_changelog_that_it_was_to() -> None:

@@ -137,10 +137,12 @@ async def _follow(
     if grown:
         workers.clear()
     for worker, source, remedy in remedies if not grown else ():
-        if remedy.forgets is not None and len(lacking[source]) == len(program.workers):
+        is_older = "restore_older" in remedy.settings.get("LOST_CHANGELOG", ())
+        if is_older and len(lacking[source]) == len(program.workers):
             holders.append(worker)
             chosen["LOST_CHANGELOG"] = "restore_older"
-            program.lives["in"].forgotten.append(Jump(int(source.rpartition("[")[2][:-1]), *remedy.forgets))
+            if remedy.forgets is not None:
+                program.lives["in"].forgotten.append(Jump(int(source.rpartition("[")[2][:-1]), *remedy.forgets))
         await asyncio.to_thread(_do, program, remedy, chosen)
     await program.start(holders or workers or None, **chosen)
 

@@ -82,7 +82,7 @@ def read_remedy(text: str) -> Remedy:
         anew=bool(anew),
         path=path[1] if path else "",
         forgets=(int(forgets[1]), int(forgets[2])) if forgets else None,
-        has_no_copy="this worker has no copy of it" in text or forgets is not None,
+        has_no_copy="this worker has no copy of it" in text or "another worker may have a newer one" in text,
         is_own_id='give this program an id of its own, App("ID")' in text,
     )
     if remedy == Remedy(damage, has_no_copy=remedy.has_no_copy, forgets=remedy.forgets):
