@@ -47,7 +47,7 @@ class Operator:
 
     @property
     def has_to_deploy(self) -> bool:
-        """Whether some process may run an older program, or is idle and hasn't looked at a changelog that was replaced."""
+        """Whether a process may run an older program, or is idle and hasn't looked at a replaced changelog."""
         return not self._world.features.isdisjoint(("versions", "replaced")) and not self._world.deployment.is_mended
 
     def faults(self) -> Iterator[Callable[[], float | None]]:
