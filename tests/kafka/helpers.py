@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -123,14 +123,14 @@ class WorkerProcess:
         self._process: Any = None
         self._sink: subprocess.Popen | None = None
 
-    def start(self, *, web: bool = False, within: Sequence[str] = ()) -> WorkerProcess:
-        """Start it, by the command `within` if there is one; the log is appended to."""
+    def start(self, *, web: bool = False) -> WorkerProcess:
+        """Start it; the log is appended to."""
         self.folder.mkdir(parents=True, exist_ok=True)
         # Through another process, so that what limits the worker's files doesn't silence it.
         with self.log_file.open("ab") as log:
             sink = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=log, start_new_session=True)
         self._process = subprocess.Popen(
-            [*within, sys.executable, "-m", *self.command(web=web)],
+            [sys.executable, "-m", *self.command(web=web)],
             cwd=ROOT,
             env=self._environment,
             stdout=sink.stdin,
