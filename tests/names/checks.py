@@ -109,7 +109,6 @@ def check(
     state: Iterable[Record],
     *,
     unsure: Collection[int] = (),
-    stateful: str = "-in",
     has_timers: bool = False,
 ) -> Findings:
     """Compare effects and state with what the lives of the inputs wanted.
@@ -119,19 +118,16 @@ def check(
         said: the output topic.
         state: the changelog of the actor with state.
         unsure: inputs that a producer may have sent to a topic while it was being deleted.
-        stateful: how the names of inputs end whose actor has state.
-        has_timers: whether that actor rings.
+        has_timers: whether the actor with state rings.
     """
     findings = Findings()
-    least, most, kept = Counter[int](), Counter[int](), set[int]()
+    least, most = Counter[int](), Counter[int]()
     forgetful: set[bytes | None] = set()
     for life in lives:
         for record in life.records:
             number, (low, high) = int(record.value or b"0"), life.times(record)
             least[number] += low
             most[number] += high
-            if life.topic.endswith(stateful):
-                kept.add(number)
             if life.forgets(record):
                 forgetful.add(record.key)
     effects = [(record, json.loads(record.value or b"{}")) for record in said]
@@ -140,6 +136,7 @@ def check(
         most[number] = max(most[number], 1)
     _compare("", least, most, did, findings)
     if has_timers:
+        kept = {effect["number"] for _, effect in effects if effect["held"]}
         rings = {number: times for number, times in did.items() if number in kept and number % RINGS_EVERY == 0}
         of_forgetful = {effect["number"] for record, effect in effects if record.key in forgetful}
         sure = {number: times for number, times in rings.items() if number not in of_forgetful}

@@ -58,6 +58,12 @@ def test_an_input_that_nobody_sent() -> None:
     assert found(a_life(), [*good_effects(), effect(12, 3, 5)], state(*NUMBERS, 3), unsure=[3]) == {}
 
 
+def test_an_input_that_came_to_a_topic_while_it_was_deleted_may_ring() -> None:
+    effects = [*good_effects(), effect(12, 10, 5), effect(13, 10, what="rang")]
+    assert found(a_life(), effects, state(*NUMBERS, 10), unsure=[10]) == {}
+    assert found(a_life(), effects[:-1], state(*NUMBERS, 10), unsure=[10]) == {"rings lost": 1}
+
+
 def test_a_timer_that_hangs_and_one_that_comes_twice() -> None:
     assert found(a_life(), good_effects()[:4], state(*NUMBERS)) == {"rings lost": 1}
     assert found(a_life(), [*good_effects(), effect(12, 5, what="rang")], state(*NUMBERS)) == {"rings doubled": 1}
