@@ -19,8 +19,9 @@ _server.set_forkserver_preload(["actors", "actors._faust.service", "faust.cli.fa
 class ForkedWorker(WorkerProcess):
     """A `faust worker` that is forked off a process which has imported everything but the app."""
 
-    def start(self, *, web: bool = False, **environment: str) -> WorkerProcess:
+    def start(self, *, web: bool = False, within: Sequence[str] = (), **environment: str) -> WorkerProcess:
         """Start it, with further variables for this one time; the log is appended to."""
+        assert not within
         self.folder.mkdir(parents=True, exist_ok=True)
         self._process = _Fork(self.command(web=web), {**self._environment, **environment}, self.log_file)
         return self

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,14 +150,17 @@ class WorkerProcess:
         self._process: Any = None
         self._sink: subprocess.Popen | None = None
 
-    def start(self, *, web: bool = False, **environment: str) -> WorkerProcess:
-        """Start it, with further variables for this one time; the log is appended to."""
+    def start(self, *, web: bool = False, within: Sequence[str] = (), **environment: str) -> WorkerProcess:
+        """Start it, with further variables for this one time, by the command `within` if there is one.
+
+        The log is appended to.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         # Through another process, so that what limits the worker's files doesn't silence it.
         with self.log_file.open("ab") as log:
             sink = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=log, start_new_session=True)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", *self.command(web=web)],
+            [*within, sys.executable, "-m", *self.command(web=web)],
             cwd=ROOT,
             env={**self._environment, **environment},
             stdout=sink.stdin,
