@@ -21,6 +21,8 @@ ERRORS = {
 """What an error says, both identities included, by the kind of damage that it is right for."""
 PLACES = r"kafka-consumer-groups.sh (--bootstrap-server BROKER --group \S+ --topic \S+ --reset-offsets --execute "
 PLACES += r"--to-offset \d+)"
+GIVES_UP = r"(?i)(to give the state up as well|if the state is to be given up too), .*?(too$|; otherwise)"
+"""The choice that this operator never takes."""
 
 
 class UnknownErrorError(AssertionError):
@@ -64,7 +66,7 @@ def read_remedy(text: str) -> Remedy:
     if damage is None:
         raise UnknownErrorError(text)
     offered: dict[str, list[str]] = {}
-    for name, value in re.findall(r'\b([a-z_]+)="(\w+)"', text):
+    for name, value in re.findall(r'\b([a-z_]+)="(\w+)"', re.sub(GIVES_UP, "", text)):
         # To accept an offset helps alone if it is there.
         if name.upper() in text and (name != "moved_offset" or "If this is wanted, " in text):
             offered.setdefault(name.upper(), []).append(value)

@@ -554,7 +554,7 @@ PLANTED = (
     Planted(restore_to_last_stable, "progress", ("foreign_transaction", "rebalance")),
     Planted(bounds_before_fence, "state isn't the fold", ("wake_in_takeover", "bounce"), first_seed=29),
     Planted(thread_left_behind, "state isn't the fold", DISK_AND_REBALANCE, first_seed=42),
-    Planted(write_order_of_tasks, "state isn't the fold", DISK_AND_REBALANCE, first_seed=42),
+    Planted(write_order_of_tasks, "state isn't the fold", DISK_AND_REBALANCE, first_seed=801),
     Planted(never_missed_tombstones, "a deleted key came back", ("long_absence",), first_seed=28),
     Planted(refresh_without_asking, "a deleted key came back", ("long_cut_off",), first_seed=28),
     Planted(coordinator_that_says_none, "progress", ("move_group_coordinator_at_step", "rebalance")),
