@@ -38,9 +38,10 @@ sim: $(READY)  ## the simulation; SEED=n replays one seed with its trace, FEATUR
 hostile: $(READY)  ## a worker under all attacks at once for a minute, beside the main job
 	$(BIN)/python -m tests.hostile
 
-nightly: $(READY)  ## 10,000 seeds, and the attacks
+nightly: $(READY)  ## 10,000 seeds, the attacks, and names that change their meaning
 	SIM_SEEDS=10000 $(BIN)/python -m pytest tests/sim -q
 	$(BIN)/python -m tests.hostile
+	$(BIN)/python -m tests.names
 
 bench: $(READY)  ## records/s of the main job on one worker
 	$(BIN)/python -m benchmarks.run_commands

@@ -296,6 +296,14 @@ class RestoreError(TaskError):
     """The changelog couldn't be read as it was expected to be: look again."""
 
 
+class ReplacedLogError(RestoreError):
+    """The topic that is read isn't the one that the brokers have under its name any more; `source` is the partition."""
+
+    def __init__(self, source: tuple[str, int], reason: str) -> None:
+        self.source = source
+        super().__init__(f"{source[0]}[{source[1]}]: {reason}")
+
+
 class LogWentBackError(RestoreError):
     """A commit's changelog records lie before what the store has: the changelog lost records."""
 

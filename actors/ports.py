@@ -6,6 +6,7 @@ All offsets are "next" offsets: the one after the last record. All times are Uni
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -147,12 +148,24 @@ class TaskLog(Protocol):
         """Let the producer go without a word. May be called twice."""
 
 
+NO_ID = str(uuid.UUID(int=0))
+
+
 @dataclass(frozen=True, slots=True)
 class TopicIdentity:
-    """Which topic a name stands for now. `topic_id` is `str(uuid)`: a topic that is created again has another one."""
+    """Which topic a name stands for now. `topic_id` is `str(uuid)`: a topic that is created again has another one.
+
+    It is empty where the brokers give none: a cluster with ZooKeeper whose `inter.broker.protocol.version` is before
+    2.8. A changelog's facts have `NO_ID` then.
+    """
 
     topic_id: str
     partitions: int
+
+    @property
+    def changelog_id(self) -> str:
+        """The id as a changelog's facts have it."""
+        return self.topic_id or NO_ID
 
 
 class GroupView(Protocol):
@@ -167,6 +180,14 @@ class GroupView(Protocol):
     async def topic_ids(self, names: Iterable[str]) -> Mapping[str, TopicIdentity]:
         """Return the identities of those of the topics that exist now. Calls at the same time share one request."""
 
+    async def require_agreement(self, names: Iterable[str]) -> None:
+        """Check that all brokers that answer have the same topics, of as many partitions, under these names.
+
+        Raises:
+            BrokerUnavailableError: they don't: one that is behind still has a former topic, or hasn't heard of the new;
+                or one of the topics may not be described.
+        """
+
 
 class Logs(Protocol):
     """Committed records and bounds of any topic."""
@@ -174,13 +195,17 @@ class Logs(Protocol):
     async def bounds(self, partition: TopicPartition) -> LogBounds:
         """Give the partition's start and its high watermark, as its leader says."""
 
-    def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[tuple[Sequence[LogRecord], int]]:
+    def read(
+        self, partition: TopicPartition, start: int, end: int, topic_id: str = ""
+    ) -> AsyncIterator[tuple[Sequence[LogRecord], int]]:
         """Give chunks of committed records with the next offset to read, until that reaches `end`.
 
-        Waits while an open transaction holds back the last stable offset.
+        Waits while an open transaction holds back the last stable offset. With `topic_id`, gives records of the topic
+        with this id only.
 
         Raises:
             RestoreError: the log doesn't have `start` any more.
+            ReplacedLogError: the topic has another id, or the broker that was asked hasn't heard of this one yet.
         """
 
 
@@ -249,7 +274,7 @@ class TopicLogs(Logs, Protocol):
     ) -> Following:
         """Begin to read at these offsets, without an end; of topics that are in `topic_ids`, those with these ids only.
 
-        A poll raises RestoreError where a topic has another id.
+        A poll raises ReplacedLogError where a topic has another id.
         """
 
     async def close(self) -> None:
@@ -261,8 +286,8 @@ class OwnerRecord:
     """An entry of the leader registry: which worker took a task over, in which epoch.
 
     `topic` and `topic_id` name the input. `input_offset` is the group's committed offset at the takeover, or at the
-    last clean stop of the worker; None where the record doesn't prove that the group had one. `since` is that of
-    `TopicIds`. Older releases left the four out.
+    last clean stop of the worker; None where the record doesn't prove that the group had one. `since` and
+    `is_recreated` are those of `TopicIds`. Older releases left the five out.
     """
 
     actor: str
@@ -275,6 +300,7 @@ class OwnerRecord:
     topic_id: str = ""
     input_offset: int | None = None
     since: int = 0
+    is_recreated: bool = False
 
 
 class Owners(Protocol):

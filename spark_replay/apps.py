@@ -6,7 +6,9 @@ An app is whatever has `stores` and `actors`, mappings by name, `decoder(store)`
     actor, topic, group     names
     changelogs, others      by store, the changelog: of what follows from the input, of what also follows from time
     follows_time            whether something happens to its state without a message
-    run(partition, records, *, partition_count, start, kept, until_ms, stores, topic_id)
+    topics_of(metadata)     of the topics that the commit of an offset was about: `input_id`, `changelog_id(store)`, and
+                            `is_recreated`, `since`: the first epoch of the input if that replaced another topic
+    run(partition, records, *, partition_count, start, kept, until_ms, stores, topic_id, metadata)
                             the replay, as `actors.testing.replay.Replayer.run` describes it
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_replay.errors import BrokerError
 from spark_replay.session import first_line
@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 _TIMEOUTS_MS = {"default.api.timeout.ms": "8000", "request.timeout.ms": "4000"}
 
 
+class CommittedOffset(NamedTuple):
+    """A group's offset of a partition, None if it has none, and the metadata that was committed with it."""
+
+    offset: int | None
+    metadata: str = ""
+
+
 def committed_offsets(
     spark: SparkSession,
     brokers: str,
@@ -22,8 +29,8 @@ def committed_offsets(
     topic: str,
     partition_count: int,
     kafka_options: Mapping[str, str],
-) -> tuple[int | None, ...]:
-    """Give the committed offset of each partition, None where the group has none.
+) -> tuple[CommittedOffset, ...]:
+    """Give the committed offset of each partition.
 
     Raises:
         BrokerError: The brokers don't answer, or refuse.
@@ -40,7 +47,10 @@ def committed_offsets(
         try:
             found = client.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get()
             offsets = [found.get(kafka.common.TopicPartition(topic, number)) for number in range(partition_count)]
-            return tuple(None if offset is None else int(offset.offset()) for offset in offsets)
+            return tuple(
+                CommittedOffset(None) if found is None else CommittedOffset(int(found.offset()), str(found.metadata()))
+                for found in offsets
+            )
         finally:
             client.close(jvm.java.time.Duration.ofSeconds(1))
     except Py4JJavaError as error:

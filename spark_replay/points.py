@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -35,10 +36,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 _HOW = (
-    'latest, offset:0=500,1=480, offset:@FILE with JSON such as {"0": 500}, or timestamp:2026-01-31T12:00:00Z '
-    "(or Unix milliseconds)"
+    'latest, offset:0=500,1=480, offset:@FILE with JSON such as {"0": 500}, either also with topic_id, the id of the '
+    "topic that the offsets are of, or timestamp:2026-01-31T12:00:00Z (or Unix milliseconds)"
 )
 _FIRST_LOOK = 1000
+_TOPIC_ID = "topic_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,12 @@ class AsOf:
     Attributes:
         offsets: By partition the first offset that doesn't count any more; other partitions are read to their end.
         timestamp_ms: In each partition the point is its first record of this time or later; Unix milliseconds.
+        topic_id: The id of the topic that the offsets are of; empty if that isn't known.
     """
 
     offsets: Mapping[int, int] = field(default_factory=dict)
     timestamp_ms: int | None = None
+    topic_id: str = ""
 
     @classmethod
     def parse(cls, text: str) -> AsOf:
@@ -64,7 +68,8 @@ class AsOf:
         if text == "latest":
             return cls()
         if kind == "offset":
-            return cls(offsets=_parse_offsets(rest))
+            offsets, topic_id = _parse_offsets(rest)
+            return cls(offsets=offsets, topic_id=topic_id)
         return cls(timestamp_ms=_parse_time(rest if kind == "timestamp" else text))
 
     def __str__(self) -> str:
@@ -72,7 +77,10 @@ class AsOf:
         if self.timestamp_ms is not None:
             return f"timestamp:{self.timestamp_ms}"
         if self.offsets:
-            return "offset:" + ",".join(f"{number}={offset}" for number, offset in sorted(self.offsets.items()))
+            of = [f"{_TOPIC_ID}={self.topic_id}"] if self.topic_id else []
+            return "offset:" + ",".join(
+                [*(f"{number}={offset}" for number, offset in sorted(self.offsets.items())), *of]
+            )
         return "latest"
 
 
@@ -147,6 +155,12 @@ def find_offsets(source: Source, topic: Topic, as_of: AsOf) -> tuple[int | None,
         for number, before in enumerate(found):
             _require_reached(source, topic, number, before, is_asked=before < topic.ends[number])
         return found
+    if as_of.topic_id and topic.topic_id and as_of.topic_id != topic.topic_id:
+        raise PointError(
+            f"--as-of has offsets of a topic {topic.name} with the id {as_of.topic_id}, that of {source} has the id "
+            f"{topic.topic_id}: the topic was made anew since, or this is another cluster. An archive of the former "
+            "topic has its offsets (--archive)"
+        )
     for number, before in as_of.offsets.items():
         if not 0 <= number < topic.partition_count:
             raise PointError(f"--as-of names partition {number}, {topic.name} has 0 to {topic.partition_count - 1}")
@@ -213,20 +227,23 @@ def _hazard(spans: Sequence[Span], before: int | None) -> tuple[int, int] | None
     return None
 
 
-def _parse_offsets(text: str) -> dict[int, int]:
+def _parse_offsets(text: str) -> tuple[dict[int, int], str]:
     try:
         if text.startswith("@"):
             raw = json.loads(Path(text[1:]).read_text())
-            offsets = {int(number): int(raw[number]) for number in (raw if isinstance(raw, dict) else range(len(raw)))}
+            given: dict[Any, Any] = dict(raw) if isinstance(raw, dict) else dict(enumerate(raw))
         else:
-            offsets = {int(number): int(offset) for number, offset in (pair.split("=") for pair in text.split(","))}
+            given = dict(pair.split("=") for pair in text.split(","))
+        named = given.pop(_TOPIC_ID, None)
+        topic_id = "" if named is None else str(uuid.UUID(named))
+        offsets = {int(number): int(offset) for number, offset in given.items()}
     except OSError as error:
         raise PointError(f"--as-of: the offsets can't be read: {error}") from error
     except MISSHAPEN as error:
         raise PointError(f"--as-of offset:{text} can't be read: give {_HOW}") from error
     if not offsets or min(offsets.values()) < 0:
         raise PointError(f"--as-of offset:{text} has {'a negative offset' if offsets else 'no offset'}: give {_HOW}")
-    return offsets
+    return offsets, topic_id
 
 
 def _parse_time(text: str) -> int:

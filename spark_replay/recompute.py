@@ -102,6 +102,7 @@ def _replay(spark: SparkSession, plan: Recompute) -> DataFrame:
         starts=plan.starts,
         until_ms=plan.until_ms,
         topic_id=plan.input.topic_id,
+        metadata=plan.metadata,
     )
     context = spark.sparkContext
     if (context.master or "").startswith(_LOCAL) and "PYSPARK_PYTHON" not in os.environ:

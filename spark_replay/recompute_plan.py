@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_replay.apps import load_replayer
 from spark_replay.changelog import read_rows, stamp_fields
 from spark_replay.columns import by_partition
-from spark_replay.committed import committed_offsets
+from spark_replay.committed import CommittedOffset, committed_offsets
 from spark_replay.errors import AppError, InputError, LogTooShortError, TargetError, UnknownTopicError
 from spark_replay.reading import reading
 from spark_replay.rebuild import SUMMARY, read_rebuild
@@ -52,6 +52,7 @@ class Recompute:
         until_ms: By partition, Unix milliseconds up to which timers and expiries are replayed, None where time changes
             nothing.
         from_state: By store, the rebuild that the replay begins with; empty if with nothing.
+        metadata: By partition, that of the group's committed offset.
     """
 
     brokers: str
@@ -66,6 +67,7 @@ class Recompute:
     bound_by: tuple[str, ...]
     until_ms: tuple[int | None, ...]
     from_state: Mapping[str, Path]
+    metadata: tuple[str, ...]
 
     @property
     def offsets(self) -> int:
@@ -140,7 +142,13 @@ def plan_recompute(
                 f"{source.name} has {count} partitions and {topic.name}, the changelog of store {name}, has "
                 f"{topic.partition_count}: one of them was made anew"
             )
+        if name in folders and (kept_id := _summary(folders[name] / SUMMARY)["topic_id"]) not in ("", topic.topic_id):
+            raise TargetError(
+                f"{folders[name]} is a rebuild of a topic {topic.name} with the id {kept_id}, and now it has the id "
+                f"{topic.topic_id}: the topic was made anew since, or this is another cluster"
+            )
     facts = _Facts(spark, brokers, changelogs, options)
+    require_same_topics(replayer, source, changelogs, committed, facts.first_epoch)
     bounds, bound_by = _bounds(replayer, source, committed, facts)
     starts = _starts(source, bounds, facts, folders, accept_missing_input=accept_missing_input)
     return Recompute(
@@ -156,7 +164,45 @@ def plan_recompute(
         bound_by=bound_by,
         until_ms=facts.last_ms(bounds) if replayer.follows_time else (None,) * count,
         from_state=folders,
+        metadata=tuple(one.metadata for one in committed),
     )
+
+
+def require_same_topics(
+    replayer: Any,
+    source: Topic,
+    changelogs: Mapping[str, Topic],
+    committed: Sequence[CommittedOffset],
+    first_epoch: Callable[[int], int | None],
+) -> None:
+    """See that the group's last commits were about these topics, and the state is of this input only.
+
+    Args:
+        replayer: What `spark_replay.apps` describes.
+        source: The input as it is now.
+        changelogs: By store, its changelog as it is now.
+        committed: The group's offset of each partition.
+        first_epoch: Gives the lowest owner's epoch in a partition of the changelogs, None if there is no state.
+
+    Raises:
+        InputError: A topic was made anew since; both ids are named.
+    """
+    for number, (_, metadata) in enumerate(committed):
+        known = replayer.topics_of(metadata)
+        topics = [(source, known.input_id), *((topic, known.changelog_id(name)) for name, topic in changelogs.items())]
+        for topic, known_id in topics:
+            if known_id and topic.topic_id and known_id != topic.topic_id:
+                raise InputError(
+                    f"when group {replayer.group} made its last commit of {source.name} partition {number}, "
+                    f"{topic.name} had the id {known_id}, and now it has the id {topic.topic_id}: the topic was made "
+                    "anew since, or this is another cluster. Offsets of one say nothing of the other"
+                )
+        if known.is_recreated and (first := first_epoch(number)) is not None and first < known.since:
+            raise InputError(
+                f"{source.name} with the id {source.topic_id} took the place of another topic: partition {number} has "
+                f"state of the owners' epochs {first} to {known.since - 1}, whose input offsets are of that one. It "
+                "can't be compared with what follows from this one alone"
+            )
 
 
 def _chosen(replayer: Any, store: str | None) -> dict[str, str]:
@@ -201,10 +247,10 @@ def _settled(spark: SparkSession, brokers: str, name: str, options: Mapping[str,
 
 
 def _bounds(
-    replayer: Any, source: Topic, committed: Sequence[int | None], facts: _Facts
+    replayer: Any, source: Topic, committed: Sequence[CommittedOffset], facts: _Facts
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     bounds, reasons = [], []
-    for number, offset in enumerate(committed):
+    for number, (offset, _) in enumerate(committed):
         bound = facts.next_source(number) if offset is None else offset
         if bound > source.high_watermarks[number]:
             said = f"group {replayer.group} has committed" if offset is not None else "the state is of"
@@ -255,12 +301,20 @@ class _Facts:
         self._options = options
         self._next: dict[int, int] | None = None
         self._kept: dict[int, int] | None = None
+        self._epochs: dict[int, int] | None = None
 
     def next_source(self, partition: int) -> int:
         """Give the offset behind the last input that a changelog tells of, 0 if none does."""
         if self._next is None:
             self._next = self._highest(self._rows())
         return self._next.get(partition, 0)
+
+    def first_epoch(self, partition: int) -> int | None:
+        """Give the lowest epoch of an owner in a partition of the changelogs, None if no owner wrote there."""
+        if self._epochs is None:
+            owned = self._rows().where(F.col("epoch") > 0)
+            self._epochs = self._by_partition(owned, F.min("epoch"))
+        return self._epochs.get(partition)
 
     def next_kept(self, partition: int, folders: Mapping[str, Path]) -> int:
         """Give the offset behind the last input that the rebuilds know of."""
@@ -294,8 +348,14 @@ class _Facts:
     def _rows_of(self, store: str) -> DataFrame:
         changelog = self._changelogs[store]
         rows = read_rows(kafka(self._spark, self._brokers, changelog.name, self._options), changelog)
-        source_offset = stamp_fields(F.col("stamp"))["source_offset"]
-        return rows.select("partition", "offset", "timestamp", source_offset.alias("source_offset"))
+        stamp = stamp_fields(F.col("stamp"))
+        return rows.select(
+            "partition",
+            "offset",
+            "timestamp",
+            stamp["source_offset"].alias("source_offset"),
+            stamp["epoch"].alias("epoch"),
+        )
 
     def _highest(self, rows: DataFrame) -> dict[int, int]:
         return self._by_partition(rows, F.max("source_offset") + 1)
@@ -324,7 +384,7 @@ def _summary(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
         ends = [(part["partition"], part["end_offset"]) for part in found["partitions"]]
-        return {"changelog": found["changelog"], "ends": dict(ends)}
+        return {"changelog": found["changelog"], "ends": dict(ends), "topic_id": str(found.get("topic_id", ""))}
     except (OSError, *MISSHAPEN) as error:
         raise TargetError(f"{path} isn't what a rebuild writes ({error}): rebuild anew") from error
 

@@ -37,6 +37,7 @@ class Job:
         starts: By partition, the first offset to be handled.
         until_ms: By partition, how far the clock goes on after the last record; None: no further.
         topic_id: The input's id, which its commands are signed for.
+        metadata: By partition, that of the group's committed offset.
     """
 
     module: str
@@ -45,6 +46,7 @@ class Job:
     starts: Sequence[int]
     until_ms: Sequence[int | None]
     topic_id: str
+    metadata: Sequence[str]
 
 
 class _Record(NamedTuple):
@@ -76,6 +78,7 @@ def replay_rows(job: Job, rows: Iterable[Row]) -> Iterator[tuple[Any, ...]]:
                 until_ms=job.until_ms[number],
                 stores=job.stores,
                 topic_id=job.topic_id,
+                metadata=job.metadata[number],
             )
             for row in found:
                 yield number, *row

@@ -38,7 +38,7 @@ class Log:
         return LogBounds(self.start, self.end)
 
     async def read(
-        self, partition: TopicPartition, start: int, end: int
+        self, partition: TopicPartition, start: int, end: int, topic_id: str = ""
     ) -> AsyncIterator[tuple[Sequence[LogRecord], int]]:
         found = [record for record in self.records if start <= record.offset < end]
         for first in range(0, len(found), self.chunk):

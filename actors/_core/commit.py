@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import uuid
+from dataclasses import dataclass, replace
 
-from actors._core.progress import decode_finished
+from actors._core.progress import SPAN, decode_finished, encode_finished
 from actors._core.topic_ids import TopicIds, decode_topic_ids
 
 _MAX_DIGITS = 18
+MAX_METADATA_BYTES = 4_096
+"""What brokers take as an offset's metadata unless `offset.metadata.max.bytes` says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,14 @@ def parse_mark(metadata: str | None) -> CommitMark | None:
         return None
     known_ms = int(now_ms) if _is_number(now_ms) else 0
     return CommitMark(int(parts[0]), int(parts[1]), nonce, "".join(parts[3:]), known_ms, topics)
+
+
+def largest_mark(stores: int, *, is_parallel: bool) -> int:
+    """Return the most bytes that marks of an actor with so many stores take; `is_parallel`: it has `concurrency`."""
+    some_id = str(uuid.UUID(int=1))
+    topics = TopicIds.of(some_id, {str(number): some_id for number in range(stores)}, since=10**9)
+    finished = encode_finished(0, range(1, SPAN)) if is_parallel else ""
+    return len(CommitMark(10**9, 10**12, "n" * 12, finished, 10**13, replace(topics, is_recreated=True)).encode())
 
 
 def _is_number(text: str) -> bool:

@@ -17,6 +17,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from actors._core.progress import SPAN
 from actors._core.topic_ids import show_id
 from stores._core.printable import moment
 from stores._core.record import Position, decode_stamp
@@ -163,7 +164,8 @@ class InputFacts:
     `last_known` is the committed offset that the leader registry remembers, None if it proves no earlier commit.
     `is_marked` is false if the committed offset lacks the mark of this app's commits. `known_id` is the input topic's
     id as the last commit has it, `input_id` the id that the topic has now; both as `str(uuid)`, empty if unknown.
-    `tool` is the command that sets the group's offset of the partition, up to the offset.
+    `tool` is the command that sets the group's offset of the partition, up to the offset. `is_parallel` says that the
+    actor finishes inputs out of order: some below the state's offset may be unfinished, and only the mark says which.
     """
 
     committed: int | None
@@ -175,6 +177,7 @@ class InputFacts:
     known_id: str = ""
     input_id: str = ""
     tool: str = "kafka-consumer-groups.sh --reset-offsets --to-offset"
+    is_parallel: bool = False
 
     @property
     def is_recreated(self) -> bool:
@@ -254,32 +257,41 @@ class Contradiction:
 
 _ACCEPT = 'start the workers once with moved_offset="accept" (or MOVED_OFFSET=accept in the environment)'
 
+_GIVE_UP = (
+    "delete the changelog topics while no worker runs, and start the workers once with "
+    'lost_changelog="rebuild" (or LOST_CHANGELOG)'
+)
+
+_LATER = "later inputs may have been processed"
+_EARLIER = (
+    f"the actor has concurrency: up to {SPAN} inputs before it may be unprocessed, which are skipped unless you choose "
+    "a lower offset"
+)
+
 _REPROCESS = (
     "If the input is to be processed again on top of the state, set allow_reprocessing=True; "
-    "if the state is to be given up too, delete the changelog topic while no worker runs, and start the workers once "
-    'with lost_changelog="rebuild"; '
-    "otherwise set the group's offset to where it was while no worker runs ({tool} {last}, or higher if you know that "
-    "later inputs were processed without leaving a trace in the state), and then {accept}"
+    "if the state is to be given up too, {give_up}{begin}; "
+    "otherwise set the group's offset to where it was while no worker runs ({tool} {last} is the last known position, "
+    "{caveat}), and then {accept}"
 )
 
 _MISSING = (
     "Choose where to begin: set the group's offset while no worker runs ({tool} {last} is the last known position; "
-    "later inputs may have been processed), and then {accept}; or start the workers once with "
+    "{caveat}), and then {accept}; or start the workers once with "
     'missing_offset="earliest", which handles everything from offset {start} on again, or missing_offset="latest", '
     "which skips everything before offset {end} (or MISSING_OFFSET in the environment)"
 )
 
 _MOVED = (
     "If this is wanted, {accept}: they go on at offset {committed}, {effect}. Otherwise set the offset back while no "
-    "worker runs ({tool} {last} is the last known position; later inputs may have been processed), and then start them "
-    "the same way"
+    "worker runs ({tool} {last} is the last known position; {caveat}), and then start them the same way"
 )
 
 _RECREATED = (
     'Start the workers once with missing_offset="earliest", which handles every record of the new topic from offset '
     '{start} on, on top of the state that is kept; or with missing_offset="latest", which skips the records before '
     "offset {end} (or MISSING_OFFSET in the environment). To begin at another offset, set it while no worker runs "
-    "({tool} OFFSET), and then {accept}. To give the state up as well, delete the changelog topics while no worker runs"
+    "({tool} OFFSET), and then {accept}. To give the state up as well, {give_up} too"
 )
 
 
@@ -296,8 +308,16 @@ def decide_start(facts: InputFacts, rules: StartRules) -> Start | Contradiction:
 
 
 def _filled(remedy: str, facts: InputFacts, **more: object) -> str:
-    start, end, last = facts.bounds.start, facts.bounds.end, facts.last_position
-    return remedy.format(tool=facts.tool, accept=_ACCEPT, start=start, end=end, last=last, **more)
+    return remedy.format(
+        tool=facts.tool,
+        start=facts.bounds.start,
+        end=facts.bounds.end,
+        last=facts.last_position,
+        caveat=f"{_LATER}; {_EARLIER}" if facts.is_parallel else _LATER,
+        accept=_ACCEPT,
+        give_up=_GIVE_UP,
+        **more,
+    )
 
 
 def _recreated_start(facts: InputFacts, rules: StartRules) -> Start | Contradiction:
@@ -326,7 +346,8 @@ def _reset_by_operator(facts: InputFacts, rules: StartRules) -> Contradiction | 
         return None if rules.accept_moved else _moved(facts, committed)
     if not is_below:
         return None
-    remedy = _filled(_REPROCESS, facts)
+    begin = ' and missing_offset="earliest" or "latest" (or MISSING_OFFSET)' if committed is None else ""
+    remedy = _filled(_REPROCESS, facts, begin=begin)
     if committed is None:
         return Contradiction(f"there is state up to input offset {state}, and no committed offset", remedy)
     return Contradiction(f"the committed offset {committed} is below the state's input offset {state}", remedy)
@@ -384,7 +405,7 @@ def _committed_start(facts: InputFacts, committed: int, rules: StartRules) -> St
             _filled(
                 "Set the group's offset while no worker runs ({tool} {end} goes on behind the last record, {start} "
                 "handles all that are left on top of the state), and then {accept}. If the state belongs to a former "
-                "topic, delete the changelog topics as well",
+                "topic, {give_up} too",
                 facts,
             ),
         )

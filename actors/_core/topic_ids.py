@@ -12,10 +12,12 @@ import functools
 import hashlib
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 _ID_BYTES = 16
 _NAME_BYTES = 6
+_TAG_CHARACTERS = 8
+_RECREATED = "r"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,31 +25,40 @@ class TopicIds:
     """The ids of an input and of the changelogs of its actor's stores, as `str(uuid)`; "" is unknown.
 
     `since` is the first epoch whose stamps have offsets of this input: state of earlier epochs says nothing about it.
+    `is_recreated` says that the app has handled another input topic of this name before.
     """
 
     input_id: str = ""
     since: int = 0
     _changelogs: Mapping[str, str] = field(default_factory=dict)
+    is_recreated: bool = False
     _text: str = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         stores = sorted(self._changelogs.items())
-        parts = [show_id(self.input_id), str(self.since), *(store + show_id(topic_id) for store, topic_id in stores)]
+        since = f"{self.since}{_RECREATED if self.is_recreated else ''}"
+        parts = [show_id(self.input_id), since, *(store + show_id(topic_id) for store, topic_id in stores)]
         # Each commit of an owner carries it.
         object.__setattr__(self, "_text", ",".join(parts))
 
     @classmethod
     def of(cls, input_id: str, changelogs: Mapping[str, str], since: int = 0) -> TopicIds:
         """Make it from the input's id and those of the changelogs, by store."""
-        return cls(input_id, since, {_short(store): topic_id for store, topic_id in changelogs.items()})
+        return cls(input_id, since).with_changelogs(changelogs)
 
-    def changelog_id(self, store: str) -> str:
-        """Give the id of a store's changelog, "" where nothing is known of the store."""
-        return self._changelogs.get(_short(store), "")
+    @property
+    def message_tag(self) -> str:
+        """What tells ids of the input's messages from those of a former topic; "" if the app knows of no former one."""
+        return show_id(self.input_id)[-_TAG_CHARACTERS:] if self.is_recreated else ""
 
-    def with_changelog(self, store: str, topic_id: str) -> TopicIds:
-        """Give the same with another changelog of a store."""
-        return TopicIds(self.input_id, self.since, {**self._changelogs, _short(store): topic_id})
+    def changelog_id(self, *names: str) -> str:
+        """Give the id of the changelog of a store with one of these names, "" where nothing is known of the store."""
+        return next((topic_id for name in names if (topic_id := self._changelogs.get(_short(name)))), "")
+
+    def with_changelogs(self, changelogs: Mapping[str, str]) -> TopicIds:
+        """Give the same with other ids of the changelogs of these stores."""
+        ids = {_short(store): topic_id for store, topic_id in changelogs.items()}
+        return replace(self, _changelogs={**self._changelogs, **ids})
 
     def encode(self) -> str:
         """Give the ids as text without `;`, `.` and `~`: input id, `since`, then a part for each store."""
@@ -60,13 +71,15 @@ def decode_topic_ids(text: str) -> TopicIds:
     Raises:
         ValueError: it isn't that.
     """
-    packed_input, since, *stores = text.split(",")
+    packed_input, epoch, *stores = text.split(",")
+    since = epoch.removesuffix(_RECREATED)
     if not (since.isascii() and since.isdecimal() and len(since) <= 18):
         raise ValueError(f"{since!r} is no epoch")
     length = len(_short(""))
     if any(len(part) < length for part in stores):
         raise ValueError(f"{text!r} has a store without a name")
-    return TopicIds(_unpack(packed_input), int(since), {part[:length]: _unpack(part[length:]) for part in stores})
+    changelogs = {part[:length]: _unpack(part[length:]) for part in stores}
+    return TopicIds(_unpack(packed_input), int(since), changelogs, is_recreated=since != epoch)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -442,3 +442,19 @@ class ActorSchema(faust.Schema):  # type: ignore[misc]
 
 def _faust_knows(type_: Any) -> bool:
     return type_ is None or type_ in _FAUST_SCALARS or hasattr(type_, "from_data")
+
+
+def topic_codecs(topic: Any) -> tuple[Codec, Codec]:
+    """Give the codecs of a topic's keys and values."""
+    return key_codec(topic.app, topic.schema), value_codec(topic.app, topic.schema)
+
+
+def by_value(anything: Codec) -> Codec:
+    """Give the codec for topics sent to by name: bytes and str as they are, everything else as JSON."""
+
+    def encode(value: Any) -> bytes:
+        if isinstance(value, bytes):
+            return value
+        return value.encode() if isinstance(value, str) else anything.encode(value)
+
+    return Codec(decode=anything.decode, encode=encode, name="by value")

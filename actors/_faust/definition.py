@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from actors._core.commit import MAX_METADATA_BYTES, largest_mark
 from actors._core.policy import STOP_ON_ERROR, Misplaced, OnError
 from actors._faust.messages import MessageCodec, function_codec, message_codec
 from actors.errors import ConfigurationError
@@ -54,6 +55,22 @@ class ActorDefinition:
     def buries(self) -> bool:
         """Whether messages that can't be handled go to the dead-letter topic."""
         return self.parked is not None or self.on_error.dead_letters
+
+    def check_marks(self) -> None:
+        """Refuse an actor whose commits brokers would refuse: each names the changelogs in its offset's metadata.
+
+        Raises:
+            ConfigurationError: it has too many stores.
+        """
+        count = len(self.stores)
+        size = largest_mark(count, is_parallel=self.concurrency > 1)
+        if size > MAX_METADATA_BYTES:
+            raise ConfigurationError(
+                f"actor {self.name} has {count} stores and concurrency={self.concurrency}: the metadata of its "
+                f"committed offsets, which has the id of each store's changelog, may take {size} bytes, and brokers "
+                f"take {MAX_METADATA_BYTES} (offset.metadata.max.bytes). Keep values of several kinds in one store, "
+                "under keys that tell them apart"
+            )
 
     def messages(self) -> MessageCodec:
         """Give how its messages become bytes.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from actors.errors import ConfigurationError
@@ -11,6 +11,9 @@ from stores._core.printable import moment
 
 if TYPE_CHECKING:
     from actors._faust.app import App
+    from actors._faust.setup import Setup
+    from actors._kafka.owners import StoreRecord
+    from actors._kafka.topics import Topics
 
 OWN_STORES = ("ids", "timers", "effects", "parked", "answers")
 """What follows an actor's name and a dash in the names of the stores of its options."""
@@ -44,6 +47,30 @@ def check_program(app: App, owners: Iterable[OwnerRecord]) -> None:
         raise _other_program(
             app, before, f"its actors are {', '.join(sorted(ran))}, and this program has {', '.join(app.actors)}"
         )
+
+
+async def check_counts(setup: Setup, topics: Topics, known: Mapping[str, StoreRecord | None]) -> None:
+    """Refuse to write stores back to changelogs with another number of partitions than the stores were made for.
+
+    Raises:
+        ConfigurationError: an input has another number now.
+    """
+    definitions = setup.app.actors.values() if setup.lost_changelog.restores else ()
+    inputs = await topics.existing(definition.topic_name for definition in definitions)
+    for definition in definitions:
+        topic = definition.topic_name
+        for store in definition.stores if topic in inputs else ():
+            record, count = known.get(store.name), inputs[topic].partitions
+            if record is None or record.is_given_up or record.partitions in (0, count):
+                continue
+            raise ConfigurationError(
+                f"store {store.name} was partitioned for {record.partitions}, and topic {topic}, the input of actor "
+                f"{definition.name}, has {count}: keys would be looked for in the wrong partition if workers' stores "
+                f"were written back to topic {record.changelog}. Make the input anew with {record.partitions} "
+                "partitions (its records that aren't handled yet are deleted with it: copy them before), and start "
+                "with this setting again. When the changelog is whole, the state can be carried over to another number "
+                "of partitions (docs/seeds.md)"
+            )
 
 
 def newest_owners(owners: Iterable[OwnerRecord]) -> dict[str, OwnerRecord]:

@@ -30,7 +30,7 @@ from actors._core.keys import split_sized
 from actors._core.logs import escaping
 from actors._core.shapes import Shape, misfits
 from actors._core.takeover import LostChangelog, why_replaced
-from actors._faust.programs import OWN_STORES, check_program
+from actors._faust.programs import OWN_STORES, check_counts, check_program
 from actors._faust.shapes import shape_of
 from actors._faust.versions import refusal
 from actors._faust.visible import required, visible
@@ -105,12 +105,12 @@ class StoreRegistry:
                 self._warn_older(store, record)
                 if record.is_given_up:
                     logger.warning(
-                        "store %s was given up with `faust state forget`, and this program has it: a later program "
-                        "without it will not be refused",
+                        "store %s was given up with `faust state forget`: a later program without it isn't refused",
                         store,
                     )
         await self._check_stranded(known)
         await self._check_gone(known, owners)
+        await check_counts(self._setup, self._topics, before)
         topics = sorted({*(record.changelog for record in known.values()), *(owner.topic for owner in owners)} - {""})
         claims = {
             store: _claimed(store, topic, self._clock.wall_ms(), before[store], topics)
@@ -185,18 +185,17 @@ class StoreRegistry:
         if claims:
             await self._check_rivals(claims, current, is_claimed=True)
         records = {}
-        for store, before in known.items():
-            if store in current:
-                record = self._confirmed(before, current[store])
-                if msgspec.structs.replace(before, at_ms=record.at_ms) != record:
-                    records[store] = record
+        for store in current:
+            record = self._confirmed(known[store], changelogs[self._changelogs[store]])
+            if msgspec.structs.replace(known[store], at_ms=record.at_ms) != record:
+                records[store] = record
         if records:
             await self._write(records)
         self._setup.recorded = {**known, **records}
 
-    def _confirmed(self, before: StoreRecord, topic_id: str) -> StoreRecord:
-        """Return the record of a store whose changelog has this id."""
-        value = self._app.value_types[before.store]
+    def _confirmed(self, before: StoreRecord, changelog: TopicInfo) -> StoreRecord:
+        """Return the record of a store that has this changelog."""
+        value, topic_id = self._app.value_types[before.store], str(changelog.topic_id)
         version, shapes, former = value.version, _newest(value.shape()), dict[int, list[Any]]()
         last_id = before.topic_id or before.last_id
         if last_id == topic_id or self._setup.lost_changelog.restores:
@@ -219,6 +218,7 @@ class StoreRegistry:
             former=former,
             came_after=before.came_after or [],
             is_given_up=before.is_given_up and topic_id in (before.topic_id, before.last_id),
+            partitions=changelog.partitions,
         )
 
     async def _write(self, records: Mapping[str, StoreRecord]) -> None:

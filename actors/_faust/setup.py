@@ -24,7 +24,7 @@ from actors._faust.access.secret import worker_keys
 from actors._faust.access.settings import check_access, own_address
 from actors._faust.access.tls import Hops
 from actors._faust.brokers import reached
-from actors._faust.codecs import Codec, key_codec, resolve, value_codec
+from actors._faust.codecs import by_value, key_codec, resolve, topic_codecs
 from actors._faust.options import milliseconds
 from actors._faust.publishing import publication, published_stores
 from actors._faust.tracing import check_tracing, traced
@@ -139,6 +139,8 @@ class Setup:
         check_access(self.app)
         check_tracing(self.app)
         _check_copies(self.placement_rules())
+        for definition in self.app.actors.values():
+            definition.check_marks()
         self._check_faust_parts()
         if self.app.conf.blocking_timeout:
             raise ConfigurationError(
@@ -160,6 +162,24 @@ class Setup:
             raise ConfigurationError(f"missing_offset={self.missing_offset!r}: use 'earliest' or 'latest'")
         if self.moved_offset not in ("stop", "accept"):
             raise ConfigurationError(f"moved_offset={self.moved_offset!r}: use 'stop' or 'accept'")
+        self._warn_choices()
+
+    def _warn_choices(self) -> None:
+        """Say which settings of this start decide without asking what happens to state and inputs that are lost."""
+        lost, options = self.lost_changelog, self.app.actor_options
+        made = {
+            "missing_offset": self.missing_offset,
+            "moved_offset": None if self.moved_offset == "stop" else self.moved_offset,
+            "lost_changelog": None if lost is LostChangelog.STOP else lost.value,
+            "allow_reprocessing": options.allow_reprocessing or None,
+        }
+        chosen = ", ".join(f"{name}={value!r}" for name, value in made.items() if value is not None)
+        if chosen:
+            logger.warning(
+                "%s: meant for one start. Restart without it when all partitions run: whatever is deleted, re-created "
+                "or moved later is decided by it too, without asking",
+                chosen,
+            )
 
     def _check_faust_parts(self) -> None:
         """Refuse parts of Faust's that hide ours, and say which of them see nothing of actors."""
@@ -242,15 +262,18 @@ class Setup:
                 )
         return [self._spec(definition, inputs, changelogs, configs) for definition in self.app.actors.values()]
 
+    def names_of(self, changelog: str) -> tuple[str, ...]:
+        """Return the names of the stores that the app has recorded with a changelog; a renamed store has several."""
+        return tuple(sorted(record.store for record in self.recorded.values() if record.changelog == changelog))
+
     def _check_retention(self, topic: str, delete_retention_ms: int) -> None:
         margin_ms = milliseconds(self.app.actor_options.clock_skew_margin)
         if delete_retention_ms <= 2 * margin_ms:
             raise ConfigurationError(
                 f"topic {topic} has delete.retention.ms={delete_retention_ms}, not more than twice the "
-                "clock_skew_margin of "
-                f"{margin_ms} ms: every restart would build the state anew. Raise the topic's setting "
-                "(kafka-configs.sh "
-                f"--alter --topic {topic} --add-config delete.retention.ms=86400000), or lower clock_skew_margin"
+                f"clock_skew_margin of {margin_ms} ms: every restart would build the state anew. Raise the topic's "
+                f"setting (kafka-configs.sh --alter --topic {topic} --add-config delete.retention.ms=86400000), or "
+                "lower clock_skew_margin"
             )
 
     def _spec(
@@ -273,6 +296,7 @@ class Setup:
                 partition_count=changelogs[name].partitions,
                 former_id=recorded.former_id if recorded else "",
                 copied_id=recorded.copied_id if recorded else "",
+                other_names=self.names_of(name),
             )
         answers = self._answers(definition)
         spec = ActorSpec(
@@ -385,11 +409,10 @@ class Setup:
             if name not in existing:
                 raise UnknownTopicError(
                     f"topic {name} wasn't on the broker when the worker started, or isn't declared with "
-                    "app.topic(...): "
-                    f"make it (kafka-topics.sh --bootstrap-server BROKER --create --topic {name} --partitions 8) "
-                    "and restart the worker"
+                    f"app.topic(...): make it (kafka-topics.sh --bootstrap-server BROKER --create --topic {name} "
+                    "--partitions 8) and restart the worker"
                 )
-            key, value = (_by_value(anything), _by_value(anything)) if isinstance(topic, str) else topic_codecs(topic)
+            key, value = (by_value(anything), by_value(anything)) if isinstance(topic, str) else topic_codecs(topic)
             return OutputTopic(
                 name,
                 key.encode,
@@ -534,11 +557,6 @@ def changelog_topic(app: Any, store: str) -> str:
     return str(named or f"{app.conf.id}-{app.renamed_stores.get(store, store)}-changelog")
 
 
-def topic_codecs(topic: Any) -> tuple[Codec, Codec]:
-    """Give the codecs of a topic's keys and values."""
-    return key_codec(topic.app, topic.schema), value_codec(topic.app, topic.schema)
-
-
 def _replication_factor(app: App) -> int:
     """Give the setting where it was set, else the broker's default: Faust's own default of 1 would lose state."""
     given = "topic_replication_factor" in app._default_options[1] or "TOPIC_REPLICATION_FACTOR" in os.environ
@@ -568,14 +586,3 @@ def _standby_replicas(app: App) -> int:
     """Give the setting where it was set, else none: Faust's own default of 1 would double everybody's disks."""
     given = "table_standby_replicas" in app._default_options[1] or "TABLE_STANDBY_REPLICAS" in os.environ
     return int(app.conf.table_standby_replicas) if given else 0
-
-
-def _by_value(anything: Codec) -> Codec:
-    """Give the codec for topics sent to by name: bytes and str as they are, everything else as JSON."""
-
-    def encode(value: Any) -> bytes:
-        if isinstance(value, bytes):
-            return value
-        return value.encode() if isinstance(value, str) else anything.encode(value)
-
-    return Codec(decode=anything.decode, encode=encode, name="by value")

@@ -13,9 +13,9 @@ from faust.utils.urls import urllist
 
 from actors._core.logs import escaping
 from actors._faust.brokers import reached
-from actors._faust.codecs import resolve
+from actors._faust.codecs import resolve, topic_codecs
 from actors._faust.options import milliseconds
-from actors._faust.setup import changelog_topic, connection, topic_codecs
+from actors._faust.setup import changelog_topic, connection
 from actors._kafka.connection import Connection
 from actors._kafka.views import KafkaTopicLogs
 from actors.errors import UnreadableLogError

@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiokafka import AIOKafkaProducer
 
 from actors._kafka.connection import Connection, broker_errors, let_go
+from actors._kafka.permissions import WRITE
 
 BROKER_TIME = "message.timestamp.type"
 BROKER_TIME_CONFIG = {BROKER_TIME: "LogAppendTime"}
@@ -20,8 +21,9 @@ async def broker_time_ms(connection: Connection, topic: str) -> int | None:
         BrokerUnavailableError: no broker answers.
     """
     producer = AIOKafkaProducer(**connection.arguments("clock"))
+    connection.outages.watch(producer.client)
     try:
-        with broker_errors(f"asking for the time with a record in {topic}"):
+        with broker_errors(f"asking for the time with a record in {topic}", connection, WRITE):
             await producer.start()
             written = await producer.send_and_wait(topic, None, KEY, partition=0)
     finally:

@@ -48,13 +48,9 @@ class Connection:
         return principal(self.security)
 
     def arguments(self, role: str) -> dict[str, Any]:
-        """Give the arguments that all of aiokafka's classes take; `role` tells clients apart in the broker's log.
-
-        Brokers that are away are asked last.
-        """
-        away = self.outages.away
+        """Give the arguments that all of aiokafka's classes take; `role` tells clients apart in the broker's log."""
         return {
-            "bootstrap_servers": sorted(self.bootstrap, key=lambda address: address in away),
+            "bootstrap_servers": list(self.bootstrap),
             "client_id": f"{self.client_id}-{role}",
             "request_timeout_ms": self.request_timeout_ms,
             **self.security,

@@ -45,6 +45,8 @@ T = TypeVar("T")
 ANSWER_S = 30.0
 """How long one question is asked again, over moving coordinators and leaders, before the caller is told."""
 RETRY_S = 0.05
+AGREE_S = 5.0
+"""How long brokers that are asked side by side may take."""
 _EARLIEST, _LATEST = -2, -1
 _READ_UNCOMMITTED = 0
 _FENCED_INSTANCE_ID = 82
@@ -74,6 +76,7 @@ class ControlPlane:
         self._coordinator: int | None = None
         self._named: set[str] = set()
         self._identities: dict[str, TopicIdentity] = {}
+        self._refused: dict[str, KafkaError] = {}
         self._identities_lock = asyncio.Lock()
         self._asked = 0
         self._covered = 0
@@ -181,16 +184,9 @@ class ControlPlane:
             return {}
 
         async def ask() -> dict[str, TopicInfo]:
-            response = await self._client.send(self._any_node(), TopicIdsRequest(wanted))
-            found = {}
-            for code, name, topic_id, _, partitions, _, _ in response.topics:
-                error = for_code(code)
-                if error is UnknownTopicOrPartitionError:
-                    continue
-                if error is not NoError:
-                    raise error(name)
-                replicas = min((len(partition[_REPLICAS]) for partition in partitions), default=0)
-                found[name] = TopicInfo(name, topic_id, len(partitions), replicas)
+            found, refused = await self._describe(wanted)
+            for error in refused.values():
+                raise error
             return found
 
         return await self._answered(f"topics {', '.join(wanted)}", ask)
@@ -224,10 +220,30 @@ class ControlPlane:
         """Send a request to some broker, again while none answers."""
         return await self._answered(type(request).__name__, lambda: self._client.send(self._any_node(), request))
 
+    async def _describe(
+        self, names: Iterable[str], node: int | None = None
+    ) -> tuple[dict[str, TopicInfo], dict[str, KafkaError]]:
+        """Ask once, and give those of the topics that exist and the errors of those of which nothing is said."""
+        node = self._any_node() if node is None else node
+        response = await self._client.send(node, TopicIdsRequest(sorted(names)))
+        found, refused = {}, {}
+        for code, name, topic_id, _, partitions, _, _ in response.topics:
+            error = for_code(code)
+            if error is NoError:
+                replicas = min((len(partition[_REPLICAS]) for partition in partitions), default=0)
+                found[name] = TopicInfo(name, topic_id, len(partitions), replicas)
+            elif error is not UnknownTopicOrPartitionError:
+                refused[name] = error(name)
+        return found, refused
+
     async def topic_ids(self, names: Iterable[str]) -> dict[str, TopicIdentity]:
         """Return the identities of those of the topics that exist now.
 
-        Tasks that ask at the same time share one request: each is about all topics that were ever asked for here.
+        Tasks that ask at the same time share one request: each is about all topics that were ever asked for here. A
+        topic that the brokers say nothing of fails the calls that ask for it.
+
+        Raises:
+            BrokerUnavailableError: no broker answers, or not for one of the topics.
         """
         wanted = set(names)
         self._named |= wanted
@@ -236,13 +252,50 @@ class ControlPlane:
         async with self._identities_lock:
             if ticket > self._covered:
                 covered = self._asked
-                found = await self.topics(self._named)
+                found, self._refused = await self._answered("the topics' ids", lambda: self._describe(self._named))
                 self._identities = {
                     name: TopicIdentity("" if info.topic_id == NO_TOPIC_ID else str(info.topic_id), info.partitions)
                     for name, info in found.items()
                 }
                 self._covered = covered
+            for name in sorted(wanted & self._refused.keys()):
+                raise self._unavailable(f"topic {name}", self._refused[name]) from self._refused[name]
             return {name: self._identities[name] for name in wanted if name in self._identities}
+
+    async def require_agreement(self, names: Iterable[str]) -> None:
+        """See `actors.ports.GroupView.require_agreement`. Brokers that don't answer soon don't count.
+
+        Raises:
+            BrokerUnavailableError: also if a broker doesn't let this user describe one of the topics.
+        """
+        wanted = set(names)
+
+        async def ask(node: int) -> tuple[dict[str, TopicInfo], dict[str, KafkaError]]:
+            try:
+                async with asyncio.timeout(AGREE_S):
+                    return await self._describe(wanted, node)
+            except (KafkaError, OSError, TimeoutError):
+                return {}, dict.fromkeys(wanted, KafkaError())
+
+        answers = await asyncio.gather(*(ask(broker.nodeId) for broker in self._client.cluster.brokers()))
+        for name in sorted(wanted):
+            for _, refused in answers:
+                if isinstance(refused.get(name), UNAUTHORIZED):
+                    raise self._unavailable(f"topic {name}", refused[name]) from refused[name]
+            said = [found.get(name) for found, refused in answers if name not in refused]
+            # Replicas don't count: they change while partitions are moved.
+            words = sorted(
+                {
+                    "none" if one is None else f"{one.topic_id} of {one.partitions}"
+                    for one in said
+                    if one is None or one.topic_id != NO_TOPIC_ID
+                }
+            )
+            if len(words) > 1:
+                raise BrokerUnavailableError(
+                    f"topic {name}: the brokers don't agree which topic of how many partitions it is, they say "
+                    f"{' and '.join(words)}: one of them is behind"
+                )
 
     async def _offset(self, partition: TopicPartition, timestamp: int) -> int:
         async def ask() -> int:
@@ -301,6 +354,11 @@ class ControlPlane:
         said = words_of(error)
         return f"{said}; no answer from broker {away}" if away else said
 
+    def _unavailable(self, what: str, error: Exception) -> BrokerUnavailableError:
+        """Return the error for a question that the brokers don't answer; it names the permission if that is missing."""
+        missing = lacking(error, self._connection.principal, name=self._group)
+        return BrokerUnavailableError(f"{what}: {missing or self._why(error)}", missing=missing)
+
     def _any_node(self) -> int:
         node = self._client.get_random_node()
         if node is None:
@@ -317,8 +375,7 @@ class ControlPlane:
             except (KafkaError, OSError, TimeoutError) as error:
                 retriable = getattr(error, "retriable", True) or isinstance(error, UnknownTopicOrPartitionError)
                 if not retriable or loop.time() >= deadline_s:
-                    missing = lacking(error, self._connection.principal, name=self._group)
-                    raise BrokerUnavailableError(f"{what}: {missing or self._why(error)}", missing=missing) from error
+                    raise self._unavailable(what, error) from error
                 if getattr(error, "invalid_metadata", False) or not isinstance(error, KafkaError):
                     await self._client.force_metadata_update()
             await asyncio.sleep(RETRY_S)

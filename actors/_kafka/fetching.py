@@ -12,12 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from aiokafka import AIOKafkaConsumer
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.api import Request
 from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v11
 from aiokafka.structs import TopicPartition as KafkaPartition
 
+from actors._core.topic_ids import show_id
 from actors._kafka.protocol import FetchRequest_v13
+from actors.errors import ReplacedLogError
+from actors.ports import NO_ID, TopicPartition
 
 UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID = 100, 103
 _RENAMED = frozenset((UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID))
@@ -48,7 +52,7 @@ class FetchesById:
     def set_id(self, partition: KafkaPartition, topic_id: str) -> bool:
         """Fetch the partition of the topic with this id from now on; tell whether that was another one before."""
         before = self._ids.pop(partition, None)
-        if topic_id:
+        if topic_id not in ("", NO_ID):
             self._ids[partition] = uuid.UUID(topic_id)
         return before != self._ids.get(partition)
 
@@ -77,6 +81,29 @@ class FetchesById:
                 kept.append((number, code, high, stable, start, ends, replica, records or b""))
             found.append((name, kept))
         return found
+
+
+class LogsById(FetchesById):
+    """The ids of the logs that a consumer without a group reads."""
+
+    def __init__(self, consumer: AIOKafkaConsumer) -> None:
+        super().__init__(consumer._client, self._note)
+        self._consumer = consumer
+        self._replaced: ReplacedLogError | None = None
+
+    def check(self) -> None:
+        """See that none of the logs has turned out to be another topic's.
+
+        Raises:
+            ReplacedLogError: one has, or the broker hasn't heard of its topic yet.
+        """
+        if self._replaced is not None:
+            raise self._replaced
+
+    def _note(self, partition: KafkaPartition, topic_id: uuid.UUID) -> None:
+        self._consumer.pause(partition)
+        reason = f"the broker knows no topic with the id {show_id(str(topic_id))} any more, or not yet"
+        self._replaced = ReplacedLogError(TopicPartition(*partition), reason)
 
 
 class _FetchById(Request[FetchRequest_v11 | FetchRequest_v13]):  # type: ignore[misc]

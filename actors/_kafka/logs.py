@@ -14,6 +14,7 @@ from actors._core.logs import escaping
 from actors._core.takeover import LogBounds
 from actors._kafka.connection import Connection, broker_errors, committed_reader, let_go
 from actors._kafka.control import ControlPlane
+from actors._kafka.fetching import LogsById
 from actors._kafka.permissions import READ
 from actors._kafka.records import CHUNK_RECORDS, fetched, readable
 from actors.errors import BrokerUnavailableError, RestoreError
@@ -41,12 +42,13 @@ class KafkaLogs:
         return await self._control.bounds(partition)
 
     async def read(
-        self, partition: TopicPartition, start: int, end: int
+        self, partition: TopicPartition, start: int, end: int, topic_id: str = ""
     ) -> AsyncIterator[tuple[Sequence[LogRecord], int]]:
         """Give chunks of committed records with the next offset to read, until that reaches `end`.
 
         Raises:
             RestoreError: the log doesn't have `start` any more.
+            ReplacedLogError: the broker knows no topic with this id.
             UnreadableLogError: records can't be read.
             BrokerUnavailableError: there was no progress for `GIVE_UP_S`.
         """
@@ -56,16 +58,23 @@ class KafkaLogs:
         try:
             with broker_errors(f"reading {partition}", self._connection):
                 await consumer.start()
+            fetches = LogsById(consumer)
+            fetches.set_id(KafkaPartition(*partition), topic_id)
             consumer.assign([KafkaPartition(*partition)])
             consumer.seek(KafkaPartition(*partition), start)
-            async for chunk in _follow(consumer, self._connection, partition, start, end):
+            async for chunk in _follow(consumer, fetches, self._connection, partition, start, end):
                 yield chunk
         finally:
             await let_go(consumer)
 
 
 async def _follow(
-    consumer: AIOKafkaConsumer, connection: Connection, partition: TopicPartition, start: int, end: int
+    consumer: AIOKafkaConsumer,
+    fetches: LogsById,
+    connection: Connection,
+    partition: TopicPartition,
+    start: int,
+    end: int,
 ) -> AsyncIterator[tuple[Sequence[LogRecord], int]]:
     loop = asyncio.get_running_loop()
     source = KafkaPartition(*partition)
@@ -79,6 +88,7 @@ async def _follow(
             if isinstance(error.__cause__, OffsetOutOfRangeError | NoOffsetForPartitionError):
                 raise RestoreError(f"{partition} doesn't have offset {position} any more: {error}") from error
             raise
+        fetches.check()
         now_s = loop.time()
         if reached > position:
             position, moved_s = reached, now_s

@@ -11,15 +11,18 @@ an answer to a request, and it isn't tried again for as long as the last try too
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.errors import KafkaConnectionError
 
 from actors._core.logs import escaping
 from actors._kafka.permissions import UNAUTHORIZED
@@ -55,6 +58,8 @@ class Outages:
         self._down: dict[Any, _Down] = {}
         self.throttled_s = 0.0
         """For how long quotas held up connections, as the brokers' answers said."""
+        # Brokers of the bootstrap list by address, and when it was said; brokers don't name one that they gave up.
+        self._unanswered: dict[str, float] = {}
         _quiet.know(self)
 
     @property
@@ -76,22 +81,25 @@ class Outages:
     def watch(self, client: AIOKafkaClient) -> None:
         """Make a client share what is known about brokers that are away, and count how long quotas hold it up."""
         connect = client._get_conn
-        client.bootstrap = _impatient(client)
+        client.bootstrap = self._in_turn(client)
         client._metadata_update = _prompt(client)
         self._count_throttling(client)
+        # The client's own lock has it wait for one broker before it connects to another, which may be healthy.
+        client._get_conn_lock_value = contextlib.nullcontext()
+        locks: defaultdict[Any, asyncio.Lock] = defaultdict(asyncio.Lock)
 
         async def shared(node_id: Any, **options: Any) -> Any:
-            held = client._conns.get((node_id, options.get("group", ConnectionGroup.DEFAULT)))
-            down = self._down.get(node_id)
-            is_waiting = down is not None and self._now_s() < down.retry_at_s
+            place = node_id, options.get("group", ConnectionGroup.DEFAULT)
+            held = client._conns.get(place)
             # A connection that stands is good, whatever others met.
-            if held is not None and held.connected() and (down is None or is_waiting):
+            if held is not None and held.connected() and (node_id not in self._down or self._is_waiting(node_id)):
                 return held
-            if is_waiting:
-                client.force_metadata_update()
-                return None
-            began_s = self._now_s()
-            connection = await _connected(client, connect(node_id, **options))
+            async with locks[place]:
+                if self._is_waiting(node_id):
+                    client.force_metadata_update()
+                    return None
+                began_s = self._now_s()
+                connection = await _connected(client, connect(node_id, **options))
             if connection is not None:
                 if self._down:
                     self._reached(node_id, client.cluster.broker_metadata(node_id))
@@ -111,6 +119,47 @@ class Outages:
             return response
 
         client.send = counted
+
+    def _is_waiting(self, node_id: Any) -> bool:
+        """Whether a broker that is away isn't to be tried yet."""
+        down = self._down.get(node_id)
+        return down is not None and self._now_s() < down.retry_at_s
+
+    def _in_turn(self, client: AIOKafkaClient) -> Callable[[], Awaitable[None]]:
+        """Give the client's `bootstrap`: it asks brokers that didn't answer another client last, and none for long.
+
+        The client itself asks them in any order.
+        """
+        bootstrap = client.bootstrap
+
+        async def bootstrapped() -> None:
+            servers, usual_ms = client._bootstrap_servers, client._request_timeout_ms
+            if len(servers) == 1:
+                await bootstrap()
+                return
+            client._request_timeout_ms = min(usual_ms, int(CONNECT_S * 1000))
+            last = {*self.away, *self._unanswered}
+            try:
+                for address in sorted(random.sample(servers, len(servers)), key=last.__contains__):
+                    client._bootstrap_servers = [address]
+                    try:
+                        await bootstrap()
+                    except KafkaConnectionError:
+                        self._pass_over(address)
+                    else:
+                        self._unanswered.pop(address, None)
+                        return
+                raise KafkaConnectionError(f"Unable to bootstrap from {', '.join(servers)}")
+            finally:
+                client._bootstrap_servers, client._request_timeout_ms = servers, usual_ms
+
+        return bootstrapped
+
+    def _pass_over(self, address: str) -> None:
+        now_s = self._now_s()
+        if now_s - self._unanswered.get(address, float("-inf")) >= REMIND_S:
+            self._unanswered[address] = now_s
+            logger.warning("broker %s can't be reached; the other brokers of the list are asked", address)
 
     def _failed(self, node_id: Any, broker: Any, began_s: float) -> None:
         now_s, address = self._now_s(), f"{broker.host}:{broker.port}"
@@ -135,22 +184,6 @@ class Outages:
         address = down.address if broker is None else f"{broker.host}:{broker.port}"
         where = "" if address == down.address else f", at {address} now"
         logger.warning("broker %s is reached again after %.1f s%s", down.address, self._now_s() - down.since_s, where)
-
-
-def _impatient(client: AIOKafkaClient) -> Callable[[], Awaitable[None]]:
-    """Give the client's `bootstrap`, which goes on to the next broker of its list soon."""
-    bootstrap = client.bootstrap
-
-    async def bootstrapped() -> None:
-        usual_ms = client._request_timeout_ms
-        if len(client.hosts) > 1:
-            client._request_timeout_ms = min(usual_ms, int(CONNECT_S * 1000))
-        try:
-            await bootstrap()
-        finally:
-            client._request_timeout_ms = usual_ms
-
-    return bootstrapped
 
 
 def _prompt(client: AIOKafkaClient) -> Callable[..., Awaitable[bool]]:

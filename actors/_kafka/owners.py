@@ -44,7 +44,8 @@ class StoreRecord(msgspec.Struct, kw_only=True):
     nothing of its JSON. `former` has those of earlier versions. `last_id` is the topic's id before the claim: a topic
     that isn't seen for a moment is still the same. `at_ms` is when the record was written, Unix milliseconds.
     `came_after` has the inputs and changelogs that the app had before this store came, None where an earlier release
-    wrote the record. `is_given_up` says that an operator doesn't need the state any more.
+    wrote the record. `is_given_up` says that an operator doesn't need the state any more. `partitions` is how many the
+    changelog has, 0 where an earlier release wrote the record.
 
     `former_id` is the id of the topic that this one replaced although it had the store's state: an operator let that
     happen. `copied_id` is the id of the topic whose records were copied into this one.
@@ -62,6 +63,7 @@ class StoreRecord(msgspec.Struct, kw_only=True):
     former: dict[int, list[Any]] = {}
     came_after: list[str] | None = None
     is_given_up: bool = False
+    partitions: int = 0
 
 
 def encode_owner(topic: str, record: OwnerRecord) -> Output:

@@ -13,6 +13,7 @@ from aiokafka.errors import (
     ClusterAuthorizationFailedError,
     TopicAlreadyExistsError,
     TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
     for_code,
 )
 
@@ -101,19 +102,27 @@ class Topics:
         return found
 
     async def configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
-        """Give the effective settings of existing topics."""
+        """Give the effective settings of existing topics. A broker that doesn't know one yet is asked again."""
         wanted = sorted(set(names))
         if not wanted:
             return {}
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in wanted]
-        responses = await self._administer("asking for topic settings", lambda admin: admin.describe_configs(resources))
-        found: dict[str, dict[str, str]] = {}
-        for response in responses:
-            for code, message, _, name, entries in response.resources:
-                if code:
-                    raise BrokerUnavailableError(f"settings of topic {name}: {for_code(code).__name__}: {message}")
-                found[name] = {entry[0]: entry[1] for entry in entries}
-        return found
+        deadline_s = asyncio.get_running_loop().time() + VISIBLE_S
+        while True:
+            responses = await self._administer(
+                "asking for topic settings", lambda admin: admin.describe_configs(resources)
+            )
+            answers = [answer for response in responses for answer in response.resources]
+            failed = [(for_code(code), message, name) for code, message, _, name, _ in answers if code]
+            if not failed:
+                return {name: {entry[0]: entry[1] for entry in entries} for *_, name, entries in answers}
+            lasting = [one for one in failed if one[0] is not UnknownTopicOrPartitionError]
+            if lasting or asyncio.get_running_loop().time() >= deadline_s:
+                error, message, name = (lasting or failed)[0]
+                raise BrokerUnavailableError(
+                    f"settings of topic {name}: {error.__name__}: {message or 'no reason is given'}"
+                )
+            await asyncio.sleep(0.05)
 
     async def denied(self, names: Iterable[str]) -> list[str]:
         """Give those of the topics that this user may not make; none is made."""
@@ -184,6 +193,8 @@ def _check_compacted(info: TopicInfo, partitions: int, policy: str) -> None:
             f"topic {info.name} has {info.partitions} partitions, its actor's input has {partitions}: keys would be "
             "looked for in the wrong partition. Stop all workers, then carry the state over to the new number of "
             f"partitions (docs/seeds.md), make the input anew with {info.partitions} partitions, or delete {info.name} "
-            "(its state is lost) and start once with LOST_CHANGELOG=rebuild, or restore if workers' disks have it: "
-            f"kafka-topics.sh --bootstrap-server BROKER --delete --topic {info.name}"
+            f"(kafka-topics.sh --bootstrap-server BROKER --delete --topic {info.name}) and start once with "
+            "LOST_CHANGELOG=rebuild: its state is lost. Only if the input has always had as many partitions, and the "
+            "changelog was created again with another number, start with LOST_CHANGELOG=restore in place of that: "
+            "workers' disks have the state"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from aiokafka import AIOKafkaConsumer
@@ -10,10 +9,9 @@ from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._core.takeover import LogBounds
-from actors._core.topic_ids import show_id
 from actors._kafka.connection import Connection, broker_errors, committed_reader, let_go
 from actors._kafka.control import ControlPlane
-from actors._kafka.fetching import FetchesById
+from actors._kafka.fetching import LogsById
 from actors._kafka.logs import KafkaLogs
 from actors._kafka.permissions import READ
 from actors._kafka.records import CHUNK_RECORDS, fetched, readable
@@ -68,9 +66,11 @@ class KafkaTopicLogs:
         """See `actors.ports.Logs.bounds`."""
         return await self._logs.bounds(partition)
 
-    def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[tuple[Sequence[LogRecord], int]]:
+    def read(
+        self, partition: TopicPartition, start: int, end: int, topic_id: str = ""
+    ) -> AsyncIterator[tuple[Sequence[LogRecord], int]]:
         """See `actors.ports.Logs.read`."""
-        return self._logs.read(partition, start, end)
+        return self._logs.read(partition, start, end, topic_id)
 
     async def follow(
         self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str] | None = None
@@ -92,8 +92,7 @@ class KafkaFollowing:
         self._consumer = consumer
         self._connection = connection
         self._positions = dict(positions)
-        self._fetches = FetchesById(consumer._client, self._recreated)
-        self._lost = ""
+        self._fetches = LogsById(consumer)
 
     @classmethod
     async def open(
@@ -125,14 +124,9 @@ class KafkaFollowing:
             raise
         return following
 
-    def _recreated(self, partition: KafkaPartition, topic_id: uuid.UUID) -> None:
-        self._lost = f"{TopicPartition(*partition)}: the broker knows no topic with the id {show_id(str(topic_id))}"
-        self._consumer.pause(partition)
-
     async def poll(self, timeout_s: float) -> Mapping[TopicPartition, tuple[Sequence[LogRecord], int]]:
         """See `actors.ports.Following.poll`."""
-        if self._lost:
-            raise RestoreError(self._lost)
+        self._fetches.check()
         try:
             with broker_errors("following a topic", self._connection, READ):
                 found = await fetched(self._consumer, timeout_s=timeout_s, max_records=CHUNK_RECORDS)

@@ -16,6 +16,7 @@ from actors.errors import NewerVersionError, RecordError, StoreOutsideHandlerErr
 from actors.ports import Headers, InputRecord, Output
 from actors.runtime.failures import newer_program, undecodable
 from actors.runtime.handles import checked_ttl_ms, foreign_key, no_ranges, not_its_own, unreachable
+from actors.runtime.ids import message_id
 from actors.runtime.outputs import RECORD_OVERHEAD_BYTES as OVERHEAD_BYTES
 from actors.runtime.outputs import Recipient, check_placement, checked_headers, too_large, typed_headers
 from actors.runtime.subscripts import Subscripts
@@ -57,6 +58,7 @@ class Context:
         "_record",
         "_source",
         "_state",
+        "_tag",
         "_unanswered",
         "expired_in",
         "key",
@@ -65,6 +67,7 @@ class Context:
     def __init__(self, state: TaskState, record: InputRecord, key: Any, raw_key: bytes) -> None:
         self._state: TaskState | None = state
         self._source = state.source
+        self._tag = state.message_tag
         self._record = record
         self._raw_key = raw_key
         self.key = key
@@ -104,8 +107,9 @@ class Context:
     @property
     def message_id(self) -> str:
         """What identifies the message: the same whenever, and by whomever, it is handled again."""
-        own: str | None = getattr(self._record, "id", None)
-        return own or f"{self._source.topic}-{self._source.partition}-{self._record.offset}"
+        record, source = self._record, self._source
+        own: str | None = getattr(record, "id", None)
+        return own or message_id(source.topic, source.partition, record.offset, getattr(record, "tag", self._tag))
 
     @property
     def timer(self) -> str | None:

@@ -34,8 +34,10 @@ class StandbyLogs(Protocol):
     async def bounds(self, partition: TopicPartition) -> LogBounds:
         """Give the partition's start and its high watermark."""
 
-    async def follow(self, positions: Mapping[TopicPartition, int]) -> Following:
-        """Begin to read at these offsets, without an end."""
+    async def follow(
+        self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str] | None = None
+    ) -> Following:
+        """Begin to read at these offsets, without an end, in the topics with these ids."""
 
 
 class Ends:

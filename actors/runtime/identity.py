@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 from actors._core.commit import CommitMark
 from actors._core.takeover import InputFacts, LastKnown, LogBounds
 from actors._core.topic_ids import TopicIds
-from actors.errors import BrokerUnavailableError, InputGrownError
+from actors.errors import BrokerUnavailableError, InputGrownError, RestoreError, TakeoverRefusedError
 from actors.ports import Committed, GroupView, OwnerRecord
 from actors.runtime.spec import ActorSpec, TaskSettings
 from actors.runtime.state import Restored
+
+
+@contextlib.asynccontextmanager
+async def agreed(spec: ActorSpec, group: GroupView) -> AsyncIterator[None]:
+    """Let a takeover's refusal through only if the brokers agree which topics there are.
+
+    A broker that is behind makes a topic look replaced, and a partition that is refused stands still until a restart.
+
+    Raises:
+        BrokerUnavailableError: in place of the refusal, if they don't.
+    """
+    try:
+        yield
+    except TakeoverRefusedError:
+        await group.require_agreement([spec.topic, *(changelog.topic for changelog in spec.changelogs.values())])
+        raise
 
 
 async def identify(spec: ActorSpec, group: GroupView) -> TopicIds:
@@ -28,8 +46,19 @@ async def identify(spec: ActorSpec, group: GroupView) -> TopicIds:
     if spec.stores and own.partitions != spec.partition_count:
         raise grown_error(spec, own.partitions)
     return TopicIds.of(
-        own.topic_id, {store: found[topic].topic_id for store, topic in changelogs.items() if topic in found}
+        own.topic_id, {store: found[topic].changelog_id for store, topic in changelogs.items() if topic in found}
     )
+
+
+async def require_unchanged(spec: ActorSpec, group: GroupView, topics: TopicIds) -> None:
+    """See that the actor's topics are still those of the start of its takeover: logs' bounds are asked for by name.
+
+    Raises:
+        RestoreError: one was deleted or created again meanwhile.
+    """
+    if await identify(spec, group) != topics:
+        names = ", ".join([spec.topic, *(changelog.topic for changelog in spec.changelogs.values())])
+        raise RestoreError(f"one of the topics {names} was deleted or re-created while the state was restored")
 
 
 def grown_error(spec: ActorSpec, count: int, handled: str = "") -> InputGrownError:
@@ -79,14 +108,14 @@ def input_facts(
             f"kafka-consumer-groups.sh --bootstrap-server BROKER --group {settings.group} --topic "
             f"{spec.topic}:{partition} --reset-offsets --execute --to-offset"
         ),
+        is_parallel=spec.concurrency > 1,
     )
 
 
-def since_of(mark: CommitMark | None, owner: OwnerRecord | None) -> int:
-    """Return the first epoch whose state has offsets of the input: as the mark says, or the registry without one."""
-    if mark is None:
-        return 0 if owner is None else owner.since
-    return 0 if mark.topics is None else mark.topics.since
+def continued(topics: TopicIds, mark: CommitMark | None, owner: OwnerRecord | None) -> TopicIds:
+    """Return the ids of now with what the last commit says of the topics before: its mark, or the registry's record."""
+    last = owner if mark is None else mark.topics
+    return topics if last is None else replace(topics, since=last.since, is_recreated=last.is_recreated)
 
 
 def _last_commit(spec: ActorSpec, settings: TaskSettings, owner: OwnerRecord | None) -> OwnerRecord | None:

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from actors.runtime.context import Context
 
 
+def message_id(topic: str, partition: int, offset: int, tag: str) -> str:
+    """Return what identifies a message; `tag` is that of `actors._core.topic_ids.TopicIds.message_tag`."""
+    return f"{topic}@{tag}-{partition}-{offset}" if tag else f"{topic}-{partition}-{offset}"
+
+
 def id_of(ctx: Context, *parts: str | bytes) -> str:
     """Return an id for what `parts` describe."""
     # Earlier releases numbered all of them together: `next_id` and `Question.older_id` go on as they did.

@@ -60,6 +60,19 @@ class _Chunk:
     size: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Epochs:
+    """The epoch of what is written back: the owner's; below `since` for what was written below it."""
+
+    epoch: int
+    since: int
+
+    def restamped(self, stamped: bytes) -> bytes:
+        stamp = decode_stamp(stamped)
+        epoch = self.epoch if stamp.epoch >= self.since else self.since - 1
+        return encode_stamp(epoch, stamp.source_offset, stamp.expires_at_ms)
+
+
 async def write_back(
     held: Restored,
     folded: PartitionStore,
@@ -68,6 +81,7 @@ async def write_back(
     logs: Logs,
     commit: Callable[[ChangelogWrites], Awaitable[int]],
     written: Callable[[], Awaitable[None]],
+    since: int,
     delete_retention_ms: int,
     now_ms: int,
     max_bytes: int,
@@ -81,6 +95,7 @@ async def write_back(
         logs: reads it.
         commit: writes to it; gives the next offset.
         written: called when the log has all; only then the store gets its new position.
+        since: the first epoch whose input offsets count. What was written before keeps an epoch below it.
         delete_retention_ms: for how long the log keeps deletes.
         now_ms: Unix milliseconds.
         max_bytes: about how much goes into one commit.
@@ -92,7 +107,7 @@ async def write_back(
     if before is None:
         raise AssertionError("a store without a position is ahead of nothing")
     bounds = await logs.bounds(source)
-    newest = await _fold(logs, source, bounds.start, bounds.end, folded)
+    newest = await _fold(logs, source, held.position.changelog_id, bounds, folded)
     if decode_stamp(newest).epoch <= before.epoch:
         # Nobody else wrote: the store is the truth as of now. If the process dies in here, the next attempt finds
         # records of this one in the log, and has to tell that no deletes of others have been forgotten since.
@@ -105,7 +120,7 @@ async def write_back(
             'store from the topic: start the worker once with lost_changelog="rebuild"'
         )
     end, count = bounds.end, 0
-    chunks = _differences(store, folded, before, held.position.epoch, max_bytes)
+    chunks = _differences(store, folded, before, _Epochs(held.position.epoch, since), max_bytes)
     while (chunk := await finish_in_thread(next, chunks, None)) is not None:
         if chunk.to_log:
             end = await commit(chunk.to_log)
@@ -136,7 +151,7 @@ async def write_to_changelog(ownership: Ownership, store: str, held: Restored, p
 
     async def written() -> None:
         if ownership.topics.changelog_id(store) != changelog.topic_id:
-            ownership.topics = ownership.topics.with_changelog(store, changelog.topic_id)
+            ownership.topics = ownership.topics.with_changelogs({store: changelog.topic_id})
             await commit({})
 
     folded = await services.stores.open(f"{store}~log", partition)
@@ -148,6 +163,7 @@ async def write_to_changelog(ownership: Ownership, store: str, held: Restored, p
             logs=services.logs,
             commit=commit,
             written=written,
+            since=ownership.topics.since,
             delete_retention_ms=changelog.delete_retention_ms,
             now_ms=services.clock.wall_ms(),
             max_bytes=ownership.settings.policy.max_bytes,
@@ -169,7 +185,8 @@ def require_changelogs(spec: ActorSpec, topics: TopicIds) -> None:
             raise RestoreError(
                 f"topic {changelog.topic}, the changelog of store {changelog.store} with the id {changelog.topic_id}, "
                 "isn't on the broker: it was deleted. The store on this worker's disk is kept. To write it to a new "
-                'topic, stop all workers and start this one with lost_changelog="restore"'
+                'topic, stop all workers and start this one once with lost_changelog="restore" (or LOST_CHANGELOG in '
+                "the environment)"
             )
         if now != changelog.topic_id:
             raise LostChangelogError(
@@ -177,12 +194,14 @@ def require_changelogs(spec: ActorSpec, topics: TopicIds) -> None:
             )
 
 
-def last_commit(changelog: Changelog, committed: Committed | None) -> LastCommit:
-    """Give what the group's committed offset says of the last commit to a changelog."""
+def last_commit(changelog: Changelog, committed: Committed | None, owner: OwnerRecord | None = None) -> LastCommit:
+    """Give what the group's committed offset, or without one the registry, says of the last commit to a changelog."""
     mark = None if committed is None else parse_mark(committed.metadata)
     if committed is None or mark is None:
-        return NO_COMMIT
-    known_id = changelog.former_id if mark.topics is None else mark.topics.changelog_id(changelog.store)
+        return NO_COMMIT if owner is None else LastCommit(owner.epoch, is_marked=False)
+    known_id = changelog.former_id
+    if mark.topics is not None:
+        known_id = mark.topics.changelog_id(changelog.store, *changelog.other_names)
     reached = max(decode_finished(committed.offset, mark.finished), default=committed.offset - 1) + 1
     return LastCommit(mark.epoch, known_id, reached)
 
@@ -198,7 +217,7 @@ class CopyChecks:
         """See `require_changelogs`."""
         found = await self.group.topic_ids(changelog.topic for changelog in spec.changelogs.values())
         logs = spec.changelogs.values()
-        now = {changelog.store: found[changelog.topic].topic_id for changelog in logs if changelog.topic in found}
+        now = {changelog.store: found[changelog.topic].changelog_id for changelog in logs if changelog.topic in found}
         require_changelogs(spec, TopicIds.of("", now))
 
     async def why_lost(
@@ -244,11 +263,11 @@ def explained(
     return LostChangelogError(f"{error}. For comparison: {'; '.join(facts)}")
 
 
-async def _fold(logs: Logs, source: TopicPartition, start: int, end: int, folded: PartitionStore) -> bytes:
+async def _fold(logs: Logs, source: TopicPartition, topic_id: str, bounds: LogBounds, folded: PartitionStore) -> bytes:
     """Put the last record of each key into an empty store; give the highest stamp."""
     await finish_in_thread(folded.wipe)
     newest, nowhere = NO_STAMP, Position(0, 0, 0, 0, "")
-    async for records, _ in logs.read(source, start, end):
+    async for records, _ in logs.read(source, bounds.start, bounds.end, topic_id):
         _, newest_here = stored_writes(records)
         newest = max(newest, newest_here)
         folded.load(
@@ -264,7 +283,7 @@ async def _fold(logs: Logs, source: TopicPartition, start: int, end: int, folded
 
 
 def _differences(
-    store: PartitionStore, folded: PartitionStore, before: Position, epoch: int, max_bytes: int
+    store: PartitionStore, folded: PartitionStore, before: Position, epochs: _Epochs, max_bytes: int
 ) -> Iterator[_Chunk]:
     chunk = _Chunk({}, {})
     for key, own, logged in _side_by_side(store.scan(), folded.scan()):
@@ -274,12 +293,12 @@ def _differences(
             if _is_unseen(logged, before):
                 chunk.to_store[key] = _value_of(logged)
             else:
-                chunk.to_log[key] = _restamped(logged, epoch), None
+                chunk.to_log[key] = epochs.restamped(logged), None
         elif own is not None and logged is not None and own[:_AGE_BYTES] < logged[:_AGE_BYTES]:
             chunk.to_store[key] = _value_of(logged)
         elif own is not None and (logged is None or own != _value_of(logged)):
             # Of two records with one stamp, which timers write, the log has the older one: the store saw both.
-            stamp = _restamped(own, epoch)
+            stamp = epochs.restamped(own)
             chunk.to_log[key] = stamp, own[STAMP_BYTES:]
             chunk.to_store[key] = stamp + own[STAMP_BYTES:]
         else:
@@ -302,11 +321,6 @@ def _value_of(logged: bytes) -> bytes | None:
     """Give what a store keeps of a folded record."""
     start = STAMP_BYTES + len(_THERE)
     return None if logged[STAMP_BYTES:start] == _DELETED else logged[:STAMP_BYTES] + logged[start:]
-
-
-def _restamped(stamped: bytes, epoch: int) -> bytes:
-    stamp = decode_stamp(stamped)
-    return encode_stamp(epoch, stamp.source_offset, stamp.expires_at_ms)
 
 
 def _side_by_side(

@@ -11,7 +11,7 @@ All records are compared, a whole batch side by side before its first record is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from actors._core.logs import escaping
@@ -72,20 +72,24 @@ class PlacedRecords:
     def _misplaced(self, records: Sequence[InputRecord]) -> list[tuple[int, int | Exception]]:
         """Give place and right partition of what is in a wrong one, or why the partitioner can't tell."""
         partitioner, count, here = self._spec.partitioner, self._spec.partition_count, self._source.partition
-        keyed = [
-            (place, key)
-            for place, record in enumerate(records)
-            if (key := record.key) or (key is not None and partitioner.places_empty)
-        ]
+        keys = [record.key or b"" for record in records]
+        places: Sequence[int] = range(len(keys))
+        if not all(keys):
+            places = [place for place in places if keys[place] or self._is_placed(records[place])]
+            keys = [keys[place] for place in places]
         try:
-            homes = partitioner.homes([key for _, key in keyed], count)
+            homes = partitioner.homes(keys, count)
         except Exception:
-            return self._one_by_one(keyed)
+            return self._one_by_one(zip(places, keys, strict=True))
         if homes.count(here) == len(homes):
             return []
-        return [(place, home) for (place, _), home in zip(keyed, homes, strict=True) if home != here]
+        return [(place, home) for place, home in zip(places, homes, strict=True) if home != here]
 
-    def _one_by_one(self, keyed: Sequence[tuple[int, bytes]]) -> list[tuple[int, int | Exception]]:
+    def _is_placed(self, record: InputRecord) -> bool:
+        """Whether producers put a record without a key, or with an empty one, into a certain partition."""
+        return record.key is not None and self._spec.partitioner.places_empty
+
+    def _one_by_one(self, keyed: Iterable[tuple[int, bytes]]) -> list[tuple[int, int | Exception]]:
         found: list[tuple[int, int | Exception]] = []
         for place, key in keyed:
             home: int | Exception

@@ -257,6 +257,7 @@ class Parked:
             value=record.value,
             headers=list(record.headers),
             id=getattr(record, "id", None),
+            tag=getattr(record, "tag", state.message_tag),
             timer=getattr(record, "timer", None),
             error=error,
             attempts=attempts,

@@ -25,6 +25,7 @@ from actors._core.outside import MALFORMED
 from actors.errors import NewerVersionError, RecordTooLargeError
 from actors.runtime.context import Store, TaskState
 from actors.runtime.entries import is_newer, newer_entry
+from actors.runtime.ids import message_id
 from actors.runtime.outputs import RECORD_OVERHEAD_BYTES
 from actors.runtime.turns import Moment
 from stores._core.overlay import Overlay, after_prefix
@@ -54,6 +55,7 @@ class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         topic, partition, offset, timestamp_ms, key, value, headers: as it came; Unix milliseconds.
         id: what identifies it if it isn't an input record; None if it is one.
+        tag: what its id has behind the topic's name if it is one: it may have come from a topic that is gone.
         timer: the name of the timer that sent it, None if none did.
         error: why it couldn't be handled; None if it only waits behind another.
         attempts: how often it was tried.
@@ -68,6 +70,7 @@ class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
     value: bytes | None
     headers: list[tuple[str, bytes | None]] = []
     id: str | None = None
+    tag: str = ""
     timer: str | None = None
     error: str | None = None
     attempts: int = 0
@@ -81,7 +84,8 @@ class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
     def moment(self) -> Moment:
         """Give what its handler's context has in the place of the record."""
         headers: list[tuple[str, bytes]] = self.headers  # type: ignore[assignment]
-        return Moment(self.offset, self.timestamp_ms, self.key, self.value, headers, id=self.id, timer=self.timer)
+        place = self.offset, self.timestamp_ms
+        return Moment(*place, self.key, self.value, headers, id=self.id, timer=self.timer, tag=self.tag)
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +102,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
     key: msgspec.Raw = msgspec.Raw(b"null")
     id: str | None = None
+    tag: str = ""
     error: str | None = None
     attempts: int = 0
     parked_at_ms: int = 0
@@ -121,7 +126,7 @@ class _Head(ParkedMessage, frozen=True, kw_only=True):
 
 
 def _message_id(message: ParkedMessage | Summary) -> str:
-    return message.id or f"{message.topic}-{message.partition}-{message.offset}"
+    return message.id or message_id(message.topic, message.partition, message.offset, message.tag)
 
 
 def line_key_of(key: bytes) -> bytes:

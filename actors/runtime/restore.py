@@ -47,6 +47,11 @@ from stores.ports import PartitionStore
 
 logger = escaping(logging.getLogger(__name__))
 
+_OLDER = (
+    'another worker may have a newer one. Start that one with lost_changelog="restore"; or, if there is none, this one '
+    'with lost_changelog="restore_older", which loses what the commits in between wrote (both also as LOST_CHANGELOG '
+    "in the environment)"
+)
 LONG_READ = 20_000
 LONG_READS_AT_ONCE = 4
 """How many restores of more than `LONG_READ` offsets a worker runs side by side: it bounds memory, and more would only
@@ -61,6 +66,8 @@ LOOK_BACK = 200
 class Changelog:
     """A store's changelog topic as the broker has it.
 
+    `other_names` are those under which the app's programs have had the store; marks of commits name it by one of them.
+
     `former_id` is the id of the topic that it replaced when an operator let that happen, "" if none: commits whose mark
     has no ids were to that one. `copied_id` is the id of the topic whose records were copied into it.
     """
@@ -73,6 +80,7 @@ class Changelog:
     partition_count: int
     former_id: str = ""
     copied_id: str = ""
+    other_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +91,14 @@ class LastCommit:
         epoch: of its owner, None if that isn't known.
         changelog_id: the id of the store's changelog as its owner knew it, "" if that isn't known.
         reached: the offset behind the last input that is committed.
+        is_marked: whether the group still has the commit; else it is known from the leader registry, as it was when its
+            owner took over. Brokers delete the offsets of an input with the input.
     """
 
     epoch: int | None = None
     changelog_id: str = ""
     reached: int = 0
+    is_marked: bool = True
 
 
 NO_COMMIT = LastCommit()
@@ -209,7 +220,7 @@ class Restorer:
             await self._begin_without(store, source, plan.lost)
             return plan_restore(None, bounds, changelog.topic_id), None
         if plan.lost is not None and position is not None and claimed_id != changelog.topic_id:
-            await self._require_newest(source, position, bounds, last.reached, plan.lost)
+            await self._require_newest(changelog, source, position, bounds, last, plan.lost)
         return plan, position
 
     async def _read_on(
@@ -244,16 +255,29 @@ class Restorer:
         return None
 
     async def _require_newest(
-        self, source: TopicPartition, position: Position, bounds: LogBounds, reached: int, lost: str
+        self,
+        changelog: Changelog,
+        source: TopicPartition,
+        position: Position,
+        bounds: LogBounds,
+        last: LastCommit,
+        lost: str,
     ) -> None:
         """Refuse to write a store to another topic that lacks what was committed last, unless the topic has it.
 
         Raises:
             LostChangelogError: it lacks that: another worker may have a newer store, which would be given up.
         """
-        if self._lost is not LostChangelog.RESTORE or position.source_offset >= reached:
+        if self._lost is not LostChangelog.RESTORE:
             return
-        async for records, _ in self._logs.read(source, bounds.start, bounds.end):
+        if not last.is_marked and last.epoch is not None and position.epoch < last.epoch:
+            raise LostChangelogError(
+                f"{source}: {lost}. This worker's store is of epoch {position.epoch}, and the partition had an owner "
+                f"in epoch {last.epoch}: {_OLDER}"
+            )
+        if position.source_offset >= last.reached or not last.is_marked:
+            return
+        async for records, _ in self._logs.read(source, bounds.start, bounds.end, changelog.topic_id):
             for record in records:
                 stamp = decode_stamp(stamp_of(record.headers))
                 if stamp.epoch == position.epoch and stamp.source_offset >= position.source_offset:
@@ -261,9 +285,7 @@ class Restorer:
                     return
         raise LostChangelogError(
             f"{source}: {lost}. This worker's store ends at input offset {position.source_offset}, and inputs before "
-            f"{reached} are committed: another worker may have a newer one. Start that one with "
-            'lost_changelog="restore"; or, if there is none, this one with lost_changelog="restore_older": what '
-            "the commits in between wrote is lost then"
+            f"{last.reached} are committed: {_OLDER}"
         )
 
     async def _begin_without(self, store: PartitionStore, source: TopicPartition, lost: str) -> None:
@@ -297,7 +319,7 @@ class Restorer:
         why = replaced or plan_restore(position, bounds, position.changelog_id).lost
         if why is None:
             start = max(bounds.start, position.changelog_offset - LOOK_BACK)
-            async for records, _ in self._logs.read(source, start, position.changelog_offset):
+            async for records, _ in self._logs.read(source, start, position.changelog_offset, position.changelog_id):
                 why = why or _why_rewritten(position, records)
             if not self._are_owners_fenced:
                 return why
@@ -396,11 +418,12 @@ class Restorer:
     ) -> Restored:
         """Read, and give each chunk to the store at once: in a thread that would hold the loop up as long.
 
-        What lies between `start` and where the plan starts is only looked at.
+        Only records of the position's topic: the store never gets those of another one with its name. What lies between
+        `start` and where the plan starts is only looked at.
         """
         position, count = begin, 0
         started_s = self._clock.monotonic()
-        async for found, next_offset in self._logs.read(source, start, plan.end):
+        async for found, next_offset in self._logs.read(source, start, plan.end, begin.changelog_id):
             records = found
             if start < plan.start:
                 why = _why_rewritten(begin, found)

@@ -121,6 +121,7 @@ class TaskSettings:
             topic_id=topics.input_id,
             input_offset=input_offset,
             since=topics.since,
+            is_recreated=topics.is_recreated,
         )
 
 

@@ -41,7 +41,7 @@ from actors._core.logs import escaping
 from actors._core.placement import Copies
 from actors._core.takeover import LogBounds, plan_restore
 from actors._core.views import why_rebuild
-from actors.errors import BrokerUnavailableError, LostChangelogError, RestoreError, UnreadableLogError
+from actors.errors import BrokerUnavailableError, LostChangelogError, ReplacedLogError, RestoreError, UnreadableLogError
 from actors.ports import Clock, Following, LogRecord, StoreProvider, TopicPartition
 from actors.runtime.asking import Asking
 from actors.runtime.copy_ends import ANSWER_S, Answers, Ends, StandbyLogs
@@ -295,11 +295,12 @@ class Standbys:
         self._changed.clear()
         await self._settle_dropped()
         is_complete = await self._prepare()
-        positions = {one.source: one.position.changelog_offset for one in self._ready()}
+        ready = self._ready()
+        positions = {one.source: one.position.changelog_offset for one in ready}
         if not positions:
             await self._wait(None if is_complete else POLL_S)
             return
-        following = await self._logs.follow(positions)
+        following = await self._logs.follow(positions, {one.source.topic: one.position.changelog_id for one in ready})
         try:
             await self._apply_all(following, is_complete)
         except RebuildError as rebuild:
@@ -320,7 +321,7 @@ class Standbys:
                 await self._wait(POLL_S)
             try:
                 fetched = await following.poll(POLL_S)
-            except UnreadableLogError as error:
+            except (UnreadableLogError, ReplacedLogError) as error:
                 with self._alone(by_source[TopicPartition(*error.source)][0].task):
                     raise
                 return
@@ -558,7 +559,7 @@ class Standbys:
         """Have a store that fails stop nothing but its own copy, for a while that gets longer."""
         try:
             yield
-        except (StoreError, LostChangelogError, OSError, UnreadableLogError) as error:
+        except (StoreError, LostChangelogError, OSError, UnreadableLogError, ReplacedLogError) as error:
             if task in self._held:
                 self._drop(task)
             _, before_s = self._pauses.get(task, (0.0, 0.0))
@@ -582,11 +583,9 @@ class Standbys:
 
     async def _wait(self, timeout_s: float | None) -> None:
         """Wait for another assignment, or so long."""
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
-        except TimeoutError:
-            return
 
     def _say(self, text: str) -> None:
         """Log a warning, one in a while."""

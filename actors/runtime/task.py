@@ -26,7 +26,6 @@ from actors._core.lifecycle import Event, State
 from actors._core.logs import escaping
 from actors._core.progress import Progress, decode_finished
 from actors._core.takeover import Contradiction, decide_start, next_epoch
-from actors._core.topic_ids import TopicIds
 from actors.errors import (
     ActorsError,
     CommitRefusedError,
@@ -51,7 +50,7 @@ from actors.ports import (
 from actors.runtime.commands import RefusedCommandError
 from actors.runtime.context import Store
 from actors.runtime.failures import is_repeated
-from actors.runtime.identity import identify, input_facts, since_of
+from actors.runtime.identity import agreed, continued, identify, input_facts, require_unchanged
 from actors.runtime.inbox import Inbox
 from actors.runtime.lost import explained, last_commit, require_changelogs, write_to_changelog
 from actors.runtime.meters import TaskMeters
@@ -305,7 +304,8 @@ class Task:
     async def _one_tenure(self) -> None:
         """Take over and work until something makes it necessary to look again."""
         try:
-            await self._take_over()
+            async with agreed(self.spec, self._services.group):
+                await self._take_over()
             await self._work()
         except TakeoverRefusedError as error:
             await self._stand_still(Event.CONTRADICTED, error)
@@ -413,13 +413,10 @@ class Task:
         level = logging.DEBUG if self._repeats else logging.WARNING
         logger.log(level, "%s: %s; taking over again in %.2f s", self.source, error, delay_s)
         if isinstance(error, StoreError):
-            await self._mend_stores(error)
+            for store in self.spec.stores:
+                await self._services.stores.mend(store.name, self.partition, error)
         if not self._inbox.stopping:
             await self._inbox.wait(delay_s)
-
-    async def _mend_stores(self, error: StoreError) -> None:
-        for store in self.spec.stores:
-            await self._services.stores.mend(store.name, self.partition, error)
 
     async def _drop_work(self) -> None:
         self._inbox.clear()
@@ -447,21 +444,20 @@ class Task:
         if self._services.let_go is not None:
             await self._services.let_go(self.spec.name, self.partition)
         mark = parse_mark(committed.metadata) if committed is not None else None
+        owner = None if mark is not None else await self._services.owners.latest(self.spec.name, self.partition)
         try:
             require_changelogs(self.spec, topics)
-            self._stores = [await self._restore(store, committed) for store in self.spec.stores]
+            self._stores = [await self._restore(store, committed, owner) for store in self.spec.stores]
         except LostChangelogError as error:
             owner = await self._services.owners.latest(self.spec.name, self.partition)
             raise explained(error, await self._positions(), committed, owner) from error.__cause__
+        await require_unchanged(self.spec, self._services.group, topics)
         self._ownership.advance(Event.RESTORED)
-        finished = set()
         ownership = self._ownership
         ownership.now_ms = max(ownership.now_ms, 0 if mark is None else mark.now_ms)
         ownership.clock.go_on_from(ownership.now_ms)
-        if committed is not None and mark is not None:
-            finished = decode_finished(committed.offset, mark.finished)
-        owner = None if mark is not None else await self._services.owners.latest(self.spec.name, self.partition)
-        topics = replace(topics, since=since_of(mark, owner))
+        finished = set() if committed is None or mark is None else decode_finished(committed.offset, mark.finished)
+        topics = continued(topics, mark, owner)
         facts = input_facts(
             self.spec,
             self.partition,
@@ -482,8 +478,10 @@ class Task:
             )
         epoch = self._new_epoch(mark, owner)
         if facts.is_recreated:
+            await self._services.group.require_agreement([self.spec.topic])
             logger.warning("%s was re-created: going on at offset %d of the new topic", self.source, decision.offset)
             self._ownership.cautions, finished, self._told_until = Cautions(), set(), 0
+            topics = replace(topics, is_recreated=True)
         self._ownership.topics = replace(topics, since=epoch) if decision.is_anew else topics
         progress = Progress(decision.offset, finished)
         has_committed = committed is not None or facts.last_known is not None
@@ -513,7 +511,9 @@ class Task:
         except ForeignDatabaseError as error:
             raise TakeoverRefusedError(f"actor {self.spec.name}, {self.source}: {error}") from None
 
-    async def _restore(self, store: Store[Any, Any], committed: Committed | None) -> Restored:
+    async def _restore(
+        self, store: Store[Any, Any], committed: Committed | None, owner: OwnerRecord | None
+    ) -> Restored:
         held = await self._open(store.name)
         clock, seconds = self._services.clock, None
         began_s, meter = clock.monotonic(), self.meters.restore_begins(store.name, clock.wall_ms())
@@ -524,7 +524,7 @@ class Task:
                 changelog,
                 self.partition,
                 meter,
-                last=last_commit(changelog, committed),
+                last=last_commit(changelog, committed, owner),
                 doubt=self._ownership.cautions.went_back.get(store.name),
             )
             seconds = clock.monotonic() - began_s
@@ -550,8 +550,7 @@ class Task:
         ids = {
             store.name: held.position.changelog_id for store, held in zip(self.spec.stores, self._stores, strict=True)
         }
-        topics = self._ownership.topics
-        self._ownership.topics = TopicIds.of(topics.input_id, ids, topics.since)
+        self._ownership.topics = self._ownership.topics.with_changelogs(ids)
         if is_first and not self._settings.rules.exactly_once:
             # Without a transaction the record may be there and the offset not: the first one proves nothing.
             await self._commit_claim(progress, epoch, input_offset=None)

@@ -49,7 +49,8 @@ class TaskState:
 
     `output_bytes` is about what the outputs take in a batch; it may be too high, never too low. `on_wait` is set where
     each message has a state of its own: called with 1 when the message waits for another actor, -1 when it goes on.
-    `newer` is set when a handler met data of a newer program, whatever it then made of the error.
+    `newer` is set when a handler met data of a newer program, whatever it then made of the error. `message_tag` is in
+    the ids of the input's messages: see `actors._core.topic_ids`.
     """
 
     actor: str
@@ -66,3 +67,4 @@ class TaskState:
     on_wait: Callable[[int], None] | None = None
     partitioner: Partitioner = MURMUR2
     newer: RecordError | None = None
+    message_tag: str = ""

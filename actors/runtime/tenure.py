@@ -90,6 +90,7 @@ class Tenure:
             resolve_output=self._services.resolve_output,
             outputs=[],
             partitioner=spec.partitioner,
+            message_tag=ownership.topics.message_tag,
         )
         tools = make_tools(ownership, self._messages, [held.store for held in stores])
         self._messages.tools, self._duties = tools.tools, tools.duties

@@ -23,6 +23,7 @@ class Moment:
     Attributes:
         id: what identifies the message for whoever sees it twice; by default its topic, partition and offset.
         timer: the timer's name if it is one.
+        tag: what its id has behind the topic's name if that is made of topic, partition and offset.
     """
 
     offset: int
@@ -32,6 +33,7 @@ class Moment:
     headers: Sequence[tuple[str, bytes]] = ()
     id: str | None = None
     timer: str | None = None
+    tag: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,13 +202,15 @@ class SimKafka:
         return LogBounds(log.start, log.end)
 
     def fetch(
-        self, partition: TopicPartition, start: int, max_records: int, *, committed: bool = True
+        self, partition: TopicPartition, start: int, max_records: int, topic_id: str = "", *, committed: bool = True
     ) -> tuple[list[StoredRecord], int]:
         """Give records, only committed ones unless told otherwise, and the offset to go on at.
 
         Raises:
             OffsetOutOfRangeError: the log doesn't have `start`.
+            UnknownTopicIdError: the topic has another id than `topic_id`.
         """
+        self._check_id(partition, topic_id)
         return self.log(partition).read(start, max_records=max_records, committed=committed)
 
     def poll(
@@ -245,8 +247,9 @@ class SimKafka:
         found = {}
         for partition, start in positions.items():
             try:
-                self._check_id(partition, ids.get(partition, ""))
-                records, reached = self.fetch(partition, start, max_records, committed=committed)
+                records, reached = self.fetch(
+                    partition, start, max_records, ids.get(partition, ""), committed=committed
+                )
             except (OffsetOutOfRangeError, UnknownTopicIdError) as error:
                 answer.set_exception(error)
                 return

@@ -15,8 +15,9 @@ from typing import Any, Literal, Self, TypeVar
 from uuid import uuid4
 
 from actors._faust.app import App
+from actors._faust.codecs import topic_codecs
 from actors._faust.publishing import published_stores
-from actors._faust.setup import Setup, inbox_of, topic_codecs
+from actors._faust.setup import Setup, inbox_of
 from actors.errors import ActorsError, UsageError
 from actors.ports import Answer, Headers, Identity, Question, TaskLog, TopicPartition
 from actors.runtime.asks import REPLY_PARTITIONS, Asked, carry, deadline_header
@@ -575,8 +576,7 @@ class ActorTestDriver:
     ) -> None:
         pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
         if partition is None:
-            place = self._app.partitioner_for(topic)
-            partition = 0 if key is None else place.home(key, self._partitions)
+            partition = 0 if key is None else self._app.partitioner_for(topic).home(key, self._partitions)
 
         async def produce() -> None:
             self._cluster.produce(TopicPartition(topic, partition), [(key, value, pairs, timestamp_ms)])

@@ -9,10 +9,10 @@ from typing import Any, Literal, Self
 import msgspec
 
 from actors._core.keys import place_of
+from actors._faust.codecs import topic_codecs
 from actors._faust.decoder import as_json
 from actors._faust.definition import ActorDefinition
 from actors._faust.parking.lines import kinds_of
-from actors._faust.setup import topic_codecs
 from actors.errors import UsageError
 from actors.ports import Headers, TopicPartition
 from actors.runtime.actor import Actor

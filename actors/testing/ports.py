@@ -15,7 +15,13 @@ from typing import Any
 
 from actors._core.partitioner import MURMUR2
 from actors._core.takeover import LogBounds
-from actors.errors import BrokerUnavailableError, CommitRefusedError, OutcomeUnknownError, RestoreError
+from actors.errors import (
+    BrokerUnavailableError,
+    CommitRefusedError,
+    OutcomeUnknownError,
+    ReplacedLogError,
+    RestoreError,
+)
 from actors.ports import (
     CommitBatch,
     CommitReceipt,
@@ -38,6 +44,7 @@ from actors.testing.errors import (
     RecordRefusedError,
     RefusedError,
     UnknownMemberError,
+    UnknownTopicIdError,
 )
 from actors.testing.log import StoredRecord
 from actors.testing.network import Network, retried
@@ -327,6 +334,9 @@ class FakeGroupView:
 
         return dict(await _answered("topic ids", lambda: self._network.ask("Metadata", find)))
 
+    async def require_agreement(self, names: Iterable[str]) -> None:
+        """See `actors.ports.GroupView.require_agreement`: the cluster has one answer."""
+
 
 async def _answered(what: str, ask: Any) -> Any:
     try:
@@ -352,18 +362,19 @@ class FakeLogs:
         return LogBounds(start, end)
 
     async def read(
-        self, partition: TopicPartition, start: int, end: int
+        self, partition: TopicPartition, start: int, end: int, topic_id: str = ""
     ) -> AsyncIterator[tuple[Sequence[LogRecord], int]]:
         """See `actors.ports.Logs.read`.
 
         Raises:
             RestoreError: the log doesn't have `start` any more.
+            ReplacedLogError: the topic has another id.
             BrokerUnavailableError: there was no progress for `GIVE_UP_S`.
         """
         loop = asyncio.get_running_loop()
         position, moved_s = start, loop.time()
         while position < end:
-            records, reached = await self._fetch(partition, position)
+            records, reached = await self._fetch(partition, position, topic_id)
             if reached > position:
                 position, moved_s = reached, loop.time()
                 yield [record for record in records if record.offset < end], min(position, end)
@@ -372,11 +383,13 @@ class FakeLogs:
                 raise BrokerUnavailableError(f"reading {partition}: nothing came behind offset {position} of {end}")
             await asyncio.sleep(POLL_S)
 
-    async def _fetch(self, partition: TopicPartition, position: int) -> tuple[list[StoredRecord], int]:
+    async def _fetch(self, partition: TopicPartition, position: int, topic_id: str) -> tuple[list[StoredRecord], int]:
         try:
             found: tuple[list[StoredRecord], int] = await self._network.ask(
-                "Read", self._cluster.fetch, partition, position, self._chunk_records
+                "Read", self._cluster.fetch, partition, position, self._chunk_records, topic_id
             )
+        except UnknownTopicIdError as error:
+            raise ReplacedLogError(partition, "it is another topic's now") from error
         except OffsetOutOfRangeError as error:
             raise RestoreError(f"{partition} doesn't have offset {position} any more: {error}") from error
         except NoAnswerError:

@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from actors._core.commit import parse_mark
+from actors._core.topic_ids import TopicIds
 from actors._faust.setup import Setup
 from actors._kafka.control import TopicInfo
 from actors.errors import ActorsError
@@ -146,6 +148,12 @@ class Replayer:
         hooks = any(store.on_expire is not None for store in self.definition.stores)
         return self.definition.timers is not None or hooks
 
+    @staticmethod
+    def topics_of(metadata: str) -> TopicIds:
+        """Give the topics that a commit was about, by the metadata of its offset; without ids if it has none."""
+        mark = parse_mark(metadata)
+        return TopicIds() if mark is None or mark.topics is None else mark.topics
+
     def run(
         self,
         partition: int,
@@ -157,6 +165,7 @@ class Replayer:
         until_ms: int | None = None,
         stores: Sequence[str] | None = None,
         topic_id: str = "",
+        metadata: str = "",
     ) -> Iterator[Replayed]:
         """Replay a partition's records as they are taken from the iterator, then give the state that they led to.
 
@@ -171,6 +180,7 @@ class Replayer:
             stores: whose state is given; those of `changelogs` by default.
             topic_id: the input's id. With it, and the workers' secret in this process, only commands that are signed
                 are obeyed, as the workers do; else all are.
+            metadata: that of the group's committed offset, which says what ids of messages are made of.
 
         Raises:
             ActorsError: a handler waits for something that never comes.
@@ -178,7 +188,7 @@ class Replayer:
         wanted = list(self.changelogs) if stores is None else stores
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="actors-replay-")))
-            run = _Run(self, partition, partition_count, topic_id)
+            run = _Run(self, partition, partition_count, topic_id, metadata)
             stack.callback(run.close)
             run.open(folder, start, kept)
             yield from run.replay(records, until_ms)
@@ -189,8 +199,9 @@ class Replayer:
 class _Run:
     """One replay."""
 
-    def __init__(self, replayer: Replayer, partition: int, partition_count: int, topic_id: str) -> None:
+    def __init__(self, replayer: Replayer, partition: int, partition_count: int, topic_id: str, metadata: str) -> None:
         self.count = 0
+        self._ids = replayer.topics_of(metadata)
         self._partition = partition
         self._loop = VirtualLoop()
         self._clock, self._unknowns = InputClock(), Unknowns()
@@ -289,6 +300,7 @@ class _Run:
             settings=settings,
             inbox=Inbox(settings.queue_records),
             epoch=_EPOCH,
+            topics=self._ids,
         )
         return ReplayTenure(ownership, stores, start, clock=self._clock, unknowns=self._unknowns, expiries=expiries)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actors.errors import BrokerUnavailableError, RestoreError
+from actors.errors import BrokerUnavailableError, ReplacedLogError, RestoreError
 from actors.ports import LogRecord, TopicFacts, TopicPartition
 from actors.testing.cluster import SimKafka
 from actors.testing.errors import NoAnswerError, OffsetOutOfRangeError, RefusedError, UnknownTopicIdError
@@ -72,8 +72,10 @@ class FakeFollowing:
             found: Mapping[TopicPartition, tuple[Sequence[LogRecord], int]] = await self._network.ask(
                 "Fetch", self._fetch, positions, timeout_s
             )
-        except (OffsetOutOfRangeError, UnknownTopicIdError) as error:
+        except OffsetOutOfRangeError as error:
             raise RestoreError(f"the log doesn't have what would be read next any more: {error!r}") from error
+        except UnknownTopicIdError as error:
+            raise ReplacedLogError(error.args[0], "it is another topic's now") from error
         except (NoAnswerError, RefusedError):
             await asyncio.sleep(RETRY_S)
             return {}

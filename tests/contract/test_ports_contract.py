@@ -12,7 +12,7 @@ import pytest
 
 from actors._core.partitioner import partitioner_of
 from actors._core.takeover import LogBounds
-from actors.errors import CommitRefusedError, OutcomeUnknownError, RestoreError
+from actors.errors import CommitRefusedError, OutcomeUnknownError, ReplacedLogError, RestoreError
 from actors.ports import CommitBatch, Committed, Output, OwnerRecord, TopicPartition
 from stores._core.record import STAMP_HEADER, encode_stamp
 from tests.contract.worlds import FakeWorld, RealWorld, World
@@ -57,6 +57,22 @@ async def read(world: World, topic: str, start: int = 0, end: int | None = None)
         found += [(record.offset, record.value) for record in records]
     assert reached == max(start, end)
     return found
+
+
+async def test_a_log_is_read_by_its_topics_id(world: World, topic: str) -> None:
+    source = TopicPartition(topic, 0)
+    for value in (b"one", b"two"):
+        await world.send(topic, b"k", value)
+    ids = await world.group.topic_ids([topic])
+
+    async def values(topic_id: str) -> list[bytes | None]:
+        chunks = [records async for records, _ in world.logs.read(source, 0, 2, topic_id)]
+        return [record.value for records in chunks for record in records]
+
+    assert await values(ids[topic].topic_id) == await values("") == [b"one", b"two"]
+    with pytest.raises(ReplacedLogError) as raised:
+        await values(str(uuid.uuid4()))
+    assert raised.value.source == source
 
 
 # --- commits ----------------------------------------------------------------------------------------------------------
@@ -417,11 +433,16 @@ async def test_records_of_a_topic_with_another_id_are_never_given(world: World, 
     assert member.source.end_offset(source) == 1
 
 
-async def test_topics_have_ids_and_those_that_do_not_exist_have_none(world: World, topic: str) -> None:
-    one, two = await asyncio.gather(world.group.topic_ids([topic]), world.group.topic_ids([topic, f"{topic}-not"]))
-    assert one == two
-    assert one[topic].partitions == 1
-    assert uuid.UUID(one[topic].topic_id).int
+async def test_only_topics_that_exist_have_ids(world: World, topic: str) -> None:
+    other = unique("other")
+    await world.make_topic(other)
+    one, two = await asyncio.gather(
+        world.group.topic_ids([topic]), world.group.topic_ids([topic, other, unique("missing"), topic])
+    )
+    assert one == {topic: two[topic]}
+    assert two.keys() == {topic, other}
+    assert two[topic].topic_id != two[other].topic_id
+    assert all(str(uuid.UUID(found.topic_id)) == found.topic_id and found.partitions == 1 for found in two.values())
 
 
 # --- logs -------------------------------------------------------------------------------------------------------------
@@ -462,18 +483,6 @@ async def test_a_start_that_is_gone_is_an_error(world: World, topic: str) -> Non
     assert await read(world, topic, 2) == [(2, b"2"), (3, b"3")]
     with pytest.raises(RestoreError):
         await read(world, topic, 0, 4)
-
-
-async def test_only_topics_that_exist_have_ids(world: World, topic: str) -> None:
-    other = unique("other")
-    await world.make_topic(other)
-    found = await world.group.topic_ids([topic, other, unique("missing"), topic])
-    assert found.keys() == {topic, other}
-    assert {one.partitions for one in found.values()} == {1}
-    assert found[topic].id != found[other].id
-    assert all(str(uuid.UUID(one.id)) == one.id for one in found.values())
-    assert await world.group.topic_ids([topic]) == {topic: found[topic]}
-    assert not await world.group.topic_ids([])
 
 
 async def test_compaction_leaves_gaps_and_the_end(world: World) -> None:

@@ -88,6 +88,19 @@ def test_instance_ids_that_cannot_be_told_apart_or_shown(instance_id: str) -> No
         Setup(app).check_settings()
 
 
+@pytest.mark.parametrize(("concurrency", "most"), [(1, 129), (8, 64)])
+def test_an_actor_with_more_stores_than_its_commits_can_name_is_refused(concurrency: int, most: int) -> None:
+    for count in (most, most + 1):
+        app = new_app()
+        stores = [app.store(f"s{number}") for number in range(count)]
+        app.actor(app.topic("in"), name="wide", stores=stores, concurrency=concurrency)(lambda ctx, value: None)
+        if count == most:
+            Setup(app).check_settings()
+        else:
+            with pytest.raises(ConfigurationError, match=rf"actor wide has {count} stores .* brokers take 4096"):
+                Setup(app).check_settings()
+
+
 @pytest.mark.parametrize("instance_id", ["..", "../../etc", "a/b", "x" * 249, "ü"])
 def test_an_instance_id_is_no_part_of_a_folders_name(instance_id: str, tmp_path: Path) -> None:
     settings = {"datadir": str(tmp_path), "consumer_group_instance_id": instance_id}
@@ -175,3 +188,13 @@ def test_the_banner_says_where_the_state_of_actors_is() -> None:
     command = cli.commands["worker"]
     assert {"web_port", "loglevel"} <= {option.name for option in command.params}
     assert worker._banner_data is not FaustWorker._banner_data
+
+
+def test_a_choice_that_is_for_one_start_is_named_at_each(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Setup(new_app()).check_settings()
+    assert "one start" not in caplog.text
+    monkeypatch.setenv("LOST_CHANGELOG", "rebuild")
+    Setup(App("unit", broker="kafka://127.0.0.1:1", moved_offset="accept")).check_settings()
+    assert "moved_offset='accept', lost_changelog='rebuild': meant for one start" in caplog.text

@@ -25,7 +25,7 @@ from actors.coordination import (
 )
 from actors.coordination import messages as m
 from actors.coordination.service import ACTOR, MAX_STATE_BYTES
-from actors.ports import Committed, TopicPartition
+from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
 from tests.core.test_asks import asked
 from tests.core.test_coordination import APP, acquire, an_app, ask, letters, post, replies
@@ -378,7 +378,7 @@ def test_a_node_that_is_deleted_in_a_session_changes_once():
 
 
 def test_answers_go_to_who_asked_though_the_topic_was_made_anew():
-    app = App(APP, broker="kafka://127.0.0.1:1", allow_reprocessing=True)
+    app = App(APP, broker="kafka://127.0.0.1:1", missing_offset="earliest")
     coordination(app)
     with ActorTestDriver(app, partitions=1) as driver:
         token = ask(driver, "x", acquire("a", ttl_ms=3_600_000)).token
@@ -387,7 +387,6 @@ def test_answers_go_to_who_asked_though_the_topic_was_made_anew():
         driver._cluster.delete_topic(f"{APP}-coordination")
         driver._cluster.make_topic(f"{APP}-coordination", 1)
         driver.advance(60, settle=False)
-        driver._cluster.group._write(TopicPartition(f"{APP}-coordination", 0), Committed(0, ""))
         driver._run(driver._restart())
         ask(driver, "y", m.Look())
         # At the offset that b's request had.

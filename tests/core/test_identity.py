@@ -6,23 +6,31 @@ import asyncio
 import io
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka.errors import NotControllerError, TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 from aiokafka.protocol.fetch import FetchRequest, FetchResponse_v11
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._core.commit import CommitMark
-from actors._core.takeover import LogBounds
+from actors._core.takeover import LogBounds, ResetPolicy, StartRules
 from actors._core.topic_ids import TopicIds
+from actors._kafka.connection import Connection, is_denied
+from actors._kafka.control import ControlPlane, TopicInfo
 from actors._kafka.fetching import FetchesById
 from actors._kafka.protocol import FetchRequest_v13, FetchResponse_v13
-from actors.errors import BrokerUnavailableError, InputGrownError
-from actors.ports import Committed, OwnerRecord, TopicIdentity
-from actors.runtime.identity import identify, input_facts, since_of
+from actors._kafka.topics import _check_compacted
+from actors.errors import BrokerUnavailableError, ConfigurationError, InputGrownError, RestoreError
+from actors.ports import NO_ID, Committed, Identity, OwnerRecord, TopicIdentity, TopicPartition
+from actors.runtime.identity import agreed, continued, identify, input_facts
+from actors.runtime.restore import Changelog
 from actors.runtime.state import Restored
+from actors.runtime.task import Task
 from stores._core.record import Position
+from stores.memory import MemoryStore
 
 OLD, NEW, LOG = (str(uuid.UUID(int=number)) for number in (1, 2, 3))
 
@@ -37,7 +45,9 @@ class Group:
 
 def spec(*stores: str) -> Any:
     changelogs = {store: SimpleNamespace(topic=f"{store}_log") for store in stores}
-    return SimpleNamespace(name="a", topic="input", partition_count=2, stores=stores, changelogs=changelogs)
+    return SimpleNamespace(
+        name="a", topic="input", partition_count=2, stores=stores, changelogs=changelogs, concurrency=1
+    )
 
 
 def found(of: Any, **topics: TopicIdentity) -> TopicIds:
@@ -50,9 +60,146 @@ def test_a_takeover_knows_the_ids_of_its_topics() -> None:
     assert (ids.input_id, ids.changelog_id("one"), ids.changelog_id("two")) == (NEW, LOG, "")
 
 
+def test_a_changelog_without_an_id_is_there() -> None:
+    ids = found(spec("one", "two"), input=TopicIdentity("", 2), one_log=TopicIdentity("", 2))
+    assert (ids.input_id, ids.changelog_id("one"), ids.changelog_id("two")) == ("", NO_ID, "")
+
+
 def test_an_input_that_does_not_exist_is_waited_for() -> None:
     with pytest.raises(BrokerUnavailableError, match="topic input, the input of actor a, doesn't exist any more"):
         found(spec())
+
+
+class Replaced(Group):
+    """What a takeover asks for; one of its topics is deleted and created again when it has come to a step."""
+
+    def __init__(self, step: str, topic: str) -> None:
+        super().__init__(input=TopicIdentity(OLD, 2), log=TopicIdentity(LOG, 2))
+        self._step, self._topic = step, topic
+        self.claims = 0
+
+    def _at(self, step: str) -> None:
+        if step == self._step:
+            self._found[self._topic] = TopicIdentity(NEW, 2)
+
+    async def is_member(self, identity: Identity) -> bool:
+        return True
+
+    async def committed(self, source: TopicPartition) -> Committed | None:
+        self._at("committed")
+        return None
+
+    async def bounds(self, source: TopicPartition) -> LogBounds:
+        self._at("bounds")
+        return LogBounds(0, 300)
+
+    async def open(self, store: str, partition: int) -> MemoryStore:
+        return MemoryStore()
+
+    async def restore(self, store: MemoryStore, *_: object, **__: object) -> Restored:
+        self._at("restore")
+        return Restored(store, Position(0, 0, 0, 0, LOG), is_empty=True)
+
+    async def latest(self, actor: str, partition: int) -> OwnerRecord | None:
+        return None
+
+    async def fence(self) -> None: ...
+
+    async def commit(self, batch: object) -> None:
+        self.claims += 1
+
+    def encode_owner(self, record: OwnerRecord) -> None: ...
+
+
+@pytest.mark.parametrize(("step", "topic"), [("committed", "input"), ("bounds", "input"), ("restore", "log")])
+async def test_a_topic_that_is_re_created_during_a_takeover_is_looked_at_again_before_the_claim(
+    step: str, topic: str
+) -> None:
+    world: Any = Replaced(step, topic)
+    changelog = Changelog("one", "log", LOG, 86_400_000, 1_000_000, 2)
+    of: Any = SimpleNamespace(
+        name="a", topic="input", partition_count=2, stores=(SimpleNamespace(name="one"),), changelogs={"one": changelog}
+    )
+    of.concurrency = 1
+    clock = SimpleNamespace(wall_ms=lambda: 0, monotonic=lambda: 0.0, sleep=asyncio.sleep)
+    services: Any = SimpleNamespace(
+        group=world, logs=world, stores=world, restorer=world, owners=world, clock=clock, let_go=None
+    )
+    services.encode_owner = world.encode_owner
+    rules = StartRules(ResetPolicy.EARLIEST, exactly_once=True, allow_reprocessing=False, allow_lost_input=False)
+    settings: Any = SimpleNamespace(queue_records=1, group="app-actors", rules=rules)
+    task = Task(of, 0, identity=Identity("m", 1), log=world, services=services, settings=settings)
+    with pytest.raises(RestoreError, match="one of the topics input, log was deleted or re-created while"):
+        await task._take_over()
+    assert world.claims == 0
+
+
+class Client:
+    """As much of a client as asks brokers for topics; `says` has what each broker says of them."""
+
+    def __init__(self, *says: Mapping[str, int | uuid.UUID]) -> None:
+        self.says = says
+        self.counts: dict[int, int] = {}
+        self.replicas: dict[int, list[int]] = {}
+        self.cluster = SimpleNamespace(brokers=lambda: [SimpleNamespace(nodeId=node) for node in range(len(says))])
+
+    def get_random_node(self) -> int:
+        return 0
+
+    async def send(self, node: int, request: Any) -> Any:
+        topics = []
+        for name in request._topics:
+            said = self.says[node].get(name, UnknownTopicOrPartitionError.errno)
+            code, topic_id = (0, said) if isinstance(said, uuid.UUID) else (said, uuid.UUID(int=0))
+            partition = (0, 0, 0, 0, self.replicas.get(node, [0]))
+            topics.append((code, name, topic_id, False, [partition] * self.counts.get(node, 1), 0, {}))
+        return SimpleNamespace(topics=topics)
+
+
+def control(*says: Mapping[str, int | uuid.UUID]) -> ControlPlane:
+    client: Any = Client(*says)
+    return ControlPlane(client, "app-actors", Connection(("127.0.0.1:1",)))
+
+
+async def test_a_topic_that_may_not_be_described_fails_nothing_but_its_own_actor() -> None:
+    plane = control({"good": uuid.UUID(OLD), "bad": TopicAuthorizationFailedError.errno})
+    with pytest.raises(BrokerUnavailableError, match="topic bad: User:ANONYMOUS isn't allowed Describe on") as raised:
+        await plane.topic_ids(["bad"])
+    assert raised.value.missing
+    assert is_denied(raised.value)
+    assert await plane.topic_ids(["good", "gone"]) == {"good": TopicIdentity(OLD, 1)}
+    with pytest.raises(BrokerUnavailableError, match="topic bad"):
+        await plane.topic_ids(["good", "bad"])
+
+
+@pytest.mark.parametrize("behind", [{"input": uuid.UUID(OLD)}, {}])
+async def test_a_takeover_is_refused_only_if_the_brokers_agree_which_topics_there_are(
+    behind: Mapping[str, uuid.UUID],
+) -> None:
+    now = {"input": uuid.UUID(NEW)}
+    disagreeing, away = control(now, behind, now), {"input": NotControllerError.errno}
+    without_ids = {"input": uuid.UUID(int=0)}
+    with pytest.raises(BrokerUnavailableError, match=r"topic input: the brokers don't agree which topic .* is behind"):
+        async with agreed(spec(), disagreeing):
+            raise InputGrownError("it has other partitions")
+    agreeing = control(now, away, without_ids, now)
+    agreeing._client.replicas[3] = [0, 1]
+    with pytest.raises(InputGrownError):
+        async with agreed(spec(), agreeing):
+            raise InputGrownError("it has other partitions")
+    agreeing._client.counts[3] = 2
+    with pytest.raises(BrokerUnavailableError, match=r"topic input: .* of 1 and .* of 2: one of them is behind"):
+        async with agreed(spec(), agreeing):
+            raise InputGrownError("it has other partitions")
+
+
+async def test_a_topic_that_may_not_be_described_any_more_is_waited_for_in_place_of_a_refusal() -> None:
+    now, denied = {"input": uuid.UUID(NEW)}, {"input": TopicAuthorizationFailedError.errno}
+    for plane in (control(denied), control(now, denied)):
+        with pytest.raises(BrokerUnavailableError, match="isn't allowed Describe on topic input") as raised:
+            async with agreed(spec(), plane):
+                raise InputGrownError("it has other partitions")
+        assert raised.value.missing
 
 
 @pytest.mark.parametrize(("count", "how"), [(1, "was re-created with fewer"), (3, "was given more")])
@@ -90,8 +237,11 @@ def test_the_last_commits_id_is_the_marks_or_else_the_registrys() -> None:
     assert of_owner.is_recreated
     assert of_owner.is_moved
     assert "--group app-actors --topic input:1 --reset-offsets --execute --to-offset" in of_owner.tool
-    assert since_of(None, owner) == 2
-    assert since_of(CommitMark(3, 1, "n", topics=TopicIds(NEW, 7)), owner) == 7
+    assert continued(now, None, owner) == TopicIds(NEW, 2)
+    assert continued(now, None, replace(owner, is_recreated=True)).is_recreated
+    last = CommitMark(3, 1, "n", topics=TopicIds(OLD, 7, is_recreated=True))
+    assert continued(now, last, owner) == TopicIds(NEW, 7, is_recreated=True)
+    assert continued(now, CommitMark(3, 1, "n"), owner) == continued(now, None, None) == now
     moved = OwnerRecord("a", 1, 3, "w", "", 0, topic="another", topic_id=OLD, input_offset=5)
     assert not facts(None, moved, epoch=3, topics=now).is_recreated
 
@@ -175,9 +325,16 @@ def test_a_response_for_an_id_that_was_given_up_meanwhile_is_dropped() -> None:
     assert lost == []
 
 
-@pytest.mark.parametrize(("version", "ids"), [(12, {0: OLD, 1: OLD}), (13, {0: OLD, 1: ""})])
+@pytest.mark.parametrize(
+    ("version", "ids"), [(12, {0: OLD, 1: OLD}), (13, {0: OLD, 1: ""}), (13, {0: NO_ID, 1: NO_ID})]
+)
 def test_names_are_fetched_where_the_broker_or_an_id_is_too_old(version: int, ids: Mapping[int, str]) -> None:
     broker = Broker(version)
     response, _ = fetch(broker, ids)
     assert broker.asked[0].API_VERSION == 11
     assert [part[0] for part in response.topics[0][1]] == [0, 1]
+
+
+def test_stores_are_only_written_back_where_the_input_kept_its_partitions() -> None:
+    with pytest.raises(ConfigurationError, match=r"Only if the input has always had as many .*LOST_CHANGELOG=restore"):
+        _check_compacted(TopicInfo("log", uuid.UUID(LOG), 2), 3, "compact")

@@ -4,11 +4,16 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
-from actors import App, Context, EffectCall
+from actors import App, Context, EffectCall, HandlerFailedError
+from actors._core.keys import line_bounds
 from actors.runtime.asks import ASK, REPLY_TO
+from actors.runtime.parked_entries import ParkedMessage, summary_of
 from actors.testing import ActorTestDriver
+from tests.core.test_parked import Standing
+from tests.logs import Record
 
 
 def an_app() -> App:
@@ -108,3 +113,20 @@ def test_a_question_that_an_earlier_release_asked_is_known_by_its_older_id(has_o
         for _ in range(2):
             driver.send(inbox, key="sum", value=5, headers=newer)
         assert booked == ([5] if has_older else [5, 5])
+
+
+def test_a_parked_message_keeps_its_id_when_its_input_is_re_created():
+    standing, ids = Standing(), []
+    for tag in ("", "former", "now"):
+        standing.state.message_tag = tag
+        record = Record(7, b"a", b"1")
+        ids.append(Context(standing.state, record, None, b"a").message_id)
+        failed = HandlerFailedError("because", topic="in", partition=0, offset=7, key=b"a")
+        standing.parked.park(standing.state, record, failed, 1)
+    assert ids == ["in-0-7", "in@former-0-7", "in@now-0-7"]
+    entries = list(standing.state.overlays[standing.store].items(*line_bounds(b"p", b"a")))
+    for id, (_, raw) in zip(ids, entries, strict=True):
+        message = msgspec.json.decode(raw, type=ParkedMessage)
+        assert message.message_id == summary_of(raw).message_id == id
+        assert Context(standing.state, message.moment(), None, b"a").message_id == id
+        assert message.id is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from actors._core.progress import encode_finished
 from actors._core.takeover import LostChangelog
 from actors._core.topic_ids import TopicIds
 from actors.errors import LogWentBackError, LostChangelogError
-from actors.ports import ChangelogWrites, Committed, TopicPartition
+from actors.ports import ChangelogWrites, Committed, OwnerRecord, TopicPartition
 from actors.runtime.lost import last_commit, write_back
 from actors.runtime.restore import NO_COMMIT, Changelog, LastCommit, Restorer
 from actors.runtime.state import Restored
@@ -38,6 +39,7 @@ class World:
     input: int = 0
     changelog: Changelog = CHANGELOG
     claimed_id: str = ""
+    since: int = 0
 
     def commit(self, store: MemoryStore, writes: Sequence[Write], *, epoch: int) -> None:
         """Commit what one input led to."""
@@ -97,6 +99,7 @@ class World:
             logs=self.log,
             commit=commit,
             written=written,
+            since=self.since,
             delete_retention_ms=DAY_MS,
             now_ms=NOW_MS,
             max_bytes=max_bytes,
@@ -292,6 +295,25 @@ def test_what_is_written_back_to_another_topic_is_whole_only_when_the_mark_says_
     assert content(world.take_over(epoch=4)) == KEPT
 
 
+@pytest.mark.parametrize("dies_after", [1, 1_000])
+def test_what_is_written_back_does_not_count_for_an_input_that_was_created_again_too(dies_after: int) -> None:
+    """Its offsets are those of the former input: neither the store's next restore nor another disk's takes them."""
+    world, store = owned()
+    world.recreate()
+    world.input, world.since = 0, 2
+    with contextlib.suppress(asyncio.CancelledError):
+        world.write_back(world.restore(store, LostChangelog.RESTORE), epoch=2, max_bytes=1, commits=dies_after)
+    if dies_after == 1:
+        world.write_back(world.restore(store, LostChangelog.RESTORE), epoch=3)
+    assert content(world.restore(store, LostChangelog.STOP).store) == KEPT  # type: ignore[arg-type]
+    elsewhere = world.restore(MemoryStore(), LostChangelog.STOP)
+    assert content(elsewhere.store) == world.folded() == KEPT  # type: ignore[arg-type]
+    assert elsewhere.position.epoch < world.since
+    owner = world.take_over(epoch=4)
+    world.commit(owner, [(b"a", b"3")], epoch=4)
+    assert world.restore(MemoryStore(), LostChangelog.STOP).position.source_offset == 1
+
+
 def test_a_store_of_the_former_changelog_is_rebuilt_when_the_owner_has_gone_on() -> None:
     """As after the last step of a write-back whose store didn't learn of it, and as a standby's."""
     world, store = owned()
@@ -337,6 +359,22 @@ def test_an_older_copy_is_not_written_back_while_another_worker_may_have_a_newer
     assert content(older) == world.folded() == {b"a": b"1", b"x": b"1"}
 
 
+def test_without_the_commit_only_the_last_owners_store_is_written_back() -> None:
+    """As when the input was deleted, and the group's offsets with it: another worker's store may be older."""
+    world, store = owned()
+    position = store.position()
+    assert position is not None
+    older = MemoryStore()
+    older.apply([(b"a", encode_stamp(1, 0) + b"1")], position)
+    store.apply([], replace(position, epoch=2))
+    world.recreate()
+    last = last_commit(world.changelog, None, OwnerRecord("actor", 1, 2, "w", "", 1))
+    with pytest.raises(LostChangelogError, match="is of epoch 1, and the partition had an owner in epoch 2: another"):
+        world.restore(older, LostChangelog.RESTORE, last=last)
+    assert world.restore(older, LostChangelog.RESTORE_OLDER, last=last).is_ahead
+    assert world.restore(store, LostChangelog.RESTORE, last=last).is_ahead
+
+
 def test_the_last_commit_names_the_changelog_that_it_was_to() -> None:
     changelog = replace(CHANGELOG, former_id="id before")
     known, at = str(uuid.UUID(int=7)), {"epoch": 3, "transaction": 1, "nonce": "n"}
@@ -352,6 +390,14 @@ def test_the_last_commit_names_the_changelog_that_it_was_to() -> None:
     finished = encode_finished(9, {11})
     assert last_commit(changelog, Committed(9, CommitMark(**at, finished=finished).encode())).reached == 12
     assert last_commit(changelog, Committed(9, "set by hand")) == last_commit(changelog, None) == NO_COMMIT
+
+
+def test_the_last_commit_of_a_program_that_had_the_store_under_another_name_counts() -> None:
+    renamed = replace(CHANGELOG, store="new", other_names=("newer", "old"))
+    known = str(uuid.UUID(int=7))
+    for store, expected in (("new", known), ("newer", known), ("old", known), ("other", "")):
+        mark = CommitMark(3, 1, "n", topics=TopicIds.of("", {store: known}))
+        assert last_commit(renamed, Committed(9, mark.encode())).changelog_id == expected
 
 
 def test_a_changelog_whose_records_were_copied_is_the_same() -> None:

@@ -228,8 +228,8 @@ def test_a_restore_tells_how_far_it_is():
     meter = meters.restore_begins("s", 5)
 
     class Watched(Log):
-        async def read(self, partition: TopicPartition, start: int, end: int) -> Any:
-            async for records, next_offset in super().read(partition, start, end):
+        async def read(self, partition: TopicPartition, start: int, end: int, topic_id: str) -> Any:
+            async for records, next_offset in super().read(partition, start, end, topic_id):
                 looks.append(replace(meter))
                 yield records, next_offset
                 looks.append(replace(meter))

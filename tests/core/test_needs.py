@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -231,7 +232,9 @@ def test_json_says_which_number_follows_which() -> None:
 
 
 @pytest.mark.parametrize("shape", ["table", "json", *FORMATS])
-def test_the_command_asks_no_broker(shape: str) -> None:
+def test_the_command_asks_no_broker(shape: str, caplog: pytest.LogCaptureFixture) -> None:
+    # A command silences the client for the rest of its process; the fixture puts the level back.
+    caplog.set_level(logging.NOTSET, logger="aiokafka")
     run = CliRunner().invoke(cli, ["-A", "tests.core.needs_app", "topics", "--format", shape])
     assert run.exit_code == 0, run.output
     assert "needs-counts-changelog" in run.output

@@ -112,7 +112,9 @@ async def test_a_renamed_store_keeps_its_changelog_in_both_directions_of_a_deplo
     assert world.record("new")["shapes"] == world.record("old")["shapes"] != []
     assert "shop-new-changelog" not in world.topics
     await world.start(world.program("old"))
-    await world.start(world.program("new=old"))
+    renamed = world.program("new=old")
+    await world.start(renamed)
+    assert renamed._setup.names_of("shop-old-changelog") == ("new", "old")
     with pytest.raises(ConfigurationError, match=r"shop-old-changelog"):
         await world.start(world.program("new"))
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import weakref
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.client import ConnectionGroup
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.errors import KafkaConnectionError
 
 from actors._kafka import outage
+from actors._kafka.broker_time import broker_time_ms
 from actors._kafka.connection import Connection
 from actors._kafka.outage import LAST_RETRY_S, REMIND_S, Outages
+from actors.errors import BrokerUnavailableError
 
 
 class FakeClient:
@@ -27,20 +31,34 @@ class FakeClient:
         self.cluster = SimpleNamespace(
             broker_metadata=lambda node: SimpleNamespace(host="127.0.0.1", port=9000 + node), brokers=lambda: [1, 2, 3]
         )
-        self.hosts = ["127.0.0.1:9001", "127.0.0.1:9002"]
+        self._bootstrap_servers = ["127.0.0.1:9001", "127.0.0.1:9002"]
         self._request_timeout_ms = 20_000
         self._conns: dict[Any, Any] = {}
+        self.hanging: set[int] = set()
+        self._get_conn_lock_value: Any = asyncio.Lock()
+        self.unanswered: set[str] = set()
+        self.asked: list[tuple[str, int]] = []
+
+    @property
+    def hosts(self) -> list[str]:
+        return self._bootstrap_servers
 
     async def send(self, node_id: int, request: Any, **options: Any) -> Any:
         return request
 
     async def bootstrap(self) -> None:
-        self.bootstrap_ms = self._request_timeout_ms
+        """Ask one after the other, in any order."""
+        for address in random.sample(self._bootstrap_servers, len(self._bootstrap_servers)):
+            self.asked.append((address, self._request_timeout_ms))
+            if address not in self.unanswered:
+                return
+        raise KafkaConnectionError("none answers")
 
     async def _get_conn(self, node_id: int, *, group: Any = ConnectionGroup.DEFAULT) -> Any:
         self.tries += 1
-        if self.hangs:
-            await asyncio.get_running_loop().create_future()
+        async with self._get_conn_lock_value:
+            if self.hangs or node_id in self.hanging:
+                await asyncio.get_running_loop().create_future()
         return object() if self.answers else None
 
     async def _metadata_update(self, cluster: Any, topics: Any) -> bool:
@@ -129,14 +147,31 @@ async def test_a_broker_that_hangs_is_not_waited_for_and_rarely_tried(monkeypatc
     assert world.outages.away == []
 
 
+async def test_a_broker_that_hangs_holds_up_no_connection_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage, "CONNECT_S", 0.05)
+    world = Setting()
+    world.one.hanging, world.one.answers = {1}, True
+    first, second = await asyncio.gather(world.one._get_conn(1), world.one._get_conn(2))
+    assert (first is None, second is None) == (True, False)
+    assert world.outages.away == ["127.0.0.1:9001"]
+
+
+async def test_who_waits_for_a_try_that_fails_does_not_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage, "CONNECT_S", 0.05)
+    world = Setting()
+    world.one.hangs = True
+    assert await asyncio.gather(*(world.one._get_conn(1) for _ in range(5))) == [None] * 5
+    assert world.one.tries == 1
+
+
 async def test_a_broker_of_the_list_that_hangs_is_not_waited_for_where_there_are_others() -> None:
     world = Setting()
     await world.one.bootstrap()
-    assert world.one.bootstrap_ms == outage.CONNECT_S * 1000
+    assert [asked_ms for _, asked_ms in world.one.asked] == [outage.CONNECT_S * 1000]
     assert world.one._request_timeout_ms == 20_000
-    world.two.hosts = world.two.hosts[:1]
+    world.two._bootstrap_servers = ["127.0.0.1:9001"]
     await world.two.bootstrap()
-    assert world.two.bootstrap_ms == 20_000
+    assert world.two.asked == [("127.0.0.1:9001", 20_000)]
 
 
 async def test_a_look_at_the_leaders_ends_though_a_broker_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,12 +182,34 @@ async def test_a_look_at_the_leaders_ends_though_a_broker_hangs(monkeypatch: pyt
     assert not await world.one._metadata_update(None, None)
 
 
-async def test_brokers_that_are_away_are_the_last_of_the_list() -> None:
-    connection = Connection.to("127.0.0.1:9001,127.0.0.1:9002", client_id="test")
-    client = FakeClient()
-    connection.outages.watch(client)
-    assert await client._get_conn(1) is None
-    assert connection.arguments("role")["bootstrap_servers"] == ["127.0.0.1:9002", "127.0.0.1:9001"]
+async def test_a_broker_of_the_list_that_did_not_answer_one_client_is_asked_last_by_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = Setting()
+    world.one.unanswered = {"127.0.0.1:9001"}
+    while len(world.one.asked) < 2 or world.one.asked[-2][0] != "127.0.0.1:9001":
+        await world.one.bootstrap()
+    for _ in range(20):
+        await world.two.bootstrap()
+    assert {address for address, _ in world.two.asked} == {"127.0.0.1:9002"}
+    assert [record.getMessage() for record in caplog.records] == [
+        "broker 127.0.0.1:9001 can't be reached; the other brokers of the list are asked"
+    ]
+    world.two.unanswered = {"127.0.0.1:9002"}
+    await world.two.bootstrap()
+    assert [address for address, _ in world.two.asked[-2:]] == ["127.0.0.1:9002", "127.0.0.1:9001"]
+    world.two.unanswered = {"127.0.0.1:9001", "127.0.0.1:9002"}
+    with pytest.raises(KafkaConnectionError, match=r"127.0.0.1:9001.*127.0.0.1:9002"):
+        await world.two.bootstrap()
+    assert world.two._bootstrap_servers == ["127.0.0.1:9001", "127.0.0.1:9002"]
+
+
+async def test_a_broker_that_is_away_is_the_last_of_the_list() -> None:
+    world = Setting()
+    assert await world.one._get_conn(1) is None
+    for _ in range(20):
+        await world.two.bootstrap()
+    assert {address for address, _ in world.two.asked} == {"127.0.0.1:9002"}
 
 
 async def test_other_brokers_and_standing_connections_arent_held_back() -> None:
@@ -230,3 +287,18 @@ def test_what_the_client_says_of_a_missing_permission_is_said_once_per_interval(
             client_log.warning("Not authorized to read from topic %s.", "in")
     # At most one of a real second more.
     assert 1 <= len(caplog.records) <= 2
+
+
+async def test_the_clients_lock_of_all_connections_is_taken_out() -> None:
+    client = AIOKafkaClient(bootstrap_servers="127.0.0.1:1")
+    Outages().watch(client)
+    async with client._get_conn_lock, asyncio.timeout(5), client._get_conn_lock:
+        pass
+
+
+async def test_a_broker_that_hangs_does_not_hold_up_the_question_for_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched: list[Any] = []
+    monkeypatch.setattr(Outages, "watch", lambda outages, client: watched.append(client))
+    with pytest.raises(BrokerUnavailableError):
+        await broker_time_ms(Connection.to("127.0.0.1:1", client_id="test"), "registry")
+    assert watched, "the client waits 20 s for each broker that doesn't answer"

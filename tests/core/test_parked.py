@@ -546,15 +546,6 @@ async def test_a_turn_is_settled_and_waits_if_there_is_something_to_handle(has_r
     assert standing.scope.undo == []
 
 
-def test_one_whose_dead_letter_is_too_large_is_parked_without_it(caplog: pytest.LogCaptureFixture):
-    standing = Standing()
-    standing.fail(b"a", 0)
-    standing.fail(b"b", 1, b"x" * 2_000)
-    assert standing.sequences(b"b") == [0]
-    assert [output.key for output in standing.state.outputs] == [b"a"]
-    assert "in[0] offset 1: parked without a dead letter: letters" in caplog.records[-1].getMessage()
-
-
 async def test_a_task_that_ends_leaves_a_retry_to_the_next_owner():
     standing = Standing()
     standing.fail(b"a", 0)

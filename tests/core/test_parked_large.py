@@ -232,3 +232,12 @@ async def test_a_command_to_one_key_reads_nothing_of_others(monkeypatch: pytest.
     assert await parked.take(standing.state, moment, handling)
     assert read
     assert not [key for key in read if any(key.startswith(other) for other in of_others)]
+
+
+def test_one_whose_dead_letter_is_too_large_is_parked_without_it(caplog: pytest.LogCaptureFixture):
+    standing = Standing()
+    standing.fail(b"a", 0)
+    standing.fail(b"b", 1, b"x" * 2_000)
+    assert standing.sequences(b"b") == [0]
+    assert [output.key for output in standing.state.outputs] == [b"a"]
+    assert "in[0] offset 1: parked without a dead letter: letters" in caplog.records[-1].getMessage()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import json
 import uuid
@@ -205,6 +206,30 @@ async def test_a_changelog_that_was_deleted_is_not_replaced_unasked(
     later = brokers.worker("shop", "orders")
     await brokers.start(later)
     assert later._setup.recorded["orders"].former_id == str(former.topic_id)
+
+
+async def test_a_store_is_not_written_back_to_a_changelog_of_another_number_of_partitions(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "SEEN_S", 0.0)
+    brokers.make("shop-in")
+    await brokers.start(brokers.worker("shop", "orders"))
+    former = brokers.topics.pop("shop-orders-changelog")
+    brokers.topics["shop-in"] = dataclasses.replace(brokers.topics["shop-in"], partitions=3)
+    for lost in ("restore", "restore_older"):
+        with pytest.raises(ConfigurationError, match=r"was partitioned for 1, and topic shop-in, .* has 3: keys") as no:
+            await brokers.start(brokers.worker("shop", "orders", lost_changelog=lost))
+        assert "Make the input anew with 1 partitions" in str(no.value)
+        assert "shop-orders-changelog" not in brokers.topics, "a start that is refused makes no topic"
+    brokers.topics["shop-in"] = dataclasses.replace(brokers.topics["shop-in"], partitions=1)
+    await brokers.start(brokers.worker("shop", "orders", lost_changelog="restore"))
+    # Without the state, another number is as good.
+    del brokers.topics["shop-orders-changelog"]
+    brokers.topics["shop-in"] = dataclasses.replace(brokers.topics["shop-in"], partitions=3)
+    brokers.topics["shop-orders-changelog"] = dataclasses.replace(former, partitions=3)
+    emptied = brokers.worker("shop", "orders", lost_changelog="rebuild")
+    await brokers.start(emptied)
+    assert emptied._setup.recorded["orders"].partitions == 3
 
 
 async def test_a_claim_of_an_app_that_died_while_it_started_counts(brokers: Brokers) -> None:

@@ -13,6 +13,8 @@ import msgspec
 import pytest
 
 from actors import Actor, ActorsError, App, Context, EffectCall, OnError, UsageError, receive
+from actors._core.commit import CommitMark
+from actors._core.topic_ids import TopicIds
 from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
 from actors.testing.replay import DONE, STATE, UNKNOWN, Kept, Replayed
@@ -59,6 +61,21 @@ def replayed_items(driver: ActorTestDriver, app: App, actor: object, *stores: st
 
 class Put(faust.Record):
     amount: int
+
+
+def test_ids_of_messages_are_those_of_the_workers():
+    app, topic_id = make_app(), "00000000-0000-0000-0000-000000000007"
+    ids = app.store("ids", key_type=str, value_type=str)
+
+    @app.actor(app.topic("in", key_type=str, value_type=str), stores=[ids])
+    def note(ctx: Context, value: str) -> None:
+        ids.set(ctx.key, ctx.message_id)
+
+    again = TopicIds(topic_id, 3, is_recreated=True)
+    for topics, expected in ((TopicIds(topic_id), "in-0-5"), (again, f"in@{again.message_tag}-0-5")):
+        metadata = CommitMark(4, 1, "n", topics=topics).encode()
+        rows = replay(app, "note", [record(5, b"x")], topic_id=topic_id, metadata=metadata)
+        assert [ids.decode_value(value) for value in states(rows).values()] == [expected]
 
 
 def test_stores_and_repeated_messages():
@@ -387,7 +404,7 @@ def test_a_command_that_the_workers_refuse_is_refused_where_the_secret_is(has_se
         for key in ("a", "b"):
             driver.send(source, key=key, value="ok")
         records, _ = driver._cluster.fetch(TopicPartition("in", 0), 0, 1 << 30)
-        topic_id, items = driver._specs[0].topic_id, driver.items(app.stores["handled"])
+        topic_id, items = driver._cluster.topic("in").topic_id, driver.items(app.stores["handled"])
         assert items == {"b": "ok"}
     other, _ = make("s" * 32 if has_secret else None)
     rows = other.replayer("work").run(0, records, partition_count=1, topic_id=topic_id)

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_replay.errors import PointError
-from spark_replay.points import AsOf, point_at
+from actors._core.commit import CommitMark
+from actors._core.topic_ids import TopicIds
+from actors.testing.replay import Replayer
+from spark_replay.committed import CommittedOffset
+from spark_replay.errors import InputError, PointError
+from spark_replay.points import AsOf, find_offsets, point_at
+from spark_replay.recompute_plan import require_same_topics
 from spark_replay.sources.ledger import Ledger, Read, decode_ledger, encode_ledger
 from spark_replay.topic import Retention, Span, Topic
 
 MINUTE_MS = 60_000
+TOPIC_ID = "00000000-0000-0000-0000-000000000007"
 EMPTY = Ledger(topic="t", topic_id="id", batch=-1, asked_ms=0, starts=(), spans=())
 
 
@@ -211,6 +220,41 @@ def test_a_ledger_that_cannot_be_read(text: str) -> None:
         decode_ledger(text)
 
 
+def test_offsets_of_another_topic_are_refused_with_both_ids() -> None:
+    source: Any = "the log"
+    for topic_id in ("", TOPIC_ID):
+        topic = Topic(name="t", starts=(0,), ends=(9,), high_watermarks=(9,), topic_id=topic_id)
+        assert find_offsets(source, topic, AsOf(offsets={0: 5}, topic_id=TOPIC_ID)) == (5,)
+        assert find_offsets(source, topic, AsOf(offsets={0: 5})) == (5,)
+    with pytest.raises(PointError, match=f"id {TOPIC_ID}, that of the log has the id other"):
+        find_offsets(source, replace(topic, topic_id="other"), AsOf(offsets={0: 5}, topic_id=TOPIC_ID))
+
+
+def test_a_recompute_of_topics_that_were_made_anew_is_refused() -> None:
+    old, log = TOPIC_ID, str(uuid.UUID(int=8))
+    replayer: Any = SimpleNamespace(group="app-actors", topics_of=Replayer.topics_of)
+    source = Topic(name="in", starts=(0,), ends=(9,), high_watermarks=(9,), topic_id=old)
+    changelogs = {"s": replace(source, name="log", topic_id=log)}
+
+    def require(topics: TopicIds | None, *, first: int | None = None) -> None:
+        metadata = "" if topics is None else CommitMark(3, 1, "n", topics=topics).encode()
+        offsets = [CommittedOffset(None), CommittedOffset(4, metadata)]
+        require_same_topics(replayer, source, changelogs, offsets, lambda _: first)
+
+    now = TopicIds.of(old, {"s": log}, since=7)
+    for fine in (None, TopicIds(), now, TopicIds.of(old, {"other": old})):
+        require(fine, first=1)
+    with pytest.raises(InputError, match=f"in had the id {log}, and now it has the id {old}"):
+        require(TopicIds(log))
+    with pytest.raises(InputError, match=f"log had the id {old}, and now it has the id {log}"):
+        require(TopicIds.of(old, {"s": old}))
+    again = replace(now, is_recreated=True)
+    require(again, first=7)
+    require(again)
+    with pytest.raises(InputError, match="partition 1 has state of the owners' epochs 2 to 6"):
+        require(again, first=2)
+
+
 @pytest.mark.parametrize("spans", ["[[0, 5], [6, 7]]", "[[0, 5], [4, 7]]", "[[1, 5]]"])
 def test_a_ledger_with_gaps_or_overlaps(spans: str) -> None:
     text = encode_ledger(EMPTY).replace('"starts": [], "spans": []', f'"starts": [0], "spans": [{spans}]')
@@ -226,6 +270,10 @@ def test_points_that_are_told(tmp_path) -> None:
     assert AsOf.parse(f"offset:@{tmp_path}/offsets.json") == both
     assert AsOf.parse(f"offset:@{tmp_path}/list.json") == both
     assert AsOf.parse(str(both)) == both
+    of_topic = AsOf(offsets={0: 5, 1: 7}, topic_id=TOPIC_ID)
+    (tmp_path / "topic.json").write_text(f'{{"1": 7, "0": 5, "topic_id": "{TOPIC_ID}"}}')
+    for text in (f"offset:0=5,1=7,topic_id={TOPIC_ID}", f"offset:@{tmp_path}/topic.json", str(of_topic)):
+        assert AsOf.parse(text) == of_topic
     assert AsOf.parse("latest") == AsOf() == AsOf.parse(str(AsOf()))
     at = AsOf(timestamp_ms=1_769_860_800_000)
     for text in ("timestamp:2026-01-31T12:00:00Z", "2026-01-31T13:00:00+01:00", "1769860800000", str(at)):
@@ -240,6 +288,8 @@ def test_points_that_are_told(tmp_path) -> None:
         ("offset:0", "can't be read"),
         ("offset:a=1", "can't be read"),
         ("offset:0=-1", "has a negative offset"),
+        ("offset:0=1,topic_id=x", "can't be read"),
+        (f"offset:topic_id={TOPIC_ID}", "has no offset"),
         ("offset:@/no/such/file", "the offsets can't be read: .*No such file"),
         ("2026-01-31T12:00:00", "has no time zone: write 2026-01-31T12:00:00Z"),
         ("timestamp:x", "isn't a point"),

@@ -147,7 +147,7 @@ def test_deletes_that_escaped_a_seed_while_the_tail_was_read_give_it_up(caplog: 
     seed, clock = fold(RECORDS, 2), Clock()
 
     class Slow(Log):
-        async def read(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator:
+        async def read(self, partition: TopicPartition, start: int, end: int, topic_id: str) -> AsyncIterator:
             clock.now_ms += 0 if self.given else DAY_MS // 2
             async for chunk in super().read(partition, start, end):
                 yield chunk

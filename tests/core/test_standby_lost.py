@@ -6,10 +6,16 @@ from collections.abc import Iterator
 import pytest
 
 from actors._core.commit import CommitMark
-from actors._core.takeover import LostChangelog
+from actors._core.takeover import LogBounds, LostChangelog
 from actors._core.topic_ids import TopicIds
+from actors.errors import ReplacedLogError
 from actors.ports import Committed, TopicPartition
-from tests.core.test_standbys import LOG, ZERO, World, standby
+from actors.runtime.restore import Changelog, Restorer
+from actors.testing import FakeLogs
+from stores._core.record import Position
+from stores._core.replay import NO_STAMP
+from stores.memory import MemoryStore
+from tests.core.test_standbys import LOG, ONE, ZERO, World, standby
 
 
 @pytest.fixture
@@ -17,6 +23,47 @@ def world() -> Iterator[World]:
     made = World()
     yield made
     made.loop.close()
+
+
+def test_a_copy_gets_no_records_of_a_changelog_that_was_created_again_and_is_longer_already(world: World) -> None:
+    async def test() -> None:
+        world.fill(20)
+        world.fill(20, 1)
+        world.copies.assign(standby(ZERO, ONE))
+        await world.until(lambda: world.position() == world.position(1) == 20)
+        before, follows = world.content(), world.follows
+        world.cluster.delete_topic(LOG)
+        world.cluster.make_topic(LOG, 2, is_compacted=True)
+        world.fill(50)
+        world.fill(50, 1)
+        await asyncio.sleep(20)
+        assert world.content() == before
+        assert (world.position(), world.position(1)) == (20, 20)
+        assert world.follows - follows < 10
+
+    world.run(test())
+
+
+def test_a_restore_gets_no_records_of_a_changelog_that_was_created_again_meanwhile(world: World) -> None:
+    class Logs(FakeLogs):
+        async def bounds(self, partition: TopicPartition) -> LogBounds:
+            found = await super().bounds(partition)
+            world.cluster.delete_topic(LOG)
+            world.cluster.make_topic(LOG, 2, is_compacted=True)
+            world.fill(50)
+            return found
+
+    async def test() -> None:
+        world.fill(20)
+        changelog = Changelog("counts", LOG, world.cluster.topic(LOG).topic_id, 3_600_000, 1_000_000, 2)
+        store = MemoryStore()
+        store.apply([(b"kept", NO_STAMP)], Position(1, 10, 0, 1, changelog.topic_id))
+        restorer = Restorer(Logs(world.cluster, world.network), world.clock, clock_skew_margin_ms=0)
+        with pytest.raises(ReplacedLogError, match="counts-changelog"):
+            await restorer.restore(store, changelog, 0)
+        assert [key for key, _ in store.scan()] == [b"kept"]
+
+    world.run(test())
 
 
 @pytest.mark.parametrize("lost", [LostChangelog.STOP, LostChangelog.RESTORE, LostChangelog.REBUILD])

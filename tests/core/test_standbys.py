@@ -76,9 +76,9 @@ class World:
         world, topic = self, self.cluster.topic(LOG)
 
         class Logs(FakeTopicLogs):
-            async def follow(self, positions: Any) -> Any:
+            async def follow(self, positions: Any, topic_ids: Any) -> Any:
                 world.follows += 1
-                return await super().follow(positions)
+                return await super().follow(positions, topic_ids)
 
         logs = Logs(self.cluster, self.network, chunk_records=50)
         restorer = Restorer(logs, self.clock, clock_skew_margin_ms=1000, seeds=seeds, lost=lost)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from actors._core.commit import Backoff, CommitMark, parse_mark
+from actors._core.commit import MAX_METADATA_BYTES, Backoff, CommitMark, largest_mark, parse_mark
 from actors._core.lifecycle import TRANSITIONS, Event, IllegalTransitionError, State, advance
 from actors._core.progress import SPAN, encode_finished
 from actors._core.takeover import (
@@ -22,7 +22,7 @@ from actors._core.takeover import (
     next_epoch,
     plan_restore,
 )
-from actors._core.topic_ids import TopicIds
+from actors._core.topic_ids import TopicIds, show_id
 from stores._core.record import Position
 
 DAY_MS = 86_400_000
@@ -167,6 +167,9 @@ def test_a_mark_survives_the_metadata():
 def test_a_mark_has_the_ids_of_its_topics():
     input_id, changelog_id = str(uuid.uuid4()), str(uuid.uuid4())
     ids = TopicIds.of(input_id, {"seen": changelog_id}, since=7)
+    assert ids.message_tag == ""
+    ids = replace(ids, is_recreated=True)
+    assert ids.message_tag == show_id(input_id)[-8:]
     mark = CommitMark(3, 14, "abc", "AQ==", 1_700_000_000_000, ids)
     found = parse_mark(mark.encode())
     assert found == mark
@@ -177,12 +180,13 @@ def test_a_mark_has_the_ids_of_its_topics():
     )
 
 
-def test_the_largest_mark_fits_into_an_offsets_metadata():
-    changelogs = {f"store-{number}": str(uuid.uuid4()) for number in range(60)}
-    ids = TopicIds.of(str(uuid.uuid4()), changelogs, since=1_000_000)
-    finished = encode_finished(0, range(1, SPAN))
+@pytest.mark.parametrize(("stores", "is_parallel"), [(0, False), (60, True), (60, False)])
+def test_the_largest_mark_fits_into_an_offsets_metadata(stores, is_parallel):
+    changelogs = {f"store-{number}": str(uuid.uuid4()) for number in range(stores)}
+    ids = replace(TopicIds.of(str(uuid.uuid4()), changelogs, since=1_000_000), is_recreated=True)
+    finished = encode_finished(0, range(1, SPAN)) if is_parallel else ""
     mark = CommitMark(1_000_000, 10**9, "n" * 12, finished, 1_700_000_000_000, ids)
-    assert len(mark.encode()) <= 4096
+    assert len(mark.encode()) <= largest_mark(stores, is_parallel=is_parallel) <= MAX_METADATA_BYTES
 
 
 @pytest.mark.parametrize(
@@ -371,3 +375,20 @@ def test_a_remedy_that_sets_the_offset_names_the_flag_that_has_it_taken(case):
     decision = decide_start(case, rules())
     assert "--to-offset" in decision.remedy
     assert "MOVED_OFFSET=accept" in decision.remedy
+
+
+@pytest.mark.parametrize("case", [recreated(), facts(committed=101), facts(committed=None, state=42), facts(state=42)])
+def test_a_remedy_that_deletes_changelogs_names_the_flag_that_has_the_state_given_up(case):
+    decision = decide_start(case, rules())
+    assert "delete the changelog topics" in decision.remedy
+    assert 'lost_changelog="rebuild" (or LOST_CHANGELOG)' in decision.remedy
+    # Without state, the group's missing offset is the next reason to stop.
+    needs_offset = case.committed is None
+    assert ('missing_offset="earliest" or "latest"' in decision.remedy) == needs_offset
+
+
+@pytest.mark.parametrize("case", [facts(committed=None, state=42), lost(), facts(committed=10, state=42), moved()])
+def test_a_position_to_go_back_to_is_said_to_skip_unfinished_inputs_where_there_may_be_some(case):
+    caveat = f"up to {SPAN} inputs before it may be unprocessed"
+    assert caveat not in decide_start(case, rules()).remedy
+    assert caveat in decide_start(replace(case, is_parallel=True), rules()).remedy

@@ -45,8 +45,8 @@ class World:
         world = self
 
         class Logs(FakeTopicLogs):
-            async def read(self, partition: TopicPartition, start: int, end: int) -> Any:
-                async for records, reached in super().read(partition, start, end):
+            async def read(self, partition: TopicPartition, start: int, end: int, topic_id: str) -> Any:
+                async for records, reached in super().read(partition, start, end, topic_id):
                     world.read.append(len(records))
                     yield records, reached
 

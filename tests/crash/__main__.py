@@ -7,6 +7,7 @@ import json
 import logging
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -31,6 +32,8 @@ def main(inputs: int, faults: int, rate: float, only: tuple[str, ...], seed: int
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     seed = random.randrange(1 << 32) if seed is None else seed
     logging.getLogger("crash").info("seed %d", seed)
+    # As an interrupt does: a fault undoes what it did to the machine.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     chance = random.Random(seed)
     pool = [fault for fault in FAULTS if not only or fault.__name__ in only]
     order = [fault for _ in range(-(-faults // len(pool))) for fault in chance.sample(pool, len(pool))]

@@ -52,6 +52,8 @@ class Echo(msgspec.Struct):
 source = app.topic(f"{NAME}-in", key_type=str, value_type=int)
 echoes = app.topic(f"{NAME}-echo", key_type=str, value_type=Echo)
 stats = app.store("stats", key_type=str, value_type=Stats)
+# Nobody reads it: its content is compared with the topic at the end of a run.
+all_stats = app.view(stats)
 
 
 @app.actor(source, stores=[stats])

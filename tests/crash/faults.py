@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import resource
@@ -15,6 +16,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
+from tests.crash.machine import read_only_disk, run_out_of_memory
 from tests.crash.world import NAME, World
 from tests.kafka.helpers import eventually
 
@@ -94,6 +96,30 @@ async def _kill_broker(world: World, broker: int) -> None:
     await asyncio.to_thread(world.cluster.start, broker)
 
 
+async def kill_brokers_in_turn(world: World) -> None:
+    """`kill -9` of one broker after the other, each as soon as the last one answers; two of three must be in sync."""
+    brokers = world.cluster.broker_ids
+    for broker in world.chance.sample(brokers, len(brokers)):
+        await asyncio.to_thread(world.cluster.kill, broker)
+        await asyncio.to_thread(world.cluster.start, broker)
+
+
+async def kill_controller(world: World) -> None:
+    """`kill -9` of the active controller, started again when there is another one."""
+    former = await eventually(lambda: _controller(world), what="a controller")
+    assert isinstance(former, int)
+    await asyncio.to_thread(world.cluster.kill, former)
+    await eventually(lambda: _controller(world) not in (None, former), what=f"a controller after {former}")
+    await asyncio.to_thread(world.cluster.start, former)
+
+
+def _controller(world: World) -> int | None:
+    """Return the broker that is the active controller, None during an election."""
+    files = [world.cluster.data_dir(b) / "__cluster_metadata-0" / "quorum-state" for b in world.cluster.broker_ids]
+    newest = max((json.loads(file.read_text()) for file in files), key=lambda state: state["leaderEpoch"])
+    return newest["leaderId"] if newest["leaderId"] in world.cluster.broker_ids else None
+
+
 async def roll_brokers(world: World) -> None:
     """A rolling restart of all brokers."""
     for broker in world.cluster.broker_ids:
@@ -159,9 +185,7 @@ async def reset_offsets(world: World) -> None:
         await _set_offset(world, before)
     for worker in stopped:
         # For one start: what an operator sets later has to be refused again.
-        worker._environment["MOVED_OFFSET"] = "accept"
-        worker.start()
-        del worker._environment["MOVED_OFFSET"]
+        worker.start(MOVED_OFFSET="accept")
 
 
 async def _set_offset(world: World, offset: int) -> None:
@@ -188,5 +212,9 @@ FAULTS: tuple[Fault, ...] = (
     grow_and_shrink,
     reset_offsets,
     roll_brokers,
+    kill_brokers_in_turn,
+    kill_controller,
+    run_out_of_memory,
+    read_only_disk,
 )
 QUICK: tuple[Fault, ...] = (kill_worker, zombie, full_disk, kill_transaction_coordinator, corrupt_sst, bounce)

@@ -6,14 +6,18 @@ import dataclasses
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from tests.crash import rules
+from stores._core.record import Position, encode_stamp
+from stores.rocks import RocksStore
+from tests.crash import harness, rules
 from tests.crash.checks import Record, check_run
 from tests.crash.chore_checks import COUNTS, ChoreFindings, Evidence, Line, check_chores, read_lines
-from tests.crash.harness import CHORE_KINDS, Outcome
+from tests.crash.harness import CHORE_KINDS, Outcome, wrong_views
+from tests.crash.world import PARTITIONS
 
 KEYS = [b"a", b"b", b"a", b"a", b"b"]
 VALUES = [3, 1, 5, 2, 7]
@@ -403,14 +407,46 @@ def test_an_outbox_that_is_not_empty() -> None:
 
 def test_a_run_that_did_not_try_something_is_not_clean() -> None:
     happened = dict.fromkeys(CHORE_KINDS, 1)
-    good = Outcome(1, 1, 0, 0, 0, 0, 0, 1.0, 1.0, dict.fromkeys(COUNTS, 0), happened)
+    good = Outcome(1, 1, 0, 0, 0, 0, 0, 0, 1.0, 1.0, dict.fromkeys(COUNTS, 0), happened)
     assert good.clean
     assert not dataclasses.replace(good, happened={**happened, "rang": 0}).clean
     assert not any(dataclasses.replace(good, chores={**good.chores, name: 1}).clean for name in COUNTS)
+    assert not dataclasses.replace(good, wrong_views=1).clean
     told = good.as_dict()
     assert told["happened"] == happened
     assert "chores" not in told
     assert {name: told[name] for name in COUNTS} == good.chores
+
+
+@pytest.mark.parametrize(
+    ("write", "slots", "count"),
+    [
+        ((b"a", b"as it is"), "a", 0),
+        ((b"a", b"an older value"), "a", 1),
+        ((b"deleted", b"and here"), "a", 1),
+        ((b"a", None), "a", 1),
+        ((b"a", b"as it is"), "ab", PARTITIONS),
+        ((b"a", b"as it is"), "", PARTITIONS),
+    ],
+)
+async def test_partitions_of_views_that_are_not_the_fold_of_the_topic(
+    write: tuple[bytes, bytes | None], slots: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "SETTLE_S", 0.0)
+    log = [(b"a", b"an older value"), (b"deleted", b"x"), (b"a", b"as it is"), (b"deleted", None)]
+    records = [Record(0, offset, key, value) for offset, (key, value) in enumerate(log)]
+    (key, value), stamp = write, encode_stamp(1, 1)
+    for slot, number in itertools.product(slots, range(PARTITIONS)):
+        store = RocksStore.open(tmp_path / f"v1/views/{slot}/stores/{slot}/{number}")
+        content = {b"a": stamp + b"as it is", key: None if value is None else stamp + value}
+        store.apply(content.items() if number == 0 else (), Position(0, len(log), 1, 1, "id"))
+        store.close()
+
+    async def read(_: str) -> list[Record]:
+        return records
+
+    world = SimpleNamespace(workers=[SimpleNamespace(folder=tmp_path)], read=read)
+    assert await wrong_views(world) == count
 
 
 def test_lines_that_were_cut_short_are_left_out() -> None:

@@ -133,16 +133,21 @@ class World:
         finally:
             await producer.stop()
 
-    async def committed(self) -> dict[TopicPartition, int]:
-        """The group's offsets by input partition, 0 where there is none."""
+    async def offsets_of(self, group: str) -> dict[TopicPartition, int]:
+        """The offsets that a group has committed."""
         admin = AIOKafkaAdminClient(bootstrap_servers=self.cluster.bootstrap)
         try:
             await admin.start()
-            offsets = await admin.list_consumer_group_offsets(f"{NAME}-actors")
-            parts = [TopicPartition(topic, number) for topic in INPUTS for number in range(PARTITIONS)]
-            return {part: max(offsets[part].offset, 0) if part in offsets else 0 for part in parts}
+            offsets = await admin.list_consumer_group_offsets(group)
+            return {part: found.offset for part, found in offsets.items() if found.offset >= 0}
         finally:
             await admin.close()
+
+    async def committed(self) -> dict[TopicPartition, int]:
+        """The group's offsets by input partition, 0 where there is none."""
+        offsets = await self.offsets_of(f"{NAME}-actors")
+        parts = [TopicPartition(topic, number) for topic in INPUTS for number in range(PARTITIONS)]
+        return {part: offsets.get(part, 0) for part in parts}
 
     async def progress(self) -> dict[TopicPartition, int]:
         """`committed`, asked until a coordinator answers."""

@@ -10,14 +10,17 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.structs import TopicPartition
 
 from actors._core.partitioner import partition_for
+from actors._kafka.connection import Connection
+from actors._kafka.control import ControlPlane
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60.0
@@ -28,13 +31,15 @@ def unique(name: str) -> str:
     return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
-async def make_topics(brokers: str, *names: str, partitions: int = 2, config: dict[str, str] | None = None) -> None:
+async def make_topics(
+    brokers: str, *names: str, partitions: int = 2, config: dict[str, str] | None = None, replicas: int = 1
+) -> None:
     """Make topics, and wait until they can be written to."""
     admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
     await admin.start()
     try:
         response = await admin.create_topics(
-            [NewTopic(name, partitions, 1, topic_configs=config or {}) for name in names]
+            [NewTopic(name, partitions, replicas, topic_configs=config or {}) for name in names]
         )
         assert all(error[1] == 0 for error in response.topic_errors), response
     finally:
@@ -42,6 +47,31 @@ async def make_topics(brokers: str, *names: str, partitions: int = 2, config: di
     async with producing(brokers) as producer:
         for name in names:
             await eventually(lambda name=name: has_leaders(producer, name, partitions))
+
+
+async def topic_id(brokers: str, topic: str) -> str | None:
+    """The topic's id, None if it doesn't exist."""
+    async with ControlPlane.connect(Connection(tuple(brokers.split(","))), "nobody") as control:
+        found = await control.topics([topic])
+    return str(found[topic].topic_id) if topic in found else None
+
+
+async def delete(brokers: str, topic: str) -> str:
+    """Delete a topic; give its id."""
+    former = await topic_id(brokers, topic)
+    assert former is not None
+    admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
+    await admin.start()
+    try:
+        await admin.delete_topics([topic])
+    finally:
+        await admin.close()
+
+    async def is_gone() -> bool:
+        return await topic_id(brokers, topic) is None
+
+    await eventually(is_gone)
+    return former
 
 
 async def has_leaders(producer: AIOKafkaProducer, topic: str, partitions: int) -> bool:
@@ -118,20 +148,22 @@ class WorkerProcess:
             "KAFKA_URL": ";".join(f"kafka://{b}" for b in brokers.split(",")),
             **environment,
         }
-        self._process: subprocess.Popen | None = None
+        self._process: Any = None
         self._sink: subprocess.Popen | None = None
 
-    def start(self, *, web: bool = False) -> WorkerProcess:
-        """Start it; the log is appended to."""
-        command = [sys.executable, "-m", "faust", "-A", self.module, "-D", str(self.folder)]
+    def start(self, *, web: bool = False, within: Sequence[str] = (), **environment: str) -> WorkerProcess:
+        """Start it, with further variables for this one time, by the command `within` if there is one.
+
+        The log is appended to.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         # Through another process, so that what limits the worker's files doesn't silence it.
         with self.log_file.open("ab") as log:
             sink = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=log, start_new_session=True)
         self._process = subprocess.Popen(
-            [*command, "worker", "-l", "info", "--with-web" if web else "--without-web"],
+            [*within, sys.executable, "-m", *self.command(web=web)],
             cwd=ROOT,
-            env=self._environment,
+            env={**self._environment, **environment},
             stdout=sink.stdin,
             stderr=sink.stdin,
             start_new_session=True,
@@ -140,6 +172,11 @@ class WorkerProcess:
         assert sink.stdin is not None
         sink.stdin.close()
         return self
+
+    def command(self, *, web: bool) -> list[str]:
+        """Give the arguments of Python's `-m`."""
+        web_or_not = "--with-web" if web else "--without-web"
+        return ["faust", "-A", self.module, "-D", str(self.folder), "worker", "-l", "info", web_or_not]
 
     @property
     def pid(self) -> int:

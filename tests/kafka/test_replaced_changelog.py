@@ -8,11 +8,17 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from aiokafka.admin import AIOKafkaAdminClient
-
-from actors._kafka.connection import Connection
-from actors._kafka.control import ControlPlane
-from tests.kafka.helpers import WorkerProcess, eventually, make_topics, producing, read_all, unique
+from tests.kafka.forked import ForkedWorker
+from tests.kafka.helpers import (
+    WorkerProcess,
+    delete,
+    eventually,
+    make_topics,
+    producing,
+    read_all,
+    topic_id,
+    unique,
+)
 
 MODULE = "tests.kafka.apps.once_app"
 COMPACTED = {"cleanup.policy": "compact"}
@@ -79,30 +85,6 @@ async def new_app(brokers: str) -> tuple[Keys, str]:
     return Keys(brokers, name), f"{name}-seen-changelog"
 
 
-async def topic_id(brokers: str, topic: str) -> str | None:
-    async with ControlPlane.connect(Connection((brokers,)), "nobody") as control:
-        found = await control.topics([topic])
-    return str(found[topic].topic_id) if topic in found else None
-
-
-async def delete(brokers: str, topic: str) -> str:
-    """Delete a topic; give its id."""
-    former = await topic_id(brokers, topic)
-    assert former is not None
-    admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
-    await admin.start()
-    try:
-        await admin.delete_topics([topic])
-    finally:
-        await admin.close()
-
-    async def is_gone() -> bool:
-        return await topic_id(brokers, topic) is None
-
-    await eventually(is_gone)
-    return former
-
-
 async def says(worker: WorkerProcess, *texts: str, times: int = 1) -> None:
     def said() -> bool:
         return all(worker.log().count(text) >= times for text in texts)
@@ -120,7 +102,7 @@ async def test_a_changelog_that_is_created_again_under_a_busy_worker_is_written_
     keys, changelog = await new_app(brokers)
 
     def worker(folder: str, log: str, **environment: str) -> WorkerProcess:
-        made = WorkerProcess(MODULE, brokers, tmp_path / folder, APP_NAME=keys.name, **environment)
+        made = ForkedWorker(MODULE, brokers, tmp_path / folder, APP_NAME=keys.name, **environment)
         made.log_file = tmp_path / f"{log}.log"
         workers.append(made)
         return made.start()
@@ -173,7 +155,7 @@ async def test_a_changelog_that_is_deleted_under_a_busy_worker_is_not_replaced_b
     keys, changelog = await new_app(brokers)
 
     def worker(log: str, **environment: str) -> WorkerProcess:
-        made = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=keys.name, **environment)
+        made = ForkedWorker(MODULE, brokers, tmp_path / "data", APP_NAME=keys.name, **environment)
         made.log_file = tmp_path / f"{log}.log"
         workers.append(made)
         return made.start()

@@ -5,15 +5,17 @@ from __future__ import annotations
 import enum
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from actors._core.commit import CommitMark, parse_mark
+from actors._core.partitioner import partition_for
 from actors._core.progress import decode_finished
 from actors.errors import CommitRefusedError, OutcomeUnknownError, RecordError
 from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TaskLog, TopicPartition
+from actors.runtime.context import Context
 from actors.testing import Decision, Files, PartitionLog, SimKafka, StoredRecord, Transaction, current_process, fold
 from stores._core.record import STAMP_BYTES, STAMP_HEADER, decode_stamp
 from tests.sim import app
@@ -33,6 +35,8 @@ _phase: ContextVar[Phase] = ContextVar("phase", default=Phase.NEW)
 
 
 NOBODY = Identity("", 0)
+LOOKED_MS = 2_000
+"""How long before its claim is decided a task may have looked at its input's end."""
 
 
 @dataclass
@@ -104,6 +108,8 @@ class Audit:
         self._batches: dict[str, CommitBatch] = {}
         self._echoed: defaultdict[int, set[int]] = defaultdict(set)
         self._put_aside: defaultdict[int, set[int]] = defaultdict(set)
+        self._ids: dict[str, object] = {}
+        self._messages: dict[object, str] = {}
         own_order = app.STORES if app.PARKED in stores else stores
         self._ordered = frozenset(map(app.changelog, own_order))
         cluster.transactions.on_decision.append(self._decided)
@@ -123,6 +129,21 @@ class Audit:
     def violated(self, text: str) -> None:
         self.note(f"VIOLATED {text}")
         self.violations.append(text)
+
+    def around(self, handler: Callable[[Context, Any], Awaitable[None]]) -> Callable[[Context, Any], Awaitable[None]]:
+        """Give the handler with a look at the ids: each message has its own, whenever and by whomever it is handled."""
+
+        async def handle(ctx: Context, value: Any) -> None:
+            id, message = ctx.message_id, (ctx.partition, ctx.offset, ctx.timestamp_ms, ctx.key, value)
+            known, other = self._messages.setdefault(message, id), self._ids.setdefault(id, message)
+            if (known, other) != (id, message):
+                self.violated(f"ids: {message} has the id {id}, and had {known}; the id is that of {other}")
+            home = partition_for(ctx._raw_key, ctx._working("home").partition_count)
+            if home != ctx.partition:
+                self.violated(f"home: {message} is handled, and the state of its key is in partition {home}")
+            await handler(ctx, value)
+
+        return handle
 
     # --- one owner -------------------------------------------------------------------------------------------------
 
@@ -213,10 +234,10 @@ class Audit:
     def expected(self, source: TopicPartition) -> app.Expected:
         """What has to come of all that was processed, in the former inputs first."""
         parts = [inputs[source] for inputs in self._former.values()]
+        parts.append((self._cluster.log(source), self._inputs[source]))
         found = app.Expected()
         for log, held in parts:
             app.process(found, log, [*held.spans, *((at, at + 1) for at in sorted(held.finished))])
-        app.process(found, self._cluster.log(source), self._inputs[source].spans)
         return found
 
     def _is_current(self, source: TopicPartition, input_id: str) -> bool:
@@ -275,10 +296,12 @@ class Audit:
         held.finished = set()
         held.spans.append((offset, offset))
 
-    @staticmethod
-    def _stable_end(log: PartitionLog, offset: int) -> int:
+    def _stable_end(self, log: PartitionLog, offset: int) -> int:
         """Give the offset, if nothing was committed behind it by the time; else the end."""
-        is_end = not any(record.offset >= offset and record.is_committed for record in log.history)
+        # The task looked at the end before its claim, which is what is committed now.
+        looked_ms = self._cluster.wall_ms() - LOOKED_MS
+        later = (record for record in log.history if record.offset >= offset and record.timestamp < looked_ms)
+        is_end = not any(record.is_committed for record in later)
         return offset if is_end else log.end
 
     def _proven(self, source: TopicPartition) -> int:
@@ -306,6 +329,9 @@ class Audit:
         """Give what a record may stop its partition with; a program that doesn't park stops where it would."""
         if self._deployment.has_stopped_parking and app.operation_of(record) == "doomed":
             return "HandlerFailedError"
+        partitions = len(self._cluster.topic(app.changelog(app.COUNTS)).partitions)
+        if record.key is not None and partition_for(record.key, partitions) != record.partition:
+            return "MisplacedRecordError"
         return app.failure_of(record)
 
     def check_savepoints(self, log: PartitionLog) -> None:
@@ -514,6 +540,9 @@ class WatchedGroup:
 
     async def topic_ids(self, names: Iterable[str]) -> Any:
         return await self._group.topic_ids(names)
+
+    async def require_agreement(self, names: Iterable[str]) -> None:
+        await self._group.require_agreement(names)
 
 
 def _first_at(history: list[StoredRecord], offset: int) -> int:

@@ -113,4 +113,5 @@ class Inputs:
         return self._input(key, value)
 
     def _input(self, key: bytes, value: bytes) -> tuple[TopicPartition, Record]:
-        return TopicPartition(app.INPUT, partition_for(key, self._world.partitions)), (key, value, ())
+        count = len(self._world.cluster.topic(app.INPUT).partitions)
+        return TopicPartition(app.INPUT, partition_for(key, count)), (key, value, ())

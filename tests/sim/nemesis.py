@@ -109,6 +109,8 @@ class Nemesis:
         further = list(further)
         if "steps" in world.features:
             further += [self.clock_step]
+        if "swapped" in world.features:
+            further += [self.swap_folders]
         if "static" in world.features:
             further += [self.quick_restart] if leaves_nobody_behind else [self.quick_restart, self.move]
         if leaves_nobody_behind:

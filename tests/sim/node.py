@@ -459,7 +459,7 @@ def _restorer(world: World, logs: FakeLogs, clock: FakeClock) -> Restorer:
 
 def _spec(world: World, host: Host) -> ActorSpec:
     stores, handler = app.make_handler(is_mended=world.deployment.is_mended, attempts=world.attempts)
-    stores, handler, declared = world.model.extended(host, stores, handler)
+    stores, handler, declared = world.model.extended(host, stores, world.audit.around(handler))
     on_error = declared.pop("on_error", STOP_ON_ERROR)
     changelogs = {}
     declared_stores = {store.name for store in stores}
@@ -480,6 +480,7 @@ def _spec(world: World, host: Host) -> ActorSpec:
         stores=stores,
         changelogs=changelogs,
         concurrency=world.concurrency,
+        misplaced="stop" if "grow" in world.features else None,
         on_error=replace(on_error, then="skip") if world.deployment.skips else on_error,
         **declared,
     )

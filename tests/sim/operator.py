@@ -47,8 +47,8 @@ class Operator:
 
     @property
     def has_to_deploy(self) -> bool:
-        """Whether some process may still run an older program than the others."""
-        return "versions" in self._world.features and not self._world.deployment.is_mended
+        """Whether some process may run an older program, or hasn't looked at a changelog that was replaced."""
+        return not self._world.features.isdisjoint(("versions", "replaced")) and not self._world.deployment.is_mended
 
     def faults(self) -> Iterator[Callable[[], float | None]]:
         features = self._world.features
@@ -68,6 +68,8 @@ class Operator:
             yield self.limit_records
         if "replaced" in features:
             yield self.replace_changelog
+        if "grow" in features:
+            yield self.grow_input
         yield from self._world.model.faults(self._nodes)
 
     def interrupt(self) -> None:
@@ -167,6 +169,13 @@ class Operator:
         """The topics' limit is lifted, or set."""
         limit = self._random.choice((None, app.MAX_RECORD_BYTES))
         self._limit(limit)
+
+    def grow_input(self) -> None:
+        """The input is given partitions under the workers: producers put keys elsewhere than their state is."""
+        count = len(self._world.cluster.topic(app.INPUT).partitions)
+        if count < 2 * self._world.partitions:
+            self._world.audit.counted["grown"] += 1
+            self._world.cluster.grow_topic(app.INPUT, count + self._random.randint(1, 2))
 
     def replace_changelog(self) -> None:
         """A changelog is deleted, and created again at once."""

@@ -23,6 +23,8 @@ About half of the runs have features beside faults:
     versions        processes run one of two programs, and the newer one's values are of a later version
     asks            handlers ask another key of the actor, several at a time; comes with `parallel`
     standbys        workers keep copies of each other's partitions; in runs of their own
+    swapped         two partitions' folders are swapped while their process is down, and moved back later
+    grow            the input is given partitions: with at most `parallel`
     steps           clocks are set, by more than the margin, and the brokers tell their time or don't; likewise
 
 With `operator`, `retention`, `expired`, `poison`, `refused` and `versions` partitions may stand still after the last
@@ -44,7 +46,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from actors._core.placement import PlacementRules
-from actors.errors import LostChangelogError, RecordError
+from actors.errors import InputGrownError, LostChangelogError, MisplacedRecordError, RecordError
 from actors.ports import TopicPartition
 from actors.runtime import restore, standbys, state, worker
 from actors.runtime.task import State
@@ -64,8 +66,12 @@ TRACE_LINES = 60
 FEATURES = ("operator", "retention", "poison", "refused", "at_least_once", "static")
 NOT_WITH_EXPIRED = frozenset(("at_least_once", "park"))
 """Where nothing tells that there was an offset, or what goes on must not go back."""
+NOT_WITH_SWAPPED = frozenset(("views", "rival", "at_least_once"))
+"""What damages or copies databases itself, or has zombies that write to one that was moved."""
 NOT_WITH_UNPARKING = FLAKY | {"at_least_once", "versions"}
 """What else may fail, or write after its process was killed."""
+WITH_GROWN = frozenset(("parallel",))
+"""What a run whose input grows may have beside: its partitions stand still from then on."""
 WITH_RECREATED = frozenset(("static", "parallel", "standbys"))
 """What a run with re-created inputs may have beside: the oracles of the other features know of one input only."""
 MODEL = tuple(ODDS)
@@ -110,6 +116,10 @@ def features_of(seed: int) -> tuple[str, ...]:
         found.append("rival")
     if WITH_RECREATED.issuperset(found) and Random(f"{seed} recreate").random() < 0.12:
         found.append("recreate")
+    if NOT_WITH_SWAPPED.isdisjoint(found) and Random(f"{seed} swapped").random() < 0.1:
+        found.append("swapped")
+    if WITH_GROWN.issuperset(found) and Random(f"{seed} grow").random() < 0.12:
+        found.append("grow")
     if "park" in found and NOT_WITH_UNPARKING.isdisjoint(found) and Random(f"{seed} unparking").random() < 0.5:
         found.append("unparking")
     return tuple(sorted(found))
@@ -355,6 +365,9 @@ class Simulation:
             owners = [held for held in tasks if held.source == source]
             if self._is_given_up(source) and [owner.state for owner in owners] == [State.REFUSED]:
                 continue
+            if self._has_grown(source) and [owner.state for owner in owners] in ([State.HALTED], [State.REFUSED]):
+                yield from self._unfounded(source, owners[0].state)
+                continue
             if may_stand and [owner.state for owner in owners] in ([State.HALTED], [State.REFUSED]):
                 yield from self._unfounded(source, owners[0].state)
                 continue
@@ -377,10 +390,17 @@ class Simulation:
         is_behind = "restore_older" in str(error) or "has no copy" in str(error)
         return isinstance(error, LostChangelogError) and is_behind and self._world.deployment.lost_changelog.restores
 
+    def _has_grown(self, source: TopicPartition) -> bool:
+        """Whether a partition stands still because the input was given partitions."""
+        is_more = len(self._world.cluster.topic(app.INPUT).partitions) > self._world.partitions
+        return is_more and isinstance(self.audit.stops.get(source), InputGrownError | MisplacedRecordError)
+
     def _unfounded(self, source: TopicPartition, state: State) -> Iterator[str]:
         """Say why a partition shouldn't stand as it does."""
         error, log = self.audit.stops.get(source), self._world.cluster.log(source)
         if state is State.REFUSED:
+            if isinstance(error, InputGrownError) and self._has_grown(source):
+                return
             if isinstance(error, LostChangelogError) and "replaced" in self._world.features:
                 return
             if not (self.audit.is_foreign(source) or self.audit.has_lost_input(source)):
@@ -475,8 +495,9 @@ class Simulation:
                 if files.store == app.PARKED and not self._world.deployment.parks:
                     continue
                 expected = self.audit.folded(log, log.end)
-                is_given_up = self._is_given_up(TopicPartition(app.INPUT, files.partition))
-                if files.partition in owned and not is_given_up and files.data != expected:
+                source = TopicPartition(app.INPUT, files.partition)
+                is_left = self._is_given_up(source) or self._has_grown(source)
+                if files.partition in owned and not is_left and files.data != expected:
                     self.audit.violated(
                         f"state isn't the fold of its changelog: {node.name} {files.store}[{files.partition}] at "
                         f"{files.position}: {files.data}, not {expected}"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import actors._core.takeover as takeover
+import actors._core.topic_ids as topic_ids
 import actors.runtime.failures as failures
 import actors.runtime.identity as identity
 import actors.runtime.task as task
 from actors.runtime.context import Store
 from actors.runtime.lease import Lease
+from actors.runtime.misplaced import PlacedRecords
 from actors.runtime.queries import StateReader
 from actors.testing import FakeSource
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
@@ -78,7 +82,23 @@ def fetch_by_name(patch: Patch) -> None:
 
 def count_the_state_of_the_former_input(patch: Patch) -> None:
     """The choice for an input that was re-created doesn't outlast the takeover: offsets of its state still count."""
-    patch.setattr(task, "since_of", lambda *_: 0)
+    patch.setattr(task, "continued", lambda topics, *_: topics)
+
+
+def name_messages_by_topic_and_offset(patch: Patch) -> None:
+    """Ids of messages don't tell an input from a former one of its name."""
+    patch.setattr(topic_ids.TopicIds, "message_tag", "")
+
+
+def forget_that_the_input_was_re_created(patch: Patch) -> None:
+    """The claim that goes on in a re-created input says so, and later ones don't."""
+    continued = task.continued
+    patch.setattr(task, "continued", lambda *known: replace(continued(*known), is_recreated=False))
+
+
+def handle_what_is_misplaced(patch: Patch) -> None:
+    """Records are handled wherever producers put them."""
+    patch.setattr(PlacedRecords, "checked", lambda self, records: records)
 
 
 def believe_any_offset(patch: Patch) -> None:
@@ -90,6 +110,9 @@ PLANTED = (
     Planted(take_a_name_for_a_topic, "exactly once", ("recreate_input",), features=("recreate",)),
     Planted(fetch_by_name, "exactly once", ("recreate_input",), features=("recreate",)),
     Planted(count_the_state_of_the_former_input, "progress", ("recreate_input", "crash"), features=("recreate",)),
+    Planted(name_messages_by_topic_and_offset, "ids", ("recreate_input",), features=("recreate",)),
+    Planted(forget_that_the_input_was_re_created, "ids", ("recreate_input", "crash"), features=("recreate",)),
+    Planted(handle_what_is_misplaced, "home", features=("grow",)),
     Planted(believe_any_offset, "exactly once", ("reset_offset",), features=("operator",)),
     Planted(keep_a_lease_for_ever, "queries", ("cut_off", "pause"), features=("queries",)),
     Planted(answer_during_a_commit, "queries", ("bad_network",), first_seed=24, features=("queries",)),

@@ -40,10 +40,16 @@ def believe_the_store_alone(patch: Patch) -> None:
 def look_at_no_ids_while_running(patch: Patch) -> None:
     """A takeover takes the topic for the one that was there when the worker started."""
 
-    async def require_nothing(group: Any, spec: Any) -> None:
+    patch.setattr("actors.runtime.task.require_changelogs", lambda *_: None)
+
+
+def take_bounds_of_another_topic(patch: Patch) -> None:
+    """A takeover doesn't look whether a topic was replaced between its look at the ids and the one at the bounds."""
+
+    async def require_nothing(*_: object) -> None:
         return
 
-    patch.setattr("actors.runtime.task.require_changelogs", require_nothing)
+    patch.setattr("actors.runtime.task.require_unchanged", require_nothing)
 
 
 def name_the_new_topic_too_early(patch: Patch) -> None:
@@ -71,6 +77,7 @@ PLANTED = (
     Planted(wipe_what_is_of_another_topic, "exactly once", faults=FAULTS, features=("replaced",)),
     Planted(believe_the_store_alone, "exactly once", faults=FAULTS, features=("replaced",)),
     Planted(look_at_no_ids_while_running, "", faults=FAULTS, first_seed=13, features=("replaced",)),
+    Planted(take_bounds_of_another_topic, "exactly once", faults=FAULTS, features=("replaced",)),
     Planted(name_the_new_topic_too_early, "exactly once", faults=FAULTS, first_seed=36, features=("replaced",)),
     Planted(write_any_copy_back, "exactly once", faults=FAULTS, features=("replaced",)),
 )

@@ -34,6 +34,7 @@ PLANTED = (
     Planted(stand_still_while_ahead, "timers", ("clock_step",), first_seed=31, features=FEATURES),
     Planted(forget_the_time, "expiry", first_seed=159, features=FEATURES),
     Planted(believe_the_machine, "timers", ("clock_step",), features=FEATURES),
+    Planted(believe_the_machine, "timers", features=(*FEATURES, "standbys")),
 )
 
 

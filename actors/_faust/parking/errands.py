@@ -101,6 +101,7 @@ async def send_command(
     command = msgspec.structs.replace(command, before=max(bounds.end, least))
     told, headers = signed(setup, topics[source.topic], source, key, command)
     producer = AIOKafkaProducer(**setup.connection.arguments("parked"), acks="all", enable_idempotence=True)
+    setup.connection.outages.watch(producer.client)
     with broker_errors(f"sending a command to {source}", setup.connection, WRITE):
         try:
             await producer.start()

@@ -131,6 +131,7 @@ class Many:
         topics = await control.topics(source.topic for source in sources)
         bounds = {source: await control.bounds(source) for source in sources}
         producer = AIOKafkaProducer(**setup.connection.arguments("parked"), acks="all", enable_idempotence=True)
+        setup.connection.outages.watch(producer.client)
         ends: dict[TopicPartition, int] = {}
         try:
             with broker_errors("sending commands", setup.connection, WRITE):
