@@ -115,10 +115,10 @@ def test_a_command_that_came_while_no_worker_ran_counts() -> None:
 def test_commands_are_found_behind_records_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     world, read, end = World("timer", 1), FakeLogs.read, 3
 
-    async def damaged(logs: FakeLogs, source: TopicPartition, start: int, until: int) -> Any:
+    async def damaged(logs: FakeLogs, source: TopicPartition, start: int, until: int, topic_id: str = "") -> Any:
         if source.topic == "orders" and start < end:
             raise UnreadableLogError(f"{source}: the records are damaged", source=source, next_offset=end)
-        async for chunk in read(logs, source, start, until):
+        async for chunk in read(logs, source, start, until, topic_id):
             yield chunk
 
     monkeypatch.setattr(FakeLogs, "read", damaged)

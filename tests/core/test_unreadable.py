@@ -145,10 +145,10 @@ def unreadable_log(source: TopicPartition, next_offset: int = 1) -> UnreadableLo
 def test_a_changelog_that_cannot_be_read_stops_its_partition_only(monkeypatch: pytest.MonkeyPatch) -> None:
     world, read = World(monkeypatch), FakeLogs.read
 
-    async def damaged(logs: FakeLogs, partition: TopicPartition, start: int, end: int) -> Any:
+    async def damaged(logs: FakeLogs, partition: TopicPartition, start: int, end: int, topic_id: str = "") -> Any:
         if partition == ("shop-counts-changelog", 0):
             raise unreadable_log(partition)
-        async for chunk in read(logs, partition, start, end):
+        async for chunk in read(logs, partition, start, end, topic_id):
             yield chunk
 
     with ActorTestDriver(world.app, partitions=2) as driver:
