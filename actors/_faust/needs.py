@@ -162,8 +162,8 @@ def permissions(setup: Setup, needs: Iterable[TopicNeed]) -> list[Permission]:
 
 def principal_of(setup: Setup) -> str:
     """Give the workers' user as access lists name it, as far as the settings have it."""
-    user = setup.connection.security.get("sasl_plain_username")
-    return PRINCIPAL if user is None else f"User:{user}"
+    # Commands that are pasted must not grant anything to everybody: settings without credentials name nobody.
+    return (setup.connection.principal if setup.connection.security else "") or PRINCIPAL
 
 
 async def check_needs(setup: Setup, control: ControlPlane, topics: Topics, needs: Sequence[TopicNeed]) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
+
+from actors._kafka.grants import Permission
 
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _LITERAL, _PREFIXED = 3, 4
@@ -44,6 +46,15 @@ class AccessLists:
     def __init__(self, brokers: str, user: str) -> None:
         self._brokers = brokers
         self._principal = f"User:{user}"
+
+    async def allow(self, permissions: Iterable[Permission]) -> None:
+        """Allow what an app says that it needs."""
+        async with self._admin() as admin:
+            for one in permissions:
+                resource = Resource[one.resource.upper().replace("-", "_")]
+                pattern = _PREFIXED if one.is_prefix else _LITERAL
+                operation = Operation(one.operation)
+                await self._send(admin, CreateAclsRequest, operation, resource, one.name, pattern, _ALLOW)
 
     async def allow_prefix(self, prefix: str) -> None:
         """Allow everything on topics, groups and transactional ids that begin with a prefix."""

@@ -12,15 +12,17 @@ from tests.kafka.acls import AUTHORIZER
 from tests.kafka.helpers import WorkerProcess
 
 USER, RESTRICTED, PASSWORD = "alice", "bob", "alice-secret-0123"
+EXACT = ("plain", "all", "once", "maker")
+"""Users that are allowed exactly what an app needs, each for one test."""
 
 
 @pytest.fixture(scope="session")
 def secure_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Authority]]:
     """A broker with TLS, SASL and an authorizer. It allows everything to the plain listener and to `USER`, and nothing
-    to `RESTRICTED` but what a test allows.
+    to `RESTRICTED` and `EXACT` but what a test allows.
     """
     authority = Authority(tmp_path_factory.mktemp("authority"))
-    secure = Secure(str(authority.keystore("broker")), {USER: PASSWORD, RESTRICTED: PASSWORD})
+    secure = Secure(str(authority.keystore("broker")), dict.fromkeys((USER, RESTRICTED, *EXACT), PASSWORD))
     authorizer = {"authorizer.class.name": AUTHORIZER, "super.users": f"User:ANONYMOUS;User:{USER}"}
     folder = tmp_path_factory.mktemp("secure-kafka")
     with Cluster.up(folder, secure=secure, overrides=authorizer) as running:

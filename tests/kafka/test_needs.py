@@ -6,32 +6,29 @@ import asyncio
 import shlex
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.client import AIOKafkaClient
-from aiokafka.protocol.admin import CreateAclsRequest
 
 from actors._faust.needs import TopicNeed, counts, permissions, topic_needs
 from actors._faust.setup import Setup
 from actors._kafka.grants import Operation, Permission, Resource
-from dev.kafka import Cluster, Secure
+from dev.kafka import Cluster
 from tests.certificates import Authority
+from tests.kafka.acls import AccessLists
 from tests.kafka.apps.needs_app import FEATURES, make
+from tests.kafka.conftest import PASSWORD
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, has_leaders, producing, read_all, unique
 
 MODULE = "tests.kafka.apps.needs_app"
-USERS = ("plain", "all", "once", "maker")
-PASSWORD = "a-secret-0123456789"
 PARTITIONS = 2
 ENDS_S = 60.0
-KINDS = {Resource.TOPIC.value: 2, Resource.GROUP.value: 3, Resource.TRANSACTIONAL_ID.value: 5}
+KINDS = {resource.value for resource in Resource}
 WORDS = {operation.word: operation for operation in Operation}
-ANY_HOST, ALLOW, LITERAL, PREFIXED = "*", 3, 3, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +41,7 @@ class Site:
 
     async def grant(self, user: str, wanted: Iterable[Permission]) -> None:
         """Add permissions to the access lists, one each."""
-        client = AIOKafkaClient(bootstrap_servers=self.cluster.bootstrap)
-        await client.bootstrap()
-        try:
-            for one in wanted:
-                pattern = PREFIXED if one.is_prefix else LITERAL
-                request = CreateAclsRequest(
-                    KINDS[one.resource], one.name, pattern, f"User:{user}", ANY_HOST, int(one.operation), ALLOW
-                )
-                response = await client.send(client.get_random_node(), request)
-                assert [code for code, _ in response.creation_responses] == [0]
-        finally:
-            await client.close()
+        await AccessLists(self.cluster.bootstrap, user).allow(wanted)
 
     async def make(self, needs: Iterable[TopicNeed]) -> None:
         """Make topics as a platform team would, from what the app says that it needs."""
@@ -111,16 +97,9 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder = tmp_path_factory.mktemp("permissions")
-    authority = Authority(folder / "authority")
-    access_lists = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-    }
-    secure = Secure(str(authority.keystore("broker")), dict.fromkeys(USERS, PASSWORD))
-    with Cluster.up(folder / "kafka", secure=secure, overrides=access_lists) as cluster:
-        yield Site(cluster, authority, folder)
+def site(secure_cluster: tuple[Cluster, Authority], tmp_path_factory: pytest.TempPathFactory) -> Site:
+    cluster, authority = secure_cluster
+    return Site(cluster, authority, tmp_path_factory.mktemp("permissions"))
 
 
 def needed(name: str, features: Collection[str], **options: Any) -> tuple[list[TopicNeed], list[Permission]]:
@@ -175,7 +154,9 @@ async def does_its_work(
         assert await asyncio.to_thread(worker.terminate) == 0
     # Of other apps' registries it says that it may not see whether they are there.
     denied = [
-        line for line in worker.log().splitlines() if "Authorization" in line and "an app of that name" not in line
+        line
+        for line in worker.log().splitlines()
+        if ("Authorization" in line or "isn't allowed" in line) and "an app of that name" not in line
     ]
     assert denied == []
 
