@@ -117,6 +117,7 @@ class Task:
         self._tenure: Tenure | None = None
         self._run_task: asyncio.Task[None] | None = None
         self._told_until = 0
+        self._said_s: dict[str, float] = {}
         self._has_refused = self._repeats = False
 
     def __repr__(self) -> str:
@@ -409,8 +410,10 @@ class Task:
         await self._drop_work()
         self._ownership.failures += 1
         delay_s = self._settings.backoff.delay_s(self._ownership.failures)
-        self._repeats = is_repeated(error, self._services.said_s, self._services.clock.monotonic())
-        level = logging.DEBUG if self._repeats else logging.WARNING
+        now_s = self._services.clock.monotonic()
+        level = logging.DEBUG if is_repeated(error, self._services.said_s, now_s) else logging.WARNING
+        # What another partition met as well says nothing of whether this one goes on.
+        self._repeats = is_repeated(error, self._said_s, now_s)
         logger.log(level, "%s: %s; taking over again in %.2f s", self.source, error, delay_s)
         if isinstance(error, StoreError):
             for store in self.spec.stores:
@@ -537,12 +540,8 @@ class Task:
 
     def _new_epoch(self, mark: CommitMark | None, owner: OwnerRecord | None) -> int:
         """Give the next epoch. The registry is asked only when the offset has no mark: both are written together."""
-        known = [held.position.epoch for held in self._stores]
-        if mark is not None:
-            known.append(mark.epoch)
-        elif owner is not None:
-            known.append(owner.epoch)
-        return next_epoch(known)
+        known, last = [held.position.epoch for held in self._stores], owner if mark is None else mark
+        return next_epoch(known if last is None else [*known, last.epoch])
 
     async def _claim(self, progress: Progress, epoch: int, *, is_first: bool) -> None:
         self._ownership.epoch, self._ownership.transaction = epoch, 0

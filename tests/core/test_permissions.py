@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
@@ -11,10 +13,12 @@ from aiokafka.errors import (
     TransactionalIdAuthorizationFailed,
 )
 
+from actors import App, Context
 from actors._kafka.connection import Connection, broker_errors
 from actors._kafka.permissions import READ, WRITE, lacking
 from actors.errors import BrokerUnavailableError, OutcomeUnknownError, RestoreError
 from actors.runtime.failures import REMIND_S, is_repeated
+from actors.testing import ActorTestDriver
 
 ALICE = Connection(("127.0.0.1:9092",), security={"security_protocol": "SASL_SSL", "sasl_plain_username": "alice"})
 
@@ -69,3 +73,24 @@ def test_a_missing_permission_is_said_once_a_minute_for_all_tasks() -> None:
     assert is_repeated(RestoreError("not to be read"), said_s, REMIND_S + 1)
     is_repeated(one, said_s, 10 * REMIND_S)
     assert len(said_s) == 1, "what wasn't said for long is forgotten"
+
+
+def test_a_partition_that_goes_on_says_so_though_another_one_met_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    app = App("shop", broker="kafka://127.0.0.1:1")
+
+    @app.actor(app.topic("in", key_type=str, value_type=str))
+    async def work(ctx: Context, value: str) -> None: ...
+
+    def said(what: str) -> int:
+        return sum(what in message for message in caplog.messages)
+
+    with ActorTestDriver(app, partitions=2) as driver, caplog.at_level(logging.INFO):
+        driver.settle()
+        tasks = driver._worker.tasks  # type: ignore[union-attr]
+        before = said("actor work owns")
+        for owned in (2, 2):
+            for task in tasks:
+                task.look_again("the input can't be read")
+            driver.advance(5)
+            assert said("actor work owns") - before == owned
+        assert said("the input can't be read; taking over again") == 1
