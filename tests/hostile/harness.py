@@ -56,7 +56,8 @@ async def run(brokers: str, folder: Path, *, seconds: float) -> Outcome:
     The members that lie join first: each join has the whole group join again, whoever it is.
     """
     async with World.create(brokers, folder) as world, lying_members(world):
-        feeding = asyncio.create_task(world.feed())
+        enough = asyncio.Event()
+        feeding = asyncio.create_task(world.feed(enough))
         await eventually(lambda: _is_warm(world), what=world.log_end)
         moves = world.moves()
         before = await world.rate(seconds / 4)
@@ -71,8 +72,8 @@ async def run(brokers: str, folder: Path, *, seconds: float) -> Outcome:
         after = await world.rate(seconds / 4)
         logger.info("%d records/s, attacked %d, then %d", before, attacked, after)
         moved, memory = world.moves() - moves, world.max_memory_mb()
-        feeding.cancel()
-        await asyncio.wait([feeding])
+        enough.set()
+        await feeding
         await eventually(lambda: _is_done(world), deadline_s=120, what=world.log_end)
         lost, doubled = await world.wrong_runs()
         alone = (before + after) / 2

@@ -132,9 +132,10 @@ class World:
 
     # --- the main job ----------------------------------------------------------------------------------------------
 
-    async def feed(self) -> None:
-        """Keep commands waiting until it is cancelled: each chunk's second half repeats its first."""
-        while True:
+    async def feed(self, enough: asyncio.Event) -> None:
+        """Keep commands waiting until it is enough: each chunk's second half repeats its first."""
+        # No cancellation: aiokafka's `stop` may swallow it, and it would leave a chunk's count wrong.
+        while not enough.is_set():
             if self.sent - await self.handled() < MAX_LAG:
                 await self._send_chunk()
             else:
@@ -145,8 +146,7 @@ class World:
         self.sent += CHUNK
         numbers = [*range(first, first + half)] * 2
         records = ((b"command-%09d" % number, b"%0100d" % number) for number in numbers)
-        # One that is cancelled in the middle would leave the count of what was sent wrong.
-        await asyncio.shield(load(self.brokers, f"{self.name}-in", PARTITIONS, records))
+        await load(self.brokers, f"{self.name}-in", PARTITIONS, records)
 
     async def handled(self) -> int:
         """How many records of the main job's input are committed."""

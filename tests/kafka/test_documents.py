@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from actors.coordination import Coordination
+from actors.coordination.errors import CoordinationTimeoutError
 from tests.documents import block
 from tests.kafka.apps.documents_app import Limits, make
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, send, unique
@@ -43,7 +44,10 @@ async def test_locks_fences_and_shared_maps(
 
     async def is_up() -> bool:
         async with Coordination(brokers, app=name) as client:
-            await client.look("anything")
+            try:
+                await client.look("anything")
+            except CoordinationTimeoutError:
+                return False
         return True
 
     await eventually(is_up, what=worker.log)

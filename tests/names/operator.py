@@ -21,6 +21,8 @@ logger = logging.getLogger("names")
 
 ATTEMPTS = 12
 WAIT_S, QUIET_S = 90.0, 3.0
+NOT_YET_MADE = "isn't on the broker. Make them"
+"""What ends a worker that starts while its input is being created again: by now the topic is there."""
 Troubles = dict[tuple[WorkerProcess, str], str]
 
 
@@ -116,7 +118,8 @@ async def _follow(
     """
     await program.stop()
     workers, holders = list(program.workers), list[WorkerProcess]()
-    remedies = [(worker, source, read_remedy(text)) for (worker, source), text in troubles.items()]
+    told = {key: text for key, text in troubles.items() if NOT_YET_MADE not in text}
+    remedies = [(worker, source, read_remedy(text)) for (worker, source), text in told.items()]
     for worker, source, remedy in remedies:
         logger.info("%s %s %s: %s", program.app, worker.folder.parent.name, source, remedy)
         program.stops[remedy.damage] += 1

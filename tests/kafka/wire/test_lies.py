@@ -6,14 +6,17 @@ The brokers are trusted: one that makes up whole batches with right checksums, o
 from __future__ import annotations
 
 import struct
+import uuid
 from collections.abc import Callable
 from io import BytesIO
 from typing import Any
 
 import pytest
-from aiokafka.protocol import fetch, offset
+from aiokafka.protocol import offset
+from aiokafka.protocol.types import UnsignedVarInt32
 
 from actors._core.lifecycle import State
+from actors._kafka.protocol import FetchResponse_v13
 from actors.errors import BrokerUnavailableError
 from tests.kafka.helpers import eventually
 from tests.kafka.wire.node import Node
@@ -23,28 +26,37 @@ from tests.kafka.wire.world import World
 Partition = list[Any]
 """Number, error, high watermark, …, records."""
 
+FLEXIBLE = (FetchResponse_v13,)
+"""Responses with tagged fields behind their header, each topic and each partition."""
 
-def lying(module: Any, kind: str, lie: Callable[[Partition], None]) -> Action:
-    """Have each partition of an answer changed."""
+
+def lying(
+    response: Any, lie: Callable[[Partition], None], topic_lie: Callable[[Any], Any] = lambda topic: topic
+) -> Action:
+    """Have each partition of an answer changed, and what names each topic."""
+    tags = 1 if response in FLEXIBLE else 0
 
     async def action(exchange: Exchange) -> bytes:
+        assert exchange.version == response.API_VERSION
         reply = await exchange.ask()
-        answer = getattr(module, f"{kind}Response_v{exchange.version}")
-        said = answer.decode(BytesIO(reply[4:]))
+        header = 4 + tags
+        said = response.decode(BytesIO(reply[header:]))
         topics = []
-        for topic, partitions in said.topics:
-            changed = [list(partition) for partition in partitions]
-            for partition in changed:
-                lie(partition)
-            topics.append((topic, [tuple(partition) for partition in changed]))
+        for topic, partitions, *behind in said.topics:
+            changed = []
+            for partition in partitions:
+                fields, last = list(partition[: len(partition) - tags]), partition[len(partition) - tags :]
+                lie(fields)
+                changed.append((*fields, *last))
+            topics.append((topic_lie(topic), changed, *behind))
         said.topics = topics
-        return exchange.correlation + said.encode()
+        return reply[:header] + said.encode()
 
     return action
 
 
 def about_fetches(lie: Callable[[Partition], None]) -> Action:
-    return lying(fetch, "Fetch", lie)
+    return lying(FetchResponse_v13, lie)
 
 
 class Once:
@@ -100,8 +112,9 @@ def damaged(partition: Partition) -> None:
 async def huge(exchange: Exchange) -> bytes:
     """An array of two thousand million topics, of which none follows."""
     reply = await exchange.ask()
-    at = len(exchange.correlation) + (4 if exchange.version >= 1 else 0) + (6 if exchange.version >= 7 else 0)
-    return reply[:at] + struct.pack(">i", 2**31 - 1)
+    assert exchange.version == FetchResponse_v13.API_VERSION
+    before_topics = 4 + 1 + 4 + 2 + 4  # correlation, tags, throttle time, error, session
+    return reply[:before_topics] + UnsignedVarInt32.encode(2**31 - 1)
 
 
 async def test_what_was_handled_is_not_handled_again_however_often_it_comes(world: World) -> None:
@@ -135,16 +148,28 @@ async def test_what_was_handled_is_not_handled_again_however_often_it_comes(worl
     assert await world.damage() == []
 
 
-async def test_an_answer_about_a_partition_that_was_not_asked_for_ends_the_worker(world: World) -> None:
-    """aiokafka's fetches end with it, and nothing else would say so."""
-
+async def test_an_answer_about_a_partition_that_was_not_asked_for_is_passed_over(world: World) -> None:
     def of_another(partition: Partition) -> None:
         partition[0] = 7
 
     await world.add_inputs(2)
     async with Node(world, "a") as node:
         await node.did(2)
-        world.proxy.on(Api.FETCH, about_fetches(of_another), client="a-actors")
+        rule = world.proxy.on(Api.FETCH, about_fetches(of_another), client="a-actors")
+        await world.add_inputs(1)
+        await rule.was_hit()
+        await node.did(3)
+        assert node.failures == []
+    assert await world.damage() == []
+
+
+async def test_an_answer_about_a_topic_that_was_not_asked_for_ends_the_worker(world: World) -> None:
+    """aiokafka's fetches end with it, and nothing else would say so."""
+    await world.add_inputs(2)
+    async with Node(world, "a") as node:
+        await node.did(2)
+        lie = lying(FetchResponse_v13, lambda partition: None, lambda topic: uuid.uuid4())
+        world.proxy.on(Api.FETCH, lie, client="a-actors")
         await world.add_inputs(1)
         await eventually(lambda: node.failures, deadline_s=60.0, what=lambda: f"the worker noticed: {node.task!r}")
         assert isinstance(node.failures[0], BrokerUnavailableError)
@@ -166,7 +191,7 @@ async def test_an_end_that_went_back_stops_the_partition(world: World, topic: st
 
         name = getattr(world, topic).encode()
         rule = world.proxy.on(
-            Api.LIST_OFFSETS, lying(offset, "Offset", short), client="a-control", containing=name, times=None
+            Api.LIST_OFFSETS, lying(offset.OffsetResponse_v3, short), client="a-control", containing=name, times=None
         )
         assert node.task is not None
         node.task.look_again("a test wants it to")
