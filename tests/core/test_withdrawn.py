@@ -19,11 +19,15 @@ from aiokafka.errors import (
 from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.structs import TopicPartition as KafkaPartition
 
+from actors._kafka import asks as asking
 from actors._kafka import consumer as consuming
+from actors._kafka.appends import KafkaAppends
+from actors._kafka.asks import KafkaAsks
+from actors._kafka.connection import Connection
 from actors._kafka.consumer import KafkaSource
 from actors._kafka.producer import QUICK_BACKOFF_S, Throttle, TransportFaultError, _drop_unsent, _guard, _send
 from actors.errors import BrokerUnavailableError
-from actors.ports import TopicPartition
+from actors.ports import Question, TopicPartition
 
 INPUT = KafkaPartition("in", 0)
 
@@ -219,3 +223,57 @@ async def test_a_quota_is_named_while_it_may_be_the_cause(producer: AIOKafkaProd
     assert throttle.told(20.0) == ""
     await producer.client.send(1, None)
     assert "a broker let this client wait 12.3 s, because of a quota" in throttle.told(20.0)
+
+
+async def test_a_producer_with_a_refused_batch_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The brokers refuse all its later batches of the partition, since they haven't seen the sequence numbers."""
+    answers: list[Exception | None] = [None, TopicAuthorizationFailedError("locks"), None]
+    made: list[SimpleNamespace] = []
+
+    async def send(*_: Any, **__: Any) -> asyncio.Future[None]:
+        done, error = asyncio.get_running_loop().create_future(), answers.pop(0)
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+        return done
+
+    async def start() -> SimpleNamespace:
+        running = SimpleNamespace(sender_task=asyncio.get_running_loop().create_future())
+        made.append(SimpleNamespace(send=send, stop=lambda: asyncio.sleep(0), _sender=running))
+        return made[-1]
+
+    appends = KafkaAppends(Connection((), security={"sasl_plain_username": "bob"}), 1_000)
+    monkeypatch.setattr(appends, "_start", start)
+    place = TopicPartition("locks", 0)
+    await appends.append(place, b"k", b"v", ())
+    with pytest.raises(BrokerUnavailableError, match="User:bob isn't allowed Write on topic locks"):
+        await appends.append(place, b"k", b"v", ())
+    await appends.append(place, b"k", b"v", ())
+    assert len(made) == 2
+    await appends.close()
+
+
+async def test_who_asks_hears_that_answers_may_not_be_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(asking, "RETRY_S", 0.0)
+    reads = 0
+
+    async def denied(*_: Any, **__: Any) -> None:
+        nonlocal reads
+        reads += 1
+        if reads > 3:
+            raise ValueError(reads)
+        raise TopicAuthorizationFailedError("app-replies")
+
+    monkeypatch.setattr(asking, "fetched", denied)
+    asks = KafkaAsks(Connection(()), group="g", topic="app-replies", replication_factor=-1)
+    question = Question(id="q", topic="in", partition=0, key=b"k", value=b"v", headers=[])
+    with asks._waiting.question(question) as answer, caplog.at_level(logging.WARNING):
+        with pytest.raises(ValueError, match="4"):
+            await asks._read(None, KafkaPartition("app-replies", 0))  # type: ignore[arg-type]
+        error = answer.exception()
+    assert isinstance(error, BrokerUnavailableError)
+    assert "isn't allowed Read on topic app-replies" in error.missing
+    assert len(caplog.messages) == 1
