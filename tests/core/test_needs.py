@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -20,7 +21,7 @@ from actors._faust.needs import TopicNeed, counts, permissions, topic_needs
 from actors._faust.setup import Setup
 from actors._faust.topic_settings import Finding, command, findings, told
 from actors._kafka.control import TopicInfo
-from actors._kafka.grants import Operation, Permission, acl_commands
+from actors._kafka.permissions import Operation, Permission, acl_commands
 from tests.documents import ROOT
 from tests.kafka.apps.needs_app import FEATURES, make
 
@@ -118,6 +119,14 @@ def test_commands_name_each_resource_once_with_its_operations() -> None:
         f"{head} --operation Read --operation Write --topic b",
         f"{head} --operation Write --transactional-id shop: --resource-pattern-type prefixed",
     ]
+
+
+def test_names_from_certificates_and_programs_are_one_word_of_a_shell() -> None:
+    user = "User:CN=bank one,O=$(reboot)"
+    (line,) = acl_commands([Permission("topic", "a;b", Operation.READ)], bootstrap="b:1", principal=user)
+    assert shlex.split(line)[-5:] == [user, "--operation", "Read", "--topic", "a;b"]
+    line = FORMATS["kafka-topics"](a_plan(needs=[TopicNeed(name="a b", roles=("x",), operations=frozenset())]))
+    assert shlex.split(line)[5:7] == ["--topic", "a b"]
 
 
 # --- topics ----------------------------------------------------------------------------------------------------------

@@ -82,8 +82,8 @@ async def test_no_message_is_blamed_for_an_answer_that_leaves_it_open_who_is_to_
         (Api.ADD_PARTITIONS_TO_TXN, TOPIC_AUTHORIZATION, "isn't allowed Write on topic"),
         (Api.ADD_OFFSETS_TO_TXN, GROUP_AUTHORIZATION, "isn't allowed Read on group"),
         (Api.TXN_OFFSET_COMMIT, GROUP_AUTHORIZATION, "isn't allowed Read on group"),
-        (Api.ADD_PARTITIONS_TO_TXN, TRANSACTIONAL_ID_AUTHORIZATION, "isn't allowed Write on transactional-id"),
-        (Api.ADD_OFFSETS_TO_TXN, TRANSACTIONAL_ID_AUTHORIZATION, "isn't allowed Write on transactional-id"),
+        (Api.ADD_PARTITIONS_TO_TXN, TRANSACTIONAL_ID_AUTHORIZATION, "isn't allowed Write on transactional ids"),
+        (Api.ADD_OFFSETS_TO_TXN, TRANSACTIONAL_ID_AUTHORIZATION, "isn't allowed Write on transactional ids"),
     ],
 )
 async def test_a_permission_that_is_taken_away_stops_nothing_for_good(
