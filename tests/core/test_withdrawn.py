@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
     KafkaConnectionError,
@@ -48,7 +49,6 @@ class FakeConsumer:
         self._coordinator = SimpleNamespace(
             group_id="group",
             _heartbeat_task=dead,
-            _commit_refresh_task=None,
             _start_heartbeat_task=self._beat,
             check_errors=self._check,
         )
@@ -124,6 +124,21 @@ async def test_an_input_that_may_not_be_read_stops_only_its_own_partitions() -> 
     assert consumer.paused_now == {INPUT}
     assert list(lost) == [TopicPartition("in", 0)]
     assert "isn't allowed Read on topic in" in lost[TopicPartition("in", 0)]
+
+
+async def test_an_input_that_may_not_be_described_ends_no_coordination() -> None:
+    async def denied(_: Any) -> None:
+        raise KafkaError(repr(TopicAuthorizationFailedError()))
+
+    coordinator = SimpleNamespace(
+        _perform_assignment=None, _on_join_complete=None, _subscription=None, _do_fetch_commit_offsets=denied
+    )
+    consuming._prepare(coordinator)
+    seen: list[Any] = []
+    state = SimpleNamespace(update_committed=seen.append)
+    assigned = SimpleNamespace(requesting_committed=lambda: [INPUT], state_value=lambda _: state)
+    assert await GroupCoordinator._maybe_refresh_commit_offsets(coordinator, assigned)
+    assert [committed.offset for committed in seen] == [-1]
 
 
 @pytest.fixture
