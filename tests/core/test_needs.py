@@ -16,6 +16,7 @@ import yaml
 from click.testing import CliRunner
 from faust.cli.faust import cli
 
+from actors import App
 from actors._faust.cli.topics_as import FORMATS, Plan, as_json
 from actors._faust.needs import TopicNeed, counts, permissions, topic_needs
 from actors._faust.setup import Setup
@@ -316,6 +317,13 @@ def test_a_setting_that_endangers_something_is_told_with_its_repair(
 def test_more_replicas_in_sync_than_there_are_is_an_error() -> None:
     (one,) = seen("shop-counts-changelog", {"min.insync.replicas": "3"}, replicas=2)
     assert (one.is_error, one.change) == (True, "min.insync.replicas=1")
+    (one, *_) = seen("shop-in", {"min.insync.replicas": "2"}, replicas=1)
+    assert (one.is_error, one.change) == (False, "min.insync.replicas=1"), "a worker only reads it"
+
+
+def test_neither_a_worker_nor_faust_makes_topics_where_that_is_forbidden() -> None:
+    assert not App("shop", broker="kafka://127.0.0.1:1", create_topics=False).conf.topic_allow_declare
+    assert App("shop", broker="kafka://127.0.0.1:1").conf.topic_allow_declare
 
 
 def test_the_same_of_several_topics_is_one_line() -> None:
