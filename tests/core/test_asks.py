@@ -30,7 +30,6 @@ from actors.ports import Answer, Question
 from actors.runtime.answers import AnswerTypes
 from actors.runtime.asks import ASK, CHAIN, DEADLINE, REPLY_TO, STATUS, Waiting
 from actors.testing import ActorTestDriver
-from actors.testing.asks import FakeAsks
 
 SECOND = timedelta(seconds=1)
 
@@ -599,31 +598,3 @@ def test_a_reason_that_is_larger_than_the_topic_of_answers_takes_is_cut(monkeypa
         monkeypatch.setattr("actors.runtime.answers._MAX_REASON_BYTES", 3_000_000)
         with pytest.raises(AskFailedError, match="xxx"):
             driver.ask(fails, "a", 1)
-
-
-@pytest.mark.parametrize("then", ["stop", "skip", "park"])
-def test_a_message_whose_question_is_not_allowed_waits_until_it_is(monkeypatch, then):
-    app = an_app()
-    inbox, orders = app.topic("inbox", key_type=str, value_type=int), app.topic("orders", key_type=str, value_type=int)
-    done = app.topic("done", key_type=str, value_type=int)
-    tries, send = [], FakeAsks._send
-
-    async def sent_if_allowed(asks, question):
-        tries.append(question)
-        if len(tries) < 30:
-            raise BrokerUnavailableError("User:bob isn't allowed", missing="User:bob isn't allowed Write on inbox")
-        await send(asks, question)
-
-    monkeypatch.setattr(FakeAsks, "_send", sent_if_allowed)
-
-    @app.actor(inbox)
-    def doubled(ctx, number) -> int:
-        return 2 * number
-
-    @app.actor(orders, concurrency=2, on_error=OnError(then=then))
-    async def order(ctx, number) -> None:
-        ctx.send(done, key=ctx.key, value=await ctx.ask(doubled, "a", number, timeout=SECOND))
-
-    with ActorTestDriver(app) as driver:
-        driver.send(orders, key="x", value=4)
-        assert [sent.value for sent in driver.outputs(done)] == [8]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -20,6 +21,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.structs import TopicPartition as KafkaPartition
 
+from actors import App, Context, OnError
 from actors._kafka import asks as asking
 from actors._kafka import consumer as consuming
 from actors._kafka.appends import KafkaAppends
@@ -29,6 +31,8 @@ from actors._kafka.consumer import KafkaSource
 from actors._kafka.producer import QUICK_BACKOFF_S, Throttle, TransportFaultError, _drop_unsent, _guard, _send
 from actors.errors import BrokerUnavailableError
 from actors.ports import Question, TopicPartition
+from actors.testing import ActorTestDriver
+from actors.testing.asks import FakeAsks
 
 INPUT = KafkaPartition("in", 0)
 
@@ -292,3 +296,34 @@ async def test_who_asks_hears_that_answers_may_not_be_read(
     assert isinstance(error, BrokerUnavailableError)
     assert "isn't allowed Read on topic app-replies" in error.missing
     assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize("then", ["stop", "skip", "park"])
+def test_a_message_whose_question_is_not_allowed_waits_until_it_is(
+    monkeypatch: pytest.MonkeyPatch, then: Literal["stop", "skip", "park"]
+) -> None:
+    app = App("asking", broker="kafka://127.0.0.1:1")
+    inbox, orders = app.topic("inbox", key_type=str, value_type=int), app.topic("orders", key_type=str, value_type=int)
+    done = app.topic("done", key_type=str, value_type=int)
+    tries: list[Question] = []
+    send = FakeAsks._send
+
+    async def sent_if_allowed(asks: FakeAsks, question: Question) -> None:
+        tries.append(question)
+        if len(tries) < 30:
+            raise BrokerUnavailableError("User:bob isn't allowed", missing="User:bob isn't allowed Write on inbox")
+        await send(asks, question)
+
+    monkeypatch.setattr(FakeAsks, "_send", sent_if_allowed)
+
+    @app.actor(inbox)
+    def doubled(ctx: Context, number: int) -> int:
+        return 2 * number
+
+    @app.actor(orders, concurrency=2, on_error=OnError(then=then))
+    async def order(ctx: Context, number: int) -> None:
+        ctx.send(done, key=ctx.key, value=await ctx.ask(doubled, "a", number, timeout=timedelta(seconds=1)))
+
+    with ActorTestDriver(app) as driver:
+        driver.send(orders, key="x", value=4)
+        assert [sent.value for sent in driver.outputs(done)] == [8]
