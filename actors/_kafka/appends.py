@@ -102,7 +102,7 @@ def is_spent(producer: AIOKafkaProducer) -> bool:
     The client gave the batch sequence numbers that the broker hasn't seen, so the broker refuses all later batches of
     the partition as well.
     """
-    return getattr(producer, "was_refused", False) or producer._sender.sender_task.done()
+    return bool(getattr(producer, "was_refused", False) or producer._sender.sender_task.done())
 
 
 async def send_record(

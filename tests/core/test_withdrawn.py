@@ -291,7 +291,7 @@ async def test_who_asks_hears_that_answers_may_not_be_read(
     question = Question(id="q", topic="in", partition=0, key=b"k", value=b"v", headers=[])
     with asks._waiting.question(question) as answer, caplog.at_level(logging.WARNING):
         with pytest.raises(ValueError, match="4"):
-            await asks._read(None, KafkaPartition("app-replies", 0))  # type: ignore[arg-type]
+            await asks._read(None, KafkaPartition("app-replies", 0))
         error = answer.exception()
     assert isinstance(error, BrokerUnavailableError)
     assert "isn't allowed Read on topic app-replies" in error.missing
