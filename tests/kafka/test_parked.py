@@ -46,7 +46,7 @@ class Shop:
         """Call `faust -A … parked …`, on another data folder than the worker's."""
         called = await self.begin(*arguments)
         async with asyncio.timeout(90):
-            out, errors = await called.communicate()
+            out, errors = await called.communicate(b"")
         return subprocess.CompletedProcess(arguments, called.returncode or 0, out.decode(), errors.decode())
 
     async def begin(self, *arguments: str) -> asyncio.subprocess.Process:
