@@ -81,6 +81,8 @@ class FaustApp(faust.App):  # type: ignore[misc]
         web_options = dict(faust_options.get("web_application_options") or {})
         web_options["handler_args"] = {**HANDLER_ARGS, **(web_options.get("handler_args") or {})}
         faust_options["web_application_options"] = web_options
+        if not self.actor_options.create_topics:
+            faust_options.setdefault("topic_allow_declare", False)
         super().__init__(id, **with_own_tls(self.actor_options, faust_options))
 
     def topic(self, *topics: str, **options: Any) -> Any:

@@ -14,16 +14,8 @@ from actors._core.logs import escaping
 from actors._faust.publishing import published_stores, topic_config_of
 from actors._kafka.broker_time import BROKER_TIME_CONFIG
 from actors._kafka.control import ControlPlane
-from actors._kafka.grants import (
-    PRINCIPAL,
-    Operation,
-    Permission,
-    Resource,
-    acl_commands,
-    allows,
-    missing_permissions,
-    on_topic,
-)
+from actors._kafka.grants import allows, missing_permissions
+from actors._kafka.permissions import PRINCIPAL, Operation, Permission, Resource, acl_commands, on_topic
 from actors._kafka.topics import Topics
 from actors.errors import ConfigurationError
 from actors.runtime.asks import REPLY_CONFIG, REPLY_PARTITIONS

@@ -16,6 +16,7 @@ from actors._faust.needs import TopicNeed
 from actors._faust.options import milliseconds
 from actors._kafka.broker_time import BROKER_TIME
 from actors._kafka.control import TopicInfo
+from actors._kafka.permissions import Operation
 from actors._kafka.topics import Topics
 from actors.errors import ConfigurationError
 
@@ -61,14 +62,15 @@ def findings(
     for need in needs:
         if need.name in found and need.name in configs:
             config = configs[need.name]
-            seen += _replication(need.name, found[need.name].replicas, config, broker_count)
+            seen += _replication(need, found[need.name].replicas, config, broker_count)
             seen += _records(need, config, largest.get(need.like, 0))
             if need.keeps:
                 seen += _compaction(setup, need.name, config)
     return seen
 
 
-def _replication(topic: str, replicas: int, config: Mapping[str, str], broker_count: int) -> Iterator[Finding]:
+def _replication(need: TopicNeed, replicas: int, config: Mapping[str, str], broker_count: int) -> Iterator[Finding]:
+    topic = need.name
     in_sync = int(config.get("min.insync.replicas", 1))
     if in_sync > replicas > 0:
         yield Finding(
@@ -76,7 +78,8 @@ def _replication(topic: str, replicas: int, config: Mapping[str, str], broker_co
             what=f"min.insync.replicas={in_sync} and {replicas} replicas",
             why="no write is ever acknowledged",
             change=f"min.insync.replicas={max(1, replicas - 1)}",
-            is_error=True,
+            # Others may write an input without waiting for all replicas.
+            is_error=Operation.WRITE in need.operations,
         )
     if replicas == 1 and broker_count > 1:
         yield Finding(topic=topic, what="one replica", why="what its broker loses is lost")

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
+from aiokafka.errors import BrokerResponseError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from actors._kafka.connection import Connection, broker_errors, let_go
 from actors._kafka.control import ControlPlane
+from actors._kafka.permissions import WRITE
 from actors._kafka.topics import Topics
 from actors.errors import BrokerUnavailableError, RecordTooLargeError, show_bytes
 from actors.ports import TopicPartition
@@ -34,7 +35,7 @@ async def make_topic(
 class KafkaAppends:
     """A producer that waits for the acknowledgement of all replicas; it connects with the first record.
 
-    One whose sender met a fatal error refuses everything from then on: it is replaced.
+    One that met an error which `is_spent` knows refuses everything from then on: it is replaced.
 
     Args:
         connection: to the brokers.
@@ -60,7 +61,7 @@ class KafkaAppends:
         """
         producer = await self._started()
         what = f"appending to {partition}"
-        await send_record(producer, partition, key, value, headers, what)
+        await send_record(self._connection, producer, partition, key, value, headers, what=what)
 
     async def close(self) -> None:
         """Disconnect. May be called twice."""
@@ -70,7 +71,7 @@ class KafkaAppends:
 
     async def _started(self) -> AIOKafkaProducer:
         async with self._starting:
-            if self._producer is not None and self._producer._sender.sender_task.done():
+            if self._producer is not None and is_spent(self._producer):
                 await self.close()
             if self._producer is None:
                 self._producer = await self._start()
@@ -87,7 +88,7 @@ class KafkaAppends:
         )
         self._connection.outages.watch(producer.client)
         try:
-            with broker_errors("connecting to append"):
+            with broker_errors("connecting to append", self._connection, WRITE):
                 await producer.start()
         except BaseException:
             await let_go(producer)
@@ -95,17 +96,28 @@ class KafkaAppends:
         return producer
 
 
+def is_spent(producer: AIOKafkaProducer) -> bool:
+    """Tell whether a producer takes nothing more: its sender ended, or a broker refused a batch.
+
+    The client gave the batch sequence numbers that the broker hasn't seen, so the broker refuses all later batches of
+    the partition as well.
+    """
+    return bool(getattr(producer, "was_refused", False) or producer._sender.sender_task.done())
+
+
 async def send_record(
+    connection: Connection,
     producer: AIOKafkaProducer,
     partition: TopicPartition,
     key: bytes,
     value: bytes | None,
     headers: Sequence[tuple[str, bytes]],
+    *,
     what: str,
 ) -> None:
     """Send a record, and wait until it is acknowledged; `what` names it in errors. See `KafkaAppends.append`."""
     try:
-        with broker_errors(what):
+        with broker_errors(what, connection, WRITE):
             sent = await producer.send(
                 partition.topic, value, key, partition=partition.partition, headers=list(headers)
             )
@@ -115,6 +127,8 @@ async def send_record(
         # The client's metadata is older than the partition, or somebody made the topic anew.
         raise BrokerUnavailableError(f"{what}: the client knows no such partition") from error
     except BrokerUnavailableError as error:
+        if isinstance(error.__cause__, BrokerResponseError):
+            producer.was_refused = True
         if isinstance(error.__cause__, MessageSizeTooLargeError | RecordListTooLargeError):
             raise RecordTooLargeError(
                 f"{what}: the topic's max.message.bytes doesn't allow {len(value or b'')} bytes for key "

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 import uuid
 from collections.abc import AsyncIterator
 from contextvars import Context
@@ -21,14 +22,16 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._core.logs import escaping
-from actors._kafka.appends import MAX_REQUEST_BYTES, send_record
+from actors._kafka.appends import MAX_REQUEST_BYTES, is_spent, send_record
 from actors._kafka.connection import Connection, broker_errors, let_go
 from actors._kafka.control import ControlPlane
+from actors._kafka.permissions import READ
 from actors._kafka.records import RAW, fetched
 from actors._kafka.topics import Topics
 from actors.errors import AskClosedError, BrokerUnavailableError, UnknownTopicError
 from actors.ports import Answer, Question, TopicPartition, Unreadable
 from actors.runtime.asks import REPLY_CONFIG, REPLY_PARTITIONS, Waiting, question_headers
+from actors.runtime.failures import is_repeated
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -64,6 +67,7 @@ class KafkaAsks:
         self._consumer: AIOKafkaConsumer | None = None
         self._reader: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._said_s: dict[str, float] = {}
 
     async def ask(self, question: Question, timeout_s: float) -> Answer:
         """See `actors.ports.Asks.ask`.
@@ -123,7 +127,7 @@ class KafkaAsks:
         if self._is_closed:
             raise _closed()
         producer = self._producer
-        if producer is not None and producer._sender.sender_task.done():
+        if producer is not None and is_spent(producer):
             self._producer = None
             await let_go(producer)
         if self._producer is not None and self._consumer is not None:
@@ -140,7 +144,7 @@ class KafkaAsks:
         opening.result()
 
     async def _connect(self) -> None:
-        with broker_errors("connecting for questions and answers"):
+        with broker_errors("connecting for questions and answers", self._connection):
             if self._consumer is None:
                 await self._start_consumer()
             if self._producer is None:
@@ -202,16 +206,20 @@ class KafkaAsks:
         what = f"sending question {question.id} to {question.topic}[{question.partition}]"
         headers = question_headers(question, reply_to)
         source = TopicPartition(question.topic, question.partition)
-        await send_record(producer, source, question.key, question.value, headers, what)
+        await send_record(self._connection, producer, source, question.key, question.value, headers, what=what)
 
     async def _read(self, consumer: AIOKafkaConsumer, source: KafkaPartition) -> None:
         """Take answers until it is cancelled, whatever becomes of the broker."""
         while True:
             try:
-                with broker_errors(f"reading answers from {source.topic}[{source.partition}]"):
+                with broker_errors(f"reading answers from {source.topic}[{source.partition}]", self._connection, READ):
                     found = await fetched(consumer, source, timeout_s=POLL_S)
             except BrokerUnavailableError as error:
-                logger.warning("%s; it is tried again", error)
+                if not is_repeated(error, self._said_s, time.monotonic()):
+                    logger.warning("%s; it is tried again", error)
+                if error.missing:
+                    # Who asks waits for the permission, in place of a time-out that would look like a missing answer.
+                    self._waiting.fail(error)
                 await asyncio.sleep(RETRY_S)
                 continue
             for record in found.get(source, ()):

@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
 from actors._core.logs import escaping
 from actors._kafka.outage import Outages
-from actors._kafka.permissions import DESCRIBE, lacking, principal
+from actors._kafka.permissions import DESCRIBE, Operation, lacking, principal
 from actors._kafka.records import RAW
 from actors.errors import BrokerUnavailableError
 
@@ -58,7 +58,7 @@ class Connection:
 
 
 @contextlib.contextmanager
-def broker_errors(what: str, connection: Connection | None = None, operation: str = DESCRIBE) -> Iterator[None]:
+def broker_errors(what: str, connection: Connection | None = None, operation: Operation = DESCRIBE) -> Iterator[None]:
     """Turn the client's errors into `BrokerUnavailableError`, naming what was being done.
 
     A missing permission is named with the user of `connection`; `operation` is what a topic was wanted for.

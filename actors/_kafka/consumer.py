@@ -144,7 +144,7 @@ class KafkaSource:
         )
         connection.outages.watch(consumer._client)
         assignor.generation = lambda: _generation(consumer)
-        assignor.joins = lambda: _check_members(consumer._coordinator)
+        assignor.joins = lambda: _prepare(consumer._coordinator)
         source = cls(consumer, assigned=assigned, revoked=revoked, room=room, lost=lost, failed=failed, counted=counted)
         source._fetch_bytes = settings.fetch_bytes
         source._principal = connection.principal
@@ -233,13 +233,9 @@ class KafkaSource:
         if now_s - self._said_s >= REMIND_S:
             self._said_s = now_s
             logger.warning("%s; it is tried again", lacking(error, self._principal, name=coordinator.group_id))
-        assignment = self._assignment()
         if _has_ended(coordinator._heartbeat_task):
             coordinator._heartbeat_task = None
             coordinator._start_heartbeat_task()
-        if _has_ended(coordinator._commit_refresh_task) and assignment is not None:
-            coordinator._commit_refresh_task = None
-            coordinator.start_commit_offsets_refresh_task(assignment)
 
     def _assignment(self) -> Any:
         """Give aiokafka's state of the assigned partitions, None before the first assignment."""
@@ -373,10 +369,12 @@ def _generation(consumer: AIOKafkaConsumer) -> int:
     return -1 if coordinator is None else int(coordinator.generation)
 
 
-def _check_members(coordinator: Any) -> None:
-    """Look at what other members of the group sent before aiokafka decodes it: an error there would end the worker.
+def _prepare(coordinator: Any) -> None:
+    """Keep what aiokafka does at a join from ending the worker.
 
-    That is what each member says of itself, which the leader gets, and what the leader answers; see `readable`.
+    What each member says of itself, which the leader gets, and what the leader answers are looked at before they are
+    decoded; see `readable`. Committed offsets aren't asked for: each task asks for its own, and an input that may not
+    be described would end the coordination.
     """
     perform, complete = coordinator._perform_assignment, coordinator._on_join_complete
     if getattr(perform, "checks_members", False):
@@ -390,8 +388,12 @@ def _check_members(coordinator: Any) -> None:
         checked = readable_assignment(assignment, coordinator._subscription.topics)
         return await complete(generation, member_id, protocol, checked)
 
+    async def no_offsets(_: Any) -> dict[KafkaPartition, Any]:
+        return {}
+
     perform_checked.checks_members = True  # type: ignore[attr-defined]
     coordinator._perform_assignment, coordinator._on_join_complete = perform_checked, complete_checked
+    coordinator._do_fetch_commit_offsets = no_offsets
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]

@@ -72,7 +72,7 @@ class ControlPlane:
     def __init__(self, client: AIOKafkaClient, group: str, connection: Connection) -> None:
         self._client = client
         self._group = group
-        self._connection = connection
+        self.connection = connection
         self._coordinator: int | None = None
         self._named: set[str] = set()
         self._identities: dict[str, TopicIdentity] = {}
@@ -350,13 +350,13 @@ class ControlPlane:
 
     def _why(self, error: Exception) -> str:
         """Give an error with the brokers that don't answer: the client's errors are often empty."""
-        away = ", ".join(self._connection.outages.away)
+        away = ", ".join(self.connection.outages.away)
         said = words_of(error)
         return f"{said}; no answer from broker {away}" if away else said
 
     def _unavailable(self, what: str, error: Exception) -> BrokerUnavailableError:
         """Return the error for a question that the brokers don't answer; it names the permission if that is missing."""
-        missing = lacking(error, self._connection.principal, name=self._group)
+        missing = lacking(error, self.connection.principal, name=self._group)
         return BrokerUnavailableError(f"{what}: {missing or self._why(error)}", missing=missing)
 
     def _any_node(self) -> int:

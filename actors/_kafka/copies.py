@@ -70,7 +70,7 @@ class KafkaCopies:
     async def _members(self) -> list[tuple[Member, str, Copies]]:
         """Give what each member says of itself, its host, and its copies."""
         found = []
-        with broker_errors(f"members of group {self._group}"):
+        with broker_errors(f"members of group {self._group}", self._control.connection):
             response = await self._control.ask_coordinator(DescribeGroupsRequest([self._group]))
             for group in response.groups:
                 self._control.check(group[0])

@@ -6,82 +6,18 @@ here): a request is sent that the brokers check first and then refuse for what i
 
 from __future__ import annotations
 
-import enum
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from aiokafka.errors import GroupAuthorizationFailedError, TransactionalIdAuthorizationFailed, for_code
 from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.transaction import EndTxnRequest
 
 from actors._kafka.control import ControlPlane
+from actors._kafka.permissions import Operation, Permission, Resource
 
 NOBODYS_PRODUCER_ID, NOBODYS_EPOCH = -2, 0
 """No producer has it: the coordinator refuses it after the check of permissions, whatever state the id is in."""
-PRINCIPAL = "User:NAME"
-
-
-class Operation(enum.IntEnum):
-    """What Kafka's access lists allow, by their codes."""
-
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DESCRIBE_CONFIGS = 10
-
-    @property
-    def word(self) -> str:
-        """The name that Kafka's tools and documents have for it."""
-        return "".join(part.title() for part in self.name.split("_"))
-
-
-class Resource(enum.Enum):
-    """What they allow it for; the value is the option of `kafka-acls.sh`."""
-
-    TOPIC = "topic"
-    GROUP = "group"
-    TRANSACTIONAL_ID = "transactional-id"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Permission:
-    """An operation on a resource; a transactional id is a prefix."""
-
-    resource: str
-    name: str
-    operation: Operation
-
-    def __str__(self) -> str:
-        what = self.resource.replace("-", " ")
-        return f"{self.operation.word} on {what}{'s that begin with' * self.is_prefix} {self.name}"
-
-    @property
-    def is_prefix(self) -> bool:
-        """Whether it is about all names that begin so."""
-        return self.resource == Resource.TRANSACTIONAL_ID.value
-
-
-def on_topic(name: str, *operations: Operation) -> list[Permission]:
-    """Give permissions of one topic."""
-    return [Permission(Resource.TOPIC.value, name, operation) for operation in operations]
-
-
-def acl_commands(permissions: Iterable[Permission], *, bootstrap: str, principal: str) -> list[str]:
-    """Give the commands that grant them, one for all resources that need the same operations."""
-    operations: dict[tuple[str, str], list[Operation]] = defaultdict(list)
-    for one in sorted(set(permissions)):
-        operations[one.resource, one.name].append(one.operation)
-    names: dict[tuple[str, tuple[Operation, ...]], list[str]] = defaultdict(list)
-    for (resource, name), allowed in operations.items():
-        names[resource, tuple(allowed)].append(name)
-    return [
-        f"kafka-acls.sh --bootstrap-server {bootstrap} --add --allow-principal {principal}"
-        + "".join(f" --operation {operation.word}" for operation in allowed)
-        + "".join(f" --{resource} {name}" for name in found)
-        + (" --resource-pattern-type prefixed" if resource == Resource.TRANSACTIONAL_ID.value else "")
-        for (resource, allowed), found in names.items()
-    ]
 
 
 def allows(granted: Mapping[str, tuple[int, bool]], topic: str, operation: Operation) -> bool:

@@ -6,7 +6,6 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import NoError, for_code
 
 from actors._kafka.connection import Connection, broker_errors
-from actors.errors import BrokerUnavailableError
 
 
 async def member_count(connection: Connection, group: str) -> int:
@@ -18,12 +17,12 @@ async def member_count(connection: Connection, group: str) -> int:
     admin = AIOKafkaAdminClient(**connection.arguments("groups"))
     connection.outages.watch(admin._client)
     try:
-        with broker_errors(f"asking who is in group {group}"):
+        with broker_errors(f"asking who is in group {group}", connection):
             await admin.start()
             (described,) = await admin.describe_consumer_groups([group])
+            code, _, _, _, _, members, *_ = described.groups[0]
+            if for_code(code) is not NoError:
+                raise for_code(code)(group)
     finally:
         await admin.close()
-    code, _, _, _, _, members, *_ = described.groups[0]
-    if for_code(code) is not NoError:
-        raise BrokerUnavailableError(f"asking who is in group {group}: {for_code(code).__name__}")
     return len(members)

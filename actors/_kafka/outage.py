@@ -38,7 +38,7 @@ CONNECT_S = 5.0
 """How long a broker may take to answer on a new connection, where others may answer in its place."""
 METADATA_S = 4.0
 """How long a look at the cluster's leaders may take, with all brokers that are asked; more after it was too short."""
-_NOISE = ("Authenticated ", "Discovered coordinator ")
+_NOISE = ("Authenticated ", "Discovered coordinator ", "Updating subscribed topics ")
 
 
 @dataclass(slots=True)

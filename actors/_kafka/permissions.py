@@ -1,8 +1,12 @@
-"""What the cluster doesn't allow, in words that name operation, resource and principal."""
+"""What the cluster's access lists allow, and what they lack, in words that name operation, resource and principal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import enum
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from aiokafka.errors import (
@@ -19,7 +23,75 @@ UNAUTHORIZED = (
     TransactionalIdAuthorizationFailed,
 )
 """What a broker answers to a request that the user's access lists don't allow."""
-WRITE, READ, DESCRIBE = "Write", "Read", "Describe"
+PRINCIPAL = "User:NAME"
+
+
+class Operation(enum.IntEnum):
+    """What Kafka's access lists allow, by their codes."""
+
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DESCRIBE = 8
+    DESCRIBE_CONFIGS = 10
+    IDEMPOTENT_WRITE = 12
+
+    @property
+    def word(self) -> str:
+        """The name that Kafka's tools and documents have for it."""
+        return "".join(part.title() for part in self.name.split("_"))
+
+
+READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
+
+
+class Resource(enum.Enum):
+    """What they allow it for; the value is the option of `kafka-acls.sh`."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+    TRANSACTIONAL_ID = "transactional-id"
+    CLUSTER = "cluster"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Permission:
+    """An operation on a resource; a transactional id is a prefix."""
+
+    resource: str
+    name: str
+    operation: Operation
+
+    def __str__(self) -> str:
+        what = self.resource.replace("-", " ")
+        return f"{self.operation.word} on {what}{'s that begin with' * self.is_prefix} {self.name}".rstrip()
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether it is about all names that begin so."""
+        return self.resource == Resource.TRANSACTIONAL_ID.value
+
+
+def on_topic(name: str, *operations: Operation) -> list[Permission]:
+    """Give permissions of one topic."""
+    return [Permission(Resource.TOPIC.value, name, operation) for operation in operations]
+
+
+def acl_commands(permissions: Iterable[Permission], *, bootstrap: str, principal: str) -> list[str]:
+    """Give the commands that grant them, one for all resources that need the same operations."""
+    operations: dict[tuple[str, str], list[Operation]] = defaultdict(list)
+    for one in sorted(set(permissions)):
+        operations[one.resource, one.name].append(one.operation)
+    names: dict[tuple[str, tuple[Operation, ...]], list[str]] = defaultdict(list)
+    for (resource, name), allowed in operations.items():
+        names[resource, tuple(allowed)].append(name)
+    return [
+        f"kafka-acls.sh --bootstrap-server {bootstrap} --add --allow-principal {quote(principal)}"
+        + "".join(f" --operation {operation.word}" for operation in allowed)
+        + "".join(f" --{resource} {quote(name)}" if name else f" --{resource}" for name in found)
+        + (" --resource-pattern-type prefixed" if resource == Resource.TRANSACTIONAL_ID.value else "")
+        for (resource, allowed), found in names.items()
+    ]
 
 
 def principal(security: Mapping[str, Any]) -> str:
@@ -29,7 +101,7 @@ def principal(security: Mapping[str, Any]) -> str:
     return "User:ANONYMOUS" if security.get("security_protocol", "PLAINTEXT") == "PLAINTEXT" else ""
 
 
-def lacking(error: BaseException | None, who: str, operation: str = DESCRIBE, *, name: str = "") -> str:
+def lacking(error: BaseException | None, who: str, operation: Operation = DESCRIBE, *, name: str = "") -> str:
     """Return which permission is missing according to an error of the client, "" if it isn't about one.
 
     Args:
@@ -42,17 +114,16 @@ def lacking(error: BaseException | None, who: str, operation: str = DESCRIBE, *,
         return ""
     given = error.args[0] if error.args else name
     names = sorted(map(str, given)) if isinstance(given, set | list | tuple) else [str(given)]
+    resource = Resource.TOPIC
     if isinstance(error, GroupAuthorizationFailedError):
-        operation, resource = READ, "group"
+        operation, resource = READ, Resource.GROUP
     elif isinstance(error, TransactionalIdAuthorizationFailed):
-        operation, resource = WRITE, "transactional-id"
-    elif isinstance(error, TopicAuthorizationFailedError):
-        resource = "topic"
-    else:
-        operation, resource, names = "IdempotentWrite", "cluster", [""]
-    where = f"{resource} {', '.join(names)}".rstrip()
-    options = " ".join(f"--{resource} {one}".rstrip() for one in names)
-    return (
-        f"{who or 'the principal of this program'} isn't allowed {operation} on {where}. Grant it: kafka-acls.sh "
-        f"--bootstrap-server BROKER --add --allow-principal {who or 'PRINCIPAL'} --operation {operation} {options}"
+        # All tasks of an app need the same prefix, and say the same.
+        operation, resource, names = WRITE, Resource.TRANSACTIONAL_ID, [f"{names[0].rsplit(':', 2)[0]}:"]
+    elif isinstance(error, ClusterAuthorizationFailedError):
+        operation, resource, names = Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, [""]
+    commands = acl_commands(
+        (Permission(resource.value, one, operation) for one in names), bootstrap="BROKER", principal=who or "PRINCIPAL"
     )
+    missing = Permission(resource.value, ", ".join(names), operation)
+    return f"{who or 'the principal of this program'} isn't allowed {missing}. Grant it: {'; '.join(commands)}"

@@ -155,7 +155,7 @@ class Topics:
         deadline_s = asyncio.get_running_loop().time() + ADMIN_S
         while True:
             try:
-                with broker_errors(what):
+                with broker_errors(what, self._connection):
                     arguments = {**self._connection.arguments("admin"), "request_timeout_ms": ADMIN_MS}
                     admin = AIOKafkaAdminClient(**arguments)
                     self._connection.outages.watch(admin._client)

@@ -65,6 +65,7 @@ MAX_CHAIN_BYTES = 256 * 1024
 MAX_QUESTIONS = 10_000
 """How many questions of one process may be without an answer."""
 RETRY_S = 0.1
+DENIED_RETRY_S = 1.0
 """After so long a question that couldn't be sent is sent again. It has its id, so it isn't handled twice."""
 
 Link = tuple[str, int, str]
@@ -246,7 +247,8 @@ async def carry(ask: Callable[[float], Awaitable[Answer]], clock: Clock, timeout
             raise
         except BrokerUnavailableError as error:
             failure = error
-        await clock.sleep(min(RETRY_S, max(0.0, until_s - clock.monotonic())))
+        retry_s = DENIED_RETRY_S if failure.missing else RETRY_S
+        await clock.sleep(min(retry_s, max(0.0, until_s - clock.monotonic())))
     why = "" if failure is None else f" ({failure})"
     raise AskTimeoutError(
         f"{what}: no answer within {timeout.total_seconds():g} s{why}: whether it is handled isn't known"

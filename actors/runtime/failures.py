@@ -6,6 +6,7 @@ import asyncio
 
 from actors._core.logs import reason_of
 from actors.errors import (
+    AskTimeoutError,
     HandlerFailedError,
     NewerProgramError,
     NewerVersionError,
@@ -30,6 +31,7 @@ def as_record_error(
     """Give what a handler raised as an error that names the record.
 
     Raises:
+        TaskError: it asked a question, and this program isn't allowed to: that is no failure of the message's.
         BaseException: `error` itself, if it is the store's, or the end of the task.
     """
     if isinstance(error, RecordError):
@@ -37,6 +39,9 @@ def as_record_error(
     newer = newer_in(error)
     if newer is not None:
         return newer_program(source, record, newer)
+    unanswered = error.__cause__ if isinstance(error, AskTimeoutError) else error
+    if isinstance(unanswered, TaskError) and unanswered.missing:
+        raise unanswered
     is_handlers = isinstance(error, Exception) and not isinstance(error, StoreError)
     if not (is_handlers or (isinstance(error, asyncio.CancelledError) and not is_ending)):
         raise error

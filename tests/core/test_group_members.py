@@ -16,7 +16,7 @@ from actors._core.assign import MAX_MEMBER_BYTES, Member, Task, decode_member_da
 from actors._core.origins import origin_of
 from actors._core.placement import Copies, PlacementRules, encode_copies
 from actors._kafka.assignor import ActorAssignor, readable, readable_assignment
-from actors._kafka.consumer import _check_members
+from actors._kafka.consumer import _prepare
 from actors._kafka.copies import KafkaCopies
 
 CLUSTER = SimpleNamespace(partitions_for_topic=lambda topic: set(range(6)) if topic == "in" else None)
@@ -310,7 +310,7 @@ def described(*members: tuple[str, bytes, bytes]) -> Any:
         )
         return SimpleNamespace(groups=[group])
 
-    return SimpleNamespace(ask_coordinator=ask_coordinator, check=lambda code: None)
+    return SimpleNamespace(ask_coordinator=ask_coordinator, check=lambda code: None, connection=None)
 
 
 async def test_members_that_cant_be_understood_are_told_of_and_the_others_found() -> None:
@@ -348,7 +348,7 @@ async def test_the_leader_looks_at_what_members_sent_before_it_is_decoded() -> N
     coordinator = SimpleNamespace(_perform_assignment=perform, _on_join_complete=complete, _subscription=subscription)
     for _ in range(2):
         # It is done before each join.
-        _check_members(coordinator)
+        _prepare(coordinator)
     assert await coordinator._perform_assignment(SimpleNamespace(members=sent)) == "assignment"
     assert seen == [("a", metadata("in")), ("b", None, metadata()), ("c", metadata())]
     for raw in (given_by_leader(("in", [0])), b""):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -15,12 +16,13 @@ import yaml
 from click.testing import CliRunner
 from faust.cli.faust import cli
 
+from actors import App
 from actors._faust.cli.topics_as import FORMATS, Plan, as_json
 from actors._faust.needs import TopicNeed, counts, permissions, topic_needs
 from actors._faust.setup import Setup
 from actors._faust.topic_settings import Finding, command, findings, told
 from actors._kafka.control import TopicInfo
-from actors._kafka.grants import Operation, Permission, acl_commands
+from actors._kafka.permissions import Operation, Permission, acl_commands
 from tests.documents import ROOT
 from tests.kafka.apps.needs_app import FEATURES, make
 
@@ -118,6 +120,14 @@ def test_commands_name_each_resource_once_with_its_operations() -> None:
         f"{head} --operation Read --operation Write --topic b",
         f"{head} --operation Write --transactional-id shop: --resource-pattern-type prefixed",
     ]
+
+
+def test_names_from_certificates_and_programs_are_one_word_of_a_shell() -> None:
+    user = "User:CN=bank one,O=$(reboot)"
+    (line,) = acl_commands([Permission("topic", "a;b", Operation.READ)], bootstrap="b:1", principal=user)
+    assert shlex.split(line)[-5:] == [user, "--operation", "Read", "--topic", "a;b"]
+    line = FORMATS["kafka-topics"](a_plan(needs=[TopicNeed(name="a b", roles=("x",), operations=frozenset())]))
+    assert shlex.split(line)[5:7] == ["--topic", "a b"]
 
 
 # --- topics ----------------------------------------------------------------------------------------------------------
@@ -307,6 +317,13 @@ def test_a_setting_that_endangers_something_is_told_with_its_repair(
 def test_more_replicas_in_sync_than_there_are_is_an_error() -> None:
     (one,) = seen("shop-counts-changelog", {"min.insync.replicas": "3"}, replicas=2)
     assert (one.is_error, one.change) == (True, "min.insync.replicas=1")
+    (one, *_) = seen("shop-in", {"min.insync.replicas": "2"}, replicas=1)
+    assert (one.is_error, one.change) == (False, "min.insync.replicas=1"), "a worker only reads it"
+
+
+def test_neither_a_worker_nor_faust_makes_topics_where_that_is_forbidden() -> None:
+    assert not App("shop", broker="kafka://127.0.0.1:1", create_topics=False).conf.topic_allow_declare
+    assert App("shop", broker="kafka://127.0.0.1:1").conf.topic_allow_declare
 
 
 def test_the_same_of_several_topics_is_one_line() -> None:

@@ -264,14 +264,23 @@ async def test_a_broker_that_came_back_elsewhere_is_named_with_both_addresses(ca
     assert caplog.messages[-1] == "broker 127.0.0.1:9001 is reached again after 2.0 s, at 10.0.0.7:9092 now"
 
 
-def test_what_each_connection_says_of_its_login_is_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("aiokafka.conn", "Authenticated as alice via SCRAM-SHA-512"),
+        ("aiokafka.consumer.subscription_state", "Updating subscribed topics to: frozenset()"),
+    ],
+)
+def test_what_each_client_says_when_all_is_well_is_for_debugging(
+    caplog: pytest.LogCaptureFixture, name: str, says: str
+) -> None:
+    client_log = logging.getLogger(name)
     Outages()
-    client_log = logging.getLogger("aiokafka.conn")
-    with caplog.at_level(logging.INFO, logger="aiokafka.conn"):
-        client_log.info("Authenticated as %s via %s", "alice", "SCRAM-SHA-512")
+    with caplog.at_level(logging.INFO, logger=name):
+        client_log.info(says)
     assert not caplog.records
-    with caplog.at_level(logging.DEBUG, logger="aiokafka.conn"):
-        client_log.info("Authenticated as %s via %s", "alice", "SCRAM-SHA-512")
+    with caplog.at_level(logging.DEBUG, logger=name):
+        client_log.info(says)
     assert [record.levelno for record in caplog.records] == [logging.DEBUG]
 
 

@@ -30,7 +30,12 @@ ALICE = Connection(("127.0.0.1:9092",), security={"security_protocol": "SASL_SSL
         (TopicAuthorizationFailedError({"b", "a"}), "", "Write on topic a, b", "--topic a --topic b"),
         (TopicAuthorizationFailedError(), "in", "Write on topic in", "--topic in"),
         (GroupAuthorizationFailedError("g"), "", "Read on group g", "--operation Read --group g"),
-        (TransactionalIdAuthorizationFailed(), "t", "Write on transactional-id t", "--transactional-id t"),
+        (
+            TransactionalIdAuthorizationFailed("shop:count:7"),
+            "",
+            "Write on transactional ids that begin with shop:",
+            "--transactional-id shop: --resource-pattern-type prefixed",
+        ),
         (ClusterAuthorizationFailedError(), "", "IdempotentWrite on cluster", "--operation IdempotentWrite --cluster"),
     ],
 )

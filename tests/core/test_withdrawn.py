@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
     KafkaConnectionError,
@@ -19,11 +21,18 @@ from aiokafka.errors import (
 from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.structs import TopicPartition as KafkaPartition
 
+from actors import App, Context, OnError
+from actors._kafka import asks as asking
 from actors._kafka import consumer as consuming
+from actors._kafka.appends import KafkaAppends
+from actors._kafka.asks import KafkaAsks
+from actors._kafka.connection import Connection
 from actors._kafka.consumer import KafkaSource
 from actors._kafka.producer import QUICK_BACKOFF_S, Throttle, TransportFaultError, _drop_unsent, _guard, _send
 from actors.errors import BrokerUnavailableError
-from actors.ports import TopicPartition
+from actors.ports import Question, TopicPartition
+from actors.testing import ActorTestDriver
+from actors.testing.asks import FakeAsks
 
 INPUT = KafkaPartition("in", 0)
 
@@ -44,7 +53,6 @@ class FakeConsumer:
         self._coordinator = SimpleNamespace(
             group_id="group",
             _heartbeat_task=dead,
-            _commit_refresh_task=None,
             _start_heartbeat_task=self._beat,
             check_errors=self._check,
         )
@@ -120,6 +128,21 @@ async def test_an_input_that_may_not_be_read_stops_only_its_own_partitions() -> 
     assert consumer.paused_now == {INPUT}
     assert list(lost) == [TopicPartition("in", 0)]
     assert "isn't allowed Read on topic in" in lost[TopicPartition("in", 0)]
+
+
+async def test_an_input_that_may_not_be_described_ends_no_coordination() -> None:
+    async def denied(_: Any) -> None:
+        raise KafkaError(repr(TopicAuthorizationFailedError()))
+
+    coordinator = SimpleNamespace(
+        _perform_assignment=None, _on_join_complete=None, _subscription=None, _do_fetch_commit_offsets=denied
+    )
+    consuming._prepare(coordinator)
+    seen: list[Any] = []
+    state = SimpleNamespace(update_committed=seen.append)
+    assigned = SimpleNamespace(requesting_committed=lambda: [INPUT], state_value=lambda _: state)
+    assert await GroupCoordinator._maybe_refresh_commit_offsets(coordinator, assigned)
+    assert [committed.offset for committed in seen] == [-1]
 
 
 @pytest.fixture
@@ -219,3 +242,88 @@ async def test_a_quota_is_named_while_it_may_be_the_cause(producer: AIOKafkaProd
     assert throttle.told(20.0) == ""
     await producer.client.send(1, None)
     assert "a broker let this client wait 12.3 s, because of a quota" in throttle.told(20.0)
+
+
+async def test_a_producer_with_a_refused_batch_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The brokers refuse all its later batches of the partition, since they haven't seen the sequence numbers."""
+    answers: list[Exception | None] = [None, TopicAuthorizationFailedError("locks"), None]
+    made: list[SimpleNamespace] = []
+
+    async def send(*_: Any, **__: Any) -> asyncio.Future[None]:
+        done, error = asyncio.get_running_loop().create_future(), answers.pop(0)
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+        return done
+
+    async def start() -> SimpleNamespace:
+        running = SimpleNamespace(sender_task=asyncio.get_running_loop().create_future())
+        made.append(SimpleNamespace(send=send, stop=lambda: asyncio.sleep(0), _sender=running))
+        return made[-1]
+
+    appends = KafkaAppends(Connection((), security={"sasl_plain_username": "bob"}), 1_000)
+    monkeypatch.setattr(appends, "_start", start)
+    place = TopicPartition("locks", 0)
+    await appends.append(place, b"k", b"v", ())
+    with pytest.raises(BrokerUnavailableError, match="User:bob isn't allowed Write on topic locks"):
+        await appends.append(place, b"k", b"v", ())
+    await appends.append(place, b"k", b"v", ())
+    assert len(made) == 2
+    await appends.close()
+
+
+async def test_who_asks_hears_that_answers_may_not_be_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(asking, "RETRY_S", 0.0)
+    reads = 0
+
+    async def denied(*_: Any, **__: Any) -> None:
+        nonlocal reads
+        reads += 1
+        if reads > 3:
+            raise ValueError(reads)
+        raise TopicAuthorizationFailedError("app-replies")
+
+    monkeypatch.setattr(asking, "fetched", denied)
+    asks = KafkaAsks(Connection(()), group="g", topic="app-replies", replication_factor=-1)
+    question = Question(id="q", topic="in", partition=0, key=b"k", value=b"v", headers=[])
+    with asks._waiting.question(question) as answer, caplog.at_level(logging.WARNING):
+        with pytest.raises(ValueError, match="4"):
+            await asks._read(None, KafkaPartition("app-replies", 0))
+        error = answer.exception()
+    assert isinstance(error, BrokerUnavailableError)
+    assert "isn't allowed Read on topic app-replies" in error.missing
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize("then", ["stop", "skip", "park"])
+def test_a_message_whose_question_is_not_allowed_waits_until_it_is(
+    monkeypatch: pytest.MonkeyPatch, then: Literal["stop", "skip", "park"]
+) -> None:
+    app = App("asking", broker="kafka://127.0.0.1:1")
+    inbox, orders = app.topic("inbox", key_type=str, value_type=int), app.topic("orders", key_type=str, value_type=int)
+    done = app.topic("done", key_type=str, value_type=int)
+    tries: list[Question] = []
+    send = FakeAsks._send
+
+    async def sent_if_allowed(asks: FakeAsks, question: Question) -> None:
+        tries.append(question)
+        if len(tries) < 30:
+            raise BrokerUnavailableError("User:bob isn't allowed", missing="User:bob isn't allowed Write on inbox")
+        await send(asks, question)
+
+    monkeypatch.setattr(FakeAsks, "_send", sent_if_allowed)
+
+    @app.actor(inbox)
+    def doubled(ctx: Context, number: int) -> int:
+        return 2 * number
+
+    @app.actor(orders, concurrency=2, on_error=OnError(then=then))
+    async def order(ctx: Context, number: int) -> None:
+        ctx.send(done, key=ctx.key, value=await ctx.ask(doubled, "a", number, timeout=timedelta(seconds=1)))
+
+    with ActorTestDriver(app) as driver:
+        driver.send(orders, key="x", value=4)
+        assert [sent.value for sent in driver.outputs(done)] == [8]

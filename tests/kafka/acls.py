@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
 
-from actors._kafka.grants import Permission
+from actors._kafka.permissions import Permission
 
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _LITERAL, _PREFIXED = 3, 4

@@ -14,7 +14,10 @@ import pytest
 
 from actors import AskFailedError, AskRejectedError, AskTimeoutError
 from actors._core.partitioner import partition_for
-from actors.errors import UnknownTopicError
+from actors._kafka.appends import KafkaAppends
+from actors._kafka.connection import Connection
+from actors.errors import RecordTooLargeError, UnknownTopicError
+from actors.ports import TopicPartition
 from tests.kafka.apps.asks_app import Balance, Break, Deposit, Fetch, Look, Ring, Spread, Withdraw, make
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
@@ -80,6 +83,19 @@ async def test_from_outside(brokers: str, name: str, outside: SimpleNamespace, w
     # The answer to that one comes while the next is waited for.
     assert await ask(account, "a", Deposit(3)) == 1010
     assert worker.terminate() == 0, worker.log()
+
+
+async def test_a_record_that_the_broker_refuses_spoils_none_after_it(brokers: str, name: str) -> None:
+    await make_topics(brokers, name, partitions=1)
+    appends, place = KafkaAppends(Connection(tuple(brokers.split(","))), 1_000), TopicPartition(name, 0)
+    try:
+        await appends.append(place, b"k", b"first", ())
+        with pytest.raises(RecordTooLargeError, match="allow 2000000 bytes"):
+            await appends.append(place, b"k", b"x" * 2_000_000, ())
+        await appends.append(place, b"k", b"second", ())
+    finally:
+        await appends.close()
+    assert [record.value for record in await read_all(brokers, name)] == [b"first", b"second"]
 
 
 async def test_between_accounts_also_of_one_partition(

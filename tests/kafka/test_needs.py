@@ -16,7 +16,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from actors._faust.needs import TopicNeed, counts, permissions, topic_needs
 from actors._faust.setup import Setup
-from actors._kafka.grants import Operation, Permission, Resource
+from actors._kafka.permissions import Operation, Permission, Resource
 from dev.kafka import Cluster
 from tests.certificates import Authority
 from tests.kafka.acls import AccessLists

@@ -44,18 +44,19 @@ class Shop:
 
     async def faust(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Call `faust -A … parked …`, on another data folder than the worker's."""
+        called = await self.begin(*arguments)
+        async with asyncio.timeout(90):
+            out, errors = await called.communicate(b"")
+        return subprocess.CompletedProcess(arguments, called.returncode or 0, out.decode(), errors.decode())
+
+    async def begin(self, *arguments: str) -> asyncio.subprocess.Process:
+        """Start such a call, which may be spoken to."""
         addresses = ";".join(f"kafka://{broker}" for broker in self.brokers.split(","))
         command = [sys.executable, "-m", "faust", "-A", MODULE, "-D", str(self.folder / "cli"), *arguments]
         environment = {**os.environ, "APP_NAME": self.name, "APP_SECRET": SECRET, "KAFKA_URL": addresses}
-        return await asyncio.to_thread(
-            subprocess.run,
-            command,
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
+        pipe = asyncio.subprocess.PIPE
+        return await asyncio.create_subprocess_exec(
+            *command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, stderr=pipe
         )
 
     async def json(self, *arguments: str, code: int = 0) -> Any:
@@ -262,3 +263,25 @@ async def test_many_keys_are_retried_or_dropped_by_one_command(shop: Shop) -> No
     done = await shop.faust("parked", "retry", "--all")
     assert (done.returncode, done.stdout) == (0, "handled: 1 messages and effects of 1 keys\n"), done
     assert await shop.json("list") == []
+
+
+async def test_what_comes_while_somebody_is_asked_is_not_dropped_with_what_was_shown(shop: Shop) -> None:
+    shop.worker()
+    await shop.send(("a", named("a0", poison=True)), ("b", named("b0", poison=True)))
+    await shop.until_parked("a", "b")
+    asking = await shop.begin("parked", "drop", "--all")
+    assert asking.stderr is not None
+    assert asking.stdin is not None
+    async with asyncio.timeout(90):
+        shown = await asking.stderr.readuntil(b"?")
+    assert b"Drop 2 messages and effects of 2 keys?" in shown
+    await shop.send(("a", named("a1")))
+
+    async def waits() -> bool:
+        return [one["waiting"] for one in await shop.json("list")] == [2, 1]
+
+    await eventually(waits)
+    async with asyncio.timeout(90):
+        told, _ = await asking.communicate(b"y\n")
+    assert (asking.returncode, told.strip()) == (0, b"dropped: 2 messages and effects of 2 keys")
+    assert [(one["key"], one["waiting"]) for one in await shop.json("list")] == [("a", 1)]

@@ -128,7 +128,7 @@ def retry(session: Session, choice: Choice) -> None:
 @with_session
 @_with_choice
 def drop(session: Session, choice: Choice, entry_id: str | None, yes: bool) -> None:
-    """Forget the first parked message or effect of KEY, the one of an id, or all; with --all and no KEY, all keys.
+    """Forget the first parked message or effect of KEY, the one of an id, or all; with --all and no KEY, of all keys.
 
     Messages behind a dropped one stay parked until `parked retry`; effects behind it go on at once.
     """

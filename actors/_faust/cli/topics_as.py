@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import groupby
+from shlex import quote
 from typing import Any
 
 from actors._faust.needs import TopicNeed, counts
-from actors._kafka.grants import Permission, acl_commands
+from actors._kafka.permissions import Permission, acl_commands
 
 TERRAFORM_REPLICAS = 3
 """Its resource has to have a number."""
@@ -75,10 +76,10 @@ def as_json(plan: Plan) -> dict[str, Any]:
 def as_kafka_topics(plan: Plan) -> str:
     """Give the commands that make the topics."""
     return "\n".join(
-        f"kafka-topics.sh --bootstrap-server {plan.bootstrap} --create --if-not-exists --topic {need.name} "
+        f"kafka-topics.sh --bootstrap-server {plan.bootstrap} --create --if-not-exists --topic {quote(need.name)} "
         f"--partitions {plan.count(need)}"
         + (f" --replication-factor {plan.replication}" if plan.replication else "")
-        + "".join(f" --config {key}={value}" for key, value in need.config.items())
+        + "".join(f" --config {quote(f'{key}={value}')}" for key, value in need.config.items())
         for need in plan.needs
     )
 

@@ -48,6 +48,11 @@ class Errand:
     left: Line | None = None
     gone: list[str] = field(default_factory=list)
 
+    @property
+    def head(self) -> int:
+        """The sequence of the first entry that is there now."""
+        return (self.left or self.line).head.sequence
+
     async def send(self, command: str, call_id: str | None = None) -> None:
         """Send a command, wait until it is carried out, and look what is there now.
 
@@ -97,14 +102,16 @@ async def send_command(
     Raises:
         BrokerUnavailableError: the broker doesn't take it.
     """
-    bounds, topics = await control.bounds(source), await control.topics([source.topic])
-    command = msgspec.structs.replace(command, before=max(bounds.end, least))
-    told, headers = signed(setup, topics[source.topic], source, key, command)
+    topics = await control.topics([source.topic])
     producer = AIOKafkaProducer(**setup.connection.arguments("parked"), acks="all", enable_idempotence=True)
     setup.connection.outages.watch(producer.client)
     with broker_errors(f"sending a command to {source}", setup.connection, WRITE):
         try:
             await producer.start()
+            # As late as can be: what is written to the input from here on isn't what the command is about.
+            bounds = await control.bounds(source)
+            command = msgspec.structs.replace(command, before=max(bounds.end, least))
+            told, headers = signed(setup, topics[source.topic], source, key, command)
             sent = await producer.send_and_wait(source.topic, told, key, partition=source.partition, headers=headers)
             return int(sent.offset)
         finally:
@@ -126,10 +133,10 @@ async def retry(errand: Errand) -> None:
         ParkedError: nobody carried it out in time.
         BrokerUnavailableError: the broker doesn't take the command.
     """
-    before = -1
-    # One command hands only so many to the handler.
-    while before < len(errand.gone):
-        before = len(errand.gone)
+    head = -1
+    # One command hands only so many to the handler, and none that came after it was given.
+    while head < errand.head and time.monotonic() < errand.deadline_s:
+        head = errand.head
         await errand.send("retry")
         if errand.line.what == "effect" or errand.left is None or failure_of(errand) is not None:
             break

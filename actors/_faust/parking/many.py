@@ -60,12 +60,14 @@ class Many:
     errands: Sequence[Errand]
     timeout_s: float
     failures: dict[int, str]
+    _until_s: float = 0.0
 
     async def retry(self) -> None:
         """Hand all lines to their handlers again, each up to the first message that fails."""
         for places in self._groups():
+            self._until_s = time.monotonic() + self.timeout_s
             while places:
-                before = {place: len(self.errands[place].gone) for place in places}
+                before = {place: self.errands[place].head for place in places}
                 await self._give(places, lambda line: [("retry", None)])
                 for place in places:
                     failure = failure_of(self.errands[place])
@@ -75,13 +77,14 @@ class Many:
                 places = [place for place in places if self._goes_on(place, before[place])]
 
     async def drop(self) -> None:
-        """Forget all lines, with all that waits in them."""
+        """Forget what was found in all lines; what came later stays, since nobody has seen it."""
         for places in self._groups():
             await self._give(places, _drops)
             for place in places:
-                left = self.errands[place].left
-                if left is not None:
-                    self.failures.setdefault(place, f"{count_of(left)} left: see the log of the partition's owner")
+                errand = self.errands[place]
+                if errand.left is not None and len(errand.gone) < len(errand.line.entries):
+                    failure = f"{count_of(errand.left)} left: see the log of the partition's owner"
+                    self.failures.setdefault(place, failure)
 
     def _groups(self) -> Iterable[list[int]]:
         readable = []
@@ -94,10 +97,14 @@ class Many:
             yield readable[start : start + BATCH_LINES]
 
     def _goes_on(self, place: int, before: int) -> bool:
+        """Tell whether a retry handled some of a line and has more to handle: what was found, or came since."""
         errand = self.errands[place]
         if place in self.failures or errand.left is None or errand.line.what == "effect":
             return False
-        return len(errand.gone) > before
+        if errand.head > before and time.monotonic() < self._until_s:
+            return True
+        self.failures[place] = f"{count_of(errand.left)} came meanwhile, and wait: see the log of the partition's owner"
+        return False
 
     async def _give(self, places: Sequence[int], commands: Callable[[Line], Sequence[tuple[str, str | None]]]) -> None:
         """Send commands for some lines, wait until they are carried out, and look what is there now."""
@@ -129,13 +136,14 @@ class Many:
         lines = [errand.left or errand.line for errand in (self.errands[place] for place in places)]
         sources = sorted({TopicPartition(line.topic, line.partition) for line in lines})
         topics = await control.topics(source.topic for source in sources)
-        bounds = {source: await control.bounds(source) for source in sources}
         producer = AIOKafkaProducer(**setup.connection.arguments("parked"), acks="all", enable_idempotence=True)
         setup.connection.outages.watch(producer.client)
         ends: dict[TopicPartition, int] = {}
         try:
             with broker_errors("sending commands", setup.connection, WRITE):
                 await producer.start()
+                # As late as can be: what is written to the inputs from here on isn't what the commands are about.
+                bounds = {source: await control.bounds(source) for source in sources}
                 sent = []
                 for line in lines:
                     source = TopicPartition(line.topic, line.partition)
@@ -147,7 +155,7 @@ class Many:
                             what=line.what,
                             command=command,  # type: ignore[arg-type]
                             id=entry_id,
-                            before=max(bounds[source].end, least),
+                            before=least if command == "drop" else max(bounds[source].end, least),
                         )
                         value, headers = signed(setup, topics[source.topic], source, line.key, told)
                         sent.append(

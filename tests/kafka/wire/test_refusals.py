@@ -8,7 +8,7 @@ from aiokafka.protocol.produce import ProduceResponse_v7
 from actors._core.lifecycle import State
 from actors.errors import RefusedRecordError
 from tests.kafka.helpers import eventually
-from tests.kafka.wire.proxy import Action, Api, Exchange, answered, coded
+from tests.kafka.wire.proxy import Action, Api, Exchange, answered, refused
 from tests.kafka.wire.world import Owner, World
 
 NONE = -1, -1, -1
@@ -82,8 +82,10 @@ async def test_no_message_is_blamed_for_an_answer_that_leaves_it_open_who_is_to_
         (Api.ADD_PARTITIONS_TO_TXN, TOPIC_AUTHORIZATION, "isn't allowed Write on topic"),
         (Api.ADD_OFFSETS_TO_TXN, GROUP_AUTHORIZATION, "isn't allowed Read on group"),
         (Api.TXN_OFFSET_COMMIT, GROUP_AUTHORIZATION, "isn't allowed Read on group"),
-        (Api.ADD_PARTITIONS_TO_TXN, TRANSACTIONAL_ID_AUTHORIZATION, "isn't allowed Write on transactional-id"),
-        (Api.ADD_OFFSETS_TO_TXN, TRANSACTIONAL_ID_AUTHORIZATION, "isn't allowed Write on transactional-id"),
+        (Api.TXN_OFFSET_COMMIT, TOPIC_AUTHORIZATION, "isn't allowed Read on topic"),
+        (Api.END_TXN, TRANSACTIONAL_ID_AUTHORIZATION, "isn't allowed Write on transactional ids"),
+        (Api.ADD_PARTITIONS_TO_TXN, TRANSACTIONAL_ID_AUTHORIZATION, "isn't allowed Write on transactional ids"),
+        (Api.ADD_OFFSETS_TO_TXN, TRANSACTIONAL_ID_AUTHORIZATION, "isn't allowed Write on transactional ids"),
     ],
 )
 async def test_a_permission_that_is_taken_away_stops_nothing_for_good(
@@ -91,7 +93,7 @@ async def test_a_permission_that_is_taken_away_stops_nothing_for_good(
 ) -> None:
     """The partition waits, says what isn't allowed, and goes on when it is again."""
     owner = await world.sole_owner(1)
-    rule = world.proxy.on(api, coded(code), client=owner.producer, times=REFUSALS)
+    rule = world.proxy.on(api, refused(code), client=owner.producer, times=REFUSALS)
     owner.feed.allow(None)
     await rule.was_hit(REFUSALS)
     assert await world.damage(owner) == []
