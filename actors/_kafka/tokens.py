@@ -14,11 +14,11 @@ TOKEN_S = 20.0
 """How long a provider may take."""
 
 
-class NoTokenError(KafkaError):
+class NoTokenError(KafkaError):  # type: ignore[misc]  # aiokafka has no types
     """The provider gave no token. The client tries to connect again, as it does to a broker that is away."""
 
 
-class Tokens(AbstractTokenProvider):
+class Tokens(AbstractTokenProvider):  # type: ignore[misc]
     """The user's provider, of which any error is one that the client expects.
 
     The client handles its own errors and `OSError` only: others end its background tasks, and a provider that never
