@@ -185,6 +185,16 @@ class InputFacts:
         return bool(self.known_id and self.input_id) and self.known_id != self.input_id
 
     @property
+    def is_first(self) -> bool:
+        """Whether the group never had an offset of the partition, as far as is known."""
+        return self.committed is None and self.last_known is None
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the state was published before anything was handled: it is of an input on another cluster."""
+        return self.is_first and self.state_source_offset == 0
+
+    @property
     def is_moved(self) -> bool:
         """Whether somebody else set the committed offset, and this app had committed before."""
         if self.committed is None or self.is_marked:

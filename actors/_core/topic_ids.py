@@ -25,7 +25,7 @@ class TopicIds:
     """The ids of an input and of the changelogs of its actor's stores, as `str(uuid)`; "" is unknown.
 
     `since` is the first epoch whose stamps have offsets of this input: state of earlier epochs says nothing about it.
-    `is_recreated` says that the app has handled another input topic of this name before.
+    `is_recreated` says that the app has handled another input topic of this name before, here or on another cluster.
     """
 
     input_id: str = ""

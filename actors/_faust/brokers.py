@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth, server_list
 
 from actors._kafka.connection import Connection
+from actors._kafka.tokens import is_provided
 from actors.errors import ConfigurationError
 
 ENCRYPTED = {"PLAINTEXT": "SSL", "SASL_PLAINTEXT": "SASL_SSL"}
@@ -26,7 +28,7 @@ def reached(urls: Sequence[Any], credentials: Any, ssl_context: Any, *, client_i
         client_id: what the brokers' logs call us.
 
     Raises:
-        ConfigurationError: a URL has a password in it, which no client would use.
+        ConfigurationError: a URL has a password in it, which no client would use, or the credentials can't be used.
     """
     if any(url.user is not None or url.password is not None for url in urls):
         raise ConfigurationError(
@@ -37,4 +39,16 @@ def reached(urls: Sequence[Any], credentials: Any, ssl_context: Any, *, client_i
     if ssl_context is not None and security.get("ssl_context") is None:
         security["ssl_context"] = ssl_context
         security["security_protocol"] = ENCRYPTED.get(security["security_protocol"], security["security_protocol"])
+    _check_mechanism(security)
     return Connection(bootstrap=tuple(server_list(urls, 9092)), security=security, client_id=client_id)
+
+
+def _check_mechanism(security: Mapping[str, Any]) -> None:
+    mechanism = security.get("sasl_mechanism")
+    if mechanism == "OAUTHBEARER" and not is_provided(security):
+        raise ConfigurationError(
+            "broker_credentials: oauth_cb= has to be an aiokafka.abc.AbstractTokenProvider, such as "
+            "faust.OAuthCredentials(oauth_cb=MyProvider(), ssl_context=…)"
+        )
+    if mechanism == "GSSAPI" and find_spec("gssapi") is None:
+        raise ConfigurationError("broker_credentials: GSSAPI needs Python's gssapi package: pip install gssapi")

@@ -16,6 +16,7 @@ from actors._core.logs import escaping
 from actors._kafka.outage import Outages
 from actors._kafka.permissions import DESCRIBE, Operation, lacking, principal
 from actors._kafka.records import RAW
+from actors._kafka.tokens import PROVIDER, Tokens
 from actors.errors import BrokerUnavailableError
 
 logger = escaping(logging.getLogger(__name__))
@@ -53,8 +54,14 @@ class Connection:
             "bootstrap_servers": list(self.bootstrap),
             "client_id": f"{self.client_id}-{role}",
             "request_timeout_ms": self.request_timeout_ms,
-            **self.security,
+            **self.login,
         }
+
+    @property
+    def login(self) -> dict[str, Any]:
+        """How to get in, with a token provider whose errors the client can bear."""
+        provider = self.security.get(PROVIDER)
+        return dict(self.security) if provider is None else {**self.security, PROVIDER: Tokens(provider)}
 
 
 @contextlib.contextmanager

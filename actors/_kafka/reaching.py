@@ -15,7 +15,8 @@ from aiokafka.errors import (
 )
 
 from actors._kafka.connection import Connection, broker_errors
-from actors.errors import BrokerRefusedError
+from actors._kafka.tokens import NoTokenError
+from actors.errors import BrokerRefusedError, BrokerUnavailableError
 
 PROBE_MS = 5_000
 
@@ -39,7 +40,11 @@ async def reaching(connection: Connection) -> AsyncIterator[None]:
 
 
 async def _refusal(connection: Connection) -> str | None:
-    """Connect once more, and give what the broker has against us or we against it; None if it isn't that."""
+    """Connect once more, and give what the broker has against us or we against it; None if it isn't that.
+
+    Raises:
+        BrokerUnavailableError: there is no token to connect with.
+    """
     if not connection.security or connection.security.get("security_protocol") == "PLAINTEXT":
         return None
     for address in connection.bootstrap:
@@ -51,7 +56,7 @@ async def _refusal(connection: Connection) -> str | None:
                 int(port),
                 client_id=connection.client_id,
                 request_timeout_ms=PROBE_MS,
-                **connection.security,
+                **connection.login,
             )
             probe.close()
         except ssl.SSLCertVerificationError as error:
@@ -59,16 +64,34 @@ async def _refusal(connection: Connection) -> str | None:
                 f"the certificate of the broker at {address} isn't trusted: {error.verify_message}. See ssl_context, "
                 "or that of broker_credentials"
             )
-        except ssl.SSLError as error:
-            reason = f"the broker at {address} doesn't speak TLS as we do: {error.reason}. Is it the port for TLS?"
+        except NoTokenError as error:
+            # It may give one later, so this isn't a refusal.
+            why = f"the oauth_cb of broker_credentials gave no token for the broker at {address}: {error}"
+            raise BrokerUnavailableError(why) from error
         except (AuthenticationFailedError, SaslAuthenticationFailed):
             user = connection.security.get("sasl_plain_username")
-            reason = f"the broker at {address} doesn't take user {user!r} with this password: see broker_credentials"
+            what = "this token" if user is None else f"user {user!r} with this password"
+            reason = f"the broker at {address} doesn't take {what}: see broker_credentials"
         except UnsupportedSaslMechanismError:
             mechanism = connection.security.get("sasl_mechanism")
             reason = f"the broker at {address} doesn't take the SASL mechanism {mechanism}: see broker_credentials"
-        except (KafkaError, OSError, TimeoutError, ValueError):
-            continue
+        except (KafkaError, OSError, TimeoutError, ValueError) as error:
+            reason = _of_tls(address, error)
         if reason is not None:
             return reason
     return None
+
+
+def _of_tls(address: str, error: Exception) -> str | None:
+    """Give what TLS has against the connection, None if it isn't that."""
+    # With TLS 1.3 a broker looks at our certificate when the handshake is over for us: the first request meets its no.
+    refused = error if isinstance(error, ssl.SSLError) else error.__cause__
+    if not isinstance(refused, ssl.SSLError):
+        return None
+    said = refused.reason or str(refused)
+    if "ALERT" not in said:
+        return f"the broker at {address} doesn't speak TLS as we do: {said}. Is it the port for TLS?"
+    return (
+        f"the broker at {address} doesn't take this client's certificate, or wants one: {said}. See ssl_context, or "
+        "that of broker_credentials: load_cert_chain(…) gives it a certificate"
+    )

@@ -485,10 +485,11 @@ class Task:
             logger.warning("%s was re-created: going on at offset %d of the new topic", self.source, decision.offset)
             self._ownership.cautions, finished, self._told_until = Cautions(), set(), 0
             topics = replace(topics, is_recreated=True)
+        elif facts.is_published:
+            topics = replace(topics, is_recreated=True)
         self._ownership.topics = replace(topics, since=epoch) if decision.is_anew else topics
         progress = Progress(decision.offset, finished)
-        has_committed = committed is not None or facts.last_known is not None
-        await self._claim(progress, epoch, is_first=not has_committed)
+        await self._claim(progress, epoch, is_first=facts.is_first)
         self._ownership.advance(Event.CLAIMED)
         self._begin(progress)
 

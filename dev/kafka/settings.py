@@ -13,6 +13,7 @@ from dev.kafka.processes import Process
 HOST = "127.0.0.1"
 STATE_FILE = "state.json"
 SCRAM = "SCRAM-SHA-512"
+OAUTH = "OAUTHBEARER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,9 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Secure:
-    """A listener beside the plain one: TLS, and users by SASL, PLAIN and SCRAM.
+    """A listener beside the plain one: TLS, and users by SASL, PLAIN, SCRAM and OAUTHBEARER.
+
+    OAUTHBEARER takes tokens without a signature, which everybody can make.
 
     Attributes:
         keystore: A PEM file with the brokers' key, as PKCS #8 and without a password, and their certificates.
@@ -57,10 +60,15 @@ class Secure:
         return {
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": self.keystore,
-            "sasl.enabled.mechanisms": f"PLAIN,{SCRAM}",
+            "sasl.enabled.mechanisms": f"PLAIN,{SCRAM},{OAUTH}",
             "listener.name.sasl_ssl.plain.sasl.jaas.config": login,
             f"listener.name.sasl_ssl.{SCRAM.lower()}.sasl.jaas.config": (
                 "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+            ),
+            # the broker logs in as nobody: the claim is there since the module asks for one
+            f"listener.name.sasl_ssl.{OAUTH.lower()}.sasl.jaas.config": (
+                "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+                'unsecuredLoginStringClaim_sub="broker";'
             ),
         }
 

@@ -9,9 +9,12 @@ import pytest
 
 from actors import App, Context, EffectCall, HandlerFailedError
 from actors._core.keys import line_bounds
+from actors._core.topic_ids import show_id
+from actors.ports import TopicPartition
 from actors.runtime.asks import ASK, REPLY_TO
 from actors.runtime.parked_entries import ParkedMessage, summary_of
 from actors.testing import ActorTestDriver
+from stores._core.record import STAMP_HEADER, encode_stamp
 from tests.core.test_parked import Standing
 from tests.logs import Record
 
@@ -130,3 +133,34 @@ def test_a_parked_message_keeps_its_id_when_its_input_is_re_created():
         assert message.message_id == summary_of(raw).message_id == id
         assert Context(standing.state, message.moment(), None, b"a").message_id == id
         assert message.id is None
+
+
+class MovedDriver(ActorTestDriver):
+    """The app on another cluster: `seed --publish` has written a key of its store, partition 0, to the changelog."""
+
+    async def _make_topics(self) -> None:
+        await super()._make_topics()
+        # As `spark_replay` stamps it: no owner, no input.
+        headers = [(STAMP_HEADER, encode_stamp(0, -1))]
+        self._cluster.produce(TopicPartition("ids-seen-changelog", 0), [(b'"old"', b"1", headers)])
+
+
+@pytest.mark.parametrize("driven", [ActorTestDriver, MovedDriver])
+def test_ids_do_not_repeat_on_another_cluster_to_which_the_state_was_published(driven: type[ActorTestDriver]) -> None:
+    app = an_app()
+    inbox, out = app.topic("inbox", key_type=str, value_type=str), app.topic("out", key_type=str, value_type=str)
+    seen = app.store("seen", key_type=str, value_type=int)
+
+    @app.actor(inbox, stores=[seen])
+    def handle(ctx: Context, value: str) -> None:
+        seen.set(ctx.key, 1)
+        ctx.send(out, key=ctx.key, value=ctx.message_id)
+
+    with driven(app, partitions=1) as driver:
+        tag = show_id(driver._cluster.topic("inbox").topic_id)[-8:]
+        name = f"inbox@{tag}" if driven is MovedDriver else "inbox"
+        driver.send(inbox, key="a", value="first")
+        # Every later owner gives the same ones.
+        driver.crash(keep_disk=False)
+        driver.send(inbox, key="a", value="second")
+        assert [sent.value for sent in driver.outputs(out)] == [f"{name}-0-0", f"{name}-0-1"]

@@ -1,0 +1,52 @@
+"""Tokens of SASL OAUTHBEARER: a provider that fails or hangs is an outage, and not the end of the client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.errors import KafkaError
+
+PROVIDER = "sasl_oauth_token_provider"
+TOKEN_S = 20.0
+"""How long a provider may take."""
+
+
+class NoTokenError(KafkaError):  # type: ignore[misc]  # aiokafka has no types
+    """The provider gave no token. The client tries to connect again, as it does to a broker that is away."""
+
+
+class Tokens(AbstractTokenProvider):  # type: ignore[misc]
+    """The user's provider, of which any error is one that the client expects.
+
+    The client handles its own errors and `OSError` only: others end its background tasks, and a provider that never
+    returns holds up all connections.
+    """
+
+    def __init__(self, provider: AbstractTokenProvider) -> None:
+        self._provider = provider
+
+    async def token(self) -> str:
+        """Return the provider's token.
+
+        Raises:
+            NoTokenError: it raised, or took longer than `TOKEN_S`.
+        """
+        try:
+            async with asyncio.timeout(TOKEN_S):
+                return str(await self._provider.token())
+        except TimeoutError as error:
+            raise NoTokenError(f"no token within {TOKEN_S:g} s") from error
+        except Exception as error:
+            raise NoTokenError(f"{type(error).__name__}: {error}") from error
+
+    def extensions(self) -> dict[str, str]:
+        """Return the provider's extensions."""
+        return dict(self._provider.extensions())
+
+
+def is_provided(security: Mapping[str, Any]) -> bool:
+    """Tell whether aiokafka's arguments have a provider that it can use."""
+    return isinstance(security.get(PROVIDER), AbstractTokenProvider)
