@@ -192,6 +192,11 @@ class _Database:
         """See `PartitionReader.position`."""
         return self._read_position(_POSITION)
 
+    def estimated_keys(self) -> int:
+        """See `PartitionStore.estimated_keys`: RocksDB's, wrong by what was overwritten or deleted of late."""
+        with self.mapped_errors():
+            return int(self._data.property_int_value("rocksdb.estimate-num-keys") or 0)
+
     def close(self) -> None:
         """See `PartitionStore.close`. An iterator that isn't at its end raises `StoreClosedError` then."""
         if self._data is None:
@@ -347,12 +352,6 @@ class RocksStore(_Database):
             raise StoreUnavailableError(
                 f"the database at {self._path} could not be flushed: see whether the disk is full"
             )
-
-    def estimated_keys(self) -> int:
-        """See `PartitionStore.estimated_keys`: RocksDB's, wrong by what was overwritten or deleted of late."""
-        self._check_open()
-        with self.mapped_errors():
-            return int(self._data.property_int_value("rocksdb.estimate-num-keys") or 0)
 
     def figures(self) -> dict[str, int]:
         """Give RocksDB's own figures by their names without `rocksdb.`; what both families share counts once."""
