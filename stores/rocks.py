@@ -46,7 +46,7 @@ from weakref import WeakSet
 
 from rocksdict import AccessType, IngestExternalFileOptions, Rdict, WriteBatch, WriteOptions
 
-from stores._core.identity import DatabaseIdentity, decode_identity, encode_identity
+from stores._core.identity import DatabaseIdentity, decode_identity, encode_identity, why_foreign
 from stores._core.record import Position, decode_position, encode_position
 from stores._files import make_folder, remove_tree, replace_tree
 from stores.errors import (
@@ -192,6 +192,11 @@ class _Database:
         """See `PartitionReader.position`."""
         return self._read_position(_POSITION)
 
+    def estimated_keys(self) -> int:
+        """See `PartitionStore.estimated_keys`: RocksDB's, wrong by what was overwritten or deleted of late."""
+        with self.mapped_errors():
+            return int(self._data.property_int_value("rocksdb.estimate-num-keys") or 0)
+
     def close(self) -> None:
         """See `PartitionStore.close`. An iterator that isn't at its end raises `StoreClosedError` then."""
         if self._data is None:
@@ -222,23 +227,17 @@ class _Database:
         except ValueError as error:
             raise StoreCorruptedError(self._path, error) from error
 
-    def _check_identity(self, mine: DatabaseIdentity) -> bool:
-        """Refuse a database that was made for something else; tell whether it says what it was made for."""
+    def _check_identity(self, mine: DatabaseIdentity, *, is_any_cluster: bool = False) -> DatabaseIdentity | None:
+        """Refuse a database that was made for something else; return what it was made for, None if it doesn't say."""
         with self.mapped_errors():
             raw = self._meta.get(_IDENTITY)
-        if raw is None:
-            return False
         try:
-            found = decode_identity(raw)
+            found = None if raw is None else decode_identity(raw)
         except ValueError as error:
             raise StoreCorruptedError(self._path, error) from error
-        if not found.fits(mine):
-            raise ForeignDatabaseError(
-                f"the database at {self._path} is of {found}, and belongs to {mine} by its place: its folder was moved "
-                "or copied here. Stop the worker, then move the folder back to where it was, or delete it: the "
-                "partition is restored from its changelog"
-            )
-        return True
+        if found is None or found.fits(mine) or (is_any_cluster and found.is_of_another_cluster(mine)):
+            return found
+        raise ForeignDatabaseError(why_foreign(self._path, found, mine))
 
     def _explain(self, error: Exception) -> StoreError:
         return StoreClosedError(self) if self._data is None else _explain(self._path, error)
@@ -256,6 +255,7 @@ class RocksStore(_Database):
         super().__init__(path, data)
         self._resources = resources
         self._identity = identity
+        self._refusal: ForeignDatabaseError | None = None
         self._meta_handle: Any = data.get_column_family_handle(_META)
         self._position: Position | None = None
         self._past_the_log: Any = None
@@ -269,6 +269,7 @@ class RocksStore(_Database):
         resources: RocksResources | None = None,
         identity: DatabaseIdentity | None = None,
         changelog_id: str | None = None,
+        is_any_cluster: bool = False,
     ) -> RocksStore:
         """Open the database in the folder `path`, which is made if need be.
 
@@ -276,8 +277,9 @@ class RocksStore(_Database):
             path: the database's folder.
             resources: memory to share with other databases; by default it has its own.
             identity: what it must have been made for, None for anything. A database without a position takes it, as
-                does one that an earlier release made, if its position is in the topic `changelog_id`.
+                does one of an earlier release or another cluster, if its position is in the topic `changelog_id`.
             changelog_id: the id of the store's changelog, None for any.
+            is_any_cluster: open one that was made for another cluster too. It can't be wiped then.
 
         Raises:
             StoreLockedError: it is open already, in this process or another.
@@ -288,7 +290,7 @@ class RocksStore(_Database):
         """
         store = cls._open(Path(path), resources or RocksResources(), identity)
         try:
-            store._settle_identity(changelog_id)
+            store._settle_identity(changelog_id, is_any_cluster=is_any_cluster)
         except BaseException:
             store.close()
             raise
@@ -351,12 +353,6 @@ class RocksStore(_Database):
                 f"the database at {self._path} could not be flushed: see whether the disk is full"
             )
 
-    def estimated_keys(self) -> int:
-        """See `PartitionStore.estimated_keys`: RocksDB's, wrong by what was overwritten or deleted of late."""
-        self._check_open()
-        with self.mapped_errors():
-            return int(self._data.property_int_value("rocksdb.estimate-num-keys") or 0)
-
     def figures(self) -> dict[str, int]:
         """Give RocksDB's own figures by their names without `rocksdb.`; what both families share counts once."""
         self._check_open()
@@ -365,8 +361,10 @@ class RocksStore(_Database):
             return {name: int(read(f"rocksdb.{name}") or 0) for name in FIGURES}
 
     def wipe(self) -> None:
-        """See `PartitionStore.wipe`."""
+        """See `PartitionStore.wipe`. One of another cluster is refused: it may be the only copy of its state."""
         self._check_open()
+        if self._refusal is not None:
+            raise self._refusal
         # What can't be flushed on a full or broken disk is about to be deleted.
         with suppress(StoreError):
             self.close()
@@ -413,7 +411,7 @@ class RocksStore(_Database):
     def _become(self, fresh: RocksStore) -> None:
         self._data, self._meta, self._meta_handle = fresh._data, fresh._meta, fresh._meta_handle
         self._position = fresh._position
-        self._past_the_log, self._loaded = None, 0
+        self._past_the_log, self._loaded, self._refusal = None, 0, None
 
     def close(self) -> None:
         """See `PartitionStore.close`. An iterator that isn't at its end raises `StoreClosedError` then."""
@@ -461,11 +459,20 @@ class RocksStore(_Database):
                 return
         _check_format(self._path, raw)
 
-    def _settle_identity(self, changelog_id: str | None) -> None:
+    def _settle_identity(self, changelog_id: str | None, *, is_any_cluster: bool) -> None:
         mine, position = self._identity, self._position
-        if mine is None or self._check_identity(mine):
+        if mine is None:
             return
-        if position is None or changelog_id is None or position.changelog_id == changelog_id:
+        # No topic of another cluster has the same id.
+        is_taken = position is not None and position.changelog_id == changelog_id
+        found = self._check_identity(mine, is_any_cluster=is_any_cluster or is_taken)
+        if found is None:
+            is_taken = is_taken or position is None or changelog_id is None
+        elif found.fits(mine):
+            return
+        elif not is_taken:
+            self._refusal = ForeignDatabaseError(why_foreign(self._path, found, mine))
+        if is_taken:
             with self.mapped_errors():
                 self._meta.put(_IDENTITY, encode_identity(mine))
 

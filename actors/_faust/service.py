@@ -215,7 +215,10 @@ class ActorService(Service):  # type: ignore[misc]
             write_buffer_bytes=self.app.actor_options.rocksdb_write_buffer_bytes,
         )
         cluster = await self._control.cluster_id()
-        self._cache = StoreCache(_opener(self._folder, resources, cluster, specs), self._folder.discard)
+        self._cache = StoreCache(
+            _opener(self._folder, resources, cluster, specs, is_any_cluster=setup.lost_changelog.restores),
+            self._folder.discard,
+        )
         async with reminding("waiting for the databases on this disk to be opened"):
             await self._open_stores(specs)
         await self._open_views(setup)
@@ -491,7 +494,7 @@ def _collect_seldom() -> None:
 
 
 def _opener(
-    folder: DataFolder, resources: RocksResources, cluster: str, specs: Iterable[ActorSpec]
+    folder: DataFolder, resources: RocksResources, cluster: str, specs: Iterable[ActorSpec], *, is_any_cluster: bool
 ) -> Callable[[str, int], PartitionStore]:
     changelog_ids = {name: changelog.topic_id for spec in specs for name, changelog in spec.changelogs.items()}
 
@@ -501,6 +504,7 @@ def _opener(
             resources=resources,
             identity=folder.identity(store, partition, cluster),
             changelog_id=changelog_ids.get(store),
+            is_any_cluster=is_any_cluster,
         )
 
     return open_store

@@ -451,6 +451,8 @@ class Task:
         try:
             require_changelogs(self.spec, topics)
             self._stores = [await self._restore(store, committed, owner) for store in self.spec.stores]
+        except ForeignDatabaseError as error:
+            raise TakeoverRefusedError(f"actor {self.spec.name}, {self.source}: {error}") from None
         except LostChangelogError as error:
             owner = await self._services.owners.latest(self.spec.name, self.partition)
             raise explained(error, await self._positions(), committed, owner) from error.__cause__
@@ -509,16 +511,10 @@ class Task:
             2 * ahead_ms / 1000,
         )
 
-    async def _open(self, store: str) -> PartitionStore:
-        try:
-            return await self._services.stores.open(store, self.partition)
-        except ForeignDatabaseError as error:
-            raise TakeoverRefusedError(f"actor {self.spec.name}, {self.source}: {error}") from None
-
     async def _restore(
         self, store: Store[Any, Any], committed: Committed | None, owner: OwnerRecord | None
     ) -> Restored:
-        held = await self._open(store.name)
+        held = await self._services.stores.open(store.name, self.partition)
         clock, seconds = self._services.clock, None
         began_s, meter = clock.monotonic(), self.meters.restore_begins(store.name, clock.wall_ms())
         try:
@@ -537,7 +533,8 @@ class Task:
         return restored
 
     async def _positions(self) -> dict[str, Position | None]:
-        return {store.name: (await self._open(store.name)).position() for store in self.spec.stores}
+        stores, names = self._services.stores, [store.name for store in self.spec.stores]
+        return {name: (await stores.open(name, self.partition)).position() for name in names}
 
     def _new_epoch(self, mark: CommitMark | None, owner: OwnerRecord | None) -> int:
         """Give the next epoch. The registry is asked only when the offset has no mark: both are written together."""

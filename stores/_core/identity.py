@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from stores._core.outside import MISSHAPEN
 
@@ -26,6 +27,25 @@ class DatabaseIdentity:
         is_known = bool(self.cluster and other.cluster)
         mine, others = (self.app, self.store, self.partition), (other.app, other.store, other.partition)
         return mine == others and (self.cluster == other.cluster or not is_known)
+
+    def is_of_another_cluster(self, other: DatabaseIdentity) -> bool:
+        """Tell whether both differ in the cluster, and in nothing else."""
+        return not self.fits(other) and self.fits(replace(other, cluster=self.cluster))
+
+
+def why_foreign(path: Path, found: DatabaseIdentity, mine: DatabaseIdentity) -> str:
+    """Say what the database at `path` is of, what belongs there, and what to do."""
+    lost = ""
+    if found.is_of_another_cluster(mine):
+        lost = (
+            f". If cluster {found.cluster} is lost, and this one takes its place, keep it: docs/disasters.md, 'The "
+            "cluster is lost', has the way to go on with it"
+        )
+    return (
+        f"the database at {path} is of {found}, and belongs to {mine} by its place: its folder was moved or copied "
+        "here. Stop the worker, then move the folder back to where it was, or delete it: the partition is restored "
+        f"from its changelog{lost}"
+    )
 
 
 def encode_identity(identity: DatabaseIdentity) -> bytes:

@@ -60,6 +60,10 @@ OTHERS_COMMANDS = {
     "java": "Kafka's own tool",
     "kafka-topics.sh": "Kafka's own tool",
     "kafka-consumer-groups.sh": "Kafka's own tool",
+    "kafka-log-dirs.sh": "Kafka's own tool",
+    "export": "of the shell",
+    "cp": "of the shell",
+    "rm": "of the shell",
     "spark-submit": "Spark's own tool; what follows the program's name is checked",
     "JARS=$(python": "a line of a shell, whose Python is imported by tests/spark",
 }

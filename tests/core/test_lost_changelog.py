@@ -7,6 +7,7 @@ import contextlib
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
@@ -21,8 +22,12 @@ from actors.ports import ChangelogWrites, Committed, OwnerRecord, TopicPartition
 from actors.runtime.lost import last_commit, write_back
 from actors.runtime.restore import NO_COMMIT, Changelog, LastCommit, Restorer
 from actors.runtime.state import Restored
+from stores._core.identity import DatabaseIdentity
 from stores._core.record import STAMP_BYTES, STAMP_HEADER, Position, encode_stamp
+from stores.errors import ForeignDatabaseError
 from stores.memory import MemoryStore
+from stores.ports import PartitionStore
+from stores.rocks import RocksStore
 from tests.logs import NOW_MS, Clock, Log, Record
 
 DAY_MS = 86_400_000
@@ -62,7 +67,7 @@ class World:
         self.lose(0)
         self.claimed_id, self.changelog = self.changelog.topic_id, replace(self.changelog, topic_id="id now")
 
-    def restore(self, store: MemoryStore, lost: LostChangelog, **options: object) -> Restored:
+    def restore(self, store: PartitionStore, lost: LostChangelog, **options: object) -> Restored:
         restorer = Restorer(self.log, Clock(), clock_skew_margin_ms=1000, lost=lost)
         options = {"last": LastCommit(None, self.claimed_id, self.input)} | options
         return asyncio.run(restorer.restore(store, self.changelog, 1, **options))
@@ -116,7 +121,7 @@ class World:
         return found
 
 
-def content(store: MemoryStore) -> dict[bytes, bytes]:
+def content(store: PartitionStore) -> dict[bytes, bytes]:
     return {key: raw[STAMP_BYTES:] for key, raw in store.scan()}
 
 
@@ -340,6 +345,35 @@ def test_an_empty_disk_is_no_copy_of_a_changelog_that_was_created_again(
         world.restore(store, lost)
     assert content(store) == before
     assert content(world.restore(store, LostChangelog.REBUILD).store) == world.folded()  # type: ignore[arg-type]
+
+
+def test_a_database_of_a_lost_cluster_is_written_to_the_new_one_and_never_emptied(tmp_path: Path) -> None:
+    world, memory = owned()
+    position, state = memory.position(), content(memory)
+    assert position is not None
+    former = DatabaseIdentity("lost", "app", "store", 1)
+    store = RocksStore.open(tmp_path / "1", identity=former)
+    store.apply(list(memory.scan()), position)
+    store.close()
+    world.recreate()
+
+    def opened(*, is_any_cluster: bool) -> RocksStore:
+        mine, changelog_id = replace(former, cluster="new"), world.changelog.topic_id
+        return RocksStore.open(tmp_path / "1", identity=mine, changelog_id=changelog_id, is_any_cluster=is_any_cluster)
+
+    store = opened(is_any_cluster=True)
+    # An owner that began with an empty disk.
+    gone_on = LastCommit(1, world.changelog.topic_id, 1)
+    with pytest.raises(ForeignDatabaseError):
+        world.restore(store, LostChangelog.RESTORE, last=gone_on)
+    assert content(store) == state
+    world.write_back(world.restore(store, LostChangelog.RESTORE, last=NO_COMMIT), epoch=9)
+    assert world.folded() == content(store) == state
+    store.close()
+    store = opened(is_any_cluster=False)
+    assert not world.restore(store, LostChangelog.STOP).is_ahead
+    assert content(store) == state
+    store.close()
 
 
 def test_an_older_copy_is_not_written_back_while_another_worker_may_have_a_newer_one() -> None:

@@ -71,6 +71,40 @@ def test_a_database_of_an_earlier_release_takes_the_identity_if_its_changelog_is
             assert keys(tmp_path / name, OTHERS[3]) == 1
 
 
+def test_a_database_of_a_lost_cluster_is_kept_until_it_follows_a_changelog_of_this_one(tmp_path: Path) -> None:
+    lost, here = OTHERS[0], replace(AT, changelog_id="changelog-2")
+    write(tmp_path / "0", lost)
+    with pytest.raises(ForeignDatabaseError, match=r"If cluster cluster-2 is lost, .* docs/disasters.md"):
+        RocksStore.open(tmp_path / "0", identity=MINE, changelog_id="changelog-2")
+    store = RocksStore.open(tmp_path / "0", identity=MINE, changelog_id="changelog-2", is_any_cluster=True)
+    with pytest.raises(ForeignDatabaseError):
+        store.wipe()
+    store.close()
+    # Until the whole state is written to the new changelog, its owner may die: the database has the former identity.
+    assert keys(tmp_path / "0", lost) == 1
+    store = RocksStore.open(tmp_path / "0", identity=MINE, changelog_id="changelog-2", is_any_cluster=True)
+    store.apply([], here)
+    store.close()
+    RocksStore.open(tmp_path / "0", identity=MINE, changelog_id="changelog-2").close()
+    with pytest.raises(ForeignDatabaseError):
+        RocksStore.open(tmp_path / "0", identity=lost)
+    store = RocksStore.open(tmp_path / "0", identity=MINE)
+    store.wipe()
+    store.close()
+
+
+@pytest.mark.parametrize("other", OTHERS[1:], ids=["app", "store", "partition"])
+def test_a_database_of_another_place_is_refused_also_where_another_clusters_is_not(
+    tmp_path: Path, other: DatabaseIdentity
+) -> None:
+    for path, found in (("0", other), ("1", replace(other, cluster="cluster-2"))):
+        write(tmp_path / path, found)
+        for changelog_id in (None, "changelog-1", "changelog-2"):
+            with pytest.raises(ForeignDatabaseError) as refused:
+                RocksStore.open(tmp_path / path, identity=MINE, changelog_id=changelog_id, is_any_cluster=True)
+            assert "is lost" not in str(refused.value)
+
+
 def wiped(store: RocksStore) -> None:
     store.apply([(b"k", bytes(25) + b"v")], AT)
     store.wipe()

@@ -311,6 +311,8 @@ def test_list_gives_stores_and_positions(running: Running) -> None:
     assert (stores["seen"]["placement"], stores["seen"]["ttl_ms"]) == ("key", 7 * 24 * 3600 * 1000)
     assert (stores["newest"]["placement"], stores["newest"]["ttl_ms"]) == ("task", None)
     assert [part["partition"] for part in stores["seen"]["partitions"]] == list(range(PARTITIONS))
+    assert sum(part["keys"] for part in stores["seen"]["partitions"]) == len(KEYS)
+    assert all(part["size_bytes"] > 0 for part in stores["seen"]["partitions"])
     assert stores["unused"]["partitions"] == []
     assert table.count("remember") == 3 * PARTITIONS
     assert "7 days" in table

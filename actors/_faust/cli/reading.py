@@ -13,6 +13,9 @@ from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.folder import DataFolder
 from stores.rocks import RocksReader
 
+_BLOCK_BYTES = 512
+"""The unit of `st_blocks`, whatever the file system's block size is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -37,6 +40,21 @@ class Reading:
         return None if self.entry is None or self.entry.is_expired else self.entry
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOnDisk:
+    """A partition's database.
+
+    Attributes:
+        position: None while it is being restored.
+        keys: RocksDB's estimate, expired keys included.
+        size_bytes: what its files take on the disk.
+    """
+
+    position: Position | None
+    keys: int
+    size_bytes: int
+
+
 def read_key(folder: DataFolder, store: str, partition: int, key: bytes) -> Reading:
     """Look a key up in one partition.
 
@@ -56,14 +74,25 @@ def read_key(folder: DataFolder, store: str, partition: int, key: bytes) -> Read
     return Reading(partition, position, None if raw is None else _entry(path, raw))
 
 
-def read_position(folder: DataFolder, store: str, partition: int) -> Position | None:
-    """Give a partition's position, None while it is being restored.
+def look_at(folder: DataFolder, store: str, partition: int) -> PartitionOnDisk:
+    """Look at a partition's database.
 
     Raises:
         StoreError: it can't be read.
     """
     with _opened(folder, store, partition) as reader:
-        return reader.position()
+        return PartitionOnDisk(
+            position=reader.position(), keys=reader.estimated_keys(), size_bytes=_size_bytes(reader.path)
+        )
+
+
+def _size_bytes(path: Path) -> int:
+    size_bytes = 0
+    for file in path.iterdir():
+        # A worker may delete it meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            size_bytes += file.stat().st_blocks * _BLOCK_BYTES
+    return size_bytes
 
 
 @contextlib.contextmanager

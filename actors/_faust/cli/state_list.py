@@ -1,4 +1,4 @@
-"""`faust -A APP state list`: the stores on this machine's disk, and how far each partition is."""
+"""`faust -A APP state list`: the stores on this machine's disk, how far each partition is, and what it takes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 
 import click
 
-from actors._faust.cli.reading import read_position
+from actors._faust.cli.reading import PartitionOnDisk, look_at
 from actors._faust.cli.session import Session, with_session
-from stores._core.record import Position
 from stores.folder import DataFolder
 
 FOREIGN = "(not in the app)"
@@ -24,6 +23,8 @@ _COLUMNS = (
     "#input offset",
     "#changelog offset",
     "#epoch",
+    "#keys",
+    "#bytes on disk",
     "as of",
 )
 
@@ -36,20 +37,23 @@ class StoreOnDisk:
         actor: its owner; None where no actor lists it, or the app doesn't have it.
         placement: "key" or "task"; None where the app doesn't have it.
         ttl_ms: how long a value is there; None for ever.
-        positions: by partition; None while that is being restored.
+        partitions: by number.
     """
 
     name: str
     actor: str | None
     placement: str | None
     ttl_ms: int | None
-    positions: Mapping[int, Position | None]
+    partitions: Mapping[int, PartitionOnDisk]
 
 
 @click.command("list")
 @with_session
 def list_stores(session: Session) -> None:
-    """List the stores with their partitions on this disk and the position that each stands for."""
+    """List the stores with their partitions on this disk and the position that each stands for.
+
+    The number of keys is RocksDB's estimate, expired keys included.
+    """
     folder = session.data_folder()
     declared = list(session.app.stores)
     left_over = [name for name in folder.stores_on_disk() if name not in declared]
@@ -73,27 +77,29 @@ def _look(session: Session, folder: DataFolder, name: str) -> StoreOnDisk:
         actor=session.actor_of(name),
         placement=None if store is None else store.placement,
         ttl_ms=None if store is None else store.ttl_ms,
-        positions={partition: read_position(folder, name, partition) for partition in partitions},
+        partitions={partition: look_at(folder, name, partition) for partition in partitions},
     )
 
 
 def _as_rows(store: StoreOnDisk) -> list[list[str]]:
     ttl = "-" if store.ttl_ms is None else str(timedelta(milliseconds=store.ttl_ms))
     about = [store.name, store.actor or "-", store.placement or FOREIGN, ttl]
-    if not store.positions:
-        return [[*about, "-", "-", "-", "-", "(none on this disk)"]]
-    return [[*about, str(partition), *_cells(position)] for partition, position in store.positions.items()]
+    if not store.partitions:
+        return [[*about, *("-" * 6), "(none on this disk)"]]
+    return [[*about, str(number), *_cells(partition)] for number, partition in store.partitions.items()]
 
 
-def _cells(position: Position | None) -> list[str]:
+def _cells(partition: PartitionOnDisk) -> list[str]:
     from actors._faust.cli.output import moment
 
+    position, sizes = partition.position, [f"{partition.keys:,}", f"{partition.size_bytes:,}"]
     if position is None:
-        return ["-", "-", "-", "(being restored)"]
+        return [*("-" * 3), *sizes, "(being restored)"]
     return [
         str(position.source_offset),
         str(position.changelog_offset),
         str(position.epoch),
+        *sizes,
         moment(position.wall_time_ms),
     ]
 
@@ -104,8 +110,5 @@ def _as_json(store: StoreOnDisk) -> dict[str, Any]:
         "actor": store.actor,
         "placement": store.placement,
         "ttl_ms": store.ttl_ms,
-        "partitions": [
-            {"partition": partition, "position": None if position is None else asdict(position)}
-            for partition, position in store.positions.items()
-        ],
+        "partitions": [{"partition": number, **asdict(partition)} for number, partition in store.partitions.items()],
     }
