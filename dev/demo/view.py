@@ -91,7 +91,8 @@ class View:
     async def owners(self) -> dict[int, str]:
         """Give the address of each partition's owner; the newest epoch counts."""
         for record in await self._owners.new_records():
-            if record.key.startswith(b"store:"):
+            # Stores are registered in the same topic, and a record without a value asks the broker for its time.
+            if record.value is None or record.key.startswith(b"store:"):
                 continue
             owner = json.loads(record.value)
             known_epoch, _ = self._addresses.get(owner["partition"], (0, ""))
