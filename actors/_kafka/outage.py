@@ -130,7 +130,14 @@ class Outages:
 
         The client itself asks them in any order.
         """
-        bootstrap = client.bootstrap
+        ask = client.bootstrap
+
+        async def bootstrap() -> None:
+            await ask()
+            if not client.cluster.brokers():
+                # Fenced by its controller, as after a pause. aiokafka would fail with an AssertionError later.
+                await client.close()
+                raise KafkaConnectionError(f"{', '.join(client._bootstrap_servers)}: it knows no broker that is up")
 
         async def bootstrapped() -> None:
             servers, usual_ms = client._bootstrap_servers, client._request_timeout_ms

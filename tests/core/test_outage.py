@@ -204,6 +204,24 @@ async def test_a_broker_of_the_list_that_did_not_answer_one_client_is_asked_last
     assert world.two._bootstrap_servers == ["127.0.0.1:9001", "127.0.0.1:9002"]
 
 
+@pytest.mark.parametrize("servers", [["127.0.0.1:9001"], ["127.0.0.1:9001", "127.0.0.1:9002"]])
+async def test_a_broker_that_names_no_brokers_counts_as_one_that_is_away(servers: list[str]) -> None:
+    world, closed = Setting(), list[bool]()
+    client = world.one
+    client._bootstrap_servers = servers
+    client.cluster.brokers = list
+
+    async def close() -> None:
+        closed.append(True)
+
+    client.close = close  # type: ignore[attr-defined]
+    with pytest.raises(KafkaConnectionError):
+        await client.bootstrap()
+    assert len(closed) == len(servers)
+    client.cluster.brokers = lambda: [1]
+    await client.bootstrap()
+
+
 async def test_a_broker_that_is_away_is_the_last_of_the_list() -> None:
     world = Setting()
     assert await world.one._get_conn(1) is None
