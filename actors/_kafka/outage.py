@@ -135,9 +135,13 @@ class Outages:
         async def bootstrap() -> None:
             await ask()
             if not client.cluster.brokers():
-                # Fenced by its controller, as after a pause. aiokafka would fail with an AssertionError later.
+                # Fenced by its controller, as after a pause; or it refused a token, which aiokafka takes for success.
+                # aiokafka would fail with an AssertionError later.
                 await client.close()
-                raise KafkaConnectionError(f"{', '.join(client._bootstrap_servers)}: it knows no broker that is up")
+                why = "it knows no broker that is up"
+                if client._sasl_mechanism == "OAUTHBEARER":
+                    why += ", or doesn't take this token: see broker_credentials"
+                raise KafkaConnectionError(f"{', '.join(client._bootstrap_servers)}: {why}")
 
         async def bootstrapped() -> None:
             servers, usual_ms = client._bootstrap_servers, client._request_timeout_ms

@@ -7,10 +7,12 @@ tokens answer each other's questions, and the examples of docs/security.md work.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +20,16 @@ from typing import Any
 
 import faust
 import pytest
+from aiokafka.abc import AbstractTokenProvider
+from yarl import URL
 
 from actors import View
+from actors._faust.brokers import reached
+from actors._kafka.connection import Connection
+from actors._kafka.control import ControlPlane
 from actors.client import StateClient, StateRequestError, SyncStateClient
 from actors.coordination import Coordination, CoordinationError, FencedTopic
-from actors.errors import BrokerRefusedError
+from actors.errors import BrokerRefusedError, BrokerUnavailableError
 from dev.kafka import Cluster, free_ports
 from tests import documents
 from tests.certificates import Authority
@@ -235,6 +242,35 @@ async def test_what_is_wrong_is_said_in_one_line(site: Site, wrong: str) -> None
         with pytest.raises(CoordinationError, match=said):
             async with asyncio.timeout(EVERY_S), client.lock("door"):
                 pass
+
+
+class UnsignedTokens(AbstractTokenProvider):
+    """Tokens that the tests' brokers take, for some seconds each, or an error."""
+
+    def __init__(self, *, lasts_s: float = 60.0, error: Exception | None = None) -> None:
+        self.lasts_s, self.error = lasts_s, error
+
+    async def token(self) -> str:
+        if self.error is not None:
+            raise self.error
+        now_s = time.time()
+        parts = {"alg": "none"}, {"sub": USER, "iat": now_s - 100, "exp": now_s + self.lasts_s}
+        texts = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts]
+        return f"{'.'.join(texts)}."
+
+
+async def test_a_token_gets_in_or_one_error_says_why_not(site: Site) -> None:
+    def connection(tokens: UnsignedTokens) -> Connection:
+        credentials = faust.OAuthCredentials(oauth_cb=tokens)
+        return reached([URL(f"kafka://{site.brokers}")], credentials, site.authority.trust())
+
+    topic = f"{site.name}-in"
+    async with ControlPlane.connect(connection(UnsignedTokens()), "nobody") as control:
+        assert set(await control.topics([topic])) == {topic}
+    with pytest.raises(BrokerUnavailableError, match="doesn't take this token: see broker_credentials"):
+        await ControlPlane.open(connection(UnsignedTokens(lasts_s=-30.0)), "nobody")
+    with pytest.raises(BrokerUnavailableError, match="gave no token for the broker at"):
+        await ControlPlane.open(connection(UnsignedTokens(error=KeyError("access_token"))), "nobody")
 
 
 async def test_the_ready_made_lock_service_gets_in_by_its_environment(site: Site) -> None:
