@@ -216,7 +216,7 @@ async def test_a_broker_that_names_no_brokers_counts_as_one_that_is_away(servers
         closed.append(True)
 
     client.close = close  # type: ignore[attr-defined]
-    with pytest.raises(KafkaConnectionError, match="no broker that is up|Unable to bootstrap"):
+    with pytest.raises(KafkaConnectionError, match=r"no broker that is up|Unable to bootstrap"):
         await client.bootstrap()
     assert len(closed) == len(servers)
     client.cluster.brokers = lambda: [1]

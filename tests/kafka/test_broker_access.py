@@ -244,7 +244,7 @@ async def test_what_is_wrong_is_said_in_one_line(site: Site, wrong: str) -> None
                 pass
 
 
-class UnsignedTokens(AbstractTokenProvider):
+class UnsignedTokens(AbstractTokenProvider):  # type: ignore[misc]
     """Tokens that the tests' brokers take, for some seconds each, or an error."""
 
     def __init__(self, *, lasts_s: float = 60.0, error: Exception | None = None) -> None:
