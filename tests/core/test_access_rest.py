@@ -25,6 +25,7 @@ SECRET = "for readers only"
 OPEN = {
     ("GET", "/health"),
     ("GET", "/health/live"),
+    ("GET", "/health/startup"),
     ("GET", "/health/ready"),
     ("GET", "/open/{name}/"),
     ("POST", "/open/{name}/"),
