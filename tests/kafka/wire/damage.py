@@ -16,7 +16,6 @@ from actors._kafka.producer import TransactionLog
 from actors.errors import MigratedError, OutcomeUnknownError
 from actors.ports import CommitBatch, CommitReceipt, Committed, TopicPartition
 from actors.runtime.ownership import Ownership
-from actors.runtime.task import Task
 from tests.kafka.wire.world import World
 
 Patch = pytest.MonkeyPatch
@@ -158,25 +157,13 @@ def restored_to_the_last_stable_offset(patch: Patch, world: World) -> None:
     patch.setattr(control, "_READ_UNCOMMITTED", read_committed)
 
 
-def handled_during_the_takeover(patch: Patch, world: World) -> None:
-    """Nothing is paused when partitions are assigned, and a task takes records whatever it is doing."""
-
-    def on_assigned(self: KafkaSource, partitions: Any) -> None:
-        self._assigned(self.identity(), sorted(TopicPartition(*partition) for partition in partitions))
-
-    def offer(self: Task, records: Any) -> None:
-        self._inbox.put(records)
-
-    patch.setattr(KafkaSource, "_on_assigned", on_assigned)
-    patch.setattr(Task, "has_room", True)
-    patch.setattr(Task, "offer", offer)
-
-
 def resumed_without_seek(patch: Patch, world: World) -> None:
     """Fetching goes on where it was, not where the takeover ended."""
 
     def start_from(self: KafkaSource, source: TopicPartition, offset: int, topic_id: str = "") -> None:
-        seek, self._consumer.seek = self._consumer.seek, lambda *_: None
+        seek = self._consumer.seek
+        if self.position(source) is not None:
+            self._consumer.seek = lambda *_: None
         try:
             start(self, source, offset, topic_id)
         finally:
