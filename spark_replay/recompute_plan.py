@@ -185,7 +185,7 @@ def require_same_topics(
         first_epoch: Gives the lowest owner's epoch in a partition of the changelogs, None if there is no state.
 
     Raises:
-        InputError: A topic was made anew since; both ids are named.
+        InputError: A topic was re-created after the commit. The error names both ids.
     """
     for number, (_, metadata) in enumerate(committed):
         known = replayer.topics_of(metadata)

@@ -48,11 +48,11 @@ class TopicIds:
 
     @property
     def message_tag(self) -> str:
-        """What tells ids of the input's messages from those of a former topic; "" if the app knows of no former one."""
+        """The part of a message id that tells it from a former topic's; "" without a former topic."""
         return show_id(self.input_id)[-_TAG_CHARACTERS:] if self.is_recreated else ""
 
     def changelog_id(self, *names: str) -> str:
-        """Give the id of the changelog of a store with one of these names, "" where nothing is known of the store."""
+        """Return the id of a store's changelog. The store may have several names; "" if none of them is known."""
         return next((topic_id for name in names if (topic_id := self._changelogs.get(_short(name)))), "")
 
     def with_changelogs(self, changelogs: Mapping[str, str]) -> TopicIds:

@@ -30,6 +30,7 @@ from actors._faust.options import milliseconds, split_options
 from actors._faust.queries.server import mount
 from actors._faust.service import ActorService, refuse
 from actors._faust.topic import ActorChannel
+from actors._kafka.outage import Outages
 from actors.errors import ConfigurationError
 from actors.runtime.clock import SystemClock
 from stores._files import make_folder
@@ -184,6 +185,24 @@ class FaustApp(faust.App):  # type: ignore[misc]
     def actor_clock(self) -> SystemClock:
         """The clock that all of the app goes by in this process."""
         return SystemClock(milliseconds(self.actor_options.clock_skew_margin))
+
+    @functools.cached_property
+    def outages(self) -> Outages:
+        """What all clients of this process know about brokers that are away."""
+        return Outages()
+
+    def _new_producer(self) -> Any:
+        """Make Faust's own producer, which waits for a broker that hangs no longer than our clients do."""
+        producer = super()._new_producer()
+        make = producer._new_producer
+
+        def watched(**options: Any) -> Any:
+            client = make(**options)
+            self.outages.watch(client.client)
+            return client
+
+        producer._new_producer = watched
+        return producer
 
     @functools.cached_property
     def access_files(self) -> AccessFiles:

@@ -548,7 +548,8 @@ def _as_it_is(raw: bytes) -> bytes:
 def connection(app: Any) -> Connection:
     """Give how the app's brokers are reached."""
     conf = app.conf
-    return reached(conf.broker_consumer, conf.broker_credentials, conf.ssl_context, client_id=conf.broker_client_id)
+    there = reached(conf.broker_consumer, conf.broker_credentials, conf.ssl_context, client_id=conf.broker_client_id)
+    return replace(there, outages=app.outages)
 
 
 def changelog_topic(app: Any, store: str) -> str:

@@ -223,7 +223,7 @@ class ControlPlane:
     async def _describe(
         self, names: Iterable[str], node: int | None = None
     ) -> tuple[dict[str, TopicInfo], dict[str, KafkaError]]:
-        """Ask once, and give those of the topics that exist and the errors of those of which nothing is said."""
+        """Ask once. Return the topics that exist, and the errors of the topics that the broker refuses to describe."""
         node = self._any_node() if node is None else node
         response = await self._client.send(node, TopicIdsRequest(sorted(names)))
         found, refused = {}, {}

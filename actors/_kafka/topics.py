@@ -102,7 +102,7 @@ class Topics:
         return found
 
     async def configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
-        """Give the effective settings of existing topics. A broker that doesn't know one yet is asked again."""
+        """Return the effective settings of existing topics. Asks again while the broker doesn't know a topic yet."""
         wanted = sorted(set(names))
         if not wanted:
             return {}

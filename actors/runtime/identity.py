@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 
 from actors._core.commit import CommitMark
 from actors._core.takeover import InputFacts, LastKnown, LogBounds
 from actors._core.topic_ids import TopicIds
 from actors.errors import BrokerUnavailableError, InputGrownError, RestoreError, TakeoverRefusedError
-from actors.ports import Committed, GroupView, OwnerRecord
+from actors.ports import Committed, GroupView, OwnerRecord, TopicIdentity
 from actors.runtime.spec import ActorSpec, TaskSettings
 from actors.runtime.state import Restored
 
@@ -27,7 +27,7 @@ async def agreed(spec: ActorSpec, group: GroupView) -> AsyncIterator[None]:
     try:
         yield
     except TakeoverRefusedError:
-        await group.require_agreement([spec.topic, *(changelog.topic for changelog in spec.changelogs.values())])
+        await group.require_agreement(spec.topic_names)
         raise
 
 
@@ -38,16 +38,22 @@ async def identify(spec: ActorSpec, group: GroupView) -> TopicIds:
         BrokerUnavailableError: the input topic doesn't exist.
         InputGrownError: it has another number of partitions than the actor's state.
     """
-    changelogs = {store: changelog.topic for store, changelog in spec.changelogs.items()}
-    found = await group.topic_ids([spec.topic, *changelogs.values()])
+    found = await group.topic_ids(spec.topic_names)
     own = found.get(spec.topic)
     if own is None:
         raise BrokerUnavailableError(f"topic {spec.topic}, the input of actor {spec.name}, doesn't exist any more")
     if spec.stores and own.partitions != spec.partition_count:
         raise grown_error(spec, own.partitions)
-    return TopicIds.of(
-        own.topic_id, {store: found[topic].changelog_id for store, topic in changelogs.items() if topic in found}
-    )
+    return TopicIds.of(own.topic_id, changelog_ids(spec, found))
+
+
+def changelog_ids(spec: ActorSpec, found: Mapping[str, TopicIdentity]) -> dict[str, str]:
+    """Return by store the ids of the actor's changelogs, as far as they were found."""
+    return {
+        store: found[changelog.topic].changelog_id
+        for store, changelog in spec.changelogs.items()
+        if changelog.topic in found
+    }
 
 
 async def require_unchanged(spec: ActorSpec, group: GroupView, topics: TopicIds) -> None:
@@ -57,7 +63,7 @@ async def require_unchanged(spec: ActorSpec, group: GroupView, topics: TopicIds)
         RestoreError: one was deleted or created again meanwhile.
     """
     if await identify(spec, group) != topics:
-        names = ", ".join([spec.topic, *(changelog.topic for changelog in spec.changelogs.values())])
+        names = ", ".join(spec.topic_names)
         raise RestoreError(f"one of the topics {names} was deleted or re-created while the state was restored")
 
 

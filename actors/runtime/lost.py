@@ -32,6 +32,7 @@ from actors._core.takeover import LogBounds, why_replaced
 from actors._core.topic_ids import TopicIds
 from actors.errors import LostChangelogError, RestoreError
 from actors.ports import ChangelogWrites, CommitBatch, Committed, GroupView, Logs, OwnerRecord, TopicPartition
+from actors.runtime.identity import changelog_ids
 from actors.runtime.ownership import Ownership
 from actors.runtime.restore import NO_COMMIT, Changelog, LastCommit, Restorer, choice, stamp_of, stored_writes
 from actors.runtime.spec import ActorSpec
@@ -216,9 +217,7 @@ class CopyChecks:
     async def require_changelogs(self, spec: ActorSpec) -> None:
         """See `require_changelogs`."""
         found = await self.group.topic_ids(changelog.topic for changelog in spec.changelogs.values())
-        logs = spec.changelogs.values()
-        now = {changelog.store: found[changelog.topic].changelog_id for changelog in logs if changelog.topic in found}
-        require_changelogs(spec, TopicIds.of("", now))
+        require_changelogs(spec, TopicIds.of("", changelog_ids(spec, found)))
 
     async def why_lost(
         self, spec: ActorSpec, partition: int, changelog: Changelog, at: Position, bounds: LogBounds

@@ -78,6 +78,11 @@ class ActorSpec:
         return Declared(self.name, self.topic, partitioner, tuple(changelogs))
 
     @property
+    def topic_names(self) -> list[str]:
+        """The input, and the changelogs of all stores."""
+        return [self.topic, *(changelog.topic for changelog in self.changelogs.values())]
+
+    @property
     def obeys_commands(self) -> bool:
         """Whether records with a command aren't messages: the actor has something that can be retried or dropped."""
         return self.parked is not None or self.effects is not None or self.timers is not None

@@ -45,8 +45,19 @@ class Group:
 
 def spec(*stores: str) -> Any:
     changelogs = {store: SimpleNamespace(topic=f"{store}_log") for store in stores}
+    return as_spec(stores, changelogs)
+
+
+def as_spec(stores: Any, changelogs: Mapping[str, Any]) -> Any:
+    """As much of an `ActorSpec` as is asked for topics and their ids."""
     return SimpleNamespace(
-        name="a", topic="input", partition_count=2, stores=stores, changelogs=changelogs, concurrency=1
+        name="a",
+        topic="input",
+        partition_count=2,
+        stores=stores,
+        changelogs=changelogs,
+        topic_names=["input", *(changelog.topic for changelog in changelogs.values())],
+        concurrency=1,
     )
 
 
@@ -117,10 +128,7 @@ async def test_a_topic_that_is_re_created_during_a_takeover_is_looked_at_again_b
 ) -> None:
     world: Any = Replaced(step, topic)
     changelog = Changelog("one", "log", LOG, 86_400_000, 1_000_000, 2)
-    of: Any = SimpleNamespace(
-        name="a", topic="input", partition_count=2, stores=(SimpleNamespace(name="one"),), changelogs={"one": changelog}
-    )
-    of.concurrency = 1
+    of = as_spec((SimpleNamespace(name="one"),), {"one": changelog})
     clock = SimpleNamespace(wall_ms=lambda: 0, monotonic=lambda: 0.0, sleep=asyncio.sleep)
     services: Any = SimpleNamespace(
         group=world, logs=world, stores=world, restorer=world, owners=world, clock=clock, let_go=None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
+import socket
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +15,16 @@ import pytest
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import KafkaConnectionError
 
+from actors import App
+from actors._faust.setup import connection
 from actors._kafka import outage
 from actors._kafka.broker_time import broker_time_ms
 from actors._kafka.connection import Connection
 from actors._kafka.outage import LAST_RETRY_S, REMIND_S, Outages
 from actors.errors import BrokerUnavailableError
+
+HOST = "127.0.0.1"
+DEADLINE_S = 10.0
 
 
 class FakeClient:
@@ -330,3 +337,18 @@ async def test_a_broker_that_hangs_does_not_hold_up_the_question_for_the_time(mo
     with pytest.raises(BrokerUnavailableError):
         await broker_time_ms(Connection.to("127.0.0.1:1", client_id="test"), "registry")
     assert watched, "the client waits 20 s for each broker that doesn't answer"
+
+
+async def test_fausts_own_producer_does_not_wait_for_a_broker_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage, "CONNECT_S", 0.1)
+    with contextlib.closing(socket.create_server((HOST, 0))) as hangs, contextlib.closing(socket.socket()) as closed:
+        closed.bind((HOST, 0))
+        ports = [place.getsockname()[1] for place in (hangs, closed)]
+        app = App("shop", broker=";".join(f"kafka://{HOST}:{port}" for port in ports))
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                with pytest.raises(KafkaConnectionError):
+                    await app.producer.start()
+        finally:
+            await app.producer.on_stop()
+    assert connection(app).outages is app.outages

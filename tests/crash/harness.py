@@ -51,13 +51,21 @@ class Outcome:
     happened: Mapping[str, int] = field(default_factory=dict)
 
     @property
+    def flaws(self) -> dict[str, float]:
+        """What was wrong, late, or not tried, by name; empty if the run was clean."""
+        wrong = ("lost", "doubled", "wrong_running_values", "wrong_state", "wrong_views", "open_transactions")
+        counts = {name: getattr(self, name) for name in wrong} | dict(self.chores)
+        found = {name: count for name, count in counts.items() if count}
+        # A run that didn't try something says nothing of it.
+        found |= {f"never {kind}": 0 for kind in CHORE_KINDS if not self.happened.get(kind)}
+        if self.slowest_recovery_s > RECOVER_S:
+            found["slowest_recovery_s"] = self.slowest_recovery_s
+        return found
+
+    @property
     def clean(self) -> bool:
         """Whether nothing was wrong, in time."""
-        wrong = self.lost + self.doubled + self.wrong_running_values + self.wrong_state + self.open_transactions
-        wrong += self.wrong_views + sum(self.chores.values())
-        # A run that didn't try something says nothing of it.
-        is_whole = all(self.happened.get(kind) for kind in CHORE_KINDS)
-        return wrong == 0 and is_whole and self.slowest_recovery_s <= RECOVER_S
+        return not self.flaws
 
     def as_dict(self) -> dict[str, object]:
         """For the last line of the run."""

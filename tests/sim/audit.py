@@ -298,7 +298,7 @@ class Audit:
 
     def _stable_end(self, log: PartitionLog, offset: int) -> int:
         """Give the offset, if nothing was committed behind it by the time; else the end."""
-        # The task looked at the end before its claim, which is what is committed now.
+        # The offset that is committed now is the claim's, and the task looked at the end before its claim.
         looked_ms = self._cluster.wall_ms() - LOOKED_MS
         later = (record for record in log.history if record.offset >= offset and record.timestamp < looked_ms)
         is_end = not any(record.is_committed for record in later)
