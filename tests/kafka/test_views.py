@@ -21,7 +21,7 @@ from actors._kafka.views import KafkaTopicLogs
 from actors.runtime.restore import LOOK_BACK
 from dev.kafka import Cluster
 from tests.kafka.apps.shared_app import make
-from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, producing, read_all, send, unique
+from tests.kafka.helpers import ROOT, WorkerProcess, delete, eventually, make_topics, producing, read_all, send, unique
 
 COMPACTED = {"cleanup.policy": "compact"}
 MINUTE = timedelta(seconds=60)
@@ -197,8 +197,7 @@ async def test_a_topic_made_anew_and_one_with_more_partitions(
         async with view_of(brokers, topic, tmp_path / "v") as view:
             seen: list[tuple[Any, ...]] = []
             view.on_change(lambda *change: seen.append(change))
-            await admin.delete_topics([topic])
-            await eventually(lambda: _gone(brokers, topic))
+            await delete(brokers, topic)
             await make_topics(brokers, topic, config=COMPACTED)
             await send(brokers, topic, pairs(b="2"))
             await eventually(lambda: dict(view.items()) == {"b": "2"}, what=lambda: dict(view.items()))
@@ -218,14 +217,6 @@ def _new_partitions(count: int) -> Any:
     from aiokafka.admin import NewPartitions
 
     return NewPartitions(total_count=count)
-
-
-async def _gone(brokers: str, topic: str) -> bool:
-    try:
-        async with view_of(brokers, topic):
-            return False
-    except UnknownTopicError:
-        return True
 
 
 async def test_it_goes_on_when_a_killed_broker_is_back(tmp_path: Path) -> None:
