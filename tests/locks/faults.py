@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -14,6 +13,8 @@ from tests.locks.world import World
 SESSION_S = 10.0
 """So long the broker waits for a worker that is silent: the default of the lock service's app."""
 KINDS_FOR_ONE = frozenset(kind.name for kind in KINDS if kind.mode == "lock")
+PAUSES = 3
+"""So many processes are stopped in turn until others use in time what one of them holds."""
 Fault = Callable[[World], Awaitable[None]]
 
 
@@ -55,6 +56,13 @@ async def _pause(world: World, for_s: float) -> None:
 
 async def pause_clients(world: World) -> None:
     """A process of clients stands still until others have used what it holds, and then goes on writing."""
+    for _ in range(PAUSES):
+        if await _pause_clients(world):
+            return
+
+
+async def _pause_clients(world: World) -> bool:
+    """Return whether others used in time what the process holds."""
     process = await eventually(
         lambda: next((one for one in world.shuffled_clients() if one.holds(KINDS_FOR_ONE)), None)
     )
@@ -63,11 +71,15 @@ async def pause_clients(world: World) -> None:
     held = process.holds(KINDS_FOR_ONE)
     wanting = asyncio.create_task(world.probe([kind for kind in KINDS if kind.name in held]))
     await asyncio.sleep(MAX_TTL_S + 1.0)
-    # One that stands in the middle of a write to the database is let go for the sake of all others.
-    with contextlib.suppress(AssertionError):
+    try:
         await eventually(lambda: asyncio.to_thread(_are_used_by_others, world, held), deadline_s=30.0)
+        is_used = bool(held)
+    except AssertionError:
+        # It stands in the middle of a write to the database, and holds up all others.
+        is_used = False
     process.signal(signal.SIGCONT)
     await wanting
+    return is_used
 
 
 def _are_used_by_others(world: World, held: Mapping[str, int]) -> bool:
