@@ -1,11 +1,11 @@
 """Actors on Kafka: per-key state in RocksDB, backed by a compacted changelog topic, exactly once."""
 
-from actors._core.policy import OnError
-from actors._faust import cli as _cli  # noqa: F401  it registers its commands with Faust
+from actors import cli as _cli  # noqa: F401  it registers its commands with Faust
+from actors._core.task.policy import OnError
 from actors._faust.app import App
-from actors._faust.options import ActorOptions
 from actors._faust.shared import Shared, SharedView, Versioned, Written
 from actors._faust.views import View
+from actors.declare.options import ActorOptions
 from actors.errors import (
     ActorsError,
     AskClosedError,
@@ -35,11 +35,11 @@ from actors.errors import (
     ViewFailedError,
     ViewTimeoutError,
 )
-from actors.runtime.actor import Actor, receive
-from actors.runtime.answers import AnswerLater
-from actors.runtime.context import Context, Store
-from actors.runtime.effects import Effect, EffectCall
-from actors.runtime.query_methods import query
+from actors.runtime.handlers.actor import Actor, receive
+from actors.runtime.handlers.context import Context, Store
+from actors.runtime.handlers.query_methods import query
+from actors.runtime.outbox.effects import Effect, EffectCall
+from actors.runtime.requests.replies import AnswerLater
 
 __all__ = [
     "Actor",

@@ -26,7 +26,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from actors import _http
+from actors import http_client as _http
 from actors._core.origins import is_on, origin_of
 from actors._core.outside import MALFORMED
 from actors._core.partitioner import MURMUR2, PARTITIONERS

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from actors._core.partitioner import Partitioner
-from actors._core.takeover import LogBounds
+from actors._core.task.takeover import LogBounds
 from stores.errors import StoreError
 from stores.ports import PartitionStore, SeedContent
 

@@ -26,18 +26,18 @@ import click
 from aiohttp import web
 
 from actors import App, Context
-from actors._core.lifecycle import State
 from actors._core.partitioner import partition_for
-from actors._faust.access.tls import Hops
-from actors._faust.queries.routing import Directory, Router
+from actors._core.task.lifecycle import State
 from actors.ports import Identity, TopicPartition
 from actors.runtime.clock import SystemClock
-from actors.runtime.lease import Lease, LeaseSettings
-from actors.runtime.meters import WorkerMeters
-from actors.runtime.queries import StateReader
+from actors.runtime.observe.meters import WorkerMeters
+from actors.runtime.queries.queries import StateReader
+from actors.runtime.queries.read_lease import Lease, LeaseSettings
 from actors.runtime.spec import ActorSpec
-from actors.runtime.state import Restored
-from actors.runtime.task import Task
+from actors.runtime.state.state import Restored
+from actors.runtime.task.task import Task
+from actors.web.access.tls import Hops
+from actors.web.queries.routing import Directory, Router
 from benchmarks.queries_asker import asked_keys, key_request
 from dev.kafka import free_port
 from stores._core.record import Position, encode_stamp

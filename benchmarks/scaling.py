@@ -23,8 +23,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from actors._core.assign import Member, Task, assign, encode_member_data
-from actors._kafka.assignor import ActorAssignor
+from actors._core.group.assign import Member, Task, assign, encode_member_data
+from actors._kafka.consume.assignor import ActorAssignor
 from dev.kafka import Cluster
 
 SHAPES = ((1, 1000), (10, 100), (100, 10), (333, 3), (1000, 1))

@@ -38,25 +38,25 @@ from spark_replay.errors import (
 )
 
 if TYPE_CHECKING:
-    from spark_replay.archiving import Archived, Wanted, archive_topics
-    from spark_replay.changelog import read_changelog
-    from spark_replay.compare import compare
-    from spark_replay.diff import validate_states
-    from spark_replay.invariants import Asked, Finding, find_violations
-    from spark_replay.live import Workers, validate_live
-    from spark_replay.placement import home_partition, murmur2
-    from spark_replay.points import AsOf
-    from spark_replay.profile import Profile, profile_log
-    from spark_replay.publish import publish_state
-    from spark_replay.rebuild import Rebuilt, read_rebuild, rebuild_state, unknown_keys, write_rebuild
-    from spark_replay.recompute import recompute_actor, recompute_keys
-    from spark_replay.recompute_plan import Recompute, plan_recompute
-    from spark_replay.recompute_report import Recomputed
-    from spark_replay.report import Example, Report
-    from spark_replay.seed import Seeded, write_seed
+    from spark_replay.comparison.compare import compare
+    from spark_replay.comparison.diff import validate_states
+    from spark_replay.comparison.invariants import Asked, Finding, find_violations
+    from spark_replay.comparison.live import Workers, validate_live
+    from spark_replay.comparison.validate import compare_exports, explain_exports, validate_exports
+    from spark_replay.fold.placement import home_partition, murmur2
+    from spark_replay.fold.points import AsOf
+    from spark_replay.fold.rebuild import Rebuilt, read_rebuild, rebuild_state, unknown_keys, write_rebuild
+    from spark_replay.recompute.plan import Recompute, plan_recompute
+    from spark_replay.recompute.recompute import recompute_actor, recompute_keys
+    from spark_replay.recompute.report import Recomputed
+    from spark_replay.report.profile import Profile, profile_log
+    from spark_replay.report.report import Example, Report
     from spark_replay.session import spark_session
+    from spark_replay.snapshot.publish import publish_state
+    from spark_replay.snapshot.snapshot import Seeded, write_seed
     from spark_replay.sources import Source, archive, kafka
-    from spark_replay.validate import compare_exports, explain_exports, validate_exports
+    from spark_replay.sources.archiving import Archived, Wanted, archive_topics
+    from spark_replay.sources.changelog import read_changelog
 
 __all__ = [
     "AppError",
@@ -117,44 +117,44 @@ __all__ = [
 
 # imported when asked for: without pyspark the command still starts, and says what is missing
 _HOMES = {
-    "Archived": "archiving",
-    "AsOf": "points",
-    "Asked": "invariants",
-    "Finding": "invariants",
-    "Wanted": "archiving",
-    "archive_topics": "archiving",
-    "read_rebuild": "rebuild",
-    "unknown_keys": "rebuild",
-    "Example": "report",
-    "Rebuilt": "rebuild",
-    "Recompute": "recompute_plan",
-    "Recomputed": "recompute_report",
-    "Report": "report",
-    "Seeded": "seed",
+    "Archived": "sources.archiving",
+    "AsOf": "fold.points",
+    "Asked": "comparison.invariants",
+    "Finding": "comparison.invariants",
+    "Wanted": "sources.archiving",
+    "archive_topics": "sources.archiving",
+    "read_rebuild": "fold.rebuild",
+    "unknown_keys": "fold.rebuild",
+    "Example": "report.report",
+    "Rebuilt": "fold.rebuild",
+    "Recompute": "recompute.plan",
+    "Recomputed": "recompute.report",
+    "Report": "report.report",
+    "Seeded": "snapshot.snapshot",
     "Source": "sources",
     "archive": "sources",
-    "compare": "compare",
-    "compare_exports": "validate",
-    "explain_exports": "validate",
-    "find_violations": "invariants",
-    "home_partition": "placement",
+    "compare": "comparison.compare",
+    "compare_exports": "comparison.validate",
+    "explain_exports": "comparison.validate",
+    "find_violations": "comparison.invariants",
+    "home_partition": "fold.placement",
     "kafka": "sources",
-    "murmur2": "placement",
-    "plan_recompute": "recompute_plan",
-    "publish_state": "publish",
-    "Profile": "profile",
-    "profile_log": "profile",
-    "read_changelog": "changelog",
-    "rebuild_state": "rebuild",
-    "recompute_actor": "recompute",
-    "recompute_keys": "recompute",
+    "murmur2": "fold.placement",
+    "plan_recompute": "recompute.plan",
+    "publish_state": "snapshot.publish",
+    "Profile": "report.profile",
+    "profile_log": "report.profile",
+    "read_changelog": "sources.changelog",
+    "rebuild_state": "fold.rebuild",
+    "recompute_actor": "recompute.recompute",
+    "recompute_keys": "recompute.recompute",
     "spark_session": "session",
-    "validate_exports": "validate",
-    "Workers": "live",
-    "validate_live": "live",
-    "validate_states": "diff",
-    "write_rebuild": "rebuild",
-    "write_seed": "seed",
+    "validate_exports": "comparison.validate",
+    "Workers": "comparison.live",
+    "validate_live": "comparison.live",
+    "validate_states": "comparison.diff",
+    "write_rebuild": "fold.rebuild",
+    "write_seed": "snapshot.snapshot",
 }
 
 

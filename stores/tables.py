@@ -12,7 +12,7 @@ from typing import Any
 
 from rocksdict import SstFileWriter
 
-from stores._core.seed import SeedTable
+from stores._core.snapshot import SeedTable
 from stores.errors import StoreError, StoreUnavailableError
 from stores.rocks_options import RocksResources
 

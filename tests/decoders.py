@@ -19,40 +19,52 @@ from uuid import UUID
 import faust
 import msgspec
 
-from actors._core import commit, pages, progress
-from actors._core.assign import Member, Task, decode_member_data, encode_member_data
+from actors._core import pages
+from actors._core.group.assign import Member, Task, decode_member_data, encode_member_data
+from actors._core.group.placement import Copies, decode_copies, encode_copies
 from actors._core.outside import MALFORMED
-from actors._core.placement import Copies, decode_copies, encode_copies
+from actors._core.task import commit
+from actors._core.task import completed as progress
 from actors._faust import shared
-from actors._faust.access import callers
-from actors._faust.codecs import CodecError, resolve
-from actors._faust.dashboard import group, waiting
-from actors._faust.dashboard import pages as dashboard_pages
-from actors._faust.messages import _tag_in
-from actors._faust.parking import lines
-from actors._faust.queries import answers as answer_parts
-from actors._faust.queries import parameters, routing
-from actors._faust.queries.coding import ENCODINGS, KeyCoding
-from actors._faust.queries.parameters import Parameters, arguments, many_body
-from actors._faust.queries.problems import Problem
-from actors._faust.versions import versioned
-from actors._kafka.owners import KafkaOwners, StoreRecord
+from actors._kafka.admin.owners import KafkaOwners, StoreRecord
+from actors.admin.parked import reader as lines
 from actors.coordination import messages as m
 from actors.coordination import transport
 from actors.coordination.errors import CoordinationError, FenceLostError
 from actors.coordination.fence_log import FenceLog, FenceState, headers_of
+from actors.declare.codecs import CodecError, resolve
+from actors.declare.messages import _tag_in
+from actors.declare.versions import versioned
 from actors.errors import NewerVersionError, NotReadyError
 from actors.ports import Answer, OwnerRecord
-from actors.runtime import answers, asks, commands, effect_calls, parked_entries, timers, tracing
-from actors.testing.log import StoredRecord
-from spark_replay import archiving, live, points, recompute_plan
+from actors.runtime import commands
+from actors.runtime.handlers import timers
+from actors.runtime.observe import tracing
+from actors.runtime.outbox import calls as effect_calls
+from actors.runtime.quarantine import entries as parked_entries
+from actors.runtime.requests import replies as answers
+from actors.runtime.requests import requests as asks
+from actors.testing.fakes.log import StoredRecord
+from actors.web.access import callers
+from actors.web.dashboard import group, waiting
+from actors.web.dashboard import pages as dashboard_pages
+from actors.web.queries import answers as answer_parts
+from actors.web.queries import parameters, routing
+from actors.web.queries.coding import ENCODINGS, KeyCoding
+from actors.web.queries.parameters import Parameters, arguments, many_body
+from actors.web.queries.problems import Problem
+from spark_replay.comparison import live
 from spark_replay.errors import ReplayError
-from spark_replay.rebuild import SUMMARY, read_summary
+from spark_replay.fold import points
+from spark_replay.fold.rebuild import SUMMARY, read_summary
+from spark_replay.recompute import plan as recompute_plan
+from spark_replay.sources import archiving
 from spark_replay.sources.archive import _listed
 from spark_replay.sources.ledger import Ledger, decode_ledger, encode_ledger
-from spark_replay.topic import Span
+from spark_replay.sources.topic import Span
 from stores import folder
-from stores._core import identity, manifest, record, seed
+from stores._core import identity, manifest, record
+from stores._core import snapshot as seed
 from stores.errors import StoreError
 
 Decode = Callable[[bytes], object]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from actors._core.takeover import LogBounds
+from actors._core.task.takeover import LogBounds
 from actors.ports import LogRecord, TopicPartition
 
 NOW_MS = 1_760_000_000_000

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stores._core.record import Position
-from stores._core.seed import SEED_MANIFEST, SeedManifest, SeedPartition, encode_seed, table_file
+from stores._core.snapshot import SEED_MANIFEST, SeedManifest, SeedPartition, encode_seed, table_file
 from stores.tables import write_tables
 
 

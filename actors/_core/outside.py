@@ -1,6 +1,6 @@
 """What reading bytes from outside raises: records, headers, answers, what members of the group say of themselves.
 
-`tests/core/test_outside.py` looks that nothing decodes such bytes without it.
+`tests/unit/core/test_outside.py` looks that nothing decodes such bytes without it.
 """
 
 from __future__ import annotations

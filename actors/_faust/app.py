@@ -10,36 +10,36 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from actors._core.policy import Misplaced, OnError, Then
-from actors._faust.arguments import check_arguments, check_bare, check_span, single_topic
-from actors._faust.codecs import check_schema, key_codec, resolve
-from actors._faust.declared import Declaration, as_coroutine, check_expiry, check_options, check_value_type
-from actors._faust.decoder import Decoder
-from actors._faust.definition import ActorDefinition, Asking, check_disjoint, check_name
+from actors._core.task.policy import Misplaced, OnError, Then
 from actors._faust.faust_app import FaustApp
-from actors._faust.options import milliseconds
 from actors._faust.publishing import claim_target
-from actors._faust.registry import ValueType
 from actors._faust.setup import Setup, changelog_topic, inbox_of
 from actors._faust.shared import Shared, SharedView, shared_of
+from actors._faust.startup.registry import ValueType
 from actors._faust.tracing import trace_headers
-from actors._faust.versions import Upgrades, refusal, versioned
 from actors._faust.views import View, view_of
-from actors._kafka.asks import KafkaAsks
+from actors._kafka.produce.requests import KafkaAsks
+from actors.declare.arguments import check_arguments, check_bare, check_span, single_topic
+from actors.declare.codecs import check_schema, key_codec, resolve
+from actors.declare.declared import Declaration, as_coroutine, check_expiry, check_options, check_value_type
+from actors.declare.decoder import Decoder
+from actors.declare.definition import ActorDefinition, Asking, check_disjoint, check_name
+from actors.declare.options import milliseconds
+from actors.declare.versions import Upgrades, refusal, versioned
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import Answer, Question
-from actors.runtime.actor import Actor, expiry_of, handler_of
-from actors.runtime.answers import AnswerTypes
-from actors.runtime.asks import Asked, carry, deadline_header
-from actors.runtime.callables import name_of
-from actors.runtime.context import DEFAULT_ASK_TIMEOUT, Context, Placement, Store, is_handling
-from actors.runtime.dedupe import Identify, by_header, deduplicated
-from actors.runtime.effects import Effect
-from actors.runtime.publishing import PublishedStore
+from actors.runtime.handlers.actor import Actor, expiry_of, handler_of
+from actors.runtime.handlers.callables import name_of
+from actors.runtime.handlers.context import DEFAULT_ASK_TIMEOUT, Context, Placement, Store, is_handling
+from actors.runtime.handlers.dedupe import Identify, by_header, deduplicated
+from actors.runtime.outbox.effects import Effect
+from actors.runtime.outbox.publishing import PublishedStore
+from actors.runtime.requests.replies import AnswerTypes
+from actors.runtime.requests.requests import Asked, carry, deadline_header
 from actors.runtime.threads import in_threads
 
 if TYPE_CHECKING:
-    from actors.testing.replay import Replayer
+    from actors.replay.replay import Replayer
 
 Handler = Callable[[Context, Any], Awaitable[Any] | Any]
 Declared = TypeVar("Declared", bound=Handler | type[Actor[Any]])
@@ -419,7 +419,7 @@ class App(FaustApp):
             UsageError: the app has no such actor.
         """
         # Workers don't need it, and it needs this module.
-        from actors.testing.replay import Replayer
+        from actors.replay.replay import Replayer
 
         return Replayer.of(self, self.definition_of(actor))
 

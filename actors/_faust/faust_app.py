@@ -16,30 +16,30 @@ from faust.app.base import BootStrategy
 from mode import Service
 
 from actors._core.partitioner import MURMUR2, Partitioner, partitioner_of
-from actors._faust.access.door import doors
-from actors._faust.access.files import AccessFiles
-from actors._faust.access.guard import guard_of
-from actors._faust.access.limits import HANDLER_ARGS
-from actors._faust.access.rest import protect_rest
-from actors._faust.access.tls import with_own_tls
-from actors._faust.arguments import say_unknown
-from actors._faust.codecs import ActorSchema
-from actors._faust.dashboard.pages import mount as mount_dashboard
-from actors._faust.operations import mount_operations
-from actors._faust.options import milliseconds, split_options
-from actors._faust.queries.server import mount
 from actors._faust.service import ActorService, refuse
-from actors._faust.topic import ActorChannel
 from actors._kafka.outage import Outages
+from actors.declare.arguments import say_unknown
+from actors.declare.codecs import ActorSchema
+from actors.declare.options import milliseconds, split_options
+from actors.declare.topic import ActorChannel
 from actors.errors import ConfigurationError
 from actors.runtime.clock import SystemClock
+from actors.web.access.door import doors
+from actors.web.access.files import AccessFiles
+from actors.web.access.guard import guard_of
+from actors.web.access.limits import HANDLER_ARGS
+from actors.web.access.rest import protect_rest
+from actors.web.access.tls import with_own_tls
+from actors.web.dashboard.pages import mount as mount_dashboard
+from actors.web.operations import mount_operations
+from actors.web.queries.server import mount
 from stores._files import make_folder
 
 if TYPE_CHECKING:
-    from actors._faust.definition import ActorDefinition
-    from actors._faust.registry import ValueType
+    from actors._faust.startup.registry import ValueType
     from actors._faust.views import View
-    from actors.runtime.context import Store
+    from actors.declare.definition import ActorDefinition
+    from actors.runtime.handlers.context import Store
 
 
 def _partitioner(topics: Sequence[str], declared: Any) -> Partitioner | None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from actors._faust.arguments import single_topic
-from actors._faust.codecs import Codec, key_codec, value_codec
-from actors._kafka.control import TopicInfo
-from actors._kafka.topics import Topics
+from actors._kafka.admin.control import TopicInfo
+from actors._kafka.admin.topics import Topics
+from actors.declare.arguments import single_topic
+from actors.declare.codecs import Codec, key_codec, value_codec
 from actors.errors import ConfigurationError
-from actors.runtime.outputs import OutputTopic
-from actors.runtime.publishing import Publication, PublishedStore
+from actors.runtime.outbox.outputs import OutputTopic
+from actors.runtime.outbox.publishing import Publication, PublishedStore
 
 if TYPE_CHECKING:
-    from actors._faust.definition import ActorDefinition
     from actors._faust.setup import Setup
+    from actors.declare.definition import ActorDefinition
 
 
 def claim_target(store: str, topic: Any, placement: str) -> None:

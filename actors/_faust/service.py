@@ -16,39 +16,39 @@ from mode import Service
 from prometheus_client import REGISTRY
 
 from actors._core.logs import escaping
-from actors._faust.metrics import WorkerCollector
-from actors._faust.needs import check_needs, topic_needs
-from actors._faust.open_files import require_open_files, warn_open_files
-from actors._faust.options import milliseconds
-from actors._faust.progress import Announcer, reminding
 from actors._faust.publishing import ensure_published
-from actors._faust.queries.service import QueryService
-from actors._faust.registry import StoreRegistry
 from actors._faust.setup import Setup, warn_open_commands
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
-from actors._faust.topic_settings import check_topic_settings
+from actors._faust.startup.needs import check_needs, topic_needs
+from actors._faust.startup.open_files import require_open_files, warn_open_files
+from actors._faust.startup.progress import Announcer, reminding
+from actors._faust.startup.registry import StoreRegistry
+from actors._faust.startup.topic_settings import check_topic_settings
 from actors._faust.views import View
-from actors._kafka.assignor import ActorAssignor
-from actors._kafka.broker_time import BROKER_TIME_CONFIG, broker_time_ms
-from actors._kafka.consumer import KafkaSource
-from actors._kafka.control import ControlPlane, TopicInfo
-from actors._kafka.logs import KafkaLogs
-from actors._kafka.owners import KafkaOwners, encode_owner
-from actors._kafka.silence import Silence
-from actors._kafka.topics import Topics
+from actors._kafka.admin.broker_time import BROKER_TIME_CONFIG, broker_time_ms
+from actors._kafka.admin.control import ControlPlane, TopicInfo
+from actors._kafka.admin.owners import KafkaOwners, encode_owner
+from actors._kafka.admin.topics import Topics
+from actors._kafka.consume.assignor import ActorAssignor
+from actors._kafka.consume.consumer import KafkaSource
+from actors._kafka.consume.logs import KafkaLogs
+from actors._kafka.consume.silence import Silence
+from actors.declare.options import milliseconds
 from actors.errors import ActorsError, ConfigurationError
 from actors.ports import Identity, TopicPartition
 from actors.runtime.blocking import LoopWatch
 from actors.runtime.clock import compare, watch
-from actors.runtime.copy_states import CopyState
-from actors.runtime.meters import WorkerMeters
-from actors.runtime.outputs import OutputTopic
-from actors.runtime.restore import Restorer
+from actors.runtime.observe.meters import WorkerMeters
+from actors.runtime.outbox.outputs import OutputTopic
+from actors.runtime.replicas.standby_state import CopyState
+from actors.runtime.replicas.standbys import Standbys
 from actors.runtime.spec import ActorSpec, TaskServices
-from actors.runtime.standbys import Standbys
-from actors.runtime.stores import StoreCache
-from actors.runtime.task import Task
+from actors.runtime.state.restore import Restorer
+from actors.runtime.state.stores import StoreCache
+from actors.runtime.task.task import Task
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
+from actors.web.metrics import WorkerCollector
+from actors.web.queries.service import QueryService
 from stores.errors import ForeignDatabaseError, StoreError, StoreUnavailableError
 from stores.folder import DataFolder
 from stores.ports import PartitionStore

@@ -15,41 +15,41 @@ from typing import TYPE_CHECKING, Any
 from faust.sensors import Monitor
 from faust.types import ProcessingGuarantee
 
-from actors._core.commit import Backoff, CommitPolicy
+from actors._core.group.placement import PlacementRules
 from actors._core.logs import escaping
 from actors._core.partitioner import MURMUR2, Partitioner
-from actors._core.placement import PlacementRules
-from actors._core.takeover import LostChangelog, ResetPolicy, StartRules
-from actors._faust.access.secret import worker_keys
-from actors._faust.access.settings import check_access, own_address
-from actors._faust.access.tls import Hops
+from actors._core.task.commit import Backoff, CommitPolicy
+from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
-from actors._faust.codecs import by_value, key_codec, resolve, topic_codecs
-from actors._faust.options import milliseconds
 from actors._faust.publishing import publication, published_stores
 from actors._faust.tracing import check_tracing, traced
-from actors._kafka.asks import KafkaAsks
-from actors._kafka.broker_time import BROKER_TIME, BROKER_TIME_CONFIG
+from actors._kafka.admin.broker_time import BROKER_TIME, BROKER_TIME_CONFIG
+from actors._kafka.admin.control import ControlPlane, TopicInfo
+from actors._kafka.admin.owners import StoreRecord
+from actors._kafka.admin.topics import DEFAULT_MAX_RECORD_BYTES, ChangelogSettings, Topics
 from actors._kafka.connection import Connection
-from actors._kafka.consumer import GroupSettings, check_timeouts
-from actors._kafka.control import ControlPlane, TopicInfo
-from actors._kafka.owners import StoreRecord
-from actors._kafka.producer import OrderedLog, TransactionLog
-from actors._kafka.topics import DEFAULT_MAX_RECORD_BYTES, ChangelogSettings, Topics
+from actors._kafka.consume.consumer import GroupSettings, check_timeouts
+from actors._kafka.produce.producer import OrderedLog, TransactionLog
+from actors._kafka.produce.requests import KafkaAsks
+from actors.declare.codecs import by_value, key_codec, resolve, topic_codecs
+from actors.declare.options import milliseconds
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import Identity, TaskLog
-from actors.runtime.answers import Answers
-from actors.runtime.asks import REPLY_CONFIG, REPLY_PARTITIONS
 from actors.runtime.commands import KEY_PURPOSE, CommandKey
-from actors.runtime.outputs import OutputTopic, Recipient
-from actors.runtime.publishing import Publication, PublishedStore
-from actors.runtime.restore import Changelog
+from actors.runtime.outbox.outputs import OutputTopic, Recipient
+from actors.runtime.outbox.publishing import Publication, PublishedStore
+from actors.runtime.requests.replies import Answers
+from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS
 from actors.runtime.spec import ActorSpec, TaskSettings
-from stores.seed import SeedFolder
+from actors.runtime.state.restore import Changelog
+from actors.web.access.secret import worker_keys
+from actors.web.access.settings import check_access, own_address
+from actors.web.access.tls import Hops
+from stores.snapshot import SeedFolder
 
 if TYPE_CHECKING:
     from actors._faust.app import App
-    from actors._faust.definition import ActorDefinition
+    from actors.declare.definition import ActorDefinition
 
 logger = escaping(logging.getLogger(__name__))
 

@@ -19,13 +19,13 @@ import msgspec
 
 from actors._core.outside import MALFORMED
 from actors._core.partitioner import partition_for
-from actors._faust.codecs import CodecError, resolve
 from actors._faust.setup import changelog_topic
 from actors._faust.views import View
+from actors.declare.codecs import CodecError, resolve
 from actors.errors import Rejected, UsageError, show_bytes
-from actors.runtime.actor import Actor, receive
-from actors.runtime.context import DEFAULT_ASK_TIMEOUT, is_handling
-from actors.runtime.views import ViewCodecs
+from actors.runtime.handlers.actor import Actor, receive
+from actors.runtime.handlers.context import DEFAULT_ASK_TIMEOUT, is_handling
+from actors.runtime.replicas.views import ViewCodecs
 
 if TYPE_CHECKING:
     from actors._faust.app import App

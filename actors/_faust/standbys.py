@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from actors._core.assign import Task as TaskId
+from actors._core.group.assign import Task as TaskId
 from actors._core.logs import escaping
-from actors._faust.options import milliseconds
 from actors._faust.setup import Setup
-from actors._kafka.assignor import ActorAssignor
-from actors._kafka.control import ControlPlane
-from actors._kafka.views import KafkaTopicLogs
+from actors._kafka.admin.control import ControlPlane
+from actors._kafka.consume.assignor import ActorAssignor
+from actors._kafka.consume.views import KafkaTopicLogs
+from actors.declare.options import milliseconds
 from actors.ports import Clock
-from actors.runtime.lost import CopyChecks
-from actors.runtime.restore import Changelog, Restorer
+from actors.runtime.replicas.standbys import Standbys, Surroundings
 from actors.runtime.spec import ActorSpec
-from actors.runtime.standbys import Standbys, Surroundings
-from actors.runtime.stores import StoreCache
+from actors.runtime.state.restore import Changelog, Restorer
+from actors.runtime.state.stores import StoreCache
+from actors.runtime.task.lost_changelog import CopyChecks
 from actors.runtime.worker import Worker
 from stores._core.record import Position
 from stores.errors import StoreError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from actors._kafka.consume.silence import Silence
 from actors._kafka.outage import Outages
-from actors._kafka.silence import Silence
-from actors.runtime.status import BrokersStatus, Sight, WorkerStatus, picture
+from actors.runtime.observe.status import BrokersStatus, Sight, WorkerStatus, picture
 
 if TYPE_CHECKING:
     from actors._faust.app import App

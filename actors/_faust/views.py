@@ -13,18 +13,18 @@ from faust.utils.urls import urllist
 
 from actors._core.logs import escaping
 from actors._faust.brokers import reached
-from actors._faust.codecs import resolve, topic_codecs
-from actors._faust.options import milliseconds
 from actors._faust.setup import changelog_topic, connection
 from actors._kafka.connection import Connection
-from actors._kafka.views import KafkaTopicLogs
+from actors._kafka.consume.views import KafkaTopicLogs
+from actors.declare.codecs import resolve, topic_codecs
+from actors.declare.options import milliseconds
 from actors.errors import UnreadableLogError
 from actors.ports import Clock
 from actors.runtime.clock import SystemClock
-from actors.runtime.context import Store
-from actors.runtime.copies import CopyStores
-from actors.runtime.stores import StoreCache
-from actors.runtime.views import TopicView, ViewCodecs, ViewParts
+from actors.runtime.handlers.context import Store
+from actors.runtime.replicas.view_replica import CopyStores
+from actors.runtime.replicas.views import TopicView, ViewCodecs, ViewParts
+from actors.runtime.state.stores import StoreCache
 from stores.errors import ForeignDatabaseError
 from stores.folder import DataFolder
 from stores.memory import MemoryStore

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from actors._kafka.asks import KafkaAsks
 from actors._kafka.connection import Connection
+from actors._kafka.produce.requests import KafkaAsks
 from actors.coordination.locking import CALL_S, Seconds
 from actors.coordination.service import ACTOR
 from actors.coordination.sharing import Sharing
 from actors.coordination.transport import Inside, Outside
 from actors.runtime.clock import SystemClock
-from actors.runtime.context import Context
+from actors.runtime.handlers.context import Context
 
 CLOSE_S = 2.0
 """`close` takes no longer, though brokers may be away."""

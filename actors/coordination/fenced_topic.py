@@ -42,9 +42,9 @@ from uuid import uuid4
 
 from actors._core.logs import escaping
 from actors._core.partitioner import partition_for
-from actors._kafka.appends import KafkaAppends, make_topic
 from actors._kafka.connection import Connection
-from actors._kafka.views import KafkaTopicLogs
+from actors._kafka.consume.views import KafkaTopicLogs
+from actors._kafka.produce.appends import KafkaAppends, make_topic
 from actors.coordination.errors import CoordinationError, CoordinationTimeoutError, FenceLostError
 from actors.coordination.fence_log import FencedRecord, FenceLog, FenceState, Verdict, headers_of
 from actors.coordination.locking import Seconds, seconds

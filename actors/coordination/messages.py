@@ -11,9 +11,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from actors._core.locks import Holder, Kind
-from actors._core.locks import Reason as LockReason
-from actors._core.registry import Member
+from actors._core.coordination.locks import Holder, Kind
+from actors._core.coordination.locks import Reason as LockReason
+from actors._core.coordination.registry import Member
 
 VERSION = 1
 MAX_WAIT_MS = 12 * 3600 * 1000
@@ -42,7 +42,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class Acquire(Request, frozen=True, kw_only=True, tag="acquire"):
-    """See `actors._core.locks.Want`. Answer: `Grant` or `Refusal`."""
+    """See `actors._core.coordination.locks.Want`. Answer: `Grant` or `Refusal`."""
 
     owner: str
     ttl_ms: int

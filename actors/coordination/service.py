@@ -1,6 +1,6 @@
 """The service: an actor whose keys are the names of resources.
 
-    request (a question) ──▶ Coordinator of that name ──▶ actors._core.locks, registry ──▶ answers: at once, or later
+    request (a question) ──▶ Coordinator of that name ──▶ its locks and registry ──▶ answers: at once, or later
 
 The owner of a name's partition decides alone, in the order of its topic, and each decision is committed before anybody
 hears of it. One timer per resource is set to what is over next; it may be early, never late.
@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 
 from actors import Actor, AnswerLater, App, OnError, receive
-from actors._core import locks, registry
-from actors._core.locks import Event, Granted, Lock, Refused, Released, Renewed, Want
+from actors._core.coordination import locks, registry
+from actors._core.coordination.locks import Event, Granted, Lock, Refused, Released, Renewed, Want
+from actors._core.coordination.registry import Barrier, Group, Node, Party
 from actors._core.outside import MALFORMED
 from actors._core.partitioner import partition_for
-from actors._core.registry import Barrier, Group, Node, Party
 from actors.coordination import messages as m
-from actors.runtime.asks import ASK
-from actors.runtime.outputs import ACTOR_HEADER, ATTEMPTS_HEADER, ERROR_HEADER, ORIGIN_HEADER, OwnHeaders
+from actors.runtime.outbox.outputs import ACTOR_HEADER, ATTEMPTS_HEADER, ERROR_HEADER, ORIGIN_HEADER, OwnHeaders
+from actors.runtime.requests.requests import ASK
 
 ACTOR = "coordination"
 PARTITIONS = 1

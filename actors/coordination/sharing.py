@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
-from actors._core.locks import Holder
-from actors._core.registry import Member
+from actors._core.coordination.locks import Holder
+from actors._core.coordination.registry import Member
 from actors.coordination import messages as m
 from actors.coordination.errors import CoordinationError, CoordinationTimeoutError, LeaseLostError
 from actors.coordination.leases import Lease, Leasing

@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from actors._core.locks import Holder
+from actors._core.coordination.locks import Holder
 from actors.coordination import messages as m
 from actors.coordination.client import CLOSE_S, Coordination
 from actors.coordination.errors import CoordinationError

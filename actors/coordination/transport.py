@@ -22,9 +22,9 @@ from actors.errors import (
     UnknownTopicError,
 )
 from actors.ports import Answer, Asks, Clock, Question
-from actors.runtime.asks import OK, carry, deadline_header
-from actors.runtime.context import Context
-from actors.runtime.outputs import Recipient
+from actors.runtime.handlers.context import Context
+from actors.runtime.outbox.outputs import Recipient
+from actors.runtime.requests.requests import OK, carry, deadline_header
 
 AGAIN_S = 5.0
 """A question without an answer is asked again after so long: with its id, so that it isn't handled twice."""

@@ -6,24 +6,24 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from actors._core.assign import Declared
-from actors._core.commit import Backoff, CommitPolicy
+from actors._core.group.assign import Declared
 from actors._core.partitioner import MURMUR2, PARTITIONERS, Partitioner
-from actors._core.policy import STOP_ON_ERROR, Misplaced, OnError
-from actors._core.takeover import StartRules
-from actors._core.topic_ids import TopicIds
+from actors._core.task.commit import Backoff, CommitPolicy
+from actors._core.task.policy import STOP_ON_ERROR, Misplaced, OnError
+from actors._core.task.takeover import StartRules
+from actors._core.task.topic_ids import TopicIds
 from actors.ports import Asks, Clock, GroupView, Logs, OwnerRecord, Owners, StoreProvider, TaskSink
-from actors.runtime.answers import Answers
 from actors.runtime.clock import MARGIN_MS
 from actors.runtime.commands import OPEN_COMMANDS, CommandKey
-from actors.runtime.context import Context, Store
-from actors.runtime.effects import Effect
-from actors.runtime.outputs import OutputTopic
-from actors.runtime.publishing import Publications
-from actors.runtime.restore import Changelog, Restorer
+from actors.runtime.handlers.context import Context, Store
+from actors.runtime.outbox.effects import Effect
+from actors.runtime.outbox.outputs import OutputTopic
+from actors.runtime.outbox.publishing import Publications
+from actors.runtime.requests.replies import Answers
+from actors.runtime.state.restore import Changelog, Restorer
 
 if TYPE_CHECKING:
-    from actors.runtime.tracing import Tracing
+    from actors.runtime.observe.tracing import Tracing
 
 
 @dataclass(frozen=True, slots=True)

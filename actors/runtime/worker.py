@@ -13,15 +13,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from actors._core.lifecycle import State
 from actors._core.logs import escaping
-from actors._core.takeover import ResetPolicy
+from actors._core.task.lifecycle import State
+from actors._core.task.takeover import ResetPolicy
 from actors.errors import InputGrownError
 from actors.ports import Identity, Source, TaskLog, TopicPartition
-from actors.runtime.identity import grown_error
-from actors.runtime.meters import WorkerMeters
+from actors.runtime.observe.meters import WorkerMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
-from actors.runtime.task import Task
+from actors.runtime.task.identity import grown_error
+from actors.runtime.task.task import Task
 
 logger = escaping(logging.getLogger(__name__))
 

@@ -13,17 +13,15 @@ driver.py         for tests of an app: its actors on all of these
 looking.py        what such a test sees: records, parked messages, answers of queries
 """
 
-from actors.testing.asks import FakeAsks
-from actors.testing.cluster import SimKafka, Topic
-from actors.testing.disk import Disk, DiskStore, Files
 from actors.testing.driver import ActorTestDriver
-from actors.testing.errors import LostMembershipError, RefusedError
-from actors.testing.group import Group
-from actors.testing.log import Decision, PartitionLog, StoredRecord, Transaction, fold
-from actors.testing.looking import ParkedHere, Sent
-from actors.testing.loop import Process, ProcessDiedError, StuckError, VirtualLoop, current_process
-from actors.testing.network import Conditions, Network
-from actors.testing.ports import (
+from actors.testing.fakes.cluster import SimKafka, Topic
+from actors.testing.fakes.disk import Disk, DiskStore, Files
+from actors.testing.fakes.errors import LostMembershipError, RefusedError
+from actors.testing.fakes.group import Group
+from actors.testing.fakes.log import Decision, PartitionLog, StoredRecord, Transaction, fold
+from actors.testing.fakes.loop import Process, ProcessDiedError, StuckError, VirtualLoop, current_process
+from actors.testing.fakes.network import Conditions, Network
+from actors.testing.fakes.ports import (
     FakeClock,
     FakeGroupView,
     FakeLogs,
@@ -32,8 +30,10 @@ from actors.testing.ports import (
     FakeTaskLog,
     encode_owner,
 )
-from actors.testing.source import FakeGroupSettings, FakeSource
-from actors.testing.views import FakeTopicLogs
+from actors.testing.fakes.requests import FakeAsks
+from actors.testing.fakes.source import FakeGroupSettings, FakeSource
+from actors.testing.fakes.views import FakeTopicLogs
+from actors.testing.looking import ParkedHere, Sent
 
 __all__ = [
     "ActorTestDriver",

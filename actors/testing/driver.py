@@ -15,25 +15,38 @@ from typing import Any, Literal, Self, TypeVar
 from uuid import uuid4
 
 from actors._faust.app import App
-from actors._faust.codecs import topic_codecs
 from actors._faust.publishing import published_stores
 from actors._faust.setup import Setup, inbox_of
+from actors.declare.codecs import topic_codecs
 from actors.errors import ActorsError, UsageError
 from actors.ports import Answer, Headers, Identity, Question, TaskLog, TopicPartition
-from actors.runtime.asks import REPLY_PARTITIONS, Asked, carry, deadline_header
-from actors.runtime.context import DEFAULT_ASK_TIMEOUT, Store
-from actors.runtime.copies import CopyStores
-from actors.runtime.effects import Effect
-from actors.runtime.outputs import checked_headers
-from actors.runtime.restore import Restorer
+from actors.runtime.handlers.context import DEFAULT_ASK_TIMEOUT, Store
+from actors.runtime.outbox.effects import Effect
+from actors.runtime.outbox.outputs import checked_headers
+from actors.runtime.replicas.view_replica import CopyStores
+from actors.runtime.replicas.views import ViewParts
+from actors.runtime.requests.requests import REPLY_PARTITIONS, Asked, carry, deadline_header
 from actors.runtime.spec import ActorSpec, TaskServices
-from actors.runtime.stores import StoreCache
-from actors.runtime.views import ViewParts
+from actors.runtime.state.restore import Restorer
+from actors.runtime.state.stores import StoreCache
 from actors.runtime.worker import LateSource, Worker
-from actors.testing.asks import FakeAsks
-from actors.testing.cluster import SimKafka
-from actors.testing.disk import Disk
 from actors.testing.driving import IDLE_S, OutsideClock, PatientSettings, SimTopics
+from actors.testing.fakes.cluster import SimKafka
+from actors.testing.fakes.disk import Disk
+from actors.testing.fakes.loop import Process, VirtualLoop
+from actors.testing.fakes.network import Conditions, Network
+from actors.testing.fakes.ports import (
+    FakeClock,
+    FakeGroupView,
+    FakeLogs,
+    FakeOrderedLog,
+    FakeOwners,
+    FakeTaskLog,
+    encode_owner,
+)
+from actors.testing.fakes.requests import FakeAsks
+from actors.testing.fakes.source import FakeGroupSettings, FakeSource
+from actors.testing.fakes.views import FakeTopicLogs
 from actors.testing.looking import (
     ParkedHere,
     Place,
@@ -43,19 +56,6 @@ from actors.testing.looking import (
     dead_letter,
     parked_messages,
 )
-from actors.testing.loop import Process, VirtualLoop
-from actors.testing.network import Conditions, Network
-from actors.testing.ports import (
-    FakeClock,
-    FakeGroupView,
-    FakeLogs,
-    FakeOrderedLog,
-    FakeOwners,
-    FakeTaskLog,
-    encode_owner,
-)
-from actors.testing.source import FakeGroupSettings, FakeSource
-from actors.testing.views import FakeTopicLogs
 from stores._core.record import STAMP_BYTES, is_expired
 from stores.memory import MemoryStore
 

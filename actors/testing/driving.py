@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from actors._kafka.control import TopicInfo
+from actors._kafka.admin.control import TopicInfo
 from actors.runtime.worker import WorkerSettings
-from actors.testing.cluster import EPOCH_MS, SimKafka
-from actors.testing.loop import VirtualLoop
-from actors.testing.ports import FakeClock
+from actors.testing.fakes.cluster import EPOCH_MS, SimKafka
+from actors.testing.fakes.loop import VirtualLoop
+from actors.testing.fakes.ports import FakeClock
 
 IDLE_S = 3600.0
 BUSY_S = 0.05
@@ -44,7 +44,7 @@ class OutsideClock(FakeClock):
 
 
 class SimTopics:
-    """What `Setup` asks of `actors._kafka.topics.Topics`, from the simulated cluster."""
+    """What `Setup` asks of `actors._kafka.admin.topics.Topics`, from the simulated cluster."""
 
     def __init__(self, cluster: SimKafka) -> None:
         self._cluster = cluster

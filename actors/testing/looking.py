@@ -9,19 +9,19 @@ from typing import Any, Literal, Self
 import msgspec
 
 from actors._core.keys import place_of
-from actors._faust.codecs import topic_codecs
-from actors._faust.decoder import as_json
-from actors._faust.definition import ActorDefinition
-from actors._faust.parking.lines import kinds_of
+from actors.admin.parked.reader import kinds_of
+from actors.declare.codecs import topic_codecs
+from actors.declare.decoder import as_json
+from actors.declare.definition import ActorDefinition
 from actors.errors import UsageError
 from actors.ports import Headers, TopicPartition
-from actors.runtime.actor import Actor
 from actors.runtime.commands import ALL, Command
-from actors.runtime.context import Store
-from actors.runtime.outputs import ACTOR_HEADER
-from actors.runtime.parked_entries import LETTER, read_entry
-from actors.runtime.query_methods import Asked
-from actors.testing.log import StoredRecord
+from actors.runtime.handlers.actor import Actor
+from actors.runtime.handlers.context import Store
+from actors.runtime.handlers.query_methods import Asked
+from actors.runtime.outbox.outputs import ACTOR_HEADER
+from actors.runtime.quarantine.entries import LETTER, read_entry
+from actors.testing.fakes.log import StoredRecord
 from stores.ports import PartitionStore
 
 

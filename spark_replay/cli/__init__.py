@@ -9,7 +9,7 @@ from spark_replay.cli.check import check
 from spark_replay.cli.profile import profile
 from spark_replay.cli.rebuild import rebuild
 from spark_replay.cli.recompute import recompute
-from spark_replay.cli.seed import seed
+from spark_replay.cli.snapshot import seed
 from spark_replay.cli.validate import validate
 
 

@@ -25,7 +25,7 @@ from spark_replay.cli.options import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_replay.invariants import Asked
+    from spark_replay.comparison.invariants import Asked
 
 
 @click.command()
@@ -59,19 +59,19 @@ def check(json_file: Path | None, dry_run: bool, **options: Any) -> None:
         raise click.UsageError("--outputs and --input go together")
     given, console = Given.of(options), make_console()
     with failing(), spark_for(given, console) as spark:
-        from spark_replay.invariants import find_violations
-        from spark_replay.progress import progress
+        from spark_replay.comparison.invariants import find_violations
+        from spark_replay.report.progress import progress
 
         source = given.source(spark)
         if dry_run:
-            from spark_replay.plans import plan_reading
+            from spark_replay.report.plans import plan_reading
 
             say_plan(plan_reading("check", source, also="would read it up to three times"), console)
             return
         started = time.monotonic()
         with progress(spark.sparkContext, console, f"check {source.topic}"):
             found = find_violations(source, source.describe(), _asked(spark, given, options))
-    from spark_replay.report import SCHEMA, show_findings
+    from spark_replay.report.report import SCHEMA, show_findings
 
     show_findings(found, console)
     totals = {
@@ -89,7 +89,7 @@ def check(json_file: Path | None, dry_run: bool, **options: Any) -> None:
 
 
 def _asked(spark: SparkSession, given: Given, options: dict[str, Any]) -> Asked:
-    from spark_replay.invariants import Asked
+    from spark_replay.comparison.invariants import Asked
 
     def sources(names: tuple[str, ...]) -> Any:
         return tuple(replace(given, changelog=name).source(spark) for name in names)

@@ -16,15 +16,15 @@ from rich.console import Console
 
 from spark_replay.errors import ReplayError
 from spark_replay.session import require_pyspark, spark_session
-from spark_replay.staging import local_folder
-from spark_replay.topic import require_reachable
+from spark_replay.sources.staging import local_folder
+from spark_replay.sources.topic import require_reachable
 from stores._core.printable import printable
 from stores._files import open_private
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_replay.plans import Plan
+    from spark_replay.report.plans import Plan
     from spark_replay.sources import Source
 
 _FILE_WIDTH = 120
@@ -95,7 +95,7 @@ class Given:
 
     def with_delta(self) -> Given:
         """Give the same with Spark's settings for Delta Lake."""
-        from spark_replay.formats import DELTA_SETTINGS
+        from spark_replay.sources.formats import DELTA_SETTINGS
 
         return replace(self, settings=DELTA_SETTINGS | self.settings)
 
@@ -173,7 +173,7 @@ def require_writable(html_file: Path | None) -> None:
         TargetError: The file is something else, or has no folder.
     """
     if html_file is not None:
-        from spark_replay.html import require_html, require_page
+        from spark_replay.report.html import require_html, require_page
 
         require_html()
         require_page(html_file)
@@ -236,7 +236,7 @@ def write_json(file: Path, content: dict[str, Any]) -> None:
 
 def say_plan(plan: Plan, console: Console) -> None:
     """Show what would be done: a table on standard error, one line of JSON on standard output."""
-    from spark_replay.plans import show_plan
+    from spark_replay.report.plans import show_plan
 
     show_plan(plan, console)
     click.echo(json.dumps(plan.as_json))

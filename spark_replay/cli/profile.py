@@ -43,12 +43,12 @@ def profile(json_file: Path | None, html_file: Path | None, dry_run: bool, **opt
     with failing():
         require_writable(html_file)
         with spark_for(given, console) as spark:
-            from spark_replay.profile import profile_log, show_profile
-            from spark_replay.progress import progress
+            from spark_replay.report.profile import profile_log, show_profile
+            from spark_replay.report.progress import progress
 
             source = given.source(spark)
             if dry_run:
-                from spark_replay.plans import plan_reading
+                from spark_replay.report.plans import plan_reading
 
                 say_plan(plan_reading("profile", source, also="would read it twice"), console)
                 return
@@ -58,7 +58,7 @@ def profile(json_file: Path | None, html_file: Path | None, dry_run: bool, **opt
         if json_file is not None:
             write_json(json_file, found.as_json)
         if html_file is not None:
-            from spark_replay.html import Made, render_profile, write_page
+            from spark_replay.report.html import Made, render_profile, write_page
 
             made = Made(command=command_line(click.get_current_context()), source=found.source)
             write_page(html_file, render_profile(found, made=made))

@@ -18,13 +18,13 @@ from spark_replay.cli.options import (
     source_options,
     spark_for,
 )
-from spark_replay.printing import say
+from spark_replay.report.printing import say
 from spark_replay.session import require_pyspark
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from spark_replay.rebuild import Rebuilt
+    from spark_replay.fold.rebuild import Rebuilt
 
 
 @click.command()
@@ -73,19 +73,19 @@ def rebuild(
     given, console = Given.of(options), make_console()
     with failing():
         require_pyspark()
-        from spark_replay.points import AsOf
+        from spark_replay.fold.points import AsOf
 
         point = AsOf.parse(as_of)
         if file_format == "delta":
             given = given.with_delta()
         with spark_for(given, console) as spark:
-            from spark_replay.progress import progress
-            from spark_replay.rebuild import require_free, write_rebuild
+            from spark_replay.fold.rebuild import require_free, write_rebuild
+            from spark_replay.report.progress import progress
 
             require_free(to, overwrite=overwrite)
             source = given.source(spark)
             if dry_run:
-                from spark_replay.plans import plan_rebuild
+                from spark_replay.report.plans import plan_rebuild
 
                 say_plan(plan_rebuild(source, point, writes=str(to)), console)
                 return

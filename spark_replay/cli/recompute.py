@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replay.cli.options import Given, dry_run_option, failing, make_console, spark_for, spark_options, write_json
-from spark_replay.printing import say
+from spark_replay.report.printing import say
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from spark_replay.recompute_plan import Recompute
+    from spark_replay.recompute.plan import Recompute
 
 
 @click.command()
@@ -67,9 +67,9 @@ def recompute(
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     given, console = Given.of(options), make_console()
     with failing(), spark_for(given, console) as spark:
-        from spark_replay.progress import progress
-        from spark_replay.recompute import recompute_actor
-        from spark_replay.recompute_plan import plan_recompute
+        from spark_replay.recompute.plan import plan_recompute
+        from spark_replay.recompute.recompute import recompute_actor
+        from spark_replay.report.progress import progress
 
         for file in py_files:
             spark.sparkContext.addPyFile(file)
@@ -89,7 +89,7 @@ def recompute(
             return
         with progress(spark.sparkContext, console, f"recompute {plan.input.name}"):
             found = recompute_actor(spark, plan)
-    from spark_replay.recompute_report import show
+    from spark_replay.recompute.report import show
 
     show(found, console)
     if json_file is not None:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.console import Console
 
-    from spark_replay.plans import Plan
-    from spark_replay.report import Report
+    from spark_replay.report.plans import Plan
+    from spark_replay.report.report import Report
     from spark_replay.sources import Source
 
 _POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `rebuild` takes it."
@@ -151,7 +151,7 @@ def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, min_
     with failing():
         require_writable(html_file)
         with spark_for(given, console) as spark:
-            from spark_replay.progress import progress
+            from spark_replay.report.progress import progress
 
             source = given.source(spark)
             if dry_run:
@@ -173,7 +173,7 @@ def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, min_
 
 
 def _tell(found: Report, console: Console, json_file: Path | None) -> None:
-    from spark_replay.report import show
+    from spark_replay.report.report import show
 
     show(found, console)
     if json_file is not None:
@@ -181,8 +181,8 @@ def _tell(found: Report, console: Console, json_file: Path | None) -> None:
 
 
 def _write_page(file: Path, found: Report, source: Source) -> None:
-    from spark_replay.html import Made, render_report, write_page
-    from spark_replay.profile import profile_log
+    from spark_replay.report.html import Made, render_report, write_page
+    from spark_replay.report.profile import profile_log
 
     made = Made(command=command_line(click.get_current_context()), source=str(source))
     write_page(file, render_report(found, made=made, profile=profile_log(source)))
@@ -206,9 +206,9 @@ def _against(options: dict[str, Any]) -> Against:
 
 
 def _validate(spark: SparkSession, given: Given, source: Source, against: Against) -> Report:
-    from spark_replay.diff import validate_states
-    from spark_replay.invariants import Asked
-    from spark_replay.validate import validate_exports
+    from spark_replay.comparison.diff import validate_states
+    from spark_replay.comparison.invariants import Asked
+    from spark_replay.comparison.validate import validate_exports
 
     if against.folder is not None:
         asked = Asked(placement=against.placement) if against.invariants else None
@@ -225,7 +225,7 @@ def _validate(spark: SparkSession, given: Given, source: Source, against: Agains
 
 
 def _validate_live(source: Source, against: Against) -> Report:
-    from spark_replay.live import Workers, validate_live
+    from spark_replay.comparison.live import Workers, validate_live
 
     workers = Workers(against.urls, token=against.live.token(), ssl=against.live.context())
     try:
@@ -241,7 +241,7 @@ def _other(spark: SparkSession, given: Given, source: Source, against: Against) 
         return source
     there = replace(given, changelog=against.changelog or given.changelog)
     if against.brokers is not None:
-        from spark_replay.topic import require_reachable
+        from spark_replay.sources.topic import require_reachable
 
         require_reachable(against.brokers)
         there = replace(there, brokers=against.brokers, archive=None)
@@ -249,9 +249,9 @@ def _other(spark: SparkSession, given: Given, source: Source, against: Against) 
 
 
 def _plan(source: Source, against: Against) -> Plan:
-    from spark_replay.exports import find_exports
-    from spark_replay.plans import plan_reading
-    from spark_replay.sides import EXPORTS, kind_of
+    from spark_replay.comparison.exports import find_exports
+    from spark_replay.comparison.sides import EXPORTS, kind_of
+    from spark_replay.report.plans import plan_reading
 
     if against.urls:
         count = "all keys" if against.sample is None else f"{against.sample:,} keys"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_replay.errors import ArchiveError
 from spark_replay.session import first_line
-from spark_replay.staging import local_folder
+from spark_replay.sources.staging import local_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,7 +7,7 @@ end belong to a batch that isn't written down yet; readers leave them out.
 A batch's span is `exact` when compaction can't have taken anything of it before it was read. A record that compaction
 takes is older than the topic's `min.compaction.lag.ms`. Everything in a span was written after the batch before it
 asked for the log's end, so it is exact if that was a shorter time ago than this lag. What is known of a point inside of
-a span that isn't exact, `spark_replay.points` says.
+a span that isn't exact, `spark_replay.fold.points` says.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from spark_replay.topic import Retention, Span
+from spark_replay.sources.topic import Retention, Span
 from stores._core.outside import MISSHAPEN
 
 LEDGERS = "_offsets"

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from actors._faust.dashboard.group import Pace, Picture, Report, Seen
-from actors._faust.dashboard.waiting import HeldLock, ParkedLine, TaskWaiting, Waiting
 from actors.ports import OwnerRecord
-from actors.runtime.copy_states import CopyState, Role
-from actors.runtime.status import HistogramStatus, QueryStatus, RestoreStatus, StoreStatus, TaskStatus, WorkerStatus
+from actors.runtime.observe.status import (
+    HistogramStatus,
+    QueryStatus,
+    RestoreStatus,
+    StoreStatus,
+    TaskStatus,
+    WorkerStatus,
+)
+from actors.runtime.replicas.standby_state import CopyState, Role
+from actors.web.dashboard.group import Pace, Picture, Report, Seen
+from actors.web.dashboard.waiting import HeldLock, ParkedLine, TaskWaiting, Waiting
 
 NOW_MS = 1_760_000_000_000
 NASTY = "<script>alert(1)</script>&amp;{{ 7*7 }}\"'><img src=http://127.0.0.1:1/x onerror=alert(1)>"

@@ -16,8 +16,8 @@ from actors._core.partitioner import partition_for
 from actors.coordination import Coordination
 from dev.kafka.ports import free_ports
 from tests.browser.visits import WIDE, Visit, browsers, needs_chromium
-from tests.core.web_part import password
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, send, unique
+from tests.unit.web.web_part import password
 
 pytestmark = needs_chromium
 

@@ -11,10 +11,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from actors import App
-from actors._faust.access import caller_of, protect
-from actors._faust.access.settings import check_access
+from actors.web.access import caller_of, protect
+from actors.web.access.settings import check_access
 from tests.browser.visits import browsers, needs_chromium
-from tests.core.web_part import ADMIN, TOKENS
+from tests.unit.web.web_part import ADMIN, TOKENS
 
 pytestmark = needs_chromium
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_replay.html import render_report
+from spark_replay.report.html import render_report
 from stores._core.printable import printable
 from tests.browser.visits import PALE, WIDE, Visit, browsers, needs_chromium
-from tests.spark.pages import MADE, make_profile, make_report, pages
+from tests.spark.report.pages import MADE, make_profile, make_report, pages
 
 pytestmark = needs_chromium
 

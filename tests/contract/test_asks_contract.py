@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from actors._kafka.asks import KafkaAsks
+from actors._kafka.produce.requests import KafkaAsks
 from actors.errors import AskClosedError, UnknownTopicError
 from actors.ports import Answer, Asks, CommitBatch, LogRecord, Output, Question, TopicPartition
-from actors.runtime.asks import ASK, REPLY_TO, STATUS
+from actors.runtime.requests.requests import ASK, REPLY_TO, STATUS
 from actors.testing import FakeAsks
 from tests.contract.worlds import FakeWorld, RealWorld, World
 from tests.kafka.helpers import eventually, unique

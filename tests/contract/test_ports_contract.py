@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from actors._core.partitioner import partitioner_of
-from actors._core.takeover import LogBounds
+from actors._core.task.takeover import LogBounds
 from actors.errors import CommitRefusedError, OutcomeUnknownError, ReplacedLogError, RestoreError
 from actors.ports import CommitBatch, Committed, Output, OwnerRecord, TopicPartition
 from stores._core.record import STAMP_HEADER, encode_stamp

@@ -7,11 +7,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from actors.testing.disk import Disk
-from actors.testing.loop import Process, VirtualLoop
+from actors.testing.fakes.disk import Disk
+from actors.testing.fakes.loop import Process, VirtualLoop
 from stores import rocks
 from stores._core.record import Position
-from stores._core.seed import table_file
+from stores._core.snapshot import table_file
 from stores.errors import SeedError, StoreClosedError
 from stores.memory import MemoryStore
 from stores.rocks import RocksResources, RocksStore

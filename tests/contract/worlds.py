@@ -16,15 +16,15 @@ from aiokafka.protocol.types import Array, Int16, Int32, Schema, String
 from aiokafka.structs import OffsetAndMetadata
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from actors._kafka.assignor import ActorAssignor
+from actors._kafka.admin.control import ControlPlane
+from actors._kafka.admin.owners import KafkaOwners
+from actors._kafka.admin.owners import encode_owner as encode_kafka_owner
 from actors._kafka.connection import Connection
-from actors._kafka.consumer import GroupSettings, KafkaSource
-from actors._kafka.control import ControlPlane
-from actors._kafka.logs import KafkaLogs
-from actors._kafka.owners import KafkaOwners
-from actors._kafka.owners import encode_owner as encode_kafka_owner
-from actors._kafka.producer import OrderedLog, TransactionLog
-from actors._kafka.views import KafkaTopicLogs
+from actors._kafka.consume.assignor import ActorAssignor
+from actors._kafka.consume.consumer import GroupSettings, KafkaSource
+from actors._kafka.consume.logs import KafkaLogs
+from actors._kafka.consume.views import KafkaTopicLogs
+from actors._kafka.produce.producer import OrderedLog, TransactionLog
 from actors.ports import (
     GroupView,
     Identity,
@@ -49,7 +49,7 @@ from actors.testing import (
     SimKafka,
     encode_owner,
 )
-from actors.testing.views import FakeTopicLogs
+from actors.testing.fakes.views import FakeTopicLogs
 from tests.kafka.helpers import eventually, make_topics, unique
 
 SESSION_MS = 6000

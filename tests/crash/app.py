@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from actors import Actor, App, Context, EffectCall, OnError, Rejected, receive
-from actors.runtime import expiry
+from actors.runtime.handlers import expiry
 from tests.crash import rules
 
 NAME = os.environ["APP_NAME"]

@@ -19,8 +19,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.structs import TopicPartition
 
 from actors._core.partitioner import partition_for
+from actors._kafka.admin.control import ControlPlane
 from actors._kafka.connection import Connection
-from actors._kafka.control import ControlPlane
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60.0

@@ -8,8 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from actors._core.takeover import Contradiction, InputFacts, LastKnown, LogBounds, ResetPolicy, StartRules, decide_start
-from actors.runtime.restore import choice
+from actors._core.task.takeover import (
+    Contradiction,
+    InputFacts,
+    LastKnown,
+    LogBounds,
+    ResetPolicy,
+    StartRules,
+    decide_start,
+)
+from actors.runtime.state.restore import choice
 from tests.crash.checks import Record
 from tests.names.checks import Jump, Life, check, may_start_at
 from tests.names.remedies import UnknownErrorError, read_remedy

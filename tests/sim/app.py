@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal
 
-from actors._core.takeover import LostChangelog
+from actors._core.task.takeover import LostChangelog
 from actors.ports import TopicPartition
-from actors.runtime.context import Context, Store
+from actors.runtime.handlers.context import Context, Store
 from actors.testing import PartitionLog, StoredRecord
 
 APP = "app"

@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 
 from actors.errors import AskRejectedError, AskTimeoutError, Rejected
 from actors.ports import Asks
-from actors.runtime.actor import Actor, handler_of, receive
-from actors.runtime.answers import Answers, AnswerTypes
-from actors.runtime.asks import ASK
-from actors.runtime.context import Context, Recipient, Store
-from actors.runtime.outputs import OutputTopic
+from actors.runtime.handlers.actor import Actor, handler_of, receive
+from actors.runtime.handlers.context import Context, Recipient, Store
+from actors.runtime.outbox.outputs import OutputTopic
+from actors.runtime.requests.replies import Answers, AnswerTypes
+from actors.runtime.requests.requests import ASK
 from actors.testing import FakeAsks
 from tests.sim import app
 from tests.sim.part import Handler, Host, Operation, Part, Stores, raw_store

@@ -10,12 +10,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from actors._core.commit import CommitMark, parse_mark
 from actors._core.partitioner import partition_for
-from actors._core.progress import decode_finished
+from actors._core.task.commit import CommitMark, parse_mark
+from actors._core.task.completed import decode_finished
 from actors.errors import CommitRefusedError, OutcomeUnknownError, RecordError
 from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TaskLog, TopicPartition
-from actors.runtime.context import Context
+from actors.runtime.handlers.context import Context
 from actors.testing import Decision, Files, PartitionLog, SimKafka, StoredRecord, Transaction, current_process, fold
 from stores._core.record import STAMP_BYTES, STAMP_HEADER, decode_stamp
 from tests.sim import app

@@ -5,15 +5,15 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from actors._core.assign import Task as TaskId
-from actors._core.lifecycle import State
-from actors._core.placement import Copies
+from actors._core.group.assign import Task as TaskId
+from actors._core.group.placement import Copies
+from actors._core.task.lifecycle import State
 from actors.ports import Clock, TopicPartition
-from actors.runtime.lost import CopyChecks
-from actors.runtime.restore import Restorer
+from actors.runtime.replicas.standbys import Standbys, Surroundings
 from actors.runtime.spec import ActorSpec
-from actors.runtime.standbys import Standbys, Surroundings
-from actors.runtime.stores import StoreCache
+from actors.runtime.state.restore import Restorer
+from actors.runtime.state.stores import StoreCache
+from actors.runtime.task.lost_changelog import CopyChecks
 from actors.runtime.worker import LateSource, Worker
 from actors.testing import FakeGroupView, FakeSource, FakeTopicLogs
 from tests.sim import app

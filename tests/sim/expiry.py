@@ -12,10 +12,10 @@ from datetime import timedelta
 from typing import Any
 
 from actors.ports import TopicPartition
-from actors.runtime import expiry
-from actors.runtime.context import Context
-from actors.runtime.outputs import OutputTopic
-from actors.runtime.publishing import Publication, PublishedStore
+from actors.runtime.handlers import expiry
+from actors.runtime.handlers.context import Context
+from actors.runtime.outbox.outputs import OutputTopic
+from actors.runtime.outbox.publishing import Publication, PublishedStore
 from tests.sim import app
 from tests.sim.part import Host, Operation, Part, Stores, now_ms_of, write_ms_of
 

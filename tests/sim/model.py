@@ -8,8 +8,8 @@ from datetime import timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from actors._core.policy import OnError
-from actors.runtime.context import Context
+from actors._core.task.policy import OnError
+from actors.runtime.handlers.context import Context
 from actors.testing import Process
 from tests.sim import app
 from tests.sim.asks import AsksPart

@@ -11,18 +11,18 @@ from contextvars import Context
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from actors._core.commit import Backoff, CommitPolicy
-from actors._core.placement import PlacementRules
-from actors._core.policy import STOP_ON_ERROR
-from actors._core.takeover import ResetPolicy, StartRules
+from actors._core.group.placement import PlacementRules
+from actors._core.task.commit import Backoff, CommitPolicy
+from actors._core.task.policy import STOP_ON_ERROR
+from actors._core.task.takeover import ResetPolicy, StartRules
 from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreError
 from actors.ports import Identity, TaskLog, TopicPartition
 from actors.runtime import worker as runtime_worker
 from actors.runtime.clock import compare
-from actors.runtime.outputs import OutputTopic
-from actors.runtime.restore import Changelog, Restorer
+from actors.runtime.outbox.outputs import OutputTopic
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
-from actors.runtime.stores import StoreCache
+from actors.runtime.state.restore import Changelog, Restorer
+from actors.runtime.state.stores import StoreCache
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from actors.testing import (
     Disk,
@@ -41,8 +41,8 @@ from actors.testing import (
     VirtualLoop,
     encode_owner,
 )
-from actors.testing.disk import Files
-from actors.testing.loop import current_process
+from actors.testing.fakes.disk import Files
+from actors.testing.fakes.loop import current_process
 from stores.errors import ForeignDatabaseError
 from tests.sim import app
 from tests.sim.asks import AsksPart

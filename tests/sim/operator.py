@@ -7,12 +7,12 @@ import math
 from collections.abc import Callable, Coroutine, Iterator
 from random import Random
 
-from actors._core.takeover import LostChangelog
+from actors._core.task.takeover import LostChangelog
 from actors.errors import UndecodableRecordError
 from actors.ports import TopicPartition
-from actors.runtime.task import State
+from actors.runtime.task.task import State
 from actors.testing import RefusedError
-from actors.testing.network import retried
+from actors.testing.fakes.network import retried
 from tests.sim import app
 from tests.sim.node import DELETE_RETENTION_MS, Node, World
 from tests.sim.unparking import Unparking

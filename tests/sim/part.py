@@ -15,9 +15,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from actors.ports import Clock, TopicPartition
-from actors.runtime.context import Context, Store
+from actors.runtime.handlers.context import Context, Store
 from actors.testing import Process, StoredRecord, fold
-from actors.testing.cluster import EPOCH_MS
+from actors.testing.fakes.cluster import EPOCH_MS
 from tests.sim import app
 
 if TYPE_CHECKING:

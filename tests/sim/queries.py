@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from actors.errors import QueryError
 from actors.ports import Identity, TopicPartition
-from actors.runtime.copy_queries import CopyReader
-from actors.runtime.lease import Lease, LeaseSettings
-from actors.runtime.queries import Bounds, Held, StateReader, read, read_part
+from actors.runtime.queries.queries import Bounds, Held, StateReader, read, read_part
+from actors.runtime.queries.read_lease import Lease, LeaseSettings
+from actors.runtime.queries.standby_reads import CopyReader
 from actors.runtime.spec import ActorSpec
 from actors.testing import PartitionLog, Process
-from actors.testing.errors import IllegalGenerationError, RebalanceInProgressError, UnknownMemberError
+from actors.testing.fakes.errors import IllegalGenerationError, RebalanceInProgressError, UnknownMemberError
 from stores._core.record import STAMP_BYTES
 from tests.sim import app
 from tests.sim.part import Host, Operation, Part, Stores

@@ -45,11 +45,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from actors._core.placement import PlacementRules
+from actors._core.group.placement import PlacementRules
 from actors.errors import InputGrownError, LostChangelogError, MisplacedRecordError, RecordError
 from actors.ports import TopicPartition
-from actors.runtime import restore, standbys, state, worker
-from actors.runtime.task import State
+from actors.runtime import worker
+from actors.runtime.replicas import standbys
+from actors.runtime.state import restore, state
+from actors.runtime.task.task import State
 from actors.testing import Network, SimKafka, StuckError, VirtualLoop, fold
 from tests.sim import app
 from tests.sim.audit import Audit

@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 
 from actors import App, Context
-from actors._faust.registry import StoreRegistry
 from actors._faust.setup import Setup
-from actors._kafka.control import TopicInfo
-from actors._kafka.owners import KafkaOwners, StoreRecord
+from actors._faust.startup.registry import StoreRegistry
+from actors._kafka.admin.control import TopicInfo
+from actors._kafka.admin.owners import KafkaOwners, StoreRecord
 from actors.errors import BrokerUnavailableError
 from actors.ports import Clock, TopicPartition
 from actors.testing import FakeLogs, Network, RefusedError, SimKafka
-from actors.testing.errors import NoAnswerError
-from actors.testing.network import retried
+from actors.testing.fakes.errors import NoAnswerError
+from actors.testing.fakes.network import retried
 from tests.sim import app
 
 ANSWER_S = 10.0
@@ -46,7 +46,7 @@ def setup_of(name: str, stores: tuple[str, ...], *, parks: bool) -> Setup:
 
 
 class SimTopics:
-    """The part of `actors._kafka.topics.Topics` that a start needs."""
+    """The part of `actors._kafka.admin.topics.Topics` that a start needs."""
 
     def __init__(self, cluster: SimKafka, network: Network) -> None:
         self._cluster = cluster

@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-import actors.runtime.restore as restore
-import actors.runtime.task as task
-import actors.runtime.tenure as tenure
+import actors.runtime.state.restore as restore
+import actors.runtime.task.processor as tenure
+import actors.runtime.task.task as task
 import actors.runtime.threads as threads
-from actors._core.progress import Progress
-from actors._core.takeover import Contradiction, Restore, Start
+from actors._core.task.completed import Progress
+from actors._core.task.takeover import Contradiction, Restore, Start
 from actors.errors import CommitRefusedError, HandlerFailedError, OutcomeUnknownError, UndecodableRecordError
 from actors.ports import CommitReceipt, TopicPartition
-from actors.runtime.lanes import Lanes
-from actors.runtime.ownership import Ownership
-from actors.runtime.task import Task
-from actors.runtime.tenure import Tenure
+from actors.runtime.task.context import Ownership
+from actors.runtime.task.key_executor import Lanes
+from actors.runtime.task.processor import Tenure
+from actors.runtime.task.task import Task
 from actors.testing import Disk, FakeLogs, FakeOrderedLog, FakeSource, FakeTaskLog, Group
-from actors.testing.ports import BrokerUnavailableError, _receipt
-from actors.testing.transactions import TransactionCoordinator
+from actors.testing.fakes.ports import BrokerUnavailableError, _receipt
+from actors.testing.fakes.transactions import TransactionCoordinator
 from stores._core.overlay import MessageScope, Overlay
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 

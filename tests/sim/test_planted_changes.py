@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-import actors._core.takeover as takeover
-import actors._core.topic_ids as topic_ids
-import actors.runtime.failures as failures
-import actors.runtime.identity as identity
-import actors.runtime.task as task
-from actors.runtime.context import Store
-from actors.runtime.lease import Lease
-from actors.runtime.misplaced import PlacedRecords
-from actors.runtime.queries import StateReader
+import actors._core.task.takeover as takeover
+import actors._core.task.topic_ids as topic_ids
+import actors.runtime.handlers.failures as failures
+import actors.runtime.task.identity as identity
+import actors.runtime.task.task as task
+from actors.runtime.handlers.context import Store
+from actors.runtime.queries.queries import StateReader
+from actors.runtime.queries.read_lease import Lease
+from actors.runtime.task.misplaced import PlacedRecords
 from actors.testing import FakeSource
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 

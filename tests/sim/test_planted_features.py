@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-import actors.runtime.actor as actor
-import actors.runtime.asks as asks
-import actors.runtime.dedupe as dedupe
-import actors.runtime.expiry as expiry
+import actors.runtime.handlers.actor as actor
+import actors.runtime.handlers.dedupe as dedupe
+import actors.runtime.handlers.expiry as expiry
+import actors.runtime.requests.requests as asks
 import tests.sim.dedupe as dedupe_part
 from actors.ports import CommitBatch, TopicPartition
-from actors.runtime.actor import Actor
-from actors.runtime.answers import Answers
-from actors.runtime.asks import Waiting
-from actors.runtime.context import Context
-from actors.runtime.stores import StoreCache
-from actors.runtime.timers import Timers
-from actors.runtime.views import TopicView
-from actors.testing.ports import FakeTaskLog
+from actors.runtime.handlers.actor import Actor
+from actors.runtime.handlers.context import Context
+from actors.runtime.handlers.timers import Timers
+from actors.runtime.replicas.views import TopicView
+from actors.runtime.requests.replies import Answers
+from actors.runtime.requests.requests import Waiting
+from actors.runtime.state.stores import StoreCache
+from actors.testing.fakes.ports import FakeTaskLog
 from stores.errors import StoreCorruptedError
 from tests.sim.asks import REPLIES
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten

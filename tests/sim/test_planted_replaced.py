@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-import actors.runtime.restore as restore
-from actors._core.takeover import Restore
-from actors.runtime import lost
-from actors.runtime.restore import Restorer
-from actors.runtime.task import Task
+import actors.runtime.state.restore as restore
+from actors._core.task.takeover import Restore
+from actors.runtime.state.restore import Restorer
+from actors.runtime.task import lost_changelog as lost
+from actors.runtime.task.task import Task
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 
 FAULTS = ("replace_changelog", "rebalance", "bounce", "slow_disk", "bad_network", "crash")
@@ -32,7 +32,7 @@ def wipe_what_is_of_another_topic(patch: Patch) -> None:
 def believe_the_store_alone(patch: Patch) -> None:
     """What the last commit says of its changelog isn't looked at: an empty disk begins with an empty state."""
     patch.setattr(
-        "actors.runtime.task.last_commit",
+        "actors.runtime.task.task.last_commit",
         lambda *said: replace(lost.last_commit(*said), changelog_id=""),
     )
 
@@ -40,7 +40,7 @@ def believe_the_store_alone(patch: Patch) -> None:
 def look_at_no_ids_while_running(patch: Patch) -> None:
     """A takeover takes the topic for the one that was there when the worker started."""
 
-    patch.setattr("actors.runtime.task.require_changelogs", lambda *_: None)
+    patch.setattr("actors.runtime.task.task.require_changelogs", lambda *_: None)
 
 
 def take_bounds_of_another_topic(patch: Patch) -> None:
@@ -49,7 +49,7 @@ def take_bounds_of_another_topic(patch: Patch) -> None:
     async def require_nothing(*_: object) -> None:
         return
 
-    patch.setattr("actors.runtime.task.require_unchanged", require_nothing)
+    patch.setattr("actors.runtime.task.task.require_unchanged", require_nothing)
 
 
 def name_the_new_topic_too_early(patch: Patch) -> None:

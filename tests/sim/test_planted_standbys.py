@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actors._core.placement import Copies
-from actors.runtime.standbys import Standbys
+from actors._core.group.placement import Copies
+from actors.runtime.replicas.standbys import Standbys
 from tests.sim.planted import MAX_SEEDS, Patch, Planted
 
 

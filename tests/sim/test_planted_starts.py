@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors._faust.registry import StoreRegistry
+from actors._faust.startup.registry import StoreRegistry
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 from tests.sim.simulation import simulate
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from actors.runtime import timers
-from actors.runtime.context import Context
+from actors.runtime.handlers import timers
+from actors.runtime.handlers.context import Context
 from tests.sim import app
 from tests.sim.asks import AsksPart
 from tests.sim.effects import EffectsPart

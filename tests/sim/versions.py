@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from actors._core.policy import OnError
-from actors._faust.codecs import Codec, resolve
-from actors._faust.versions import refusal, versioned
+from actors._core.task.policy import OnError
+from actors.declare.codecs import Codec, resolve
+from actors.declare.versions import refusal, versioned
 from actors.errors import NewerVersionError
 from actors.ports import TopicPartition
-from actors.runtime.context import Context, Store
+from actors.runtime.handlers.context import Context, Store
 from actors.testing import Process
 from tests.sim import app
 from tests.sim.park import TOPIC as DEAD_LETTERS

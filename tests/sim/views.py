@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from actors._core.partitioner import partition_for
 from actors.errors import BrokerUnavailableError, ViewError
 from actors.ports import TopicPartition
-from actors.runtime.context import Context
-from actors.runtime.copies import CopyStores
-from actors.runtime.views import TopicView, ViewCodecs, ViewParts
+from actors.runtime.handlers.context import Context
+from actors.runtime.replicas.view_replica import CopyStores
+from actors.runtime.replicas.views import TopicView, ViewCodecs, ViewParts
 from actors.testing import Disk, FakeTopicLogs, Process
 from stores.errors import StoreError
 from tests.sim.part import Host, Operation, Part, Stores

@@ -5,7 +5,7 @@ reading.py   what is committed, from the service's changelog: works when no work
 text.py      names, values and durations for people
 locks.py, breaking.py, nodes.py, config.py   the commands: those that read, and those that ask the service
 
-`actors._faust.cli.coordination` has the groups and imports this when one of them is called.
+`actors.cli.coordination` has the groups and imports this when one of them is called.
 """
 
 from __future__ import annotations

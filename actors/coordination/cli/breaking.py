@@ -7,9 +7,9 @@ import sys
 
 import click
 
-from actors._core.locks import Holder
-from actors._faust.cli.coordination import examples
-from actors._faust.cli.session import Session, with_session
+from actors._core.coordination.locks import Holder
+from actors.cli.coordination import examples
+from actors.cli.session import Session, with_session
 from actors.coordination.cli.reading import holder_json
 from actors.coordination.cli.service import NameType, client_of, timeout_option
 from actors.coordination.cli.text import quoted

@@ -8,8 +8,8 @@ import sys
 
 import click
 
-from actors._faust.cli.coordination import examples
-from actors._faust.cli.session import Session, with_session
+from actors.cli.coordination import examples
+from actors.cli.session import Session, with_session
 from actors.coordination.cli.nodes import no_node
 from actors.coordination.cli.service import NameType, client_of, is_text, timeout_option
 from actors.coordination.cli.text import quoted

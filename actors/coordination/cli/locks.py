@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from actors._core.locks import Holder, Lock, Waiter
-from actors._faust.cli.coordination import examples
-from actors._faust.cli.session import Session, with_session
+from actors._core.coordination.locks import Holder, Lock, Waiter
+from actors.cli.coordination import examples
+from actors.cli.session import Session, with_session
 from actors.coordination.cli.reading import Found, Reading, read
 from actors.coordination.cli.service import NameType, UnknownNameError
 from actors.coordination.cli.text import duration, left, quoted, short
@@ -50,7 +50,7 @@ def list_locks(session: Session, held: bool, prefix: str, is_all: bool) -> None:
 
 
 def _say_table(session: Session, reading: Reading, found: list[Found]) -> None:
-    from actors._faust.cli.output import moment, print_table
+    from actors.cli.output import moment, print_table
 
     when = f"as committed at {moment(reading.read_at_ms)}"
     if not found:
@@ -115,7 +115,7 @@ def show_name(session: Session, name: str) -> None:
     if session.as_json:
         session.say_json({"app": str(session.app.conf.id), "read_at_ms": reading.read_at_ms, **_all_json(one)})
         return
-    from actors._faust.cli.output import moment
+    from actors.cli.output import moment
 
     session.say(f"{printable(one.name)}: {one.kind}, as committed at {moment(reading.read_at_ms)}")
     session.say(f"  partition {one.partition}, last changed {moment(one.changed_at_ms)}")

@@ -6,8 +6,8 @@ import asyncio
 
 import click
 
-from actors._faust.cli.coordination import examples
-from actors._faust.cli.session import Session, with_session
+from actors.cli.coordination import examples
+from actors.cli.session import Session, with_session
 from actors.coordination.cli.locks import node_json
 from actors.coordination.cli.reading import Found, read
 from actors.coordination.cli.service import NameType, UnknownNameError
@@ -57,7 +57,7 @@ def list_nodes(session: Session, prefix: str) -> None:
         return
     if session.quiet:
         return
-    from actors._faust.cli.output import moment, print_table
+    from actors.cli.output import moment, print_table
 
     when = f"as committed at {moment(reading.read_at_ms)}"
     if not found:

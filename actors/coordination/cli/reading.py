@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from actors._core.locks import Holder, Waiter
+from actors._core.coordination.locks import Holder, Waiter
+from actors._core.coordination.registry import Node
 from actors._core.partitioner import partition_for
-from actors._core.registry import Node
-from actors._faust.cli.session import Session
-from actors._kafka.control import ControlPlane
-from actors._kafka.logs import KafkaLogs
+from actors._kafka.admin.control import ControlPlane
+from actors._kafka.consume.logs import KafkaLogs
+from actors.cli.session import Session
 from actors.coordination.cli.service import existing, service_of
 from actors.coordination.service import ACTOR, Resource
 from actors.ports import TopicPartition

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from actors._faust.cli.session import Session
-from actors._kafka.control import ControlPlane, TopicInfo
+from actors._kafka.admin.control import ControlPlane, TopicInfo
+from actors.cli.session import Session
 from actors.coordination.client import Coordination
 from actors.coordination.errors import CoordinationError
 from actors.coordination.service import ACTOR, Coordinator
 from actors.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from actors._faust.definition import ActorDefinition
+    from actors.declare.definition import ActorDefinition
 
 TIMEOUT_S = 10.0
 

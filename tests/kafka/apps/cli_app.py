@@ -7,7 +7,7 @@ from typing import Any
 import faust
 
 from actors import App, Context
-from actors.runtime import expiry
+from actors.runtime.handlers import expiry
 
 # What has expired stays for the commands to see.
 expiry.LEAST_REST_S = 3600.0

@@ -14,8 +14,8 @@ import signal
 from typing import Any
 
 from actors import App, Context
-from actors._kafka import producer as producing
-from actors.runtime.tenure import Tenure
+from actors._kafka.produce import producer as producing
+from actors.runtime.task.processor import Tenure
 from stores.rocks import RocksStore
 
 NAME = os.environ["APP_NAME"]

@@ -4,7 +4,7 @@ import os
 from datetime import timedelta
 
 from actors import App, Context
-from actors._faust import registry
+from actors._faust.startup import registry
 
 NAME = os.environ["APP_NAME"]
 # A changelog that one broker doesn't show is gone: there is no other broker that might.

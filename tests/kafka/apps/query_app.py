@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from actors import Actor, App, Context, Rejected, query, receive
-from actors._kafka.producer import TransactionLog
-from actors.runtime.lease import Lease
-from actors.runtime.task import Task
+from actors._kafka.produce.producer import TransactionLog
+from actors.runtime.queries.read_lease import Lease
+from actors.runtime.task.task import Task
 
 NAME = os.environ["APP_NAME"]
 options: dict[str, Any] = {}

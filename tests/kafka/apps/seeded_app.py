@@ -10,7 +10,7 @@ from typing import Any
 
 from stores import _files, rocks
 from stores.rocks import RocksStore
-from stores.seed import Seed
+from stores.snapshot import Seed
 from tests.kafka.apps.counter_app import app
 
 __all__ = ["app"]

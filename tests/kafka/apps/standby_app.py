@@ -8,8 +8,8 @@ import os
 from typing import Any
 
 from actors import App, Context
-from actors._core import placement
-from actors.runtime.restore import Restorer
+from actors._core.group import placement
+from actors.runtime.state.restore import Restorer
 
 NAME = os.environ["APP_NAME"]
 app = App(

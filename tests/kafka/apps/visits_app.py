@@ -4,7 +4,7 @@ import os
 from datetime import timedelta
 
 from actors import Actor, App, Context, receive
-from actors.runtime import expiry
+from actors.runtime.handlers import expiry
 
 NAME = os.environ["APP_NAME"]
 expiry.PASS_REST_S = 0.3

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaError, ProducerFenced
 
-from actors._core.lifecycle import State
-from actors._kafka import control, producer
-from actors._kafka.consumer import KafkaSource
-from actors._kafka.control import ControlPlane
-from actors._kafka.producer import TransactionLog
+from actors._core.task.lifecycle import State
+from actors._kafka.admin import control
+from actors._kafka.admin.control import ControlPlane
+from actors._kafka.consume.consumer import KafkaSource
+from actors._kafka.produce import producer
+from actors._kafka.produce.producer import TransactionLog
 from actors.errors import MigratedError, OutcomeUnknownError
 from actors.ports import CommitBatch, CommitReceipt, Committed, TopicPartition
-from actors.runtime.ownership import Ownership
+from actors.runtime.task.context import Ownership
 from tests.kafka.wire.world import World
 
 Patch = pytest.MonkeyPatch

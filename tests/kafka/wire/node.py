@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from actors._kafka.assignor import ActorAssignor
+from actors._kafka.admin.control import ControlPlane
 from actors._kafka.connection import Connection
-from actors._kafka.consumer import GroupSettings, KafkaSource
-from actors._kafka.control import ControlPlane
-from actors.runtime.task import Task
+from actors._kafka.consume.assignor import ActorAssignor
+from actors._kafka.consume.consumer import GroupSettings, KafkaSource
+from actors.runtime.task.task import Task
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from tests.kafka.helpers import eventually
 from tests.kafka.wire.world import ACTOR, PROGRESS_S, Stores, World

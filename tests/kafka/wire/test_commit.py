@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiokafka.protocol.produce import ProduceResponse_v7
 
-from actors._core.lifecycle import State
+from actors._core.task.lifecycle import State
 from tests.kafka.helpers import eventually, read_all
 from tests.kafka.wire import damage
 from tests.kafka.wire.damage import Damage, Patch, assert_damage, remove, with_and_without

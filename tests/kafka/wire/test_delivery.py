@@ -5,7 +5,7 @@ Tests with `removed` run with the product as it is, and with one of its rules ta
 
 from __future__ import annotations
 
-from actors._core.lifecycle import State
+from actors._core.task.lifecycle import State
 from tests.kafka.helpers import eventually
 from tests.kafka.wire import damage
 from tests.kafka.wire.damage import Damage, Patch, assert_damage, remove, with_and_without

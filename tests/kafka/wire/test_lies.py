@@ -15,7 +15,7 @@ import pytest
 from aiokafka.protocol import offset
 from aiokafka.protocol.types import UnsignedVarInt32
 
-from actors._core.lifecycle import State
+from actors._core.task.lifecycle import State
 from actors._kafka.protocol import FetchResponse_v13
 from actors.errors import BrokerUnavailableError
 from tests.kafka.helpers import eventually

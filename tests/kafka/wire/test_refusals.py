@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from aiokafka.protocol.produce import ProduceResponse_v7
 
-from actors._core.lifecycle import State
+from actors._core.task.lifecycle import State
 from actors.errors import RefusedRecordError
 from tests.kafka.helpers import eventually
 from tests.kafka.wire.proxy import Action, Api, Exchange, answered, refused

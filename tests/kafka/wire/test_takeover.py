@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiokafka.protocol.commit import OffsetFetchResponse_v3
 
-from actors._core.lifecycle import State
+from actors._core.task.lifecycle import State
 from tests.kafka.helpers import eventually, producing
 from tests.kafka.wire import damage
 from tests.kafka.wire.damage import Damage, Patch, assert_damage, remove, with_and_without

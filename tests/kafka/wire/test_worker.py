@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.kafka.helpers import WorkerProcess, eventually, send
-from tests.kafka.test_exactly_once import MODULE, PARTITIONS, all_echoed, begin, expected_echo, records, stored
+from tests.kafka.runtime.test_exactly_once import MODULE, PARTITIONS, all_echoed, begin, expected_echo, records, stored
 from tests.kafka.wire.proxy import Chaos, WireProxy
 
 INPUTS = 20_000

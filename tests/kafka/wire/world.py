@@ -15,21 +15,21 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 
-from actors._core.commit import Backoff, CommitPolicy
-from actors._core.lifecycle import State
-from actors._core.takeover import LostChangelog, ResetPolicy, StartRules
+from actors._core.task.commit import Backoff, CommitPolicy
+from actors._core.task.lifecycle import State
+from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
+from actors._kafka.admin.control import ControlPlane
+from actors._kafka.admin.owners import KafkaOwners, encode_owner
 from actors._kafka.connection import Connection
-from actors._kafka.control import ControlPlane
-from actors._kafka.logs import KafkaLogs
-from actors._kafka.owners import KafkaOwners, encode_owner
-from actors._kafka.producer import TransactionLog
+from actors._kafka.consume.logs import KafkaLogs
+from actors._kafka.produce.producer import TransactionLog
 from actors.ports import Identity, TopicPartition
 from actors.runtime.clock import SystemClock
-from actors.runtime.context import Context, Store
-from actors.runtime.outputs import OutputTopic
-from actors.runtime.restore import Changelog, Restorer
+from actors.runtime.handlers.context import Context, Store
+from actors.runtime.outbox.outputs import OutputTopic
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
-from actors.runtime.task import Task
+from actors.runtime.state.restore import Changelog, Restorer
+from actors.runtime.task.task import Task
 from stores._core.record import STAMP_BYTES
 from stores.memory import MemoryStore
 from stores.ports import PartitionStore

@@ -1,0 +1,1 @@
+"""Which member owns which partition, and which keeps a standby of it."""

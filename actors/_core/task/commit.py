@@ -1,0 +1,98 @@
+"""What a commit says about itself, and when one is due."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+
+from actors._core.task.completed import SPAN, decode_finished, encode_finished
+from actors._core.task.topic_ids import TopicIds, decode_topic_ids
+
+_MAX_DIGITS = 18
+MAX_METADATA_BYTES = 4_096
+"""What brokers take as an offset's metadata unless `offset.metadata.max.bytes` says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitMark:
+    """The committed offset's metadata, `epoch;transaction;nonce`: which commit of which owner it was.
+
+    An offset alone says nothing after a commit whose outcome is unknown: another owner may have committed the same
+    offset with other state. `finished` is there when inputs behind the offset are finished too: see `Progress`.
+
+    `now_ms` is the partition's time, Unix milliseconds, 0 where it isn't known. It is behind a dot in the nonce.
+    `topics` are the topics' ids, behind a tilde, before the dot; None in the marks of releases that don't write them.
+    Releases that don't know of one of them take it as a part of the nonce.
+    """
+
+    epoch: int
+    transaction: int
+    nonce: str
+    finished: str = ""
+    now_ms: int = 0
+    topics: TopicIds | None = None
+
+    def encode(self) -> str:
+        """Give the mark as offset metadata."""
+        time = f".{self.now_ms}" if self.now_ms else ""
+        topics = "" if self.topics is None else f"~{self.topics.encode()}"
+        mark = f"{self.epoch};{self.transaction};{self.nonce}{topics}{time}"
+        return f"{mark};{self.finished}" if self.finished else mark
+
+
+def parse_mark(metadata: str | None) -> CommitMark | None:
+    """Read an offset's metadata; None when it isn't ours, as after an operator's reset."""
+    parts = (metadata or "").split(";")
+    if len(parts) not in (3, 4) or not (_is_number(parts[0]) and _is_number(parts[1])):
+        return None
+    nonce, _, now_ms = parts[2].partition(".")
+    nonce, has_topics, text = nonce.partition("~")
+    try:
+        decode_finished(0, "".join(parts[3:]))
+        topics = decode_topic_ids(text) if has_topics else None
+    except ValueError:
+        return None
+    known_ms = int(now_ms) if _is_number(now_ms) else 0
+    return CommitMark(int(parts[0]), int(parts[1]), nonce, "".join(parts[3:]), known_ms, topics)
+
+
+def largest_mark(stores: int, *, is_parallel: bool) -> int:
+    """Return the most bytes that marks of an actor with so many stores take; `is_parallel`: it has `concurrency`."""
+    some_id = str(uuid.UUID(int=1))
+    topics = TopicIds.of(some_id, {str(number): some_id for number in range(stores)}, since=10**9)
+    finished = encode_finished(0, range(1, SPAN)) if is_parallel else ""
+    return len(CommitMark(10**9, 10**12, "n" * 12, finished, 10**13, replace(topics, is_recreated=True)).encode())
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPolicy:
+    """Adaptive group commit: at once when the input runs dry, otherwise by age or by size.
+
+    A lone record is committed as soon as it is handled, so latency is one transaction's; under load transactions
+    cost the same but carry an interval's worth of records. In between, a task rests after a commit for `rest` times as
+    long as it took: transactions back to back keep broker and worker so busy that each takes several times as long.
+    """
+
+    interval_s: float
+    max_bytes: int
+    rest: float = 0.5
+
+    def rest_s(self, commit_s: float) -> float:
+        """Give how long to gather records after a commit that took `commit_s`, before the next that isn't due."""
+        return min(self.interval_s, self.rest * commit_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Waits between takeovers that fail one after the other: exponential up to a cap."""
+
+    first_s: float = 0.05
+    cap_s: float = 5.0
+
+    def delay_s(self, failures: int) -> float:
+        """Give the wait before try number `failures` + 1, counted from 1."""
+        return float(min(self.cap_s, self.first_s * 2 ** min(failures - 1, 20)))

@@ -1,0 +1,437 @@
+"""What a takeover decides from the facts it gathered.
+
+The facts are read after the task's transactional id was fenced, so no commit of an earlier owner can change them
+any more. Three questions are answered here, each from facts alone:
+
+1. May the store on disk be caught up, or must it be built anew, or has the changelog lost what the store has? The
+   changelog is known by its topic's id, which the last commit names: a topic that was deleted and created again keeps
+   its name only.
+   (`plan_restore`, `why_rewritten`, `missed_tombstones`)
+2. From which input offset does the task go on, or does the offset contradict the state? (`decide_start`)
+3. Which ownership epoch is new? (`next_epoch`)
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from actors._core.task.completed import SPAN
+from actors._core.task.topic_ids import show_id
+from stores._core.printable import moment
+from stores._core.record import Position, decode_stamp
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """A partition's first offset, and the offset after its last record (the high watermark)."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Read the changelog from `start` to `end`, into an emptied store if `wipe` says why, else on top of it.
+
+    `lost` says why the changelog lacks records that the store has; then nothing can be read on top of it.
+    """
+
+    start: int
+    end: int
+    wipe: str | None
+    lost: str | None = None
+
+
+class LostChangelog(enum.Enum):
+    """What becomes of a store that has records which its changelog lost, as in an unclean leader election.
+
+    STOP the partition until an operator has chosen; REBUILD the store from what the changelog has; RESTORE what the
+    changelog lacks from the store, unless that lacks inputs that are committed; RESTORE_OLDER: then too.
+    """
+
+    STOP = "stop"
+    REBUILD = "rebuild"
+    RESTORE = "restore"
+    RESTORE_OLDER = "restore_older"
+
+    @property
+    def restores(self) -> bool:
+        """Whether stores are written back to their changelogs."""
+        return self in (LostChangelog.RESTORE, LostChangelog.RESTORE_OLDER)
+
+
+def plan_restore(position: Position | None, bounds: LogBounds, changelog_id: str, *, claimed_id: str = "") -> Restore:
+    """Decide how a store gets to the end of its changelog.
+
+    Args:
+        position: the store's, None if it is empty.
+        bounds: the changelog's.
+        changelog_id: the id of the changelog topic now.
+        claimed_id: the id that it had at the partition's last commit; "" if that isn't known: then the store's counts.
+    """
+    known_id = claimed_id or ("" if position is None else position.changelog_id)
+    if known_id not in ("", changelog_id):
+        return Restore(bounds.start, bounds.end, None, why_replaced(known_id, changelog_id))
+    if position is None:
+        return Restore(bounds.start, bounds.end, None)
+    if position.changelog_id != changelog_id:
+        why = (
+            f"it is of the changelog topic with the id {position.changelog_id}, and the partition's owner has gone on "
+            f"with the topic with the id {changelog_id}"
+        )
+    elif position.changelog_offset < bounds.start:
+        why = f"the changelog starts at {bounds.start}, after the checkpoint at {position.changelog_offset}"
+    elif position.changelog_offset > bounds.end:
+        lost = f"the changelog ends at {bounds.end}, before the checkpoint at {position.changelog_offset}"
+        return Restore(bounds.start, bounds.end, None, lost)
+    else:
+        return Restore(position.changelog_offset, bounds.end, None)
+    return Restore(bounds.start, bounds.end, why)
+
+
+def why_replaced(former_id: str, changelog_id: str) -> str:
+    """Say that a store's changelog is another topic than before."""
+    return (
+        f"the changelog was the topic with the id {former_id}, and is the topic with the id {changelog_id} now: it was "
+        "deleted and created again, or the store was given another changelog"
+    )
+
+
+def why_rewritten(position: Position, offset: int, newest: bytes) -> str | None:
+    """Tell why the record at `offset`, before the position, with stamp `newest` isn't one that the store has seen.
+
+    Stamps grow with the log: owners' epochs, and the input offsets of one owner. So a position's epoch and input offset
+    are above those of all stamps before it. None says nothing: compaction may have removed what would tell.
+    """
+    stamp = decode_stamp(newest)
+    if (stamp.epoch, stamp.source_offset) < (position.epoch, position.source_offset) or not stamp.epoch:
+        return None
+    return (
+        f"the changelog was rewritten before the checkpoint at {position.changelog_offset} of epoch {position.epoch}: "
+        f"offset {offset} is of epoch {stamp.epoch}, input offset {stamp.source_offset}"
+    )
+
+
+def missed_tombstones(plan: Restore, *, since_ms: int, now_ms: int, delete_retention_ms: int, margin_ms: int) -> bool:
+    """Tell, at the end of a restore, whether deletes may have escaped it.
+
+    `since_ms` is the checkpoint's wall time, or when the restore began if there was none. Compaction removes a
+    tombstone `delete.retention.ms` after it was cleaned: a reader that needs longer from there to the end of its read
+    may never see the delete, and its old copy of the key would come back. One offset between checkpoint and end is
+    the transaction marker of the checkpoint's own commit: no delete fits in.
+
+    A checkpoint that is from the future by as much was written by a clock that was ahead: its age isn't known.
+    """
+    if plan.end - plan.start <= 1:
+        return False
+    return abs(now_ms - since_ms) >= delete_retention_ms - margin_ms
+
+
+def why_no_seed(
+    position: Position,
+    bounds: LogBounds,
+    changelog_id: str,
+    *,
+    now_ms: int,
+    delete_retention_ms: int,
+    margin_ms: int,
+) -> str | None:
+    """Tell why an empty store can't begin with a seed of this position, None if it can."""
+    plan = plan_restore(position, bounds, changelog_id)
+    if plan.wipe is not None or plan.lost is not None:
+        return plan.wipe or plan.lost
+    if missed_tombstones(
+        plan,
+        since_ms=position.wall_time_ms,
+        now_ms=now_ms,
+        delete_retention_ms=delete_retention_ms,
+        margin_ms=margin_ms,
+    ):
+        return "it is older than deletes are kept, some may have escaped it: make it anew"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class InputFacts:
+    """What is known of the input partition: the committed offset (None: the group has none), its log, the state.
+
+    `state_source_offset` is the next input offset as the state has it: one more than the highest source offset found in
+    the stores' positions and in the changelog's stamps, or None when there is no state. 0 is the state of no input: one
+    that was published, or written by another program. `finished` is the offset behind
+    the last finished input, as the commit says; None if it says nothing of inputs behind the committed offset.
+    `last_known` is the committed offset that the leader registry remembers, None if it proves no earlier commit.
+    `is_marked` is false if the committed offset lacks the mark of this app's commits. `known_id` is the input topic's
+    id as the last commit has it, `input_id` the id that the topic has now; both as `str(uuid)`, empty if unknown.
+    `tool` is the command that sets the group's offset of the partition, up to the offset. `is_parallel` says that the
+    actor finishes inputs out of order: some below the state's offset may be unfinished, and only the mark says which.
+    """
+
+    committed: int | None
+    bounds: LogBounds
+    state_source_offset: int | None
+    finished: int | None = None
+    last_known: LastKnown | None = None
+    is_marked: bool = True
+    known_id: str = ""
+    input_id: str = ""
+    tool: str = "kafka-consumer-groups.sh --reset-offsets --to-offset"
+    is_parallel: bool = False
+
+    @property
+    def is_recreated(self) -> bool:
+        """Whether the last commit was of another topic of this name."""
+        return bool(self.known_id and self.input_id) and self.known_id != self.input_id
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the group never had an offset of the partition, as far as is known."""
+        return self.committed is None and self.last_known is None
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the state was published before anything was handled: it is of an input on another cluster."""
+        return self.is_first and self.state_source_offset == 0
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether somebody else set the committed offset, and this app had committed before."""
+        if self.committed is None or self.is_marked:
+            return False
+        return bool(self.state_source_offset) or self.last_known is not None or self.is_recreated
+
+    @property
+    def last_position(self) -> int:
+        """The highest input offset that an earlier commit is known to have reached."""
+        known = None if self.last_known is None else self.last_known.offset
+        return max(self.state_source_offset or 0, known or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LastKnown:
+    """What the leader registry says of a task that has committed before.
+
+    `offset` is None where an older release wrote the record. `at_ms` is the time of the takeover, Unix milliseconds.
+    """
+
+    offset: int | None
+    worker: str
+    epoch: int
+    at_ms: int
+
+    def __str__(self) -> str:
+        where = "" if self.offset is None else f", last at offset {self.offset}"
+        return f"worker {self.worker} took it over in epoch {self.epoch} at {moment(self.at_ms)}{where}"
+
+
+class ResetPolicy(enum.Enum):
+    """Where a task begins when the group never committed an offset."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class StartRules:
+    """The settings that bear on where a task begins.
+
+    `exactly_once` says whether offset and state were committed together, so that they can contradict each other.
+    `missing_offset` is where to begin when the committed offset is gone, or is of a topic that was re-created.
+    `accept_moved` says that offsets are wanted which another program than this app has committed.
+    """
+
+    reset: ResetPolicy
+    exactly_once: bool
+    allow_reprocessing: bool
+    allow_lost_input: bool
+    missing_offset: ResetPolicy | None = None
+    accept_moved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Go on at `offset`. `is_anew`: an operator chose it, and the state's input offsets so far don't count any more."""
+
+    offset: int
+    is_anew: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Don't go on: `reason` says which facts disagree, `remedy` what an operator can do."""
+
+    reason: str
+    remedy: str
+
+
+_ACCEPT = 'start the workers once with moved_offset="accept" (or MOVED_OFFSET=accept in the environment)'
+
+_GIVE_UP = (
+    "delete the changelog topics while no worker runs, and start the workers once with "
+    'lost_changelog="rebuild" (or LOST_CHANGELOG)'
+)
+
+_LATER = "later inputs may have been processed"
+_EARLIER = (
+    f"the actor has concurrency: up to {SPAN} inputs before it may be unprocessed, which are skipped unless you choose "
+    "a lower offset"
+)
+
+_REPROCESS = (
+    "If the input is to be processed again on top of the state, set allow_reprocessing=True; "
+    "if the state is to be given up too, {give_up}{begin}; "
+    "otherwise set the group's offset to where it was while no worker runs ({tool} {last} is the last known position, "
+    "{caveat}), and then {accept}"
+)
+
+_MISSING = (
+    "Choose where to begin: set the group's offset while no worker runs ({tool} {last} is the last known position; "
+    "{caveat}), and then {accept}; or start the workers once with "
+    'missing_offset="earliest", which handles everything from offset {start} on again, or missing_offset="latest", '
+    "which skips everything before offset {end} (or MISSING_OFFSET in the environment)"
+)
+
+_MOVED = (
+    "If this is wanted, {accept}: they go on at offset {committed}, {effect}. Otherwise set the offset back while no "
+    "worker runs ({tool} {last} is the last known position; {caveat}), and then start them the same way"
+)
+
+_RECREATED = (
+    'Start the workers once with missing_offset="earliest", which handles every record of the new topic from offset '
+    '{start} on, on top of the state that is kept; or with missing_offset="latest", which skips the records before '
+    "offset {end} (or MISSING_OFFSET in the environment). To begin at another offset, set it while no worker runs "
+    "({tool} OFFSET), and then {accept}. To give the state up as well, {give_up} too"
+)
+
+
+def decide_start(facts: InputFacts, rules: StartRules) -> Start | Contradiction:
+    """Decide from which input offset the task goes on."""
+    if facts.is_recreated and not (facts.is_moved and rules.accept_moved):
+        return _recreated_start(facts, rules)
+    contradiction = _reset_by_operator(facts, rules)
+    if contradiction is not None:
+        return contradiction
+    if facts.committed is None:
+        return _uncommitted_start(facts, rules)
+    return _committed_start(facts, facts.committed, rules)
+
+
+def _filled(remedy: str, facts: InputFacts, **more: object) -> str:
+    return remedy.format(
+        tool=facts.tool,
+        start=facts.bounds.start,
+        end=facts.bounds.end,
+        last=facts.last_position,
+        caveat=f"{_LATER}; {_EARLIER}" if facts.is_parallel else _LATER,
+        accept=_ACCEPT,
+        give_up=_GIVE_UP,
+        **more,
+    )
+
+
+def _recreated_start(facts: InputFacts, rules: StartRules) -> Start | Contradiction:
+    """Begin in another topic of the same name, where no offset of the former one means anything."""
+    if rules.missing_offset is not None:
+        return _start_at(rules.missing_offset, facts.bounds, is_anew=True)
+    if facts.committed is None:
+        said = "the group has no committed offset any more"
+    else:
+        said = f"the group's committed offset {facts.committed} is no offset of the new topic"
+    if facts.last_known is not None:
+        said += f"; {facts.last_known}"
+    return Contradiction(
+        f"the input topic was re-created: the last commit was made on the topic with the id {show_id(facts.known_id)}, "
+        f"now the topic has the id {show_id(facts.input_id)} (kafka-topics.sh --describe shows it); {said}",
+        _filled(_RECREATED, facts),
+    )
+
+
+def _reset_by_operator(facts: InputFacts, rules: StartRules) -> Contradiction | None:
+    state, committed = facts.state_source_offset, facts.committed
+    is_below = rules.exactly_once and bool(state) and max(committed or 0, facts.finished or 0) < (state or 0)
+    if is_below and rules.allow_reprocessing:
+        return None
+    if committed is not None and facts.is_moved:
+        return None if rules.accept_moved else _moved(facts, committed)
+    if not is_below:
+        return None
+    begin = ' and missing_offset="earliest" or "latest" (or MISSING_OFFSET)' if committed is None else ""
+    remedy = _filled(_REPROCESS, facts, begin=begin)
+    if committed is None:
+        return Contradiction(f"there is state up to input offset {state}, and no committed offset", remedy)
+    return Contradiction(f"the committed offset {committed} is below the state's input offset {state}", remedy)
+
+
+def _moved(facts: InputFacts, committed: int) -> Contradiction:
+    last = facts.last_position
+    if committed < last:
+        effect = f"which handles the inputs {committed} to {last - 1} again, on top of the state if there is any"
+    elif committed > last:
+        effect = f"which skips the inputs {last} to {committed - 1}, unless they were processed"
+    else:
+        effect = "the last known position"
+    evidence = [str(facts.last_known)] if facts.last_known is not None else []
+    if facts.state_source_offset:
+        evidence.append(f"there is state up to input offset {facts.state_source_offset}")
+    return Contradiction(
+        f"the group's committed offset {committed} was set by hand or by another program: it lacks the mark that the "
+        f"commits of this app have. The last known position is {last}: {'; '.join(evidence)}",
+        _filled(_MOVED, facts, committed=committed, effect=effect),
+    )
+
+
+def _uncommitted_start(facts: InputFacts, rules: StartRules) -> Start | Contradiction:
+    """Begin as the settings say, unless the group had an offset once: then only the operator can know where."""
+    state, known = facts.state_source_offset, facts.last_known
+    if known is None and not state:
+        # It never had one: the operator's choice is for those that had.
+        return _start_at(rules.reset, facts.bounds)
+    if rules.missing_offset is not None:
+        return _start_at(rules.missing_offset, facts.bounds, is_anew=bool(state))
+    if rules.allow_reprocessing and rules.reset is ResetPolicy.EARLIEST:
+        return _start_at(rules.reset, facts.bounds, is_anew=bool(state))
+    evidence = f"there is state up to input offset {state}" if known is None else str(known)
+    return Contradiction(
+        f"the group has no committed offset any more, and it had one: {evidence}. Committed offsets are deleted "
+        "when the group had no members for the brokers' offsets.retention.minutes, or by an operator",
+        _filled(_MISSING, facts),
+    )
+
+
+def _start_at(policy: ResetPolicy, bounds: LogBounds, *, is_anew: bool = False) -> Start:
+    return Start(bounds.start if policy is ResetPolicy.EARLIEST else bounds.end, is_anew)
+
+
+def _committed_start(facts: InputFacts, committed: int, rules: StartRules) -> Start | Contradiction:
+    bounds, state = facts.bounds, facts.state_source_offset or 0
+    # Without transactions a state that is ahead of the offset is the usual one after a crash, not an operator's choice.
+    is_below = max(committed, facts.finished or 0) < state and (rules.exactly_once or facts.is_moved)
+    is_anew = facts.is_recreated or is_below
+    if committed > bounds.end:
+        return Contradiction(
+            f"the committed offset {committed} is beyond the input's end {bounds.end}: the topic lost records, as in "
+            "an unclean leader election, or was re-created before this app's commits had its id",
+            _filled(
+                "Set the group's offset while no worker runs ({tool} {end} goes on behind the last record, {start} "
+                "handles all that are left on top of the state), and then {accept}. If the state belongs to a former "
+                "topic, {give_up} too",
+                facts,
+            ),
+        )
+    if committed >= bounds.start:
+        return Start(committed, is_anew)
+    if rules.allow_lost_input:
+        return Start(bounds.start, is_anew)
+    return Contradiction(
+        f"the input's records {committed} to {bounds.start - 1} were deleted before they were processed, as far as the "
+        "committed offset says",
+        "Set allow_lost_input=True to go on at the first record that is left. If the former owner was killed when it "
+        "had handled all of its input, these offsets may hold nothing but transaction markers: only a worker that "
+        "stops cleanly, or is idle for checkpoint_refresh, commits past them, so this can't be proven",
+    )
+
+
+def next_epoch(known: Iterable[int]) -> int:
+    """Give an ownership epoch above every one that is known of."""
+    return 1 + max(known, default=0)

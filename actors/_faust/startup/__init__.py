@@ -1,0 +1,1 @@
+"""What a worker checks, waits for and says before its tasks run."""

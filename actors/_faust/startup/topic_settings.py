@@ -1,0 +1,170 @@
+"""Settings of existing topics that endanger what a worker promises: each with what follows from it, and the command.
+
+An error is a setting with which the worker can't do its work, a warning one with which it may lose something later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from actors._core.logs import escaping
+from actors._faust.startup.needs import TopicNeed
+from actors._kafka.admin.broker_time import BROKER_TIME
+from actors._kafka.admin.control import TopicInfo
+from actors._kafka.admin.topics import Topics
+from actors._kafka.permissions import Operation
+from actors.declare.options import milliseconds
+from actors.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from actors._faust.setup import Setup
+
+logger = escaping(logging.getLogger(__name__))
+
+LEAST_RECORD_BYTES = 64 * 1024
+"""What is kept in slices is in slices of 48 KiB, with headers and keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something about a topic's settings.
+
+    Attributes:
+        topic: the topic's name.
+        what: the setting, as it is.
+        why: what follows from it.
+        change: what `--add-config` of `kafka-configs.sh` repairs it with; "" where another tool is needed.
+        is_error: whether the worker can't run with it.
+    """
+
+    topic: str
+    what: str
+    why: str
+    change: str = ""
+    is_error: bool = False
+
+
+def findings(
+    setup: Setup,
+    needs: Iterable[TopicNeed],
+    found: Mapping[str, TopicInfo],
+    configs: Mapping[str, Mapping[str, str]],
+    *,
+    broker_count: int,
+) -> list[Finding]:
+    """Look at the topics that there are."""
+    largest = {name: int(config["max.message.bytes"]) for name, config in configs.items()}
+    seen: list[Finding] = []
+    for need in needs:
+        if need.name in found and need.name in configs:
+            config = configs[need.name]
+            seen += _replication(need, found[need.name].replicas, config, broker_count)
+            seen += _records(need, config, largest.get(need.like, 0))
+            if need.keeps:
+                seen += _compaction(setup, need.name, config)
+    return seen
+
+
+def _replication(need: TopicNeed, replicas: int, config: Mapping[str, str], broker_count: int) -> Iterator[Finding]:
+    topic = need.name
+    in_sync = int(config.get("min.insync.replicas", 1))
+    if in_sync > replicas > 0:
+        yield Finding(
+            topic=topic,
+            what=f"min.insync.replicas={in_sync} and {replicas} replicas",
+            why="no write is ever acknowledged",
+            change=f"min.insync.replicas={max(1, replicas - 1)}",
+            # Others may write an input without waiting for all replicas.
+            is_error=Operation.WRITE in need.operations,
+        )
+    if replicas == 1 and broker_count > 1:
+        yield Finding(topic=topic, what="one replica", why="what its broker loses is lost")
+    if in_sync == 1 and replicas > 1:
+        yield Finding(
+            topic=topic,
+            what="min.insync.replicas=1",
+            why="a commit that only one broker has is lost with that broker",
+            change="min.insync.replicas=2",
+        )
+    if config.get("unclean.leader.election.enable") == "true" and replicas > 1:
+        yield Finding(
+            topic=topic,
+            what="unclean.leader.election.enable=true",
+            why="a replica that lacks committed records may become the leader, and they are lost",
+            change="unclean.leader.election.enable=false",
+        )
+
+
+def _records(need: TopicNeed, config: Mapping[str, str], input_bytes: int) -> Iterator[Finding]:
+    if need.has_timers and config.get(BROKER_TIME) == "LogAppendTime":
+        yield Finding(
+            topic=need.name,
+            what=f"{BROKER_TIME}=LogAppendTime",
+            why="timers with stream_time=True go by when records were appended, not by their own time",
+            change=f"{BROKER_TIME}=CreateTime",
+        )
+    largest = int(config["max.message.bytes"])
+    wanted = max(LEAST_RECORD_BYTES, input_bytes)
+    if need.keeps and largest < wanted:
+        yield Finding(
+            topic=need.name,
+            what=f"max.message.bytes={largest}",
+            why=f"what the app may write can be larger, up to {wanted} bytes: it would stop the partition",
+            change=f"max.message.bytes={wanted}",
+        )
+
+
+def _compaction(setup: Setup, topic: str, config: Mapping[str, str]) -> Iterator[Finding]:
+    wanted_ms, lag_ms = milliseconds(setup.app.actor_options.changelog_max_compaction_lag), "max.compaction.lag.ms"
+    if int(config.get(lag_ms, wanted_ms)) > wanted_ms:
+        yield Finding(
+            topic=topic,
+            what=f"{lag_ms}={config[lag_ms]}",
+            why=f"overwritten and deleted values stay readable longer than changelog_max_compaction_lag={wanted_ms} ms",
+            change=f"{lag_ms}={wanted_ms}",
+        )
+
+
+def command(bootstrap: str, change: str, topics: Sequence[str]) -> str:
+    """Give the command that repairs a setting of some topics."""
+    if not change:
+        return (
+            f"kafka-reassign-partitions.sh --bootstrap-server {bootstrap} --execute --reassignment-json-file FILE "
+            "gives it more replicas"
+        )
+    alter = f"kafka-configs.sh --bootstrap-server {bootstrap} --alter --topic"
+    if len(topics) == 1:
+        return f"{alter} {topics[0]} --add-config {change}"
+    return f"for t in {' '.join(topics)}; do {alter} $t --add-config {change}; done"
+
+
+def told(bootstrap: str, seen: Iterable[Finding]) -> list[str]:
+    """Give a line for each kind of finding, with the topics that have it."""
+    kinds: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for one in seen:
+        kinds[one.what, one.why, one.change].append(one.topic)
+    return [
+        f"topic{'s' * (len(topics) > 1)} {', '.join(topics)}: {what}: {why}. {command(bootstrap, change, topics)}"
+        for (what, why, change), topics in kinds.items()
+    ]
+
+
+async def check_topic_settings(setup: Setup, topics: Topics, needs: Sequence[TopicNeed], *, broker_count: int) -> None:
+    """Warn of settings of the app's topics that endanger something.
+
+    Raises:
+        ConfigurationError: the worker can't run with some of them.
+        BrokerUnavailableError: no broker answers.
+    """
+    found = await topics.existing(need.name for need in needs)
+    seen = findings(setup, needs, found, await topics.configs(found), broker_count=broker_count)
+    bootstrap = setup.connection.bootstrap[0]
+    errors = [one for one in seen if one.is_error]
+    for line in told(bootstrap, (one for one in seen if not one.is_error)):
+        logger.warning("%s", line)
+    if errors:
+        raise ConfigurationError("; ".join(told(bootstrap, errors)))

@@ -1,0 +1,1 @@
+"""Topics, offsets, permissions and the registry of owners."""

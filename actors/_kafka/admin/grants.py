@@ -1,0 +1,54 @@
+"""Which permissions the brokers grant this user: asked for before anything is used, and without a trace.
+
+Topics' permissions come with their metadata. Those of groups and transactional ids don't (in the versions of the client
+here): a request is sent that the brokers check first and then refuse for what it says.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from aiokafka.errors import GroupAuthorizationFailedError, TransactionalIdAuthorizationFailed, for_code
+from aiokafka.protocol.group import HeartbeatRequest
+from aiokafka.protocol.transaction import EndTxnRequest
+
+from actors._kafka.admin.control import ControlPlane
+from actors._kafka.permissions import Operation, Permission, Resource
+
+NOBODYS_PRODUCER_ID, NOBODYS_EPOCH = -2, 0
+"""No producer has it: the coordinator refuses it after the check of permissions, whatever state the id is in."""
+
+
+def allows(granted: Mapping[str, tuple[int, bool]], topic: str, operation: Operation) -> bool:
+    """Tell whether an operation is among those of `ControlPlane.granted`; a topic that nobody asked about has all."""
+    bits, _ = granted.get(topic, (-1, True))
+    return bool(bits >> operation & 1)
+
+
+async def missing_permissions(
+    control: ControlPlane, wanted: Iterable[Permission], *, group: str, transactional_ids: Sequence[str]
+) -> tuple[list[Permission], dict[str, tuple[int, bool]]]:
+    """Give those of the wanted permissions that the brokers don't grant, and `ControlPlane.granted` of the topics.
+
+    `transactional_ids` are some that begin with the prefixes that are wanted. Brokers without access lists grant all.
+
+    Raises:
+        BrokerUnavailableError: no broker answers.
+    """
+    by_kind: dict[str, list[Permission]] = defaultdict(list)
+    for one in sorted(set(wanted)):
+        by_kind[one.resource].append(one)
+    on_topics = by_kind[Resource.TOPIC.value]
+    granted = await control.granted({one.name for one in on_topics})
+    missing = [one for one in on_topics if not allows(granted, one.name, one.operation)]
+    if by_kind[Resource.GROUP.value]:
+        code = (await control.ask_any(HeartbeatRequest(group, 0, ""))).error_code
+        if for_code(code) is GroupAuthorizationFailedError:
+            missing += by_kind[Resource.GROUP.value]
+    if by_kind[Resource.TRANSACTIONAL_ID.value]:
+        requests = [EndTxnRequest(one, NOBODYS_PRODUCER_ID, NOBODYS_EPOCH, False) for one in transactional_ids]
+        codes = {(await control.ask_any(request)).error_code for request in requests}
+        if TransactionalIdAuthorizationFailed in map(for_code, codes):
+            missing += by_kind[Resource.TRANSACTIONAL_ID.value]
+    return missing, granted

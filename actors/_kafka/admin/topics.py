@@ -1,0 +1,200 @@
+"""Makes the topics that are ours, and checks all that the app uses, before the worker joins the group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+
+from actors._kafka.admin.control import ControlPlane, TopicInfo
+from actors._kafka.connection import Connection, broker_errors
+from actors.errors import BrokerUnavailableError, ConfigurationError
+
+VISIBLE_S = 30.0
+ADMIN_S = 60.0
+ADMIN_MS = 8_000
+"""The client asks a broker at random, and waits so long for one that hangs; then it may ask another one."""
+DEFAULT_MAX_RECORD_BYTES = 1_048_588
+_DENIED = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogSettings:
+    """How changelogs are made. `replication_factor` -1 is the broker's default; `min_insync_replicas` None likewise."""
+
+    replication_factor: int
+    min_insync_replicas: int | None
+    delete_retention_ms: int
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    segment_ms: int
+    compression: str | None
+
+    def topic_config(self) -> dict[str, str]:
+        """Give the topic's settings."""
+        config = {
+            "cleanup.policy": "compact",
+            "delete.retention.ms": str(self.delete_retention_ms),
+            "min.compaction.lag.ms": str(self.min_compaction_lag_ms),
+            "max.compaction.lag.ms": str(self.max_compaction_lag_ms),
+            "segment.ms": str(self.segment_ms),
+        }
+        if self.min_insync_replicas is not None:
+            config["min.insync.replicas"] = str(self.min_insync_replicas)
+        return config
+
+
+class Topics:
+    """Asks for and makes topics. Admin calls of aiokafka give error codes instead of raising: each is looked at.
+
+    With `may_create=False` a topic that is missing is an error.
+    """
+
+    def __init__(self, connection: Connection, control: ControlPlane, *, may_create: bool = True) -> None:
+        self._connection = connection
+        self._control = control
+        self._may_create = may_create
+
+    async def existing(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+        """Give those of the topics that exist."""
+        return await self._control.topics(names)
+
+    async def ensure_compacted(
+        self, wanted: Mapping[str, int], settings: ChangelogSettings, config: Mapping[str, str] | None = None
+    ) -> dict[str, TopicInfo]:
+        """Make the missing ones of `wanted`, {name: partitions}, and check the others.
+
+        Those that are made have the settings of `config` too.
+
+        Raises:
+            ConfigurationError: one exists with another cleanup policy or partition count.
+        """
+        found = await self.existing(wanted)
+        missing = {name: count for name, count in wanted.items() if name not in found}
+        if missing:
+            await self._create(missing, settings.replication_factor, {**settings.topic_config(), **(config or {})})
+            found = await self._visible(wanted)
+        configs = await self.configs(wanted)
+        for name, partitions in wanted.items():
+            _check_compacted(found[name], partitions, configs[name].get("cleanup.policy", ""))
+        return found
+
+    async def ensure_plain(
+        self, wanted: Mapping[str, int], replication_factor: int, config: Mapping[str, str] | None = None
+    ) -> dict[str, TopicInfo]:
+        """Make the missing ones of `wanted`, {name: partitions}, with these settings; the others may be as they are."""
+        found = await self.existing(wanted)
+        missing = {name: count for name, count in wanted.items() if name not in found}
+        if missing:
+            await self._create(missing, replication_factor, config or {})
+            found = await self._visible(wanted)
+        return found
+
+    async def configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Return the effective settings of existing topics. Asks again while the broker doesn't know a topic yet."""
+        wanted = sorted(set(names))
+        if not wanted:
+            return {}
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in wanted]
+        deadline_s = asyncio.get_running_loop().time() + VISIBLE_S
+        while True:
+            responses = await self._administer(
+                "asking for topic settings", lambda admin: admin.describe_configs(resources)
+            )
+            answers = [answer for response in responses for answer in response.resources]
+            failed = [(for_code(code), message, name) for code, message, _, name, _ in answers if code]
+            if not failed:
+                return {name: {entry[0]: entry[1] for entry in entries} for *_, name, entries in answers}
+            lasting = [one for one in failed if one[0] is not UnknownTopicOrPartitionError]
+            if lasting or asyncio.get_running_loop().time() >= deadline_s:
+                error, message, name = (lasting or failed)[0]
+                raise BrokerUnavailableError(
+                    f"settings of topic {name}: {error.__name__}: {message or 'no reason is given'}"
+                )
+            await asyncio.sleep(0.05)
+
+    async def denied(self, names: Iterable[str]) -> list[str]:
+        """Give those of the topics that this user may not make; none is made."""
+        topics = [NewTopic(name, 1, 1) for name in sorted(names)]
+        response = await self._administer(
+            "asking which topics may be made", lambda admin: admin.create_topics(topics, validate_only=True)
+        )
+        return [name for name, code, *_ in response.topic_errors if for_code(code) in _DENIED]
+
+    async def _create(self, missing: Mapping[str, int], replication_factor: int, config: Mapping[str, str]) -> None:
+        if not self._may_create:
+            raise ConfigurationError(
+                f"topics {', '.join(missing)} aren't on the broker, and create_topics=False: make them (`faust -A APP "
+                "topics` prints how)"
+            )
+        topics = [NewTopic(name, count, 1, topic_configs=dict(config)) for name, count in missing.items()]
+        for topic in topics:
+            # Its constructor refuses -1, the broker's default.
+            topic.replication_factor = replication_factor
+        response = await self._administer(
+            f"making topics {', '.join(missing)}", lambda admin: admin.create_topics(topics)
+        )
+        for name, code, *message in response.topic_errors:
+            error = for_code(code)
+            if code and error is not TopicAlreadyExistsError:
+                raise ConfigurationError(f"topic {name} can't be made: {error.__name__}: {' '.join(map(str, message))}")
+
+    async def _administer(self, what: str, call: Callable[[AIOKafkaAdminClient], Awaitable[Any]]) -> Any:
+        """Make an admin call, again on a fresh connection while a broker is away: the others may know."""
+        deadline_s = asyncio.get_running_loop().time() + ADMIN_S
+        while True:
+            try:
+                with broker_errors(what, self._connection):
+                    arguments = {**self._connection.arguments("admin"), "request_timeout_ms": ADMIN_MS}
+                    admin = AIOKafkaAdminClient(**arguments)
+                    self._connection.outages.watch(admin._client)
+                    try:
+                        await admin.start()
+                        return await call(admin)
+                    finally:
+                        await admin.close()
+            except BrokerUnavailableError:
+                if asyncio.get_running_loop().time() > deadline_s:
+                    raise
+            await asyncio.sleep(0.2)
+
+    async def _visible(self, wanted: Mapping[str, int]) -> dict[str, TopicInfo]:
+        """Wait until new topics have reached the broker that is asked."""
+        deadline_s = asyncio.get_running_loop().time() + VISIBLE_S
+        while True:
+            found = await self.existing(wanted)
+            if len(found) == len(wanted) and all(info.partitions for info in found.values()):
+                return found
+            if asyncio.get_running_loop().time() > deadline_s:
+                raise BrokerUnavailableError(f"topics {sorted(set(wanted) - set(found))} were made and don't show up")
+            await asyncio.sleep(0.05)
+
+
+def _check_compacted(info: TopicInfo, partitions: int, policy: str) -> None:
+    if policy != "compact":
+        raise ConfigurationError(
+            f"topic {info.name} has cleanup.policy={policy}: state would be deleted. Mend it with: "
+            f"kafka-configs.sh --bootstrap-server BROKER --alter --topic {info.name} --add-config "
+            "cleanup.policy=compact"
+        )
+    if info.partitions != partitions:
+        raise ConfigurationError(
+            f"topic {info.name} has {info.partitions} partitions, its actor's input has {partitions}: keys would be "
+            "looked for in the wrong partition. Stop all workers, then carry the state over to the new number of "
+            f"partitions (docs/seeds.md), make the input anew with {info.partitions} partitions, or delete {info.name} "
+            f"(kafka-topics.sh --bootstrap-server BROKER --delete --topic {info.name}) and start once with "
+            "LOST_CHANGELOG=rebuild: its state is lost. Only if the input has always had as many partitions, and the "
+            "changelog was created again with another number, start with LOST_CHANGELOG=restore in place of that: "
+            "workers' disks have the state"
+        )

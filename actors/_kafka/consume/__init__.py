@@ -1,0 +1,1 @@
+"""Reading from Kafka: inputs, changelogs, views, and the group's protocol."""

@@ -1,0 +1,1 @@
+"""Writing to Kafka: transactions, single records, requests and replies."""

@@ -1,0 +1,137 @@
+"""Appends single records to a topic, each in its own time: for who waits for what becomes of one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import BrokerResponseError, MessageSizeTooLargeError, RecordListTooLargeError
+
+from actors._kafka.admin.control import ControlPlane
+from actors._kafka.admin.topics import Topics
+from actors._kafka.connection import Connection, broker_errors, let_go
+from actors._kafka.permissions import WRITE
+from actors.errors import BrokerUnavailableError, RecordTooLargeError, show_bytes
+from actors.ports import TopicPartition
+
+BATCH_BYTES = 256 * 1024
+MAX_REQUEST_BYTES = 64 * 1024 * 1024
+
+
+async def make_topic(
+    connection: Connection, topic: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
+) -> None:
+    """Make a topic if it is missing.
+
+    Raises:
+        ConfigurationError: the broker refuses to make it.
+        BrokerUnavailableError: no broker answers.
+    """
+    async with ControlPlane.connect(connection, "") as control:
+        await Topics(connection, control).ensure_plain({topic: partitions}, replication_factor, config)
+
+
+class KafkaAppends:
+    """A producer that waits for the acknowledgement of all replicas; it connects with the first record.
+
+    One that met an error which `is_spent` knows refuses everything from then on: it is replaced.
+
+    Args:
+        connection: to the brokers.
+        max_record_bytes: what the topics take: a batch counts as one record for that.
+    """
+
+    def __init__(self, connection: Connection, max_record_bytes: int) -> None:
+        self._connection = connection
+        self._batch_bytes = min(BATCH_BYTES, max_record_bytes)
+        self._producer: AIOKafkaProducer | None = None
+        self._starting = asyncio.Lock()
+
+    async def append(
+        self, partition: TopicPartition, key: bytes, value: bytes | None, headers: Sequence[tuple[str, bytes]]
+    ) -> None:
+        """Append a record, and wait until it is acknowledged. It isn't known where: it may be a repeat.
+
+        Cancelling it doesn't take the record back.
+
+        Raises:
+            BrokerUnavailableError: it couldn't be sent, or whether it was isn't known.
+            RecordTooLargeError: the topic doesn't take a record of its size.
+        """
+        producer = await self._started()
+        what = f"appending to {partition}"
+        await send_record(self._connection, producer, partition, key, value, headers, what=what)
+
+    async def close(self) -> None:
+        """Disconnect. May be called twice."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await let_go(producer)
+
+    async def _started(self) -> AIOKafkaProducer:
+        async with self._starting:
+            if self._producer is not None and is_spent(self._producer):
+                await self.close()
+            if self._producer is None:
+                self._producer = await self._start()
+            return self._producer
+
+    async def _start(self) -> AIOKafkaProducer:
+        producer = AIOKafkaProducer(
+            **self._connection.arguments("appends"),
+            enable_idempotence=True,
+            # A partition takes one batch after the other, so what is appended meanwhile goes together.
+            max_batch_size=self._batch_bytes,
+            # The topic decides what is too large.
+            max_request_size=MAX_REQUEST_BYTES,
+        )
+        self._connection.outages.watch(producer.client)
+        try:
+            with broker_errors("connecting to append", self._connection, WRITE):
+                await producer.start()
+        except BaseException:
+            await let_go(producer)
+            raise
+        return producer
+
+
+def is_spent(producer: AIOKafkaProducer) -> bool:
+    """Tell whether a producer takes nothing more: its sender ended, or a broker refused a batch.
+
+    The client gave the batch sequence numbers that the broker hasn't seen, so the broker refuses all later batches of
+    the partition as well.
+    """
+    return bool(getattr(producer, "was_refused", False) or producer._sender.sender_task.done())
+
+
+async def send_record(
+    connection: Connection,
+    producer: AIOKafkaProducer,
+    partition: TopicPartition,
+    key: bytes,
+    value: bytes | None,
+    headers: Sequence[tuple[str, bytes]],
+    *,
+    what: str,
+) -> None:
+    """Send a record, and wait until it is acknowledged; `what` names it in errors. See `KafkaAppends.append`."""
+    try:
+        with broker_errors(what, connection, WRITE):
+            sent = await producer.send(
+                partition.topic, value, key, partition=partition.partition, headers=list(headers)
+            )
+            # The client doesn't expect its own futures to be cancelled.
+            await asyncio.shield(sent)
+    except AssertionError as error:
+        # The client's metadata is older than the partition, or somebody made the topic anew.
+        raise BrokerUnavailableError(f"{what}: the client knows no such partition") from error
+    except BrokerUnavailableError as error:
+        if isinstance(error.__cause__, BrokerResponseError):
+            producer.was_refused = True
+        if isinstance(error.__cause__, MessageSizeTooLargeError | RecordListTooLargeError):
+            raise RecordTooLargeError(
+                f"{what}: the topic's max.message.bytes doesn't allow {len(value or b'')} bytes for key "
+                f"{show_bytes(key)}: write less, or raise the topic's setting"
+            ) from error
+        raise

@@ -1,0 +1,1 @@
+"""What an operator asks of an app: parked messages, adopted state, read models that are filled."""

@@ -1,0 +1,156 @@
+"""Writes all that a store holds into its read-model topic: for keys that were written before it was published.
+
+Each partition is taken over as a worker would: with the transactional id of its task, which shuts out whoever held it.
+Then its changelog is restored into a database in a temporary folder, and what that holds goes out in transactions of
+the same producer. So each value is the last one: nobody writes to the partition without fencing this producer first,
+and from then on nothing of it is committed. A process that dies in here leaves a topic that has some of the keys, each
+with a right value, and is run again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from actors._faust.publishing import ensure_published
+from actors._kafka.admin.control import ControlPlane
+from actors._kafka.admin.groups import member_count
+from actors._kafka.consume.logs import KafkaLogs
+from actors.declare.options import milliseconds
+from actors.errors import ActorsError, ConfigurationError, OutcomeUnknownError
+from actors.ports import NO_OFFSET, CommitBatch, Output, TopicPartition
+from actors.runtime.outbox.outputs import RECORD_OVERHEAD_BYTES
+from actors.runtime.outbox.publishing import Publication
+from actors.runtime.spec import ActorSpec
+from actors.runtime.state.restore import Restorer
+from stores._core.record import STAMP_BYTES, is_expired
+from stores.rocks import RocksStore
+from stores.rocks_options import RocksResources
+
+if TYPE_CHECKING:
+    from actors._faust.setup import Setup
+
+CHUNK_RECORDS = 5_000
+"""So many keys go into a transaction, fewer where they have more bytes than a commit may."""
+
+Report = Callable[[int, int], None]
+"""Called with a partition and the keys of it so far."""
+
+
+def chunks(records: Iterable[Output], max_bytes: int) -> Iterator[list[Output]]:
+    """Give what goes into each transaction; a record that has more than `max_bytes` goes alone."""
+    chunk: list[Output] = []
+    size = 0
+    for record in records:
+        record_bytes = len(record.key or b"") + len(record.value or b"") + RECORD_OVERHEAD_BYTES
+        if chunk and (len(chunk) >= CHUNK_RECORDS or size + record_bytes > max_bytes):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(record)
+        size += record_bytes
+    if chunk:
+        yield chunk
+
+
+class Backfill:
+    """One run for one store. Made by `connect`."""
+
+    def __init__(self, setup: Setup, control: ControlPlane, spec: ActorSpec, publication: Publication) -> None:
+        self._setup = setup
+        self._spec = spec
+        self._publication = publication
+        self._changelog = spec.changelogs[publication.store]
+        self._clock = setup.app.actor_clock
+        self._restorer = Restorer(
+            KafkaLogs(setup.connection, control),
+            self._clock,
+            clock_skew_margin_ms=milliseconds(setup.app.actor_options.clock_skew_margin),
+        )
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(cls, setup: Setup, store: str, actor: str) -> AsyncIterator[Backfill]:
+        """Look at the topics, make the one for readers if it is missing, and stay connected for the block.
+
+        Raises:
+            ConfigurationError: a topic is missing, or can't be used.
+            BrokerUnavailableError: no broker answers.
+        """
+        async with ControlPlane.connect(setup.connection, setup.group) as control:
+            topics = setup.topics(control)
+            inputs = await setup.check_topics(topics)
+            changelogs = await topics.existing(setup.compacted(inputs))
+            if missing := setup.compacted(inputs).keys() - changelogs.keys():
+                raise ConfigurationError(
+                    f"topic {min(missing)} isn't on the broker: a worker makes it when it starts, and nothing is there "
+                    "to be published before"
+                )
+            await ensure_published(setup, topics, inputs)
+            await setup.outputs(topics)
+            spec = next(spec for spec in await setup.specs(inputs, changelogs, topics) if spec.name == actor)
+            yield cls(setup, control, spec, spec.published[store])
+
+    @property
+    def topic(self) -> str:
+        """Give the topic that is written."""
+        return self._publication.topic.name
+
+    @property
+    def partition_count(self) -> int:
+        """Give how many partitions the store has."""
+        return self._changelog.partition_count
+
+    async def check_stopped(self) -> None:
+        """See that no worker runs.
+
+        Raises:
+            ConfigurationError: one does.
+        """
+        count = await member_count(self._setup.connection, self._setup.group)
+        if count:
+            raise ConfigurationError(
+                f"group {self._setup.group} has {count} members: stop all workers of the app first, and start them "
+                "with publish= afterwards"
+            )
+
+    async def write(self, partition: int, report: Report) -> int:
+        """Write a partition; give the number of its keys.
+
+        Raises:
+            ActorsError: a worker took it over, or the broker is away.
+            RecordTooLargeError: a value doesn't fit into the topic.
+        """
+        # Transactions under any guarantee; at least once they shut nobody out, so that no worker may run.
+        log = self._setup.transaction_log(self._spec.name, partition)
+        with tempfile.TemporaryDirectory(prefix="actors-publish-") as folder:
+            store = RocksStore.open(Path(folder) / "store", resources=RocksResources())
+            try:
+                await log.fence()
+                await self._restorer.restore(store, self._changelog, partition)
+                max_bytes, count = self._setup.app.actor_options.commit_max_bytes, 0
+                for chunk in chunks(self._records(store), max_bytes):
+                    await log.commit(
+                        CommitBatch(TopicPartition(self._spec.topic, partition), NO_OFFSET, "", outputs=chunk)
+                    )
+                    count += len(chunk)
+                    report(partition, count)
+            except OutcomeUnknownError as error:
+                raise ActorsError(
+                    f"partition {partition} of store {self._publication.store}: {error}. Was a worker started "
+                    "meanwhile? What was written is right, and not all: stop the workers and begin anew"
+                ) from error
+            finally:
+                await log.close()
+                store.close()
+        return count
+
+    def _records(self, store: RocksStore) -> Iterator[Output]:
+        now_ms, publication = self._clock.wall_ms(), self._publication
+        for key, raw in store.scan():
+            # What has expired is for nobody to read; its tombstone comes when a worker removes it.
+            if not is_expired(raw, now_ms):
+                publication.check(key, raw[STAMP_BYTES:])
+                yield from publication.records({key: (b"", raw[STAMP_BYTES:])})

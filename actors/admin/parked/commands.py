@@ -1,0 +1,195 @@
+"""A retry or a drop on its way: tells the partition's owner, and waits for what comes of it.
+
+The command travels as a record of the actor's input: see `actors.runtime.commands`. The owner has carried it out when
+the committed offset is behind it, and what the changelog says then is the outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+from aiokafka import AIOKafkaProducer
+
+from actors._faust.setup import Setup
+from actors._kafka.admin.control import ControlPlane, TopicInfo
+from actors._kafka.connection import broker_errors
+from actors._kafka.permissions import WRITE
+from actors.admin.parked.reader import Line, ParkedError, ParkedReader
+from actors.ports import TopicPartition
+from actors.runtime.commands import ALL, Command
+
+if TYPE_CHECKING:
+    from actors.declare.definition import ActorDefinition
+
+LOOK_S = 0.1
+
+
+@dataclass(slots=True)
+class Errand:
+    """A command on its way.
+
+    Attributes:
+        line: what was parked when the command was given.
+        deadline_s: when to stop waiting, by the monotonic clock.
+        left: what is there now; None when nothing is.
+        gone: the ids that aren't there any more.
+    """
+
+    definition: ActorDefinition
+    line: Line
+    setup: Setup
+    reader: ParkedReader
+    deadline_s: float
+    left: Line | None = None
+    gone: list[str] = field(default_factory=list)
+
+    @property
+    def head(self) -> int:
+        """The sequence of the first entry that is there now."""
+        return (self.left or self.line).head.sequence
+
+    async def send(self, command: str, call_id: str | None = None) -> None:
+        """Send a command, wait until it is carried out, and look what is there now.
+
+        Raises:
+            ParkedError: nobody carried it out in time, or this release can't read what is parked.
+            BrokerUnavailableError: the broker doesn't take it.
+        """
+        line = self.line if self.left is None else self.left
+        if not all(entry.is_readable for entry in line.entries):
+            raise ParkedError(f"key {line.shown_key!r} has entries of a newer release: use the release that wrote them")
+        told = Command(actor=line.actor, what=line.what, command=command, id=call_id)  # type: ignore[arg-type]
+        source = TopicPartition(line.topic, line.partition)
+        # Where an input was made anew, its offsets are below those of what waits.
+        least = max(entry.written_by for entry in line.entries) + 1
+        offset = await send_command(self.setup, self.reader.control, source, line.key, told, least=least)
+        while not await self._is_handled(source, offset):
+            if time.monotonic() >= self.deadline_s:
+                raise ParkedError(
+                    f"no owner of {source} carried the command out in time: is a worker running, and not stopped in "
+                    f"front of another record? The command is in the topic at offset {offset}, and takes effect when "
+                    "its turn comes"
+                )
+            await asyncio.sleep(LOOK_S)
+        await self.look()
+
+    async def look(self) -> None:
+        """Look what is there now of the line."""
+        line = self.line
+        self.found(await self.reader.line(self.definition, line.what, line.partition, line.key))
+
+    def found(self, left: Line | None) -> None:
+        """Note what is there now of the line."""
+        self.left = left
+        here = set() if self.left is None else {entry.id for entry in self.left.entries}
+        self.gone = [entry.id for entry in self.line.entries if entry.id not in here]
+
+    async def _is_handled(self, source: TopicPartition, offset: int) -> bool:
+        committed = await self.reader.control.committed(source)
+        return committed is not None and committed.offset > offset
+
+
+async def send_command(
+    setup: Setup, control: ControlPlane, source: TopicPartition, key: bytes | None, command: Command, *, least: int = 0
+) -> int:
+    """Sign a command and send it; return its offset. It is about what input wrote before now, or before `least`.
+
+    Raises:
+        BrokerUnavailableError: the broker doesn't take it.
+    """
+    topics = await control.topics([source.topic])
+    producer = AIOKafkaProducer(**setup.connection.arguments("parked"), acks="all", enable_idempotence=True)
+    setup.connection.outages.watch(producer.client)
+    with broker_errors(f"sending a command to {source}", setup.connection, WRITE):
+        try:
+            await producer.start()
+            # As late as can be: what is written to the input from here on isn't what the command is about.
+            bounds = await control.bounds(source)
+            command = msgspec.structs.replace(command, before=max(bounds.end, least))
+            told, headers = signed(setup, topics[source.topic], source, key, command)
+            sent = await producer.send_and_wait(source.topic, told, key, partition=source.partition, headers=headers)
+            return int(sent.offset)
+        finally:
+            await producer.stop()
+
+
+def signed(
+    setup: Setup, topic: TopicInfo, source: TopicPartition, key: bytes | None, command: Command
+) -> tuple[bytes, list[tuple[str, bytes]]]:
+    """Give the value and the headers of a command's record."""
+    told = msgspec.json.encode(command)
+    return told, setup.command_key(source.topic, topic).headers(source.partition, key, told)
+
+
+async def retry(errand: Errand) -> None:
+    """Hand all of a line to the handler again, or call its parked effect again.
+
+    Raises:
+        ParkedError: nobody carried it out in time.
+        BrokerUnavailableError: the broker doesn't take the command.
+    """
+    head = -1
+    # One command hands only so many to the handler, and none that came after it was given.
+    while head < errand.head and time.monotonic() < errand.deadline_s:
+        head = errand.head
+        await errand.send("retry")
+        if errand.line.what == "effect" or errand.left is None or failure_of(errand) is not None:
+            break
+    while is_pending(errand) and time.monotonic() < errand.deadline_s:
+        await asyncio.sleep(LOOK_S)
+        await errand.look()
+
+
+async def drop(errand: Errand, ids: Collection[str], *, is_all: bool = False) -> None:
+    """Forget these of a line, or all that wait when the command's turn comes.
+
+    Never "the first": a command that is given twice must not drop two.
+
+    Raises:
+        ParkedError: nobody carried it out in time.
+        BrokerUnavailableError: the broker doesn't take the command.
+    """
+    if is_all and errand.line.what == "message":
+        await errand.send("drop", ALL)
+    else:
+        # The parked one last: those behind it would begin to run.
+        for dropped in reversed(list(ids)):
+            await errand.send("drop", dropped)
+
+
+def failure_of(errand: Errand) -> str | None:
+    """Say what failed again of a line that was retried; None if nothing did."""
+    left, before = errand.left, {entry.sequence: entry for entry in errand.line.entries}
+    if left is None or (left.what == "effect" and not left.head.is_parked):
+        return None
+    known = before.get(left.head.sequence)
+    if left.head.error is not None and (known is None or left.head.attempts != known.attempts or left.what == "effect"):
+        return f"{left.head.id} failed again, {count_of(left)} still parked: {left.head.error}"
+    if not errand.gone:
+        return (
+            f"{count_of(left)} still parked, and nothing was tried: see the log of the partition's owner, and whether "
+            "its worker_secret or tokens are those of this program"
+        )
+    return None
+
+
+def is_pending(errand: Errand) -> bool:
+    """Tell whether effects that were to be called again are neither done nor parked again."""
+    left = errand.left
+    return (
+        errand.line.what == "effect"
+        and left is not None
+        and not left.head.is_parked
+        and left.head.id == errand.line.head.id
+    )
+
+
+def count_of(line: Line) -> str:
+    """Return how many messages of the key are parked, as text."""
+    count = len(line.entries)
+    return f"{count} {line.what}{'s are' if count > 1 else ' is'}"

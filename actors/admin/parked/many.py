@@ -1,0 +1,191 @@
+"""Retries and drops of many keys: a partition gets all its commands at once, and is read once for what came of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from aiokafka import AIOKafkaProducer
+
+from actors._kafka.connection import broker_errors, let_go
+from actors._kafka.permissions import WRITE
+from actors.admin.parked.commands import LOOK_S, Errand, count_of, failure_of, is_pending, signed
+from actors.admin.parked.reader import Line, What
+from actors.ports import TopicPartition
+from actors.runtime.commands import ALL, Command
+
+BATCH_LINES = 1_000
+"""How many keys have commands under way at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Which:
+    """Which keys are meant, by the first message or effect of each; None and "" are all.
+
+    `error` is a part of its error's text; it was parked at `since_ms` or later, and before `until_ms`.
+    """
+
+    what: What | None = None
+    partition: int | None = None
+    error: str = ""
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def takes(self, line: Line) -> bool:
+        """Tell whether a line is meant; one with nothing parked isn't."""
+        head = line.head
+        return (
+            line.is_parked
+            and self.what in (None, line.what)
+            and self.partition in (None, line.partition)
+            and self.error in (head.error or "")
+            and (self.since_ms is None or head.since_ms >= self.since_ms)
+            and (self.until_ms is None or head.since_ms < self.until_ms)
+        )
+
+
+@dataclass(slots=True)
+class Many:
+    """Retries or drops of many lines.
+
+    Attributes:
+        errands: one for each line, as they were found.
+        timeout_s: how long to wait for the owners; it begins again with each round.
+        failures: what went wrong, by the place of an errand in `errands`.
+    """
+
+    errands: Sequence[Errand]
+    timeout_s: float
+    failures: dict[int, str]
+    _until_s: float = 0.0
+
+    async def retry(self) -> None:
+        """Hand all lines to their handlers again, each up to the first message that fails."""
+        for places in self._groups():
+            self._until_s = time.monotonic() + self.timeout_s
+            while places:
+                before = {place: self.errands[place].head for place in places}
+                await self._give(places, lambda line: [("retry", None)])
+                for place in places:
+                    failure = failure_of(self.errands[place])
+                    if failure is not None:
+                        self.failures.setdefault(place, failure)
+                # One command hands only so many to the handler.
+                places = [place for place in places if self._goes_on(place, before[place])]
+
+    async def drop(self) -> None:
+        """Forget what was found in all lines; what came later stays, since nobody has seen it."""
+        for places in self._groups():
+            await self._give(places, _drops)
+            for place in places:
+                errand = self.errands[place]
+                if errand.left is not None and len(errand.gone) < len(errand.line.entries):
+                    failure = f"{count_of(errand.left)} left: see the log of the partition's owner"
+                    self.failures.setdefault(place, failure)
+
+    def _groups(self) -> Iterable[list[int]]:
+        readable = []
+        for place, errand in enumerate(self.errands):
+            if all(entry.is_readable for entry in errand.line.entries):
+                readable.append(place)
+            else:
+                self.failures[place] = "it has entries of a newer release: use the release that wrote them"
+        for start in range(0, len(readable), BATCH_LINES):
+            yield readable[start : start + BATCH_LINES]
+
+    def _goes_on(self, place: int, before: int) -> bool:
+        """Tell whether a retry handled some of a line and has more to handle: what was found, or came since."""
+        errand = self.errands[place]
+        if place in self.failures or errand.left is None or errand.line.what == "effect":
+            return False
+        if errand.head > before and time.monotonic() < self._until_s:
+            return True
+        self.failures[place] = f"{count_of(errand.left)} came meanwhile, and wait: see the log of the partition's owner"
+        return False
+
+    async def _give(self, places: Sequence[int], commands: Callable[[Line], Sequence[tuple[str, str | None]]]) -> None:
+        """Send commands for some lines, wait until they are carried out, and look what is there now."""
+        ends = await self._send(places, commands)
+        deadline_s, waiting = time.monotonic() + self.timeout_s, dict(ends)
+        control = self.errands[places[0]].reader.control
+        while waiting:
+            for source, end in ends.items():
+                committed = await control.committed(source) if source in waiting else None
+                if committed is not None and committed.offset >= end:
+                    del waiting[source]
+            if waiting and time.monotonic() >= deadline_s:
+                break
+            await asyncio.sleep(LOOK_S if waiting else 0)
+        for place in places:
+            line = self.errands[place].line
+            if (source := TopicPartition(line.topic, line.partition)) in waiting:
+                self.failures[place] = f"no owner of {source} carried it out in time: it takes effect at its turn"
+        await self._look(places)
+        while any(is_pending(self.errands[place]) for place in places) and time.monotonic() < deadline_s:
+            await asyncio.sleep(LOOK_S)
+            await self._look(places)
+
+    async def _send(
+        self, places: Sequence[int], commands: Callable[[Line], Sequence[tuple[str, str | None]]]
+    ) -> dict[TopicPartition, int]:
+        """Send all commands; return the offset behind the last one of each input partition."""
+        setup, control = self.errands[places[0]].setup, self.errands[places[0]].reader.control
+        lines = [errand.left or errand.line for errand in (self.errands[place] for place in places)]
+        sources = sorted({TopicPartition(line.topic, line.partition) for line in lines})
+        topics = await control.topics(source.topic for source in sources)
+        producer = AIOKafkaProducer(**setup.connection.arguments("parked"), acks="all", enable_idempotence=True)
+        setup.connection.outages.watch(producer.client)
+        ends: dict[TopicPartition, int] = {}
+        try:
+            with broker_errors("sending commands", setup.connection, WRITE):
+                await producer.start()
+                # As late as can be: what is written to the inputs from here on isn't what the commands are about.
+                bounds = {source: await control.bounds(source) for source in sources}
+                sent = []
+                for line in lines:
+                    source = TopicPartition(line.topic, line.partition)
+                    # Where an input was made anew, its offsets are below those of what waits.
+                    least = max(entry.written_by for entry in line.entries) + 1
+                    for command, entry_id in commands(line):
+                        told = Command(
+                            actor=line.actor,
+                            what=line.what,
+                            command=command,  # type: ignore[arg-type]
+                            id=entry_id,
+                            before=least if command == "drop" else max(bounds[source].end, least),
+                        )
+                        value, headers = signed(setup, topics[source.topic], source, line.key, told)
+                        sent.append(
+                            await producer.send(
+                                source.topic, value, line.key, partition=source.partition, headers=headers
+                            )
+                        )
+                for written in await asyncio.gather(*sent):
+                    source = TopicPartition(written.topic, written.partition)
+                    ends[source] = max(ends.get(source, 0), written.offset + 1)
+        finally:
+            await let_go(producer)
+        return ends
+
+    async def _look(self, places: Collection[int]) -> None:
+        """Look what is there now of some lines, with one read of each partition."""
+        by_part: dict[tuple[str, What, int], dict[bytes, Errand]] = defaultdict(dict)
+        for place in places:
+            errand = self.errands[place]
+            line = errand.line
+            by_part[line.actor, line.what, line.partition][line.key] = errand
+        for (_, what, partition), errands in by_part.items():
+            one = next(iter(errands.values()))
+            found = await one.reader.part(one.definition, what, partition, errands)
+            for key, errand in errands.items():
+                errand.found(found.get(key))
+
+
+def _drops(line: Line) -> list[tuple[str, str | None]]:
+    if line.what == "message":
+        return [("drop", ALL)]
+    # The parked one last: those behind it would begin to run.
+    return [("drop", entry.id) for entry in reversed(line.entries)]

@@ -1,0 +1,436 @@
+"""What is parked, as the committed changelogs of the app's actors say it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from actors._core.keys import make_place, place_of
+from actors._core.outside import MALFORMED
+from actors._core.pages import decode_base64
+from actors._faust.setup import Setup
+from actors._kafka.admin.control import ControlPlane
+from actors._kafka.consume.logs import KafkaLogs
+from actors.declare.codecs import CodecError, key_codec
+from actors.errors import ActorsError, NewerVersionError
+from actors.ports import LogRecord, TopicPartition
+from actors.runtime.outbox.effects import EffectRecord
+from actors.runtime.quarantine.entries import ParkedMessage, read_entry, slices_of_line, summary_of
+from stores._core.printable import printable
+from stores._core.record import STAMP_HEADER, decode_stamp
+
+if TYPE_CHECKING:
+    from actors._faust.app import App
+    from actors.declare.definition import ActorDefinition
+
+What = Literal["message", "effect"]
+MAX_READERS = 8
+"""How many partitions are read at a time; each takes a consumer."""
+PAGE_BYTES = 4 * 1024 * 1024
+"""A list of lines has no more of keys and errors."""
+SHOWN_BYTES = 128 * 1024
+"""The content of a larger entry isn't shown unless somebody asks for it."""
+PAUSE_BYTES = 4 * 1024 * 1024
+PAUSE_RECORDS = 500
+UNREADABLE = "it can't be read: a newer release may have written it"
+UNREADABLE_ID = "(unreadable)"
+NULL_KEY = "(null)"
+_LETTERS: dict[What, bytes] = {"message": b"p", "effect": b"e"}
+_ORDER: tuple[What, ...] = ("message", "effect")
+_Order = tuple[str, int, int]
+
+
+class ParkedError(ActorsError):
+    """There is nothing parked where the command says."""
+
+
+class UnknownActorError(ParkedError):
+    """The app has no actor of that name."""
+
+
+Content = ParkedMessage | EffectRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A parked message or effect, or one that waits behind such, without its content.
+
+    Attributes:
+        sequence: its place in the line.
+        id: what identifies it.
+        since_ms: when it was parked, or for an effect when it was last written; Unix milliseconds.
+        is_parked: it has an error and isn't tried; else it waits behind another, or an effect will be tried again.
+        size: about how many bytes it has.
+        is_sliced: whether its content is stored in slices.
+        has_key: whether it has a key.
+        offset: of the input record that it is, or that it came behind; None of effects.
+        is_readable: whether this release can read it.
+        written_by: the offset of the input that wrote it last.
+        at: where it is in the changelog.
+    """
+
+    sequence: int
+    id: str
+    error: str | None = None
+    attempts: int = 0
+    since_ms: int = 0
+    is_parked: bool = True
+    size: int = 0
+    is_sliced: bool = False
+    has_key: bool = True
+    offset: int | None = None
+    is_readable: bool = True
+    written_by: int = -1
+    at: int = 0
+
+
+class _EffectSummary(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    error: str | None = None
+    attempts: int = 0
+    parked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What waits of one key, in order; never empty."""
+
+    actor: str
+    topic: str
+    what: What
+    partition: int
+    key: bytes
+    entries: Sequence[Entry]
+
+    @property
+    def head(self) -> Entry:
+        """The first, which the others wait for."""
+        return self.entries[0]
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether something of it is given up, and not only about to be tried."""
+        return any(entry.is_parked for entry in self.entries)
+
+    @property
+    def shown_key(self) -> str:
+        """The key for a person."""
+        return shown(self.key) if any(entry.has_key for entry in self.entries) else NULL_KEY
+
+    @property
+    def cursor(self) -> str:
+        """What continues a list behind this line."""
+        place = msgspec.msgpack.encode((self.actor, self.what, self.partition, self.key))
+        return base64.urlsafe_b64encode(place).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A partition of a changelog; the order of lists is that of actors, kinds, partitions and keys."""
+
+    definition: ActorDefinition
+    what: What
+    partition: int
+
+    @property
+    def order(self) -> _Order:
+        return _order(self.definition.name, self.what, self.partition)
+
+
+def _order(actor: str, what: What, partition: int) -> _Order:
+    return actor, _ORDER.index(what), partition
+
+
+def shown(raw: bytes) -> str:
+    """Give bytes as text, with escapes for what isn't."""
+    return raw.decode("utf-8", errors="backslashreplace")
+
+
+class ParkedReader:
+    """Reads the changelogs of parked messages and effects. Made by `connect`.
+
+    Of other keys than the wanted ones nothing is decoded or kept, and contents are read by `contents` only.
+    """
+
+    def __init__(self, setup: Setup, control: ControlPlane) -> None:
+        self._setup = setup
+        self.control = control
+        self._logs = KafkaLogs(setup.connection, control)
+        self._readers = asyncio.Semaphore(MAX_READERS)
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def connect(cls, setup: Setup) -> AsyncIterator[ParkedReader]:
+        """Connect, for the time of the block.
+
+        Raises:
+            BrokerUnavailableError: no broker answers.
+        """
+        async with ControlPlane.connect(setup.connection, setup.group) as control:
+            yield cls(setup, control)
+
+    async def page(
+        self, definitions: Iterable[ActorDefinition], *, limit: int, after: str | None = None
+    ) -> tuple[list[Line], bool]:
+        """Give the first lines with something parked, up to `limit` and `PAGE_BYTES`, and whether there are more.
+
+        Raises:
+            ParkedError: `after` isn't the cursor of a line.
+        """
+        place = None if after is None else _place(after)
+        sources = sorted(await self._sources(definitions), key=lambda source: source.order)
+        sources = [source for source in sources if place is None or source.order >= place[0]]
+        found: list[Line] = []
+        for start in range(0, len(sources), MAX_READERS):
+            group = sources[start : start + MAX_READERS]
+            for lines in await asyncio.gather(*(self._read(source) for source in group)):
+                found += [line for line in lines if line.is_parked and not _is_before(line, place)]
+            cut = _cut(found, limit)
+            if cut < len(found):
+                return found[:cut], True
+        return found, False
+
+    async def lines(
+        self, definitions: Iterable[ActorDefinition], is_wanted: Callable[[bytes], bool] | None = None
+    ) -> list[Line]:
+        """Give the lines of these actors, by actor, kind, partition and key; those of wanted keys only."""
+        sources = await self._sources(definitions)
+        found = await asyncio.gather(*(self._read(source, is_wanted) for source in sources))
+        return [line for lines in found for line in lines]
+
+    async def line(self, definition: ActorDefinition, what: What, partition: int, key: bytes) -> Line | None:
+        """Give the line of a key as of a commit not before the call, None if it is empty."""
+        return (await self.part(definition, what, partition, [key])).get(key)
+
+    async def part(
+        self, definition: ActorDefinition, what: What, partition: int, keys: Collection[bytes]
+    ) -> dict[bytes, Line]:
+        """Give the lines of keys of one partition as of a commit not before the call; empty ones are left out."""
+        lines = await self._read(_Source(definition, what, partition), lambda found: found in keys)
+        return {line.key: line for line in lines}
+
+    async def contents(
+        self, definition: ActorDefinition, line: Line, entries: Collection[Entry], *, is_full: bool = False
+    ) -> dict[int, Content]:
+        """Give what some entries of a line hold, by sequence; large ones, above `SHOWN_BYTES`, only if `is_full`."""
+        wanted = {
+            entry.sequence: entry for entry in entries if entry.is_readable and (is_full or entry.size <= SHOWN_BYTES)
+        }
+        if not wanted:
+            return {}
+        letter, prefix = _LETTERS[line.what], slices_of_line(line.key)
+        sliced = {sequence for sequence, entry in wanted.items() if entry.is_sliced}
+
+        def is_wanted(key: bytes) -> bool:
+            if key[:1] == letter:
+                return place_of(key)[0] == line.key and place_of(key)[1] in wanted
+            return bool(sliced) and key.startswith(prefix) and int.from_bytes(key[len(prefix) :][:8], "big") in sliced
+
+        # The slices of an entry may be before it.
+        start = None if sliced else min(entry.at for entry in wanted.values())
+        held: dict[bytes, bytes] = {}
+        async for record in self._records(_Source(definition, line.what, line.partition), start):
+            if record.key is not None and is_wanted(record.key):
+                held.pop(record.key, None)
+                if record.value is not None:
+                    held[record.key] = record.value
+        found: dict[int, Content] = {}
+        for sequence in wanted:
+            raw = held.get(make_place(letter, line.key, sequence))
+            # What was dropped meanwhile has lost its slices.
+            with contextlib.suppress(NewerVersionError, *MALFORMED):
+                if raw is not None:
+                    found[sequence] = _content(line, sequence, raw, held.get)
+        return found
+
+    async def _sources(self, definitions: Iterable[ActorDefinition]) -> list[_Source]:
+        wanted = [
+            (definition, what, self._changelog(definition, what))
+            for definition in definitions
+            for what in kinds_of(definition)
+        ]
+        # Asking for the offsets of a topic that doesn't exist could make it, with the wrong settings.
+        found = await self.control.topics(topic for _, _, topic in wanted)
+        return [
+            _Source(definition, what, partition)
+            for definition, what, topic in wanted
+            if topic in found
+            for partition in range(found[topic].partitions)
+        ]
+
+    async def _read(self, source: _Source, is_wanted: Callable[[bytes], bool] | None = None) -> list[Line]:
+        """Give the lines of one partition, as of a commit not before the call."""
+        held: dict[bytes, Entry] = {}
+        letter = _LETTERS[source.what]
+        async for record in self._records(source):
+            if record.key is None or record.key[:1] != letter:
+                continue
+            key, sequence = place_of(record.key)
+            if is_wanted is not None and not is_wanted(key):
+                continue
+            if record.value is None:
+                held.pop(record.key, None)
+            else:
+                held[record.key] = _entry(source.what, sequence, record, record.value)
+        by_key: dict[bytes, list[Entry]] = {}
+        for place in sorted(held, key=place_of):
+            by_key.setdefault(place_of(place)[0], []).append(held[place])
+        return [
+            Line(
+                actor=source.definition.name,
+                topic=source.definition.topic_name,
+                what=source.what,
+                partition=source.partition,
+                key=key,
+                entries=entries,
+            )
+            for key, entries in by_key.items()
+        ]
+
+    async def _records(self, source: _Source, start: int | None = None) -> AsyncIterator[LogRecord]:
+        """Give the committed records of a changelog's partition; a dashboard's worker has others to serve meanwhile."""
+        topic = TopicPartition(self._changelog(source.definition, source.what), source.partition)
+        async with self._readers:
+            bounds = await self.control.bounds(topic)
+            looked, size = 0, 0
+            async for records, _ in self._logs.read(topic, max(bounds.start, start or 0), bounds.end):
+                for record in records:
+                    yield record
+                    looked, size = looked + 1, size + len(record.value or b"")
+                    if size > PAUSE_BYTES or looked > PAUSE_RECORDS:
+                        looked = size = 0
+                        await asyncio.sleep(0)
+
+    def _changelog(self, definition: ActorDefinition, what: What) -> str:
+        store = definition.parked if what == "message" else definition.effects
+        if store is None:
+            raise AssertionError(f"actor {definition.name} has no {what}s to park")
+        return self._setup.changelog_topic(store.name)
+
+
+def kinds_of(definition: ActorDefinition) -> list[What]:
+    """Give what an actor may park."""
+    kinds: list[What] = [] if definition.parked is None else ["message"]
+    return kinds if definition.effects is None else [*kinds, "effect"]
+
+
+def actor_of(app: App, name: str) -> ActorDefinition:
+    """Give an actor that parks.
+
+    Raises:
+        UnknownActorError: the app has none of that name.
+        ParkedError: it parks nothing.
+    """
+    definition = app.actors.get(name)
+    if definition is None:
+        known = ", ".join(sorted(app.actors)) or "none"
+        raise UnknownActorError(f"app {app.conf.id} has no actor {name!r}. Its actors: {known}")
+    if not kinds_of(definition):
+        raise ParkedError(
+            f'actor {name} doesn\'t park anything: declare it with @app.actor(..., on_error="park"), or with effects'
+        )
+    return definition
+
+
+def wanted_keys(definition: ActorDefinition, key: str) -> Callable[[bytes], bool]:
+    """Give what tells whether a line's key may be meant by `key`, as `chosen` takes it."""
+    raw_keys = (os.fsencode(key), _encoded(definition, key), b"" if key == NULL_KEY else None)
+    return lambda found: found in raw_keys or shown(found) == key
+
+
+def chosen(definition: ActorDefinition, lines: Iterable[Line], key: str) -> list[Line]:
+    """Give the lines of a key: as it is shown, or as what the input's key serializer writes or reads.
+
+    Raises:
+        ParkedError: nothing is parked there.
+    """
+    parked = [line for line in lines if line.is_parked]
+    # Bytes that aren't UTF-8 arrive as surrogates; they come back as they were typed.
+    for raw_key in (os.fsencode(key), _encoded(definition, key)):
+        if found := [line for line in parked if line.key == raw_key]:
+            return found
+    if found := [line for line in parked if key in (line.shown_key, printable(line.shown_key))]:
+        return found
+    raise ParkedError(f"actor {definition.name} has nothing parked for key {key!r}: see `parked list`")
+
+
+def key_json(line: Line) -> str | None:
+    """Give a line's key for JSON: text with escapes, None for messages without a key."""
+    return None if line.shown_key == NULL_KEY and not line.key else shown(line.key)
+
+
+def _encoded(definition: ActorDefinition, key: str) -> bytes | None:
+    try:
+        return key_codec(definition.topic.app, definition.topic.schema).encode(key)
+    except (CodecError, TypeError, ValueError):
+        return None
+
+
+def _entry(what: What, sequence: int, record: LogRecord, raw: bytes) -> Entry:
+    """Read what is kept of an entry: nothing that refers to its content's bytes."""
+    about: dict[str, Any] = {"sequence": sequence, "at": record.offset, "written_by": _written_by(record)}
+    try:
+        if what == "message":
+            said = summary_of(raw)
+            about |= {"since_ms": said.parked_at_ms, "has_key": said.has_key, "offset": said.offset}
+            about |= {"size": said.size or len(raw), "is_sliced": said.slices > 0}
+            return Entry(id=said.message_id, error=said.error, attempts=said.attempts, **about)
+        effect = msgspec.json.decode(raw, type=_EffectSummary)
+    except (NewerVersionError, *MALFORMED):
+        return Entry(id=UNREADABLE_ID, error=UNREADABLE, is_readable=False, since_ms=record.timestamp, **about)
+    return Entry(
+        id=effect.id,
+        error=effect.error,
+        attempts=effect.attempts,
+        is_parked=effect.parked,
+        since_ms=record.timestamp,
+        size=len(raw),
+        **about,
+    )
+
+
+def _content(line: Line, sequence: int, raw: bytes, get: Callable[[bytes], bytes | None]) -> Content:
+    if line.what == "message":
+        return read_entry(get, line.key, sequence, raw)
+    return msgspec.json.decode(raw, type=EffectRecord)
+
+
+def _written_by(record: LogRecord) -> int:
+    stamp = next((raw for name, raw in record.headers if name == STAMP_HEADER), b"")
+    try:
+        return decode_stamp(stamp).source_offset
+    except ValueError:
+        return -1
+
+
+def _place(cursor: str) -> tuple[_Order, bytes]:
+    try:
+        kind = tuple[str, What, int, bytes]
+        actor, what, partition, key = msgspec.msgpack.decode(decode_base64(cursor), type=kind)
+    except MALFORMED as error:
+        raise ParkedError(f"{cursor[:80]!r} isn't a cursor of `parked list`") from error
+    return _order(actor, what, partition), key
+
+
+def _is_before(line: Line, place: tuple[_Order, bytes] | None) -> bool:
+    """Tell whether a line isn't behind a cursor."""
+    if place is None or _order(line.actor, line.what, line.partition) != place[0]:
+        return False
+    return line.key <= place[1]
+
+
+def _cut(lines: Sequence[Line], limit: int) -> int:
+    """Give how many lines fit on a page."""
+    size = 0
+    for number, line in enumerate(lines):
+        size += len(line.key) + len(line.head.error or "")
+        if number >= limit or (number and size > PAGE_BYTES):
+            return number
+    return len(lines)

@@ -1,0 +1,44 @@
+"""`faust -A APP state publish STORE`: all that a store holds, for its read-model topic."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from actors.cli.session import Session, with_session
+from actors.errors import ConfigurationError
+from actors.runtime.outbox.publishing import PublishedStore
+
+
+@click.command("publish")
+@click.argument("name", metavar="STORE")
+@with_session
+def publish(session: Session, name: str) -> None:
+    """Write all keys of STORE into the topic that it is published to, while no worker runs.
+
+    For a store that had keys before it got publish=. It may be run again at any time. The last line on stdout is JSON
+    with the number of partitions and keys.
+    """
+    store, actor = session.store(name), session.actor_of(name)
+    if not isinstance(store, PublishedStore):
+        raise click.UsageError(f"store {name} isn't published: give app.store(...), or @app.actor of a class, publish=")
+    if actor is None:
+        raise ConfigurationError(f"store {name}: no actor lists it in stores=, so it has no state")
+    topic, partitions, keys = asyncio.run(_publish(session, name, actor))
+    session.say_json({"store": name, "topic": topic, "partitions": partitions, "keys": keys})
+
+
+async def _publish(session: Session, store: str, actor: str) -> tuple[str, int, int]:
+    from actors.admin.backfill import Backfill
+    from actors.cli.progress import reporting
+
+    async with Backfill.connect(session.setup, store, actor) as backfill:
+        await backfill.check_stopped()
+        partitions, keys = list(range(backfill.partition_count)), 0
+        with reporting(session.stderr, partitions, quiet=session.quiet) as report:
+            for partition in partitions:
+                keys += await backfill.write(partition, report)
+        # At least once nobody is shut out: a worker that was started meanwhile may have been faster.
+        await backfill.check_stopped()
+    return backfill.topic, len(partitions), keys

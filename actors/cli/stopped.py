@@ -1,0 +1,58 @@
+"""`faust -A APP stopped retry | drop ACTOR PARTITION ID`: a timer or an effect's result that stopped its partition."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+import click
+
+from actors.admin.parked.commands import send_command
+from actors.admin.parked.reader import ParkedReader
+from actors.cli.session import Session, with_session
+from actors.ports import TopicPartition
+from actors.runtime.commands import Command
+from actors.runtime.task.task import HALT_LOOK_S
+
+
+@click.group("stopped")
+def stopped() -> None:
+    """Retry or drop the timer or the effect's result that stopped a partition; the error in the log names it."""
+
+
+@stopped.command("retry")
+@click.argument("actor")
+@click.argument("partition", type=click.IntRange(min=0))
+@click.argument("id")
+@with_session
+def retry(session: Session, actor: str, partition: int, id: str) -> None:
+    """Hand the timer or result of ID to its handler again."""
+    _send(session, actor, partition, "retry", id)
+
+
+@stopped.command("drop")
+@click.argument("actor")
+@click.argument("partition", type=click.IntRange(min=0))
+@click.argument("id")
+@with_session
+def drop(session: Session, actor: str, partition: int, id: str) -> None:
+    """Give up the timer or result of ID. A periodic timer goes on with its next time."""
+    _send(session, actor, partition, "drop", id)
+
+
+def _send(session: Session, actor: str, partition: int, command: Literal["retry", "drop"], id: str) -> None:
+    definition = session.app.actors.get(actor)
+    if definition is None:
+        known = ", ".join(sorted(session.app.actors)) or "none"
+        raise click.UsageError(f"app {session.app.conf.id} has no actor {actor!r}. Its actors: {known}")
+    source = TopicPartition(definition.topic_name, partition)
+    offset = asyncio.run(_sent(session, source, Command(actor=actor, what="turn", command=command, id=id)))
+    session.say(
+        f"sent to {source} at offset {offset}: the owner looks for it every {HALT_LOOK_S:g} s while {id} stops the "
+        "partition, and passes over it otherwise"
+    )
+
+
+async def _sent(session: Session, source: TopicPartition, command: Command) -> int:
+    async with ParkedReader.connect(session.setup) as reader:
+        return await send_command(session.setup, reader.control, source, None, command)

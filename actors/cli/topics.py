@@ -1,0 +1,160 @@
+"""`faust -A APP topics`: all topics and permissions that an app needs, for people and for what makes topics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from actors._faust.startup.needs import GIVEN_PARTITIONS, TopicNeed, permissions, principal_of, topic_needs
+from actors._faust.startup.topic_settings import Finding, command, findings
+from actors._kafka.admin.control import ControlPlane, TopicInfo
+from actors._kafka.admin.topics import Topics
+from actors.cli.session import Session, with_session
+
+if TYPE_CHECKING:
+    from actors._faust.setup import Setup
+    from actors.cli.topics_as import Plan
+
+FORMATS = ("table", "json", "kafka-topics", "kafka-acls", "terraform", "strimzi")
+_COLUMNS = ("topic", "what for", "#partitions", "settings", "operations")
+
+
+@click.command("topics")
+@click.option(
+    "--format", "shape", type=click.Choice(FORMATS), default="table", show_default=True, help="What to print."
+)
+@click.option("--check", "is_check", is_flag=True, help="Compare with the cluster; exits with 1 where it differs.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    default=GIVEN_PARTITIONS,
+    show_default=True,
+    help="Of inputs and outputs. An input keeps its number for ever, with what depends on it.",
+)
+@click.option(
+    "--replication", type=click.IntRange(min=1), help="How many replicas; the app's setting, or the broker's."
+)
+@click.option("--principal", help="The workers' user, as User:NAME; that of broker_credentials.")
+@click.option("--cluster", default="my-cluster", show_default=True, help="The name that Strimzi has for the cluster.")
+@with_session
+def topics(
+    session: Session,
+    shape: str,
+    is_check: bool,
+    partitions: int,
+    replication: int | None,
+    principal: str | None,
+    cluster: str,
+) -> None:
+    """Print all topics that the app needs, with partitions and settings, or the commands and resources that make them.
+
+    It follows from the program: no broker is asked, unless with --check, which names topics that are missing, have
+    another number of partitions, or have settings that endanger something. With `create_topics=False` workers make
+    none of them.
+    """
+    needs = topic_needs(session.setup)
+    if is_check:
+        _check(session, needs)
+        return
+    from actors.cli import topics_as
+
+    setup = session.setup
+    given = setup.changelog_settings.replication_factor
+    plan = topics_as.Plan(
+        needs=needs,
+        permissions=permissions(setup, needs),
+        bootstrap=",".join(setup.connection.bootstrap),
+        principal=principal or principal_of(setup),
+        partitions=partitions,
+        replication=replication or (given if given > 0 else None),
+        cluster=cluster,
+    )
+    if session.as_json or shape == "json":
+        session.say_json(topics_as.as_json(plan))
+    elif shape == "table":
+        _print(session, plan)
+    else:
+        session.say_content(topics_as.FORMATS[shape](plan))
+
+
+def _print(session: Session, plan: Plan) -> None:
+    from actors.cli.output import print_table
+
+    rows = [
+        (
+            need.name,
+            "; ".join(need.roles),
+            str(need.partitions) if need.partitions else f"as {need.like}" if need.like else "free",
+            " ".join(f"{key}={value}" for key, value in need.config.items()) or "-",
+            ", ".join(operation.word for operation in sorted(need.operations)),
+        )
+        for need in plan.needs
+    ]
+    if not session.quiet:
+        print_table(session.stdout, f"Topics of {session.app.conf.id}", _COLUMNS, rows)
+    for one in plan.permissions:
+        if one.resource != "topic":
+            session.say(f"{one}, for {plan.principal}")
+
+
+# --- with the cluster ----------------------------------------------------------------------------------------------
+
+
+def _check(session: Session, needs: Sequence[TopicNeed]) -> None:
+    wrong, seen = asyncio.run(_compare(session.setup, needs))
+    bootstrap = session.setup.connection.bootstrap[0]
+    errors = [*wrong, *(one for one in seen if one.is_error)]
+    if session.as_json:
+        session.say_json([_as_json(one, bootstrap) for one in [*wrong, *seen]])
+    else:
+        for one in [*wrong, *seen]:
+            level = "error" if one in errors else "warning"
+            repair = f". {command(bootstrap, one.change, [one.topic])}" if one not in wrong else ""
+            session.say(f"{level}: topic {one.topic}: {one.what}: {one.why}{repair}")
+        session.say(f"{len(needs)} topics, {len(errors)} errors, {len(wrong) + len(seen) - len(errors)} warnings")
+    if errors:
+        raise click.exceptions.Exit(1)
+
+
+def _as_json(one: Finding, bootstrap: str) -> dict[str, Any]:
+    return {
+        "topic": one.topic,
+        "level": "error" if one.is_error else "warning",
+        "what": one.what,
+        "why": one.why,
+        "command": command(bootstrap, one.change, [one.topic]) if one.change else None,
+    }
+
+
+async def _compare(setup: Setup, needs: Sequence[TopicNeed]) -> tuple[list[Finding], list[Finding]]:
+    """Give what is missing or has another shape, and what is wrong with the settings."""
+    async with ControlPlane.connect(setup.connection, setup.group) as control:
+        asked = Topics(setup.connection, control)
+        found = await asked.existing(need.name for need in needs)
+        configs = await asked.configs(found)
+        seen = findings(setup, needs, found, configs, broker_count=control.broker_count)
+    wrong = []
+    for need in needs:
+        if need.name not in found:
+            wrong.append(_wrong(need, "it isn't there", "; ".join(need.roles)))
+            continue
+        wrong += _misshapen(need, found, configs[need.name].get("cleanup.policy", ""))
+    return wrong, seen
+
+
+def _misshapen(need: TopicNeed, found: dict[str, TopicInfo], policy: str) -> list[Finding]:
+    wrong = []
+    count, like = found[need.name].partitions, found.get(need.like)
+    wanted = need.partitions if like is None else like.partitions
+    if need.keeps and wanted is not None and count != wanted:
+        wrong.append(_wrong(need, f"{count} partitions, and not {wanted}", "keys would be looked for in the wrong one"))
+    if need.config.get("cleanup.policy", policy) != policy:
+        wrong.append(_wrong(need, f"cleanup.policy={policy}", "state would be deleted; it has to be compact"))
+    return wrong
+
+
+def _wrong(need: TopicNeed, what: str, why: str) -> Finding:
+    return Finding(topic=need.name, what=what, why=why, is_error=True)

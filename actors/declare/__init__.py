@@ -1,0 +1,1 @@
+"""What a user declares: actors, messages, stores, codecs and options."""

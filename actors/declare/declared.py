@@ -1,0 +1,160 @@
+"""What `@app.actor(...)` may be told, and which of it fits together."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, is_dataclass
+from datetime import timedelta
+from typing import Any, get_args
+
+from actors._core.task.policy import Misplaced, OnError
+from actors.declare.arguments import check_span
+from actors.declare.codecs import is_record
+from actors.errors import ConfigurationError
+from actors.runtime.handlers.actor import Actor
+from actors.runtime.handlers.callables import check_callable, name_of, refuse_generator
+from actors.runtime.handlers.context import Context, Store
+from actors.runtime.handlers.dedupe import Identify
+from actors.runtime.outbox.effects import Effect
+
+MAX_CONCURRENCY = 10_000
+Coroutine = Callable[[Context, Any], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """The options of an actor."""
+
+    stores: tuple[Store[Any, Any], ...]
+    dedupe_by: Identify | None
+    dedupe_ttl: timedelta | None
+    timers: bool
+    effects: tuple[Effect, ...]
+    on_error: OnError
+    concurrency: int
+    threads: bool
+    answer_ttl: timedelta
+    publish: Any = None
+    misplaced: Misplaced = "stop"
+
+
+def check_options(name: str, declared: Any, options: Declaration) -> None:
+    """Refuse options that can't work.
+
+    Raises:
+        ConfigurationError: naming them.
+    """
+    if not (isinstance(options.concurrency, int) and 1 <= options.concurrency <= MAX_CONCURRENCY):
+        raise ConfigurationError(
+            f"actor {name}: concurrency={options.concurrency!r}: it is how many messages of a partition are handled at "
+            f"once, 1 to {MAX_CONCURRENCY}"
+        )
+    if options.misplaced not in get_args(Misplaced):
+        raise ConfigurationError(
+            f"actor {name}: misplaced={options.misplaced!r}: it is one of {', '.join(get_args(Misplaced))}"
+        )
+    roaming = [store.name for store in options.stores if store.placement == "task"]
+    if options.concurrency > 1 and roaming:
+        raise ConfigurationError(
+            f'actor {name}: store {roaming[0]} has placement="task", so that messages of different keys could write '
+            "the same key, and concurrency handles them at the same time: leave one of the two out"
+        )
+    _check_functions(name, declared, options)
+    if options.threads and not _has_plain_handler(declared):
+        raise ConfigurationError(
+            f"actor {name}: threads=True, and every handler is async: only plain functions are called in threads"
+        )
+    if options.publish is not None and getattr(declared, "state_type", None) in (None, type(None)):
+        raise ConfigurationError(
+            f"actor {name}: publish= is for the state of a class, and this actor has none: publish one of its stores "
+            "with app.store(..., publish=topic)"
+        )
+    _check_effects(name, options.effects)
+
+
+def check_expiry(store: str, on_expire: Any, ttl: timedelta | None, expires: bool) -> None:
+    """Refuse a store whose expiry can't work.
+
+    Raises:
+        ConfigurationError: naming what.
+    """
+    check_span(f"store {store}", "ttl", ttl)
+    if on_expire is None:
+        return
+    if ttl is None and not expires:
+        raise ConfigurationError(f"store {store}: on_expire without ttl or expires=True: nothing would ever expire")
+    line = f"async def {name_of(on_expire)}(ctx: Context, value: Value) -> None"
+    check_callable(on_expire, f"store {store}: on_expire", takes=2, line=line)
+
+
+def _check_functions(name: str, declared: Any, options: Declaration) -> None:
+    if not isinstance(declared, type):
+        check_callable(declared, f"the handler of actor {name}", takes=2, line=_line(declared))
+    for option in ("dedupe_ttl", "answer_ttl"):
+        check_span(f"actor {name}", option, getattr(options, option))
+    if options.dedupe_by is not None:
+        line = f"def {name_of(options.dedupe_by)}(ctx: Context, message: Message) -> str | None"
+        check_callable(options.dedupe_by, f"actor {name}: dedupe_by", takes=2, line=line)
+
+
+def _check_effects(name: str, effects: Sequence[Any]) -> None:
+    names = [getattr(effect, "name", None) for effect in effects]
+    for effect, its_name in zip(effects, names, strict=True):
+        if not isinstance(effect, Effect):
+            raise ConfigurationError(f"actor {name}: effects=[{effect!r}]: make it one with @app.effect()")
+        if names.count(its_name) > 1:
+            raise ConfigurationError(f"actor {name}: two of its effects are called {its_name}: give one name=…")
+
+
+def _line(handler: Any) -> str:
+    parameters = list(getattr(inspect.unwrap(handler), "__annotations__", {}).items())
+    shown = next((type_ for name, type_ in parameters[1:] if name != "return"), "Message")
+    return f"async def {name_of(handler)}(ctx: Context, message: {getattr(shown, '__name__', shown)}) -> None"
+
+
+def check_value_type(name: str, topic: Any, declared: Any) -> None:
+    """Refuse a function whose message is annotated with a model where the topic says nothing: it would get a dict.
+
+    Raises:
+        ConfigurationError: with the topic to declare instead.
+    """
+    if isinstance(declared, type) or topic.schema.value_type is not None:
+        return
+    try:
+        function = inspect.unwrap(declared)
+        parameter = list(inspect.signature(function).parameters)[1]
+        found = typing.get_type_hints(function).get(parameter)
+    except (NameError, TypeError, ValueError, IndexError):
+        # An annotation for type checkers only, or a builtin.
+        return
+    if isinstance(found, type) and (hasattr(found, "__struct_config__") or is_dataclass(found) or is_record(found)):
+        raise ConfigurationError(
+            f"actor {name}: {parameter} is annotated as {found.__name__}, and topic {topic.get_topic_name()} has no "
+            f"value_type, so that it would be a dict: write app.topic({topic.get_topic_name()!r}, key_type=str, "
+            f"value_type={found.__name__})"
+        )
+
+
+def _has_plain_handler(declared: Any) -> bool:
+    is_class = isinstance(declared, type) and issubclass(declared, Actor)
+    methods = declared.receivers.values() if is_class else [declared]
+    return not all(inspect.iscoroutinefunction(method) for method in methods)
+
+
+def as_coroutine(function: Callable[[Context, Any], Any]) -> Coroutine:
+    """Give a handler that can be awaited."""
+    if inspect.iscoroutinefunction(function):
+        return function
+
+    @functools.wraps(function)
+    async def handle(ctx: Context, value: Any) -> Any:
+        result = function(ctx, value)
+        if inspect.isawaitable(result):
+            return await result
+        refuse_generator(result, f"the handler {name_of(function)}")
+        return result
+
+    return handle

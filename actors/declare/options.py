@@ -1,0 +1,166 @@
+"""The settings that Faust doesn't have. Where Faust has one, it is used under Faust's name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from actors.declare.arguments import check_span, say_unknown
+from actors.errors import ConfigurationError
+
+FAUST_DEFAULTS: dict[str, Any] = {
+    "processing_guarantee": "exactly_once",
+    "broker_commit_interval": 0.1,
+    "broker_session_timeout": 10.0,
+    "broker_heartbeat_interval": 1.0,
+    "Topic": "actors.declare.topic:ActorTopic",
+    "web_bind": "127.0.0.1",
+}
+"""Where Faust's own defaults don't fit: it would commit every 2.8 s, miss a killed worker for a minute, and show its
+pages to every machine that reaches it."""
+
+
+_FAUST_APP = ("monitor", "config_source", "loop", "beacon")
+"""What `faust.App` takes beside settings."""
+_OLD_FAUST_NAMES = (
+    "client_id",
+    "commit_interval",
+    "create_reply_topic",
+    "num_standby_replicas",
+    "default_partitions",
+    "replication_factor",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ActorOptions:
+    """Keyword arguments of `App` beside Faust's settings.
+
+    Attributes:
+        allow_reprocessing: go on although the committed offset is below the state's (an operator set it back):
+            inputs are handled again on top of the state.
+        allow_lost_input: go on at the first record that is left when retention deleted unprocessed input.
+        missing_offset: "earliest" or "latest": where partitions go on whose committed offset is gone (it expired, or
+            was deleted), although the registry says that they had one, or whose input topic was deleted and created
+            again; without it such a partition is stopped. Leave it in for one start. Also `MISSING_OFFSET` in the
+            environment.
+        moved_offset: what to do where another program or an operator set the group's offset of a partition that this
+            app had committed: "stop" the partition, or "accept" the offset, also one below the state's. Leave "accept"
+            in for one start. Also `MOVED_OFFSET` in the environment.
+        changelogs: by store, a changelog topic to use in place of `{app id}-{store}-changelog`, for a name that is
+            another app's too. It begins with the app's id and a dash. The actor's own stores (`{actor}-timers`, a
+            class actor's states) can be named as well.
+        lost_changelog: what to do when a changelog lacks records that this worker's store has, as after an unclean
+            leader election or when the topic was deleted: "stop" the partition, "restore" them from the store,
+            "restore_older" even if the store lacks inputs that are committed, or "rebuild" the store without them.
+            All but "stop" are for one start; also `LOST_CHANGELOG` in the environment.
+        changelog_delete_retention: how long tombstones stay; a worker that was away longer builds its state anew.
+        changelog_min_compaction_lag, changelog_max_compaction_lag, changelog_segment: the changelogs'
+            `min.compaction.lag.ms`, `max.compaction.lag.ms` and `segment.ms`.
+        changelog_min_insync_replicas: the changelogs' `min.insync.replicas`; None leaves the broker's.
+        create_topics: whether a worker makes the topics of its own that are missing, such as changelogs. With False the
+            start names all that are, for whoever makes topics in this cluster: `faust -A APP topics` prints them.
+        clock_skew_margin: how far clocks of workers and brokers may differ. A worker's clock that is further from the
+            brokers' isn't followed (docs/guarantees.md#clocks).
+        commit_max_bytes: a commit is made before this much is held per task.
+        commit_deadline: a commit that takes longer counts as unknown, and the task takes over again.
+        queue_records: more is fetched for a task when fewer than these wait.
+        revoke_timeout: how long a rebalance waits for handlers and commits.
+        checkpoint_refresh: how often an idle task notes that its state is current.
+        acceptable_recovery_lag: a worker whose copy of a partition's state lacks more changelog records than this gets
+            the partition only when nobody has a better one; it warms its copy up first.
+        max_warmup_replicas: how many copies a worker warms up at a time.
+        queries: whether a worker with a web server answers queries for state under `/actors`.
+        queries_unprotected: answer them also where the web server can be reached from other machines, to whoever asks.
+            Nobody may administer for that reason.
+        query_tokens, admin_tokens: bearer tokens that allow to read, and to administer too: texts of at least 16
+            characters, or a `Path` to a file with one a line. All are taken; workers use the first among each other.
+            A file that changes is read again, as are those of `web_certificate` and the settings behind it.
+            Also `QUERY_TOKENS` and `ADMIN_TOKENS` (with commas), or `QUERY_TOKENS_FILE` and `ADMIN_TOKENS_FILE`, in the
+            environment.
+        worker_secret: a secret that only the app's workers and commands know, by which they know each other: a text of
+            at least 32 characters, or a `Path` to a file with one a line, of which the first is used and all are taken.
+            Derived from the tokens when left out. Also `WORKER_SECRET` or `WORKER_SECRET_FILE` in the environment.
+        worker_hosts: hosts that the app's workers may be on, as `10.0.*` or `*.bank.internal`: whatever address a
+            member of the group announces, no other host is asked; any when left out.
+        web_certificate, web_key: files with this worker's certificate and key, for HTTPS.
+        web_client_ca: a file with the certificates of those who sign clients' certificates: each of these may read.
+        web_ca: likewise for the servers of other workers; `web_client_ca` when left out.
+        admin_certificates: subjects of clients' certificates that may administer, as `CN=ops,O=Example`, `CN=ops`
+            whatever follows, or `DNS:ops.example`.
+        open_pages: paths of the app's own pages, or of Faust's, that are for everybody, as they were declared:
+            `/hello/{name}/`. Where tokens or clients' certificates are asked for, they are for all others too.
+        queries_per_second: how many requests a client, by token, certificate or address, may send; 0 for any number.
+        dashboard: whether such a worker has the pages under `/dashboard` too.
+        tracing: make an OpenTelemetry span of each message, and pass its context on; takes `faust-actors[otel]`, and a
+            tracer provider that the process sets up.
+        state_seed: a folder of `spark_replay seed`: stores that this worker's disk has nothing of begin from there and
+            read only the changelog's tail. Also `STATE_SEED` in the environment.
+        rocksdb_cache_bytes, rocksdb_write_buffer_bytes: block cache and memtables, shared by all stores of the worker.
+    """
+
+    allow_reprocessing: bool = False
+    allow_lost_input: bool = False
+    missing_offset: str | None = None
+    moved_offset: str = "stop"
+    changelogs: Mapping[str, str] = field(default_factory=dict)
+    lost_changelog: str = "stop"
+    changelog_delete_retention: timedelta = timedelta(days=1)
+    changelog_min_compaction_lag: timedelta = timedelta(0)
+    changelog_max_compaction_lag: timedelta = timedelta(days=7)
+    changelog_segment: timedelta = timedelta(hours=6)
+    changelog_min_insync_replicas: int | None = None
+    create_topics: bool = True
+    clock_skew_margin: timedelta = timedelta(minutes=5)
+    commit_max_bytes: int = 16 * 1024 * 1024
+    commit_deadline: timedelta = timedelta(seconds=20)
+    queue_records: int = 1_000
+    revoke_timeout: timedelta = timedelta(seconds=3)
+    checkpoint_refresh: timedelta = timedelta(seconds=60)
+    acceptable_recovery_lag: int = 10_000
+    max_warmup_replicas: int = 8
+    queries: bool = True
+    queries_unprotected: bool = False
+    query_tokens: Sequence[str] | Path | None = field(default=None, repr=False)
+    admin_tokens: Sequence[str] | Path | None = field(default=None, repr=False)
+    worker_secret: str | Path | Sequence[str] | None = field(default=None, repr=False)
+    worker_hosts: Sequence[str] = ()
+    web_certificate: Path | str | None = None
+    web_key: Path | str | None = None
+    web_client_ca: Path | str | None = None
+    web_ca: Path | str | None = None
+    admin_certificates: Sequence[str] = ()
+    open_pages: Sequence[str] = ()
+    queries_per_second: float = 1_000.0
+    dashboard: bool = True
+    tracing: bool = False
+    state_seed: Path | str | None = None
+    rocksdb_cache_bytes: int = 64 * 1024 * 1024
+    rocksdb_write_buffer_bytes: int = 64 * 1024 * 1024
+
+
+def split_options(given: dict[str, Any], faust_names: Collection[str]) -> tuple[ActorOptions, dict[str, Any]]:
+    """Take ours out of the keyword arguments of `App`, and give what is left for Faust with our defaults.
+
+    Raises:
+        ConfigurationError: one of them isn't known, or isn't what it has to be.
+    """
+    ours = {one.name for one in fields(ActorOptions)}
+    known = {*ours, *faust_names, *_FAUST_APP, *_OLD_FAUST_NAMES}
+    unknown = sorted(given.keys() - known)
+    if unknown:
+        raise ConfigurationError(f"App(…): {say_unknown('setting', unknown, known)}")
+    for one in fields(ActorOptions):
+        if one.name in given and one.type == "timedelta":
+            check_span("App(…)", one.name, given[one.name], may_be_zero=True)
+    options = ActorOptions(**{name: value for name, value in given.items() if name in ours})
+    rest = {name: value for name, value in given.items() if name not in ours}
+    return options, {**FAUST_DEFAULTS, **rest}
+
+
+def milliseconds(span: timedelta) -> int:
+    """Give a time span in whole milliseconds."""
+    return span // timedelta(milliseconds=1)

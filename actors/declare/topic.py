@@ -1,0 +1,92 @@
+"""Faust's topics and channels, which refuse to send past a handler's commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import faust
+
+from actors._core.partitioner import Partitioner
+from actors.errors import UsageError
+from actors.runtime.handlers.context import is_handling
+
+
+class ActorTopic(faust.Topic):  # type: ignore[misc]
+    """A topic that agents, pages and tasks send to as always, and actors through `ctx.send` only.
+
+    Attributes:
+        partitioner: how its producers place keys, as it was declared; None if it wasn't.
+    """
+
+    partitioner: Partitioner | None = None
+
+    def derive_topic(self, **options: Any) -> Any:
+        """Derive as Faust does; the new topic's producers place keys alike."""
+        derived = super().derive_topic(**options)
+        derived.partitioner = self.partitioner
+        return derived
+
+    async def publish_message(self, fut: Any, wait: bool = False) -> Any:
+        """Send as Faust does, which knows murmur2 only."""
+        message, partitioner = fut.message, self.partitioner
+        if partitioner is not None and message.partition is None and isinstance(message.key, bytes):
+            count = await self.app.asks.partitions_of(self._topic_name_or_default(message.channel))
+            fut.message = message._replace(partition=partitioner.home(message.key, count))
+        return await super().publish_message(fut, wait)
+
+    def send(self, **options: Any) -> Any:
+        """Send as Faust does.
+
+        Raises:
+            UsageError: an actor is handling a message: the record would be there even if the message's commit isn't.
+        """
+        _refuse_in_handler(f"topic {self.get_topic_name()}")
+        return super().send(**options)
+
+    def send_soon(self, **options: Any) -> Any:
+        """Send as Faust does, soon.
+
+        Raises:
+            UsageError: an actor is handling a message.
+        """
+        _refuse_in_handler(f"topic {self.get_topic_name()}")
+        return super().send_soon(**options)
+
+
+class ActorChannel(faust.Channel):  # type: ignore[misc]
+    """A channel in this process's memory, for agents, pages and tasks."""
+
+    def send(self, **options: Any) -> Any:
+        """Send as Faust does.
+
+        Raises:
+            UsageError: an actor is handling a message.
+        """
+        _refuse_in_handler("a channel")
+        return super().send(**options)
+
+    def send_soon(self, **options: Any) -> Any:
+        """Send as Faust does, soon.
+
+        Raises:
+            UsageError: an actor is handling a message.
+        """
+        _refuse_in_handler("a channel")
+        return super().send_soon(**options)
+
+    def put(self, value: Any) -> Any:
+        """Put an event into the channel.
+
+        Raises:
+            UsageError: an actor is handling a message.
+        """
+        _refuse_in_handler("a channel")
+        return super().put(value)
+
+
+def _refuse_in_handler(what: str) -> None:
+    if is_handling():
+        raise UsageError(
+            f"{what}: send() inside an actor's handler would not be a part of its commit, and be repeated or alone "
+            "after a crash: use ctx.send(topic, key=..., value=...)"
+        )

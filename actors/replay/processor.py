@@ -1,0 +1,353 @@
+"""The product's tenure on a clock that the replayed records drive, with nobody to ask and no effect that acts."""
+
+from __future__ import annotations
+
+import heapq
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from types import NoneType
+from typing import Any
+
+from actors._core.task.completed import Progress
+from actors._core.task.lifecycle import State
+from actors.errors import ActorsError, RecordError, UsageError
+from actors.ports import CommitBatch, CommitReceipt, InputRecord
+from actors.runtime.handlers.context import Context, Store, TaskState
+from actors.runtime.handlers.expiry import remove
+from actors.runtime.handlers.internal_messages import Turn
+from actors.runtime.outbox.calls import call_id
+from actors.runtime.outbox.effects import Effect, Effects
+from actors.runtime.quarantine.quarantine import Parked
+from actors.runtime.spec import ActorSpec
+from actors.runtime.state.state import Restored
+from actors.runtime.task.context import Ownership
+from actors.runtime.task.handling import Handling
+from actors.runtime.task.processor import Tenure
+from stores._core.record import NEVER, decode_stamp
+from stores.ports import PartitionStore
+
+COMMIT_EVERY_MS = 1_000
+"""Where keys expire with a hook, they are known to after a commit: how late it may be called, by the input's clock."""
+_REASON_CHARS = 300
+_ROUNDING_MS = 0.001
+
+
+class NotReplayableError(ActorsError):
+    """What a handler wants to know isn't in the input."""
+
+
+class InputClock:
+    """Unix milliseconds as the records say; the monotonic time stands still, so that nothing is done for its sake."""
+
+    def __init__(self) -> None:
+        self.ms = 0
+
+    @staticmethod
+    def monotonic() -> float:
+        """Give 0."""
+        return 0.0
+
+    def wall_ms(self) -> int:
+        """Give the highest timestamp so far, or the time at which something came due after it."""
+        return self.ms
+
+    async def sleep(self, seconds: float) -> None:
+        """Return at once."""
+
+
+class Unknowns:
+    """What the input doesn't tell: (message key, offset, reason), until somebody takes it away.
+
+    Attributes:
+        asked: why the message that is being handled can't be replayed, None if it can so far.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[tuple[bytes | None, int, str]] = []
+        self.asked: str | None = None
+
+    def note(self, record: InputRecord, reason: str) -> None:
+        """Note that something is unknown from a message on."""
+        self.found.append((record.key, record.offset, reason[:_REASON_CHARS]))
+
+
+class Expiries:
+    """The keys of stores with `on_expire`, by the time at which they expire; each is in here once.
+
+    A key that is written again may expire later than this says, never earlier: a look into the store tells.
+    """
+
+    def __init__(self, stores: Mapping[str, int]) -> None:
+        self._stores = stores
+        self._heap: list[tuple[int, int, bytes]] = []
+        self._known: set[tuple[int, bytes]] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._stores)
+
+    def saw(self, batch: CommitBatch) -> None:
+        """Note what a commit wrote."""
+        for topic, number in self._stores.items():
+            for key, (stamp, value) in batch.changelogs.get(topic, {}).items():
+                if value is not None:
+                    self.expect(number, key, stamp)
+
+    def expect(self, number: int, key: bytes, stamp: bytes) -> None:
+        """Note that a key of store `number` was written with that stamp."""
+        expires_at_ms = decode_stamp(stamp).expires_at_ms
+        if expires_at_ms != NEVER and (number, key) not in self._known:
+            self._known.add((number, key))
+            heapq.heappush(self._heap, (expires_at_ms, number, key))
+
+    def due_ms(self) -> float:
+        """Give when the next key may expire."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    def take(self, now_ms: int, stores: Sequence[PartitionStore]) -> tuple[int, bytes, bytes] | None:
+        """Give the next key that has expired: the store's number, the key, its stamped value."""
+        while self._heap and self._heap[0][0] <= now_ms:
+            _, number, key = heapq.heappop(self._heap)
+            self._known.discard((number, key))
+            raw = stores[number].get(key)
+            if raw is None:
+                continue
+            expires_at_ms = decode_stamp(raw).expires_at_ms
+            if NEVER < expires_at_ms <= now_ms:
+                return number, key, raw
+            self.expect(number, key, raw)
+        return None
+
+
+class MemoryLog:
+    """`actors.ports.TaskLog` of a replay: commits go nowhere."""
+
+    def __init__(self, expiries: Expiries) -> None:
+        self._expiries = expiries
+
+    async def fence(self) -> None:
+        """There is nobody to fence."""
+
+    async def commit(self, batch: CommitBatch) -> CommitReceipt:
+        """Look at what expires."""
+        if self._expiries:
+            self._expiries.saw(batch)
+        return CommitReceipt({})
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+
+class _Unanswered:
+    """In the place of what carries questions."""
+
+    def __init__(self, unknowns: Unknowns, clock: InputClock) -> None:
+        self._unknowns = unknowns
+        self.wall_ms = clock.wall_ms
+
+    async def ask(self, ctx: Context, actor: Any, *_: Any) -> Any:
+        self._unknowns.asked = f"it asks actor {getattr(actor, '__name__', actor)}"
+        raise NotReplayableError(self._unknowns.asked)
+
+
+class _Uncalled:
+    """In the place of the outbox: a call is checked and forgotten."""
+
+    def __init__(self, spec: ActorSpec, unknowns: Unknowns) -> None:
+        self._spec = spec
+        self._unknowns = unknowns
+
+    def call(self, ctx: Context, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        effect = self._named(function)
+        if _may_return(effect):
+            self._unknowns.note(ctx._record, f"what effect {effect.name} sent back isn't in the input")
+        return call_id(ctx, effect, args, kwargs)
+
+    def _named(self, function: Any) -> Effect:
+        for effect in self._spec.effect_functions.values():
+            if effect.function is function or effect.name == getattr(function, "name", None):
+                return effect
+        raise UsageError(f"ctx.effect({function!r}): actor {self._spec.name} doesn't list it")
+
+    def retry(self, state: TaskState, raw_key: bytes, *, before: int | None = None) -> int:
+        return 0
+
+    def drop(self, state: TaskState, raw_key: bytes, call_id: str | None = None) -> int:
+        return 0
+
+
+def _may_return(effect: Effect) -> bool:
+    try:
+        found = inspect.signature(effect.function).return_annotation
+    except (TypeError, ValueError):
+        return True
+    return found not in (None, NoneType, "None")
+
+
+class _ReplayHandling(Handling):
+    """Passes over what can't be replayed, where the product stops."""
+
+    __slots__ = ("_unknowns",)
+
+    def __init__(self, unknowns: Unknowns, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._unknowns = unknowns
+
+    async def recover(
+        self, state: TaskState, record: InputRecord, error: BaseException, sent: int, turn: Turn | None = None
+    ) -> None:
+        """See `Handling.recover`."""
+        asked, self._unknowns.asked = self._unknowns.asked, None
+        if asked is None:
+            await super().recover(state, record, error, sent, turn)
+            return
+        self.undone(state, record, error, sent)
+        self._pass_over(state, record, asked, turn)
+
+    def give_up(
+        self, state: TaskState, record: InputRecord, failed: RecordError, attempts: int, turn: Turn | None = None
+    ) -> None:
+        """See `Handling.give_up`."""
+        if self.spec.on_error.then == "stop":
+            self._pass_over(state, record, failed.reason, turn)
+        else:
+            super().give_up(state, record, failed, attempts, turn)
+
+    def _pass_over(self, state: TaskState, record: InputRecord, reason: str, turn: Turn | None) -> None:
+        self._unknowns.note(record, reason)
+        self._settle(state, record, turn)
+        state.scope.release()
+
+
+class ReplayTenure(Tenure):
+    """Handles what it is given, and what comes due on the way."""
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        stores: Sequence[Restored],
+        start: int,
+        *,
+        clock: InputClock,
+        unknowns: Unknowns,
+        expiries: Expiries,
+    ) -> None:
+        ownership.state = State.RUNNING
+        super().__init__(ownership, stores, Progress(start))
+        self._input_clock, self._unknowns, self._expiries = clock, unknowns, expiries
+        # Hooks are called when a key expires, and without a hook an expired key is merely absent.
+        self._sweeper = None
+        self._committed_ms = 0
+        spec, tools, parked = self._spec, self._messages.tools, self._handling.parked
+        tools.asks = _Unanswered(unknowns, clock)  # type: ignore[assignment]
+        if spec.effects is not None:
+            uncalled = _Uncalled(spec, unknowns)
+            tools.effects = uncalled  # type: ignore[assignment]
+            self._duties = [duty for duty in self._duties if not isinstance(duty, Effects)]
+            parked = Parked(spec, self._messages, effects=uncalled, meters=ownership.meters)
+        self._handling = _ReplayHandling(
+            unknowns, spec, self._source, parked, self._cautions.condemned, self._is_ending, self._let_pass
+        )
+
+    async def replay(self, records: Sequence[InputRecord]) -> None:
+        """Handle records, and commit."""
+        if not self._duties and not self._expiries:
+            await self._handle_all(records)
+        else:
+            for record in records:
+                await self.pass_time(record.timestamp)
+                await self._handle_all([record])
+                await self._take_what_is_due()
+        if not self.is_clean:
+            await self._commit()
+
+    async def pass_time(self, to_ms: int) -> None:
+        """Let the clock go on, and see to what comes due on the way at its time."""
+        clock = self._input_clock
+        if to_ms <= clock.ms:
+            return
+        if self._expiries and to_ms - self._committed_ms >= COMMIT_EVERY_MS:
+            self._committed_ms = to_ms
+            await self._commit_if_any()
+        while (due_ms := self._due_ms()) <= to_ms:
+            clock.ms = max(clock.ms, int(due_ms))
+            await self._take_what_is_due()
+        clock.ms = to_ms
+
+    def _due_ms(self) -> float:
+        """Give when the next timer or expiry is due."""
+        due_ms, now_ms = self._expiries.due_ms(), self._input_clock.ms
+        for duty in self._duties if self._may_take else ():
+            wait_s = duty.wait_s()
+            if wait_s != math.inf:
+                due_ms = min(due_ms, now_ms + math.ceil(wait_s * 1000 - _ROUNDING_MS))
+        return due_ms
+
+    async def _take_what_is_due(self) -> None:
+        while await self._see_to_duties():
+            pass
+        if self._expiries.due_ms() <= self._input_clock.ms:
+            await self._expire()
+
+    async def _expire(self) -> None:
+        """Call the hooks of what has expired."""
+        await self._commit_if_any()
+        scope, now_ms = self._scope, self._input_clock.ms
+        scope.now_ms, scope.source_offset = max(scope.now_ms, now_ms), self.reached - 1
+        stores = [held.store for held in self._stores]
+        while (found := self._expiries.take(now_ms, stores)) is not None:
+            number, key, raw = found
+            store, overlay = self._overlays[number]
+            await remove(self._messages, store, overlay, key, raw)
+            await self._commit_if_any()
+
+    async def _handle_all(self, records: Sequence[InputRecord]) -> None:
+        """Handle records; one that can't even be put aside is passed over."""
+        left = list(records)
+        while left:
+            try:
+                await self._handle_or_halt(left)
+            except RecordError as error:
+                stuck = next(record for record in left if record.offset >= self.next_offset)
+                self._unknowns.note(stuck, error.reason)
+                self.next_offset = stuck.offset + 1
+                left = [record for record in left if record.offset > stuck.offset]
+            else:
+                return
+
+    async def _commit_if_any(self) -> None:
+        if not self.is_clean:
+            await self._commit()
+
+    async def _let_pass(self, seconds: float) -> None:
+        """A handler that fails is tried again at once."""
+
+
+def on_input_time(
+    handler: Callable[[Context, Any], Awaitable[None]], clock: InputClock, unknowns: Unknowns
+) -> Callable[[Context, Any], Awaitable[None]]:
+    """Give a handler that moves the clock to its message, and whose message fails if it asked another actor."""
+
+    async def handle(ctx: Context, message: Any) -> None:
+        timestamp_ms, state = ctx._record.timestamp, ctx._state
+        if timestamp_ms > clock.ms and state is not None:
+            clock.ms = state.scope.now_ms = timestamp_ms
+        await handler(ctx, message)
+        if unknowns.asked is not None:
+            # The handler went on without the answer: nobody knows what it would have done with it.
+            raise NotReplayableError(unknowns.asked)
+
+    return handle
+
+
+def replay_spec(spec: ActorSpec, clock: InputClock, unknowns: Unknowns) -> ActorSpec:
+    """Give the actor as a replay runs it."""
+    return replace(spec, handler=on_input_time(spec.handler, clock, unknowns))
+
+
+def hooked(stores: Sequence[Store[Any, Any]], spec: ActorSpec) -> dict[str, int]:
+    """Give the changelogs of the stores with `on_expire`, with their numbers."""
+    return {
+        spec.changelogs[store.name].topic: number for number, store in enumerate(stores) if store.on_expire is not None
+    }

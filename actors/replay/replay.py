@@ -1,0 +1,346 @@
+"""Replays the input of one partition through an app's handlers: what state would they have made of it?
+
+The messages pass through the product's own tenure: decoding, savepoints, expiry, timers, deduplication, answers and
+`on_error` are the real ones. There is no broker, and time is the input's: the clock stands at the highest timestamp of
+the records so far, and stops on its way at each timer and each expiry that comes due in between. State is in RocksDB
+databases in a temporary folder, so that memory doesn't grow with the input or with the keys.
+
+What the input alone doesn't tell is told as `UNKNOWN`, and the replay goes on:
+
+    an ask        what the other actor answered is nowhere in the input: what the message did is taken back
+    an effect     it isn't called, and what it sent back to its key isn't in the input
+    a failure     a handler that raises where the policy is to stop: the workers got past it, so it is passed over
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+from actors._core.task.commit import parse_mark
+from actors._core.task.topic_ids import TopicIds
+from actors._faust.setup import Setup
+from actors._kafka.admin.control import TopicInfo
+from actors.errors import ActorsError
+from actors.ports import Identity, InputRecord
+from actors.replay.processor import (
+    Expiries,
+    InputClock,
+    MemoryLog,
+    ReplayTenure,
+    Unknowns,
+    hooked,
+    replay_spec,
+)
+from actors.runtime.commands import OPEN_COMMANDS
+from actors.runtime.spec import ActorSpec, TaskServices
+from actors.runtime.state.state import Restored
+from actors.runtime.task.context import Ownership
+from actors.runtime.task.inbox import Inbox
+from actors.testing.fakes.loop import StuckError, VirtualLoop
+from stores._core.record import STAMP_BYTES, Position, decode_stamp, encode_stamp
+from stores.rocks import RocksStore
+from stores.rocks_options import RocksResources
+
+if TYPE_CHECKING:
+    from actors._faust.app import App
+    from actors.declare.definition import ActorDefinition
+
+STATE, UNKNOWN, DONE = "state", "unknown", "done"
+
+_AT_ONCE = 1_000
+"""How many records are handled between two commits: handlers that read ranges look at all uncommitted keys."""
+_LOAD_ROWS = 10_000
+_EPOCH = 1
+_ANY_PARTITION = 1 << 31
+_NO_ID = str(UUID(int=0))
+_TOPIC_CONFIG = {
+    "max.message.bytes": "1048588",
+    "delete.retention.ms": str(1 << 50),
+    "cleanup.policy": "delete",
+}
+
+
+class Replayed(NamedTuple):
+    """What a replay tells.
+
+    Attributes:
+        kind: `STATE`: what a store holds for a key at the end. `UNKNOWN`: something that the input doesn't tell
+            happened to the message key `key`; `value` has the reason. `DONE`, the last one: `source_offset` has how
+            many records there were.
+        store: the store's name.
+        key: in bytes.
+        value: in bytes; of a key that has expired too.
+        source_offset: of the input record that wrote it, or from which on something is unknown.
+        expires_at_ms: Unix milliseconds, 0 for never.
+    """
+
+    kind: str
+    store: str | None
+    key: bytes | None
+    value: bytes | None
+    source_offset: int
+    expires_at_ms: int = 0
+
+
+class Kept(NamedTuple):
+    """What a store held for a key before the first record; the numbers as in its changelog."""
+
+    store: str
+    key: bytes
+    value: bytes
+    source_offset: int
+    expires_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replayer:
+    """Replays inputs of one actor; `App.replayer` makes it.
+
+    Attributes:
+        app: the app.
+        definition: the actor.
+        group: whose committed offsets say how far the workers are.
+        changelogs: by store, the changelog of what follows from the input: the app's stores, a class's states.
+        others: the same for stores that also follow from the clock, effects and other actors.
+    """
+
+    app: App
+    definition: ActorDefinition
+    group: str
+    changelogs: Mapping[str, str]
+    others: Mapping[str, str]
+
+    @classmethod
+    def of(cls, app: App, definition: ActorDefinition) -> Replayer:
+        """Make that of an actor."""
+        setup, used = Setup(app), definition
+        helpers = {used.timers, used.effects, used.parked, used.answers, app.stores.get(f"{used.name}-ids")}
+        topics = {store: setup.changelog_topic(store.name) for store in used.stores}
+        return cls(
+            app,
+            used,
+            setup.group,
+            {store.name: topic for store, topic in topics.items() if store not in helpers},
+            {store.name: topic for store, topic in topics.items() if store in helpers},
+        )
+
+    @property
+    def actor(self) -> str:
+        """Its name."""
+        return self.definition.name
+
+    @property
+    def topic(self) -> str:
+        """Its input."""
+        return self.definition.topic_name
+
+    @property
+    def follows_time(self) -> bool:
+        """Whether its state changes when no message comes: by timers or `on_expire`."""
+        hooks = any(store.on_expire is not None for store in self.definition.stores)
+        return self.definition.timers is not None or hooks
+
+    @staticmethod
+    def topics_of(metadata: str) -> TopicIds:
+        """Give the topics that a commit was about, by the metadata of its offset; without ids if it has none."""
+        mark = parse_mark(metadata)
+        return TopicIds() if mark is None or mark.topics is None else mark.topics
+
+    def run(
+        self,
+        partition: int,
+        records: Iterable[InputRecord],
+        *,
+        partition_count: int,
+        start: int = 0,
+        kept: Iterable[Kept] = (),
+        until_ms: int | None = None,
+        stores: Sequence[str] | None = None,
+        topic_id: str = "",
+        metadata: str = "",
+    ) -> Iterator[Replayed]:
+        """Replay a partition's records as they are taken from the iterator, then give the state that they led to.
+
+        Args:
+            partition: the partition.
+            records: in offset order, all that is committed; with `offset`, `timestamp` (Unix milliseconds), `key`,
+                `value` and `headers`.
+            partition_count: of the input.
+            start: records before this offset are passed over.
+            kept: what the stores held at `start`.
+            until_ms: the clock goes on to that time after the last record, Unix milliseconds.
+            stores: whose state is given; those of `changelogs` by default.
+            topic_id: the input's id. With it, and the workers' secret in this process, only commands that are signed
+                are obeyed, as the workers do; else all are.
+            metadata: that of the group's committed offset, which says what ids of messages are made of.
+
+        Raises:
+            ActorsError: a handler waits for something that never comes.
+        """
+        wanted = list(self.changelogs) if stores is None else stores
+        with contextlib.ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="actors-replay-")))
+            run = _Run(self, partition, partition_count, topic_id, metadata)
+            stack.callback(run.close)
+            run.open(folder, start, kept)
+            yield from run.replay(records, until_ms)
+            yield from run.state(wanted)
+            yield Replayed(DONE, None, None, None, run.count)
+
+
+class _Run:
+    """One replay."""
+
+    def __init__(self, replayer: Replayer, partition: int, partition_count: int, topic_id: str, metadata: str) -> None:
+        self.count = 0
+        self._ids = replayer.topics_of(metadata)
+        self._partition = partition
+        self._loop = VirtualLoop()
+        self._clock, self._unknowns = InputClock(), Unknowns()
+        self._setup = Setup(replayer.app)
+        # What is replayed was traced when it happened.
+        self._setup.is_tracing = False
+        self._topics: Any = _Topics(replayer.topic, partition_count)
+        self._spec, self._resolve = self._await(self._specify(replayer, partition_count, topic_id))
+        self._opened: dict[str, RocksStore] = {}
+        self._tenure: ReplayTenure | None = None
+
+    def open(self, folder: Path, start: int, kept: Iterable[Kept]) -> None:
+        """Make the stores, and put into them what was kept."""
+        spec, resources = self._spec, RocksResources()
+        position = Position(start, 0, 0, _EPOCH, "")
+        for number, store in enumerate(spec.stores):
+            self._opened[store.name] = held = RocksStore.open(folder / str(number), resources=resources)
+            held.apply([], position)
+        expiries = Expiries(hooked(spec.stores, spec))
+        self._load(kept, position, expiries)
+        restored = [Restored(held, position, is_empty=False) for held in self._opened.values()]
+        self._tenure = self._await(self._make_tenure(restored, start, expiries))
+
+    def replay(self, records: Iterable[InputRecord], until_ms: int | None) -> Iterator[Replayed]:
+        """Handle the records, and give what isn't known."""
+        tenure, left = self._tenure, iter(records)
+        if tenure is None:
+            raise AssertionError("open() comes first")
+        while batch := list(islice(left, _AT_ONCE)):
+            self.count += len(batch)
+            self._run(tenure.replay(batch), f"{batch[0].offset} to {batch[-1].offset}")
+            yield from self._noted()
+        if until_ms is not None:
+            self._run(tenure.pass_time(until_ms), "the last")
+            self._run(tenure.replay([]), "the last")
+        yield from self._noted()
+
+    def state(self, stores: Sequence[str]) -> Iterator[Replayed]:
+        """Give what the stores hold."""
+        for name in stores:
+            for key, raw in self._opened[name].scan():
+                stamp = decode_stamp(raw)
+                yield Replayed(STATE, name, key, raw[STAMP_BYTES:], stamp.source_offset, stamp.expires_at_ms)
+
+    def close(self) -> None:
+        """End it."""
+        for held in self._opened.values():
+            held.close()
+        self._loop.close()
+
+    def _noted(self) -> Iterator[Replayed]:
+        found, self._unknowns.found = self._unknowns.found, []
+        for key, offset, reason in found:
+            yield Replayed(UNKNOWN, None, key, reason.encode(errors="backslashreplace"), offset)
+
+    def _run(self, work: Coroutine[Any, Any, None], offsets: str) -> None:
+        try:
+            self._await(work)
+        except StuckError as error:
+            raise ActorsError(
+                f"{self._spec.topic}[{self._partition}], offsets {offsets}: a handler of actor {self._spec.name} waits "
+                "for something that never comes in a replay"
+            ) from error
+
+    def _await(self, work: Coroutine[Any, Any, Any]) -> Any:
+        # The caller may be on a loop of its own, as a notebook is.
+        outer = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+        try:
+            return self._loop.run_until_complete(work)
+        finally:
+            asyncio._set_running_loop(outer)
+
+    async def _specify(self, replayer: Replayer, partition_count: int, topic_id: str) -> tuple[ActorSpec, Any]:
+        setup, topics = self._setup, self._topics
+        inputs = {
+            definition.topic_name: TopicInfo(definition.topic_name, UUID(topic_id or _NO_ID), partition_count)
+            for definition in replayer.app.actors.values()
+        }
+        resolve = await setup.outputs(topics)
+        specs = await setup.specs(inputs, await topics.existing(setup.compacted(inputs)), topics)
+        spec = next(spec for spec in specs if spec.name == replayer.actor)
+        if not topic_id:
+            # What a command was signed for isn't known.
+            spec = replace(spec, commands=OPEN_COMMANDS)
+        return replay_spec(spec, self._clock, self._unknowns), resolve
+
+    async def _make_tenure(self, stores: list[Restored], start: int, expiries: Expiries) -> ReplayTenure:
+        settings = self._setup.task_settings()
+        ownership = Ownership(
+            spec=self._spec,
+            partition=self._partition,
+            identity=Identity("replay", 0),
+            log=MemoryLog(expiries),
+            services=self._services(),
+            settings=settings,
+            inbox=Inbox(settings.queue_records),
+            epoch=_EPOCH,
+            topics=self._ids,
+        )
+        return ReplayTenure(ownership, stores, start, clock=self._clock, unknowns=self._unknowns, expiries=expiries)
+
+    def _services(self) -> TaskServices:
+        nothing: Any = None
+        resolve: Any = self._resolve
+        return TaskServices(
+            group=nothing,
+            logs=nothing,
+            owners=nothing,
+            restorer=nothing,
+            stores=nothing,
+            sink=nothing,
+            clock=self._clock,
+            resolve_output=resolve,
+            encode_owner=nothing,
+        )
+
+    def _load(self, kept: Iterable[Kept], position: Position, expiries: Expiries) -> None:
+        numbers = {store.name: number for number, store in enumerate(self._spec.stores) if store.on_expire is not None}
+        rows = iter(kept)
+        while batch := list(islice(rows, _LOAD_ROWS)):
+            by_store: dict[str, list[tuple[bytes, bytes | None]]] = {}
+            for store, key, value, source_offset, expires_at_ms in batch:
+                stamp = encode_stamp(_EPOCH, source_offset, expires_at_ms)
+                by_store.setdefault(store, []).append((key, stamp + value))
+                if store in numbers:
+                    expiries.expect(numbers[store], key, stamp)
+            for store, writes in by_store.items():
+                self._opened[store].apply(writes, position)
+
+
+class _Topics:
+    """What `Setup` asks of `actors._kafka.admin.topics.Topics`: every topic is there."""
+
+    def __init__(self, topic: str, partition_count: int) -> None:
+        self._counts = {topic: partition_count}
+
+    async def existing(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+        return {name: TopicInfo(name, UUID(int=0), self._counts.get(name, _ANY_PARTITION)) for name in names}
+
+    async def configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        return {name: dict(_TOPIC_CONFIG) for name in names}

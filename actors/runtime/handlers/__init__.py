@@ -1,0 +1,1 @@
+"""What a handler sees: its context, stores, timers and expiry."""

@@ -1,0 +1,295 @@
+"""Class actors: a handler for each type of message, and a state for each key.
+
+An `Actor` object lives as long as one message. What outlasts it is its state: read from the store when the handler
+first looks at it, written back after the handler if its encoding changed meanwhile, in the message's commit: a state
+that was only read isn't written, however it was encoded before. So an actor exists as soon as its key is named, costs
+nothing while it is idle, and what a handler that raises did to it never was.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from types import NoneType
+from typing import Any, ClassVar, Generic, TypeVar, overload
+
+from actors._core.unions import arms_of
+from actors.errors import ConfigurationError, UsageError
+from actors.runtime.handlers.callables import check_callable, refuse_generator
+from actors.runtime.handlers.context import Context, Store
+from actors.runtime.handlers.expiry import remove_own
+from actors.runtime.handlers.query_methods import NO_QUERIES, Query, queries_of
+
+S = TypeVar("S")
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+_MARK = "_actors_receives"
+_UNREAD: Any = object()
+
+
+@overload
+def receive(type_: Method, /) -> Method: ...
+
+
+@overload
+def receive(type_: Any = None, /, *, name: str | None = None) -> Callable[[Method], Method]: ...
+
+
+def receive(type_: Any = None, /, *, name: str | None = None) -> Any:
+    """Make a method of an `Actor` the handler of a type of message.
+
+    Args:
+        type_: the type, or a union of several; the annotation of the method's parameter when left out.
+        name: what a record's header `fa-type` calls the type, where types are told apart by it; its `__name__` by
+            default.
+    """
+    if inspect.isfunction(type_):
+        setattr(type_, _MARK, (None, name))
+        return type_
+
+    def mark(method: Method) -> Method:
+        setattr(method, _MARK, (type_, name))
+        return method
+
+    return mark
+
+
+class Actor(Generic[S]):
+    """The base of class actors: `class Account(Actor[AccountState])`; `Actor[None]` keeps no state.
+
+    Attributes:
+        ctx: the message's `Context`.
+        state_type: the type in the brackets.
+        state_version: the version of `state_type`; raise it together with a change that old values don't fit.
+        state_ttl: how long a state is there after it was last changed or set; for ever by default.
+        state_upgrades: by version, the function that turns a state of it, as plain JSON data, into one of the next.
+        receivers: by type of message, its handler.
+        type_names: by type of message, its name in the header `fa-type`.
+        queries: the methods marked `@query`, by name.
+    """
+
+    state_type: ClassVar[Any] = NoneType
+    state_version: ClassVar[int] = 1
+    state_ttl: ClassVar[timedelta | None] = None
+    state_upgrades: ClassVar[Mapping[int, Callable[[Any], Any]]] = {}
+    receivers: ClassVar[Mapping[Any, Callable[..., Any]]] = {}
+    type_names: ClassVar[Mapping[Any, str]] = {}
+    queries: ClassVar[Mapping[str, Query]] = NO_QUERIES
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Find the state's type and the handlers.
+
+        Raises:
+            ConfigurationError: a handler doesn't say what it takes, or two take the same; a query can't be called.
+        """
+        super().__init_subclass__(**options)
+        if "on_expire" in vars(cls):
+            line = "async def on_expire(self) -> None"
+            check_callable(vars(cls)["on_expire"], f"{cls.__name__}.on_expire", takes=1, line=line)
+        cls.state_type = _state_type(cls)
+        receivers, names = dict(cls.receivers), dict(cls.type_names)
+        own: set[Any] = set()
+        for method in vars(cls).values():
+            given, name = getattr(method, _MARK, (None, None))
+            if not hasattr(method, _MARK):
+                continue
+            check_callable(
+                method,
+                f"the handler {cls.__name__}.{method.__name__}",
+                takes=2,
+                line=f"async def {method.__name__}(self, message: {_show(given) if given else 'Message'}) -> None",
+            )
+            for type_ in arms_of(given if given is not None else _annotated(cls, method)):
+                if type_ in own:
+                    raise ConfigurationError(f"{cls.__name__}: two handlers take {_show(type_)}")
+                own.add(type_)
+                receivers[type_] = method
+                names[type_] = name or _show(type_)
+        cls.receivers, cls.type_names = receivers, names
+        cls.queries = {**cls.queries, **queries_of(cls)}
+
+    def __init__(self, ctx: Context, store: Store[Any, Any] | None = None) -> None:
+        self.ctx = ctx
+        self._store = store
+        self._state: Any = _UNREAD
+        self._raw: bytes | None = None
+        self._is_set = False
+
+    @property
+    def key(self) -> Any:
+        """The actor's key, decoded."""
+        return self.ctx.key
+
+    @property
+    def state(self) -> S:
+        """The state of this key: what was kept, or `initial_state()`. Change it, or set it, and it is kept."""
+        if self._state is _UNREAD:
+            store = self._stateful()
+            found = store.own(self.ctx, _UNREAD)
+            self._state = self.initial_state() if found is _UNREAD else found
+            # So that looking alone writes nothing, even if an earlier version wrote other bytes.
+            self._raw = store.encode_value(self._state)
+        state: S = self._state
+        return state
+
+    @state.setter
+    def state(self, state: S) -> None:
+        if self._state is _UNREAD:
+            self._raw = self._stateful().replaced_own(self.ctx)
+        self._state, self._is_set = state, True
+
+    def initial_state(self) -> S:
+        """Give the state of a key that has none; `state_type()` unless it is overridden.
+
+        Raises:
+            UsageError: the type needs arguments.
+        """
+        try:
+            state: S = self.state_type()
+        except TypeError as error:
+            raise UsageError(
+                f"{type(self).__name__}: {_show(self.state_type)} can't be made without arguments ({error}): give its "
+                "fields defaults, or override initial_state()"
+            ) from error
+        return state
+
+    async def on_expire(self) -> None:
+        """Act when this key's state has expired, which `self.state` still shows; what is set then begins a new one."""
+
+    def forget(self) -> None:
+        """Remove this key's state: the next message begins with `initial_state()`."""
+        if self._state is _UNREAD:
+            self._stateful().replaced_own(self.ctx)
+        self._stateful().delete_own(self.ctx)
+        self._state, self._raw, self._is_set = _UNREAD, None, False
+
+    def show_expired(self, state: S) -> None:
+        """Show a state that isn't kept any more; it is kept anew if it is changed."""
+        self._state, self._raw = state, self._stateful().encode_value(state)
+
+    def is_changed(self) -> bool:
+        """Tell whether the state is another value than the one that is kept.
+
+        For queries: where the type's bytes aren't always the same, equal values are told by `==`.
+        """
+        if self._state is _UNREAD:
+            return False
+        store = self._stateful()
+        if store.encode_value(self._state) == self._raw:
+            return False
+        kept = store.own(self.ctx, _UNREAD)
+        if kept is _UNREAD:
+            kept = self.initial_state()
+        return bool(self._state != kept)
+
+    def keep(self) -> None:
+        """Write the state if it changed. Called after each handler; of use before an await that may be cut short."""
+        if self._state is _UNREAD:
+            return
+        store = self._stateful()
+        raw = store.encode_value(self._state)
+        # Setting an equal state is a write as well where that makes it live longer.
+        if raw != self._raw or (self._is_set and store.ttl_ms is not None):
+            store.write_own(self.ctx, raw)
+        self._raw, self._is_set = raw, False
+
+    def _stateful(self) -> Store[Any, Any]:
+        if self._store is None:
+            raise UsageError(f"{type(self).__name__} has no state: declare it as Actor[TheState]")
+        return self._store
+
+
+def handler_of(
+    cls: type[Actor[Any]],
+    store: Store[Any, Any] | None,
+    *,
+    threaded: Callable[[Callable[..., Any]], Callable[..., Awaitable[Any]]] | None = None,
+    stops: bool = True,
+) -> Callable[[Context, Any], Awaitable[Any]]:
+    """Give the function that handles a message of any of the class's types, already decoded.
+
+    Args:
+        cls: the class.
+        store: of its states.
+        threaded: makes a method that isn't async one that runs in a thread.
+        stops: whether an error stops the partition, also one of an `on_expire` that is called ahead of a message.
+    """
+    receivers = {
+        type_: method if threaded is None or inspect.iscoroutinefunction(method) else threaded(method)
+        for type_, method in cls.receivers.items()
+    }
+
+    async def handle(ctx: Context, message: Any) -> Any:
+        if store is not None and store.on_expire is not None:
+            # The message came before the round that removes: what it writes would take the expired state's place.
+            await remove_own(ctx, store, stops=stops)
+        method = receivers.get(type(message))
+        if method is None:
+            method = _inherited(cls, receivers, message)
+        actor = cls(ctx, store)
+        result = method(actor, message)
+        if inspect.isawaitable(result):
+            result = await result
+        elif result is not None:
+            refuse_generator(result, f"the handler {method.__qualname__}")
+        actor.keep()
+        return result
+
+    handle.__name__ = handle.__qualname__ = cls.__name__
+    return handle
+
+
+def expiry_of(cls: type[Actor[Any]]) -> Callable[[Context, Any], Awaitable[None]] | None:
+    """Give the function that is called when a state expired; None if the class doesn't override `on_expire`."""
+    if cls.on_expire is Actor.on_expire:
+        return None
+
+    async def expire(ctx: Context, state: Any) -> None:
+        actor = cls(ctx, ctx.expired_in)
+        actor.show_expired(state)
+        result: Any = actor.on_expire()
+        if inspect.isawaitable(result):
+            await result
+        actor.keep()
+
+    return expire
+
+
+def _inherited(cls: type[Actor[Any]], receivers: Mapping[Any, Callable[..., Any]], message: Any) -> Callable[..., Any]:
+    for base in type(message).__mro__:
+        method = receivers.get(base)
+        if method is not None:
+            return method
+    known = ", ".join(sorted(_show(type_) for type_ in cls.receivers))
+    raise UsageError(f"{cls.__name__} takes {known}, not {type(message).__name__}")
+
+
+def _state_type(cls: type[Actor[Any]]) -> Any:
+    for base in getattr(cls, "__orig_bases__", ()):
+        origin = typing.get_origin(base)
+        if isinstance(origin, type) and issubclass(origin, Actor):
+            (given,) = typing.get_args(base)
+            return NoneType if given is None or isinstance(given, TypeVar) else given
+    return cls.state_type
+
+
+def _annotated(cls: type[Actor[Any]], method: Callable[..., Any]) -> Any:
+    parameters = list(inspect.signature(method).parameters)
+    try:
+        found = typing.get_type_hints(method).get(parameters[1]) if len(parameters) == 2 else None
+    except NameError as error:
+        raise ConfigurationError(
+            f"{cls.__name__}.{method.__name__}: its annotation isn't to be found ({error}): say @receive(TheType)"
+        ) from error
+    if found is None:
+        raise ConfigurationError(
+            f"{cls.__name__}.{method.__name__} has to take one message whose type is annotated, as in "
+            f"`async def {method.__name__}(self, message: Deposit)`, or be marked @receive(Deposit)"
+        )
+    return found
+
+
+def _show(type_: Any) -> str:
+    return str(getattr(type_, "__name__", type_))

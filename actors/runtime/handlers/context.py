@@ -1,0 +1,583 @@
+"""What a handler sees: the message's `Context`, and the `Store` handles that reach the state of the message's task.
+
+A handle is made once, at import, and holds no data. Which task's state it reaches follows from a context variable that
+is set per message, so that a task started by a handler reaches the same state, and one that outlives its message is
+refused: its writes would belong to no commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from actors.errors import NewerVersionError, RecordError, StoreOutsideHandlerError, UsageError
+from actors.ports import Headers, InputRecord, Output
+from actors.runtime.handlers.failures import newer_program, undecodable
+from actors.runtime.handlers.handles import checked_ttl_ms, foreign_key, no_ranges, not_its_own, unreachable
+from actors.runtime.handlers.ids import message_id
+from actors.runtime.handlers.subscripts import Subscripts
+from actors.runtime.handlers.task_state import TaskState as TaskState
+from actors.runtime.handlers.task_state import Tools as Tools
+from actors.runtime.outbox.outputs import RECORD_OVERHEAD_BYTES as OVERHEAD_BYTES
+from actors.runtime.outbox.outputs import Recipient, check_placement, checked_headers, too_large, typed_headers
+from stores._core.overlay import Overlay
+from stores._core.record import NEVER
+
+if TYPE_CHECKING:
+    from actors.runtime.requests.replies import AnswerLater, Answers
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Placement = Literal["key", "task"]
+DEFAULT_ASK_TIMEOUT = timedelta(seconds=30)
+_NO_HEADERS: list[tuple[str, bytes]] = []
+_new_tuple = tuple.__new__
+"""Makes a named tuple in a third of the time that its class takes."""
+
+
+class Context:
+    """One message being handled.
+
+    Attributes:
+        key: the message's key, decoded; None for a message without one, which only actors without state by key get.
+        topic, partition, offset: where it came from.
+        timestamp_ms: its timestamp, Unix milliseconds.
+        headers: its headers, (name, bytes) in order.
+        expired_in: the store, while its `on_expire` is called for a key; unset for messages.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_counts",
+        "_is_answer_forgotten",
+        "_is_answered_later",
+        "_raw_key",
+        "_record",
+        "_source",
+        "_state",
+        "_tag",
+        "_unanswered",
+        "expired_in",
+        "key",
+    )
+
+    def __init__(self, state: TaskState, record: InputRecord, key: Any, raw_key: bytes) -> None:
+        self._state: TaskState | None = state
+        self._source = state.source
+        self._tag = state.message_tag
+        self._record = record
+        self._raw_key = raw_key
+        self.key = key
+
+    expired_in: Store[Any, Any]
+    _counts: dict[str, int]
+    _unanswered: dict[str, list[tuple[str, str]]]
+    _asked: Any
+    _is_answer_forgotten: bool
+    _is_answered_later: bool
+
+    @property
+    def topic(self) -> str:
+        """The input topic."""
+        return self._source.topic
+
+    @property
+    def partition(self) -> int:
+        """The input partition."""
+        return self._source.partition
+
+    @property
+    def offset(self) -> int:
+        """The message's offset."""
+        return self._record.offset
+
+    @property
+    def timestamp_ms(self) -> int:
+        """The message's timestamp in Unix milliseconds."""
+        return self._record.timestamp
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]:
+        """The message's headers in order."""
+        return self._record.headers
+
+    @property
+    def message_id(self) -> str:
+        """What identifies the message: the same whenever, and by whomever, it is handled again."""
+        record, source = self._record, self._source
+        own: str | None = getattr(record, "id", None)
+        return own or message_id(source.topic, source.partition, record.offset, getattr(record, "tag", self._tag))
+
+    @property
+    def timer(self) -> str | None:
+        """The name of the timer that sent the message, None if none did."""
+        name: str | None = getattr(self._record, "timer", None)
+        return name
+
+    @property
+    def now_ms(self) -> int:
+        """The time in Unix milliseconds by the task's clock, which never goes back: not below what was committed."""
+        state = self._working("now_ms")
+        return state.tools.now_ms(state.scope.now_ms)
+
+    def next_id(self, series: str = "") -> str:
+        """Return an id for the n-th call of a series. Give each branch that runs side by side a series of its own."""
+        self._counts = counts = getattr(self, "_counts", {})
+        number = counts[series] = counts.get(series, 0) + 1
+        return f"{self.message_id}-{series}-{number}" if series else f"{self.message_id}-{number}"
+
+    def undecodable(self, error: Exception) -> RecordError:
+        """Give the error that says that the message isn't what its actor takes."""
+        return undecodable(self._source, self._record, error)
+
+    def send(
+        self,
+        topic: Any,
+        *,
+        key: Any = None,
+        value: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | Mapping[str, bytes] = (),
+    ) -> None:
+        """Send a record as a part of this message's commit: it is there if, and only if, the message's writes are.
+
+        Args:
+            topic: a topic of `app.topic(...)`, or its name, with which key and value are encoded by their own type.
+            key: encoded as the topic says. The record goes where the topic's partitioner puts it, murmur2 by default.
+            value: None sends a tombstone.
+            partition: overrides the key's partition.
+            timestamp_ms: Unix milliseconds; the time of the commit when left out.
+            headers: (name, bytes) pairs, or a mapping. Names that begin with `fa-` are reserved.
+
+        Raises:
+            RecordTooLargeError: the record is larger than the topic's `max.message.bytes` allows.
+            UsageError: the topic doesn't have the partition, or needs a key; headers or timestamp are of another type.
+            UnknownTopicError: the broker doesn't have the topic.
+            StoreOutsideHandlerError: the message was handled already.
+        """
+        state = self._state
+        if state is None:
+            raise StoreOutsideHandlerError("ctx.send() after the message was handled: send before the handler returns")
+        target = state.resolve_output(topic)
+        raw_key = None if key is None else target.encode_key(key)
+        raw_value = None if value is None else target.encode_value(value)
+        size = (len(raw_key) if raw_key else 0) + (len(raw_value) if raw_value else 0)
+        pairs = _NO_HEADERS
+        if headers:
+            pairs = checked_headers(headers, self._record.headers)
+            size += sum(len(name) + len(data or b"") for name, data in pairs)
+        if size + OVERHEAD_BYTES > target.max_record_bytes:
+            raise too_large(target.name, raw_key, size, target.max_record_bytes)
+        if partition is not None or timestamp_ms is not None or raw_key is None:
+            check_placement(target, raw_key, partition, timestamp_ms)
+        place = target.partitioner if partition is None else partition
+        state.outputs.append(_new_tuple(Output, (target.name, place, raw_key, raw_value, pairs, timestamp_ms)))
+        state.output_bytes += size + 64
+
+    def tell(
+        self,
+        actor: Any,
+        key: Any,
+        message: Any,
+        *,
+        timestamp_ms: int | None = None,
+        headers: Headers | Mapping[str, bytes] = (),
+    ) -> None:
+        """Send `message` to the actor of `key`, as a part of this message's commit.
+
+        Args:
+            actor: an actor's class, its function, or its name.
+            key: which one of them; encoded as the actor's input says.
+            message: of a type that the actor takes.
+            timestamp_ms: Unix milliseconds; the time of the commit when left out.
+            headers: as for `send`.
+
+        Raises:
+            UsageError: the app has no such actor, or it doesn't take such messages; else as `send`.
+        """
+        state = self._state
+        if state is None:
+            raise StoreOutsideHandlerError("ctx.tell() after the message was handled: tell before the handler returns")
+        recipient = Recipient(actor)
+        target = state.resolve_output(recipient)
+        if key is None:
+            raise UsageError(f"ctx.tell({target.name}): a message to an actor needs a key")
+        if target.type_headers is not None:
+            headers = typed_headers(headers, self._record.headers, target.type_headers(message))
+        self.send(recipient, key=key, value=message, timestamp_ms=timestamp_ms, headers=headers)
+
+    def schedule(
+        self,
+        message: Any,
+        *,
+        after: timedelta | None = None,
+        at: datetime | None = None,
+        every: timedelta | None = None,
+        name: str | None = None,
+        stream_time: bool = False,
+    ) -> str:
+        """Send `message` to this key later: once, or `every` so often. It is durable, and a part of this commit.
+
+        A timer fires once for each time that it is due, in the commit of what its message leads to, however often
+        workers die or partitions move. A periodic one whose times passed while no worker ran fires once for all of
+        them. In the handler `ctx.timer` is its name.
+
+        Args:
+            message: of a type that this actor takes.
+            after: how long from now.
+            at: when, a time with a time zone. One that has passed is due at once.
+            every: how often, `after` or `at` saying when first; `every` from now when both are left out.
+            name: a timer of this key that has the same name is replaced; a name is made up when left out.
+            stream_time: measure by the timestamps of the partition's messages in place of the clock: it is due when a
+                message with that timestamp, or a later one, was handled.
+
+        Returns:
+            The name.
+
+        Raises:
+            UsageError: the actor wasn't declared with `timers=True`, the arguments contradict each other, or the actor
+                doesn't take such messages.
+        """
+        timers = self._working("schedule").tools.timers
+        if timers is None:
+            raise UsageError("ctx.schedule(): declare the actor with @app.actor(..., timers=True)")
+        return timers.schedule(self, message, after=after, at=at, every=every, name=name, stream_time=stream_time)
+
+    def cancel(self, name: str) -> bool:
+        """Remove this key's timer of that name; tell whether there was one.
+
+        Raises:
+            UsageError: the actor wasn't declared with `timers=True`.
+        """
+        timers = self._working("cancel").tools.timers
+        if timers is None:
+            raise UsageError("ctx.cancel(): declare the actor with @app.actor(..., timers=True)")
+        return timers.cancel(self, name)
+
+    def effect(self, function: Any, *args: Any, **kwargs: Any) -> str:
+        """Call `function(call, *args, **kwargs)` after this message's commit, again until it succeeds.
+
+        The call is recorded with the commit, so it happens if, and only if, the message's writes do; a worker that dies
+        meanwhile leaves it to the next owner, so it may happen more than once: `call.idempotency_key` is the same each
+        time. The effects of a key are called one after the other, in order. What the function returns, if not None, is
+        sent to this key as a message.
+
+        Args:
+            function: one of `@app.effect()` that the actor lists in `effects=`.
+            args: anything that becomes JSON.
+            kwargs: likewise.
+
+        Returns:
+            The call's idempotency key.
+
+        Raises:
+            UsageError: the actor doesn't list the function, or an argument doesn't become JSON.
+        """
+        effects = self._working("effect").tools.effects
+        if effects is None:
+            raise UsageError("ctx.effect(): list the function in @app.actor(..., effects=[...])")
+        return effects.call(self, function, args, kwargs)
+
+    async def ask(self, actor: Any, key: Any, message: Any, *, timeout: timedelta = DEFAULT_ASK_TIMEOUT) -> Any:
+        """Send `message` to the actor of `key`, outside of this message's commit, and wait for its handler's result.
+
+        The question is on its way at once, and what it leads to is committed by the other actor before the answer
+        comes, whatever becomes of this message; when this message is handled again, the same question isn't
+        handled twice, and its first answer is given again. A question that is equal to one of this message that had
+        no answer in time repeats it. What this handler wrote before and after is committed together when it ends.
+
+        Args:
+            actor: an actor's class, its function, or its name; its handler's return annotation is the answer's type.
+            key: which one of them.
+            message: of a type that the actor takes.
+            timeout: how long to wait.
+
+        Raises:
+            AskTimeoutError: no answer came in time; whether the other actor handles the message isn't known.
+            AskRejectedError: its handler raised `Rejected`.
+            AskFailedError: its handler failed, and the message was skipped or parked.
+            AskCycleError: that key waits for an answer itself, and this message is a part of it.
+            UsageError: the actor answers nothing, or this one was declared without `concurrency=`.
+        """
+        asks = self._working("ask").tools.asks
+        if asks is None:
+            raise UsageError("ctx.ask(): no actor of this app answers: annotate what a handler returns")
+        return await asks.ask(self, actor, key, message, timeout)
+
+    def forget_answer(self) -> None:
+        """Keep no answer to this question, for what only reads: if it is asked again, it is handled again.
+
+        Call it before `answer_later`; in an actor that gives no answers it raises `UsageError`.
+        """
+        self._answers("forget_answer").forget(self)
+
+    def answer_later(self) -> AnswerLater | None:
+        """Give what it takes to answer this question in a later message or timer of this key: keep it in the state.
+
+        What the handler returns then goes nowhere. The same question, asked again meanwhile, isn't handled again.
+
+        Returns None if the message is no question: nobody waits for an answer.
+
+        Raises:
+            UsageError: the actor gives no answers to such messages.
+        """
+        return self._answers("answer_later").later(self)
+
+    def answer(self, later: AnswerLater | None, value: Any) -> bool:
+        """Answer a question that an earlier message of this key put off, as a part of this message's commit.
+
+        Args:
+            later: what `answer_later` gave; for None nothing happens.
+            value: of the type that the asked handler returns; a `Rejected` becomes `AskRejectedError` for who asked.
+
+        Returns:
+            Whether it was open: a second answer changes nothing.
+
+        Raises:
+            UsageError: it is another key's question, or of a type of message that the actor no longer answers.
+        """
+        return later is not None and self._answers("answer").answer_now(self, later, value)
+
+    def _answers(self, call: str) -> Answers:
+        answers = self._working(call).tools.answers
+        if answers is None:
+            raise UsageError(f"ctx.{call}(): the actor answers nothing: annotate what a handler returns")
+        return answers
+
+    def _working(self, call: str) -> TaskState:
+        if self._state is None:
+            raise StoreOutsideHandlerError(f"ctx.{call} after the message was handled: use it before that")
+        return self._state
+
+
+_current: ContextVar[Context] = ContextVar("actors_message")
+enter_message = _current.set
+
+
+def is_handling() -> bool:
+    """Tell whether the caller runs on behalf of a message that is being handled."""
+    ctx = _current.get(None)
+    return ctx is not None and ctx._state is not None
+
+
+class Store(Subscripts[K, V], Generic[K, V]):
+    """A handle to per-key state, made by `app.store(...)` and used inside handlers of the actor that lists it.
+
+    Reads see the handler's own writes and everything before it; all of a message's writes are committed together with
+    its sends and its offset, or not at all. With `placement="key"` only keys of the message's own partition are
+    reachable, in practice the message's key: to touch another key's state, send it a message.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        encode_key: Callable[[Any], bytes],
+        decode_key: Callable[[bytes], Any],
+        encode_value: Callable[[Any], bytes],
+        decode_value: Callable[[bytes], Any],
+        ttl_ms: int | None = None,
+        expires: bool = False,
+        on_expire: Callable[[Context, Any], Any] | None = None,
+        placement: Placement = "key",
+        refuse_newer: Callable[[bytes], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.ttl_ms = ttl_ms
+        self.expires = expires or ttl_ms is not None
+        self.on_expire = on_expire
+        self.placement: Placement = placement
+        self.refuse_newer = refuse_newer
+        self.encode_key = encode_key
+        self.decode_key = decode_key
+        self.encode_value = encode_value
+        self.decode_value = decode_value
+
+    def __repr__(self) -> str:
+        return f"<Store {self.name}>"
+
+    def get(self, key: K, default: V | None = None) -> V | None:
+        """Give the value of `key`, or `default` when it is absent or expired."""
+        overlay, state = self._overlay()
+        raw = overlay.get(self._address(key))
+        if raw is None:
+            return default
+        try:
+            found: V = self.decode_value(raw)
+        except NewerVersionError:
+            # It raises again, and has the partition stop. Hot: no call more where all is well.
+            return self._decoded(raw, state)
+        return found
+
+    def __contains__(self, key: K) -> bool:
+        return self._overlay()[0].get(self._address(key)) is not None
+
+    def set(self, key: K, value: V, *, ttl: timedelta | None = None) -> None:
+        """Write `value`; it expires `ttl` after now, the store's own by default.
+
+        Raises:
+            UsageError: a `ttl` in a store that was declared with neither `ttl` nor `expires`, or one that is negative.
+        """
+        overlay, state = self._overlay()
+        ttl_ms = self.ttl_ms if ttl is None else checked_ttl_ms(self, ttl)
+        raw_key = self._address(key)
+        if self.refuse_newer is not None:
+            self._check_held(overlay, state, raw_key)
+        self._write(overlay, state, raw_key, self.encode_value(value), ttl_ms)
+
+    def delete(self, key: K) -> bool:
+        """Remove `key`, with a tombstone in the changelog; tell whether it was there."""
+        overlay, state = self._overlay()
+        raw_key = self._address(key)
+        if self.refuse_newer is not None:
+            self._check_held(overlay, state, raw_key)
+        return overlay.delete(raw_key)
+
+    def put_if_absent(self, key: K, value: V, *, ttl: timedelta | None = None) -> V | None:
+        """Give the value that is there, or write `value`, as `set` does, and give None."""
+        ctx = _current.get(None)
+        state = ctx._state if ctx is not None else None
+        if ctx is None or state is None:
+            raise unreachable(self.name, None if ctx is None or ctx._state is None else ctx._state.actor)
+        overlay = state.overlays.get(self)
+        if overlay is None:
+            raise unreachable(self.name, None if ctx is None or ctx._state is None else ctx._state.actor)
+        raw_key = self.encode_key(key)
+        if raw_key != ctx._raw_key:
+            self._check_placement(raw_key, state)
+        held = overlay.get(raw_key)
+        if held is not None:
+            try:
+                found: V = self.decode_value(held)
+            except NewerVersionError:
+                return self._decoded(held, state)
+            return found
+        ttl_ms = self.ttl_ms if ttl is None else checked_ttl_ms(self, ttl)
+        self._write(overlay, state, raw_key, self.encode_value(value), ttl_ms)
+        return None
+
+    def compare_and_set(self, key: K, expected: V | None, value: V | None) -> bool:
+        """Write `value` (None deletes) if `expected` (None: absent) is what `get` gives; tell whether it was."""
+        overlay, state = self._overlay()
+        raw_key = self._address(key)
+        wanted = None if expected is None else self.encode_value(expected)
+        held = overlay.get(raw_key)
+        if held != wanted and (held is None or wanted is None or not self._holds(held, expected, wanted, state)):
+            return False
+        if value is None:
+            overlay.delete(raw_key)
+        else:
+            self._write(overlay, state, raw_key, self.encode_value(value), self.ttl_ms)
+        return True
+
+    def _holds(self, held: bytes, expected: V | None, wanted: bytes, state: TaskState) -> bool:
+        """Tell whether `held`, written by an earlier version or in other bytes, is the same value."""
+        found = self._decoded(held, state)
+        return self.encode_value(found) == wanted or (type(found) is type(expected) and bool(found == expected))
+
+    def own(self, ctx: Context, default: V) -> V:
+        """Give the value of the message's own key, or `default` when it is absent or expired."""
+        overlay, state = self._reach(ctx)
+        raw = overlay.get(ctx._raw_key)
+        return default if raw is None else self._decoded(raw, state)
+
+    def replaced_own(self, ctx: Context) -> bytes | None:
+        """Give the encoded value of the message's own key, which is about to be replaced without being decoded."""
+        return self._check_held(*self._reach(ctx), ctx._raw_key)
+
+    def own_place(self, ctx: Context) -> tuple[Overlay, bytes]:
+        """Return the state that the message sees, and its own key there."""
+        return self._reach(ctx)[0], ctx._raw_key
+
+    def write_own(self, ctx: Context, raw_value: bytes) -> None:
+        """Write the encoded value of the message's own key."""
+        overlay, state = self._reach(ctx)
+        self._write(overlay, state, ctx._raw_key, raw_value, self.ttl_ms)
+
+    def delete_own(self, ctx: Context) -> bool:
+        """Remove the message's own key; tell whether it was there."""
+        return self._reach(ctx)[0].delete(ctx._raw_key)
+
+    def write_raw(self, state: TaskState, raw_key: bytes, raw_value: bytes, ttl_ms: int | None = None) -> None:
+        """Write encoded, whatever the placement."""
+        self._write(state.overlays[self], state, raw_key, raw_value, ttl_ms)
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """Give all (key, value) of this partition in byte order of the keys, as of the call."""
+        return self._pairs(self._whole().items())
+
+    def range(self, start: K | None = None, end: K | None = None, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
+        """Give (key, value) from `start`, included, to `end`, not included, in byte order of the encoded keys."""
+        first = None if start is None else self.encode_key(start)
+        last = None if end is None else self.encode_key(end)
+        return self._pairs(self._whole().items(first, last, reverse=reverse))
+
+    def prefix(self, prefix: K) -> Iterator[tuple[K, V]]:
+        """Give (key, value) of the keys whose bytes begin with those of `prefix`."""
+        return self._pairs(self._whole().prefix(self.encode_key(prefix)))
+
+    def _pairs(self, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[K, V]]:
+        state = self._overlay()[1]
+        return ((self.decode_key(key), self._decoded(value, state)) for key, value in pairs)
+
+    def _decoded(self, raw: bytes, state: TaskState, read: Callable[[bytes], Any] | None = None) -> V:
+        """Call `read`; the partition stops if a newer program wrote, even if the handler catches the error."""
+        try:
+            found: V = (read or self.decode_value)(raw)
+        except NewerVersionError as error:
+            ctx = _current.get()
+            state.newer = newer_program(ctx._source, ctx._record, error)
+            raise
+        return found
+
+    def _whole(self) -> Overlay:
+        overlay, state = self._overlay()
+        if state.on_wait is not None:
+            raise no_ranges(self.name)
+        return overlay
+
+    def _check_held(self, overlay: Overlay, state: TaskState, raw_key: bytes) -> bytes | None:
+        """Give what a write would replace; a newer program's value isn't replaced: it may be that program's again."""
+        held = overlay.get(raw_key)
+        if held is not None and self.refuse_newer is not None:
+            self._decoded(held, state, self.refuse_newer)
+        return held
+
+    def _overlay(self) -> tuple[Overlay, TaskState]:
+        return self._reach(_current.get(None))
+
+    def _reach(self, ctx: Context | None) -> tuple[Overlay, TaskState]:
+        state = ctx._state if ctx is not None else None
+        if ctx is not None and state is not None:
+            overlay = state.overlays.get(self)
+            if overlay is not None:
+                return overlay, state
+        raise unreachable(self.name, None if ctx is None or ctx._state is None else ctx._state.actor)
+
+    def _address(self, key: K) -> bytes:
+        raw_key = self.encode_key(key)
+        ctx = _current.get()
+        if raw_key != ctx._raw_key and ctx._state is not None:
+            self._check_placement(raw_key, ctx._state)
+        return raw_key
+
+    def _check_placement(self, raw_key: bytes, state: TaskState) -> None:
+        if self.placement == "task":
+            return
+        if state.on_wait is not None:
+            raise not_its_own(self.name, raw_key)
+        home = state.partitioner.home(raw_key, state.partition_count)
+        if home != state.partition:
+            raise foreign_key(self.name, raw_key, home, f"partition {state.partition} of actor {state.actor}")
+
+    def _write(self, overlay: Overlay, state: TaskState, raw_key: bytes, raw_value: bytes, ttl_ms: int | None) -> None:
+        limit = state.max_record_bytes[self.name]
+        if len(raw_key) + len(raw_value) + OVERHEAD_BYTES > limit:
+            raise too_large(f"changelog of store {self.name}", raw_key, len(raw_key) + len(raw_value), limit)
+        # The scope's time may be that of a message that began long ago.
+        expires_at_ms = NEVER if ttl_ms is None else state.tools.now_ms(state.scope.now_ms) + ttl_ms
+        overlay.set(raw_key, raw_value, expires_at_ms)

@@ -1,0 +1,34 @@
+"""Ids for what a message leads to: the same whenever it is handled again, whatever the order of its calls.
+
+A handler whose branches run side by side reaches its asks and effects in an order that nobody promises. So an id
+depends on what it is for; equal ones of one message are numbered, and are interchangeable.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from actors.runtime.handlers.context import Context
+
+
+def message_id(topic: str, partition: int, offset: int, tag: str) -> str:
+    """Return what identifies a message; `tag` is that of `actors._core.task.topic_ids.TopicIds.message_tag`."""
+    return f"{topic}@{tag}-{partition}-{offset}" if tag else f"{topic}-{partition}-{offset}"
+
+
+def id_of(ctx: Context, *parts: str | bytes) -> str:
+    """Return an id for what `parts` describe."""
+    # Earlier releases numbered all of them together: `next_id` and `Question.older_id` go on as they did.
+    ctx.next_id()
+    return ctx.next_id(digest_of(*parts))
+
+
+def digest_of(*parts: str | bytes, size: int = 16) -> str:
+    """Return a digest of `parts` in hexadecimal, `size` bytes long. Where each part ends counts."""
+    digest = blake2b(digest_size=size)
+    for part in parts:
+        raw = part.encode(errors="surrogatepass") if isinstance(part, str) else part
+        digest.update(b"%d:" % len(raw) + raw)
+    return digest.hexdigest()

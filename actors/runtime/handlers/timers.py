@@ -1,0 +1,434 @@
+"""Durable timers: messages that an actor's key sends to itself later.
+
+They are in a store of the actor, one entry by name and one by time, written together:
+
+    "n" address              the timer, as JSON: `_Entry`
+    "w" due_ms address       nothing: the timers by the wall clock in order of time
+    "s" due_ms address       the same for those by stream time
+    "t"                      stream time: the highest timestamp of an input record; there once a timer went by it
+
+`address` is the length of the message key (4 bytes, big-endian), the key, and the timer's name in UTF-8; times are Unix
+milliseconds (8 bytes, big-endian). So what is due is at the head of an index, however many timers wait behind it.
+
+What is in memory is a hint. The store alone says which timers there are, and as they come due they are looked up there:
+a time that is kept here may be too early, never too late. A turn checks in its own savepoint that its timer is as it
+was when it came due, and takes it out or moves it on in the same commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from hashlib import blake2b
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from actors._core.keys import sized, split_sized
+from actors._core.logs import escaping
+from actors._core.outside import MALFORMED
+from actors.errors import StoreOutsideHandlerError, UsageError, show_bytes
+from actors.ports import Clock
+from actors.runtime.handlers.context import Context, TaskState
+from actors.runtime.handlers.entries import is_newer, newer_entry
+from actors.runtime.handlers.ids import digest_of, id_of
+from actors.runtime.handlers.internal_messages import Moment, Turn, refuse_keyless
+from actors.runtime.spec import ActorSpec
+
+logger = escaping(logging.getLogger(__name__))
+
+TURNS_AT_ONCE = 100
+BACKLOG_LOOK_S = 0.1
+"""How often a timer that is due looks whether the input that it waits for has come to its end."""
+LONGEST_NAME_BYTES = 250
+ClockName: TypeAlias = Literal["wall", "stream"]
+
+_ENTRY = b"n"
+_STREAM_TIME = b"t"
+_WORD = 8
+_ID_BYTES = 8
+_ADDRESS_AT = 1 + _WORD
+_MILLISECOND = timedelta(milliseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNSEEN = -1
+
+
+class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A timer as the store has it. `every_ms` is None for one that fires once.
+
+    `id` tells the timer from others of its key and name; None in what earlier releases wrote.
+    """
+
+    due_ms: int
+    every_ms: int | None
+    clock: ClockName
+    value: bytes
+    headers: list[tuple[str, bytes]]
+    id: str | None = None
+
+
+_encode_entry = msgspec.json.Encoder().encode
+_decode_entry = msgspec.json.Decoder(_Entry).decode
+
+
+@dataclass(slots=True)
+class _Index:
+    """The timers of one clock in order of time.
+
+    Attributes:
+        clock: whose times they are.
+        prefix, end: where the index begins in the store, and the first key behind it.
+        earliest_ms: no timer that isn't in hand is due before.
+        start: no timer that isn't in hand has a key before, so that a look begins behind the tombstones of those that
+            fired.
+    """
+
+    clock: ClockName
+    prefix: bytes
+    end: bytes
+    start: bytes
+    earliest_ms: float = 0.0
+
+    @classmethod
+    def of(cls, clock: ClockName, prefix: bytes) -> _Index:
+        return cls(clock, prefix, end=bytes([prefix[0] + 1]), start=prefix)
+
+    def key(self, due_ms: int, address: bytes) -> bytes:
+        return self.prefix + due_ms.to_bytes(_WORD) + address
+
+    def expect(self, key: bytes) -> None:
+        """Count on a timer that may have that key."""
+        self.start = min(self.start, key)
+        self.earliest_ms = min(self.earliest_ms, _due_ms(key))
+
+    def begins_at(self, key: bytes | None) -> None:
+        """Note which is the first timer that isn't in hand."""
+        self.start = self.end if key is None else key
+        self.earliest_ms = math.inf if key is None else _due_ms(key)
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """A timer in hand. `raw` is its entry as it was when it came due; `entry` is None if something is damaged."""
+
+    index: _Index
+    key: bytes
+    raw: bytes | None
+    entry: _Entry | None
+
+    @property
+    def address(self) -> bytes:
+        return self.key[_ADDRESS_AT:]
+
+
+class Timers:
+    """The timers of one partition, from a takeover to the next: a `Duty`.
+
+    Args:
+        spec: the actor.
+        state: what is merged, which all messages share.
+        clock: the wall clock.
+    """
+
+    def __init__(self, spec: ActorSpec, state: TaskState, clock: Clock) -> None:
+        if spec.timers is None:
+            raise UsageError(f"actor {spec.name}: its timers need a store")
+        self._spec = spec
+        self._state = state
+        self._clock = clock
+        self._store = spec.timers
+        self._merged = state.overlays[spec.timers]
+        self._wall = _Index.of("wall", b"w")
+        self._stream = _Index.of("stream", b"s")
+        self._by_prefix = {index.prefix: index for index in (self._wall, self._stream)}
+        self._in_hand: set[bytes] = set()
+        self._is_merged_later = False
+        self.backlog_ms: Callable[[], float] = lambda: math.inf
+        """Gives the lowest timestamp of the input that has to be handled before wall-clock timers: see `Backlog`."""
+        written = self._merged.get(_STREAM_TIME)
+        self._keeps_stream_time = written is not None
+        self._stream_ms = self._written_ms = _UNSEEN if written is None else int.from_bytes(written)
+        for index in self._by_prefix.values():
+            index.begins_at(next((key for key, _ in self._merged.items(index.start, index.end)), None))
+
+    # --- for handlers ----------------------------------------------------------------------------------------------
+
+    def schedule(
+        self,
+        ctx: Context,
+        message: Any,
+        *,
+        after: timedelta | None = None,
+        at: datetime | None = None,
+        every: timedelta | None = None,
+        name: str | None = None,
+        stream_time: bool = False,
+    ) -> str:
+        """See `Context.schedule`."""
+        state, spec = _reached(ctx), self._spec
+        refuse_keyless(ctx, "schedule")
+        index = self._stream if stream_time else self._wall
+        every_ms = None if every is None else _checked_ms("every", every, least_ms=1)
+        due_ms = self._first_ms(ctx, index, after, at, every_ms)
+        if name is not None:
+            _check_name(name)
+        if spec.encode_message is None:
+            raise UsageError(f"ctx.schedule(): actor {spec.name} takes no messages but records of {spec.topic}")
+        value, headers = spec.encode_message(message)
+        if name is None:
+            when = f"{after} {at} {every} {index.clock}"
+            name = id_of(ctx, "timer", when, value, *(part for header in headers for part in header))
+        address = _address(ctx._raw_key, name)
+        held = self._held(state, address)
+        id = digest_of(ctx.next_id(f"timer {name}"), size=_ID_BYTES)
+        self._put(state, address, _Entry(due_ms, every_ms, index.clock, value, headers, id))
+        # Last, so that a handler that catches RecordTooLargeError still has the timer that it had.
+        if held is not None and (held.due_ms, held.clock) != (due_ms, index.clock):
+            self._unlist(state, address, held)
+        return name
+
+    def cancel(self, ctx: Context, name: str) -> bool:
+        """See `Context.cancel`."""
+        _check_name(name)
+        state, address = _reached(ctx), _address(ctx._raw_key, name)
+        held = self._held(state, address)
+        if held is not None:
+            self._unlist(state, address, held)
+        return state.overlays[self._store].delete(_ENTRY + address)
+
+    def _first_ms(
+        self, ctx: Context, index: _Index, after: timedelta | None, at: datetime | None, every_ms: int | None
+    ) -> int:
+        if at is not None:
+            if after is not None:
+                raise UsageError("ctx.schedule(after=…, at=…): a timer is first due at one time: leave one of both out")
+            return _checked_time_ms(at)
+        if after is not None:
+            wait_ms = _checked_ms("after", after, least_ms=0)
+        elif every_ms is not None:
+            wait_ms = every_ms
+        else:
+            raise UsageError("ctx.schedule(): say when: after=…, at=… or every=…")
+        return max(self._now_ms(index, ctx), 0) + wait_ms
+
+    def _held(self, state: TaskState, address: bytes) -> _Entry | None:
+        raw = state.overlays[self._store].get(_ENTRY + address)
+        return None if raw is None else _decoded(raw)
+
+    def _put(self, state: TaskState, address: bytes, entry: _Entry) -> None:
+        index = self._wall if entry.clock == "wall" else self._stream
+        key = index.key(entry.due_ms, address)
+        self._store.write_raw(state, _ENTRY + address, _encode_entry(entry))
+        self._store.write_raw(state, key, b"")
+        index.expect(key)
+        self._keeps_stream_time |= index is self._stream
+        self._is_merged_later |= state is not self._state
+
+    def _unlist(self, state: TaskState, address: bytes, entry: _Entry) -> None:
+        """Take a timer out of the index."""
+        index = self._wall if entry.clock == "wall" else self._stream
+        state.overlays[self._store].delete(index.key(entry.due_ms, address))
+
+    # --- for the tenure --------------------------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a timer is due that has to wait for input that was there before."""
+        earliest_ms = self._wall.earliest_ms
+        return earliest_ms <= self._now_ms(self._wall) and earliest_ms > self.backlog_ms()
+
+    def saw(self, timestamp_ms: int) -> None:
+        """Move stream time on: an input record with that timestamp was handled."""
+        if timestamp_ms > self._stream_ms:
+            self._stream_ms = timestamp_ms
+
+    def wait_s(self) -> float:
+        """See `Duty.wait_s`."""
+        if self._stream.earliest_ms <= self._stream_ms:
+            return 0.0
+        earliest_ms = self._wall.earliest_ms
+        if earliest_ms == math.inf:
+            return math.inf
+        wait_s = max(0.0, (earliest_ms - self._now_ms(self._wall)) / 1000)
+        return BACKLOG_LOOK_S if not wait_s and earliest_ms > self.backlog_ms() else wait_s
+
+    def take(self) -> Sequence[Turn]:
+        """See `Duty.take`: the oldest first, those by the wall clock before those by stream time."""
+        turns: list[Turn] = []
+        for index in self._by_prefix.values():
+            until_ms: float = self._now_ms(index)
+            if index is self._wall and index.earliest_ms <= until_ms:
+                until_ms = min(until_ms, self.backlog_ms())
+            if index.earliest_ms <= until_ms:
+                self._take(index, until_ms, turns)
+        return turns
+
+    def before_commit(self) -> None:
+        """See `Duty.before_commit`: stream time goes with each commit, once a timer went by it."""
+        if self._is_merged_later:
+            # A look into what was merged when these were scheduled, but not merged, has forgotten them.
+            for key, (_, value) in self._merged.writes.items():
+                index = self._by_prefix.get(key[:1])
+                if value is not None and index is not None:
+                    index.expect(key)
+        if self._keeps_stream_time and self._stream_ms > self._written_ms:
+            self._store.write_raw(self._state, _STREAM_TIME, self._stream_ms.to_bytes(_WORD))
+            self._state.scope.release()
+            self._written_ms = self._stream_ms
+
+    def committed(self) -> None:
+        """See `Duty.committed`."""
+
+    async def close(self) -> None:
+        """See `Duty.close`: nothing runs in the background."""
+
+    def _now_ms(self, index: _Index, ctx: Context | None = None) -> int:
+        """Give the time by the clock of `index`, for what is due, or for the message of `ctx`."""
+        if index is self._wall:
+            return max(self._state.scope.now_ms, self._clock.wall_ms())
+        # A turn's timestamp is no input record's: it counts only where there is nothing else to go by.
+        if ctx is None or (isinstance(ctx._record, Moment) and self._stream_ms != _UNSEEN):
+            return self._stream_ms
+        return max(self._stream_ms, ctx.timestamp_ms)
+
+    # --- turns -----------------------------------------------------------------------------------------------------
+
+    def _take(self, index: _Index, until_ms: float, turns: list[Turn]) -> None:
+        for key, _ in self._merged.items(index.start, index.end):
+            if key in self._in_hand:
+                continue
+            if _due_ms(key) > until_ms or len(turns) >= TURNS_AT_ONCE:
+                index.begins_at(key)
+                return
+            self._in_hand.add(key)
+            turns.append(self._turn(index, key))
+        index.begins_at(None)
+
+    def _turn(self, index: _Index, key: bytes) -> Turn:
+        address, due_ms, source = key[_ADDRESS_AT:], _due_ms(key), self._state.source
+        raw = self._merged.get(_ENTRY + address)
+        entry, parts = None if raw is None else _decoded(raw), _parted(address)
+        if parts is None or (entry is not None and (entry.due_ms, entry.clock) != (due_ms, index.clock)):
+            entry = None
+        raw_key, name = parts or (None, show_bytes(address))
+        own = b"" if entry is None or entry.id is None else entry.id.encode()
+        digest = blake2b(address + due_ms.to_bytes(_WORD) + own, digest_size=_ID_BYTES).hexdigest()
+        moment = Moment(
+            offset=self._state.scope.source_offset,
+            timestamp=due_ms,
+            key=raw_key,
+            value=None if entry is None else entry.value,
+            headers=() if entry is None else entry.headers,
+            id=f"{source.topic}-{source.partition}-timer-{digest}",
+            timer=name,
+        )
+        due = _Due(index, key, raw, entry)
+        return Turn(moment, partial(self._settle, due), partial(self._done, due), f"timer {name!r}")
+
+    def _settle(self, due: _Due, ctx: Context) -> bool:
+        """Take the timer out, or move it to its next time; tell whether it is still what came due."""
+        state, entry = _reached(ctx), due.entry
+        overlay = state.overlays[self._store]
+        if overlay.get(_ENTRY + due.address) != due.raw:
+            return False
+        overlay.delete(due.key)
+        if entry is None:
+            self._mend(state, due)
+            return False
+        if entry.every_ms is None:
+            overlay.delete(_ENTRY + due.address)
+        else:
+            times = max(0, self._now_ms(due.index) - entry.due_ms) // entry.every_ms + 1
+            self._put(state, due.address, msgspec.structs.replace(entry, due_ms=entry.due_ms + times * entry.every_ms))
+        return True
+
+    def _mend(self, state: TaskState, due: _Due) -> None:
+        """Remove what is damaged, so that it doesn't come due for ever: the entry, if it doesn't decode."""
+        is_entry_damaged = due.raw is not None and _decoded(due.raw) is None
+        if is_entry_damaged:
+            state.overlays[self._store].delete(_ENTRY + due.address)
+        what = f"the timer {show_bytes(due.raw)} doesn't decode" if is_entry_damaged else "no timer belongs to it"
+        logger.error(
+            "%s, store %s: the entry %s was due, but %s: it is removed, and no message is sent for it; schedule the "
+            "timer again if it is missed",
+            state.source,
+            self._store.name,
+            show_bytes(due.key),
+            what,
+        )
+
+    def _done(self, due: _Due) -> None:
+        self._in_hand.discard(due.key)
+        written = self._merged.writes.get(due.key)
+        if written is None or written[1] is not None:
+            # Dropped, taken back, or scheduled again for the same time: a look into the store will tell.
+            due.index.expect(due.key)
+
+
+def _reached(ctx: Context) -> TaskState:
+    if ctx._state is None:
+        raise StoreOutsideHandlerError("a timer was set or cancelled after the message was handled: do it before that")
+    return ctx._state
+
+
+def _decoded(raw: bytes) -> _Entry | None:
+    """Give a timer, None for one that is damaged."""
+    if is_newer(raw):
+        raise newer_entry("a timer", raw)
+    try:
+        return _decode_entry(raw)
+    except MALFORMED:
+        return None
+
+
+def _due_ms(key: bytes) -> int:
+    return int.from_bytes(key[1:_ADDRESS_AT])
+
+
+def _address(raw_key: bytes, name: str) -> bytes:
+    return sized(raw_key) + name.encode()
+
+
+def _parted(address: bytes) -> tuple[bytes, str] | None:
+    """Give the message key and the timer's name, None if the address is damaged."""
+    raw_key, rest = split_sized(address)
+    try:
+        name = rest.decode()
+    except UnicodeDecodeError:
+        return None
+    return (raw_key, name) if name else None
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"a timer's name is a text that isn't empty, not {name!r}")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise UsageError(f"the timer name {name!r} isn't Unicode text: {error}") from error
+    if size > LONGEST_NAME_BYTES:
+        raise UsageError(
+            f"the timer name {name[:40]!r}… takes {size} bytes, {LONGEST_NAME_BYTES} is the most: choose a shorter one"
+        )
+
+
+def _checked_ms(what: str, given: timedelta, *, least_ms: int) -> int:
+    """Give a duration in milliseconds, rounded up: a timer is never early."""
+    if not isinstance(given, timedelta):
+        raise UsageError(f"ctx.schedule({what}={given!r}): a duration is a timedelta")
+    if given < least_ms * _MILLISECOND:
+        least = "can't be negative" if least_ms == 0 else f"has to be {least_ms} ms or more"
+        raise UsageError(f"ctx.schedule({what}={given!r}): it {least}")
+    return -(-given // _MILLISECOND)
+
+
+def _checked_time_ms(at: datetime) -> int:
+    if not isinstance(at, datetime) or at.utcoffset() is None:
+        raise UsageError(
+            f"ctx.schedule(at={at!r}): a time is a datetime with a time zone, as datetime.now(UTC) + timedelta(hours=1)"
+        )
+    return max(0, -(-(at - _EPOCH) // _MILLISECOND))

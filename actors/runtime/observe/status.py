@@ -1,0 +1,383 @@
+"""A picture of a worker at one moment: what it owns, how far it is, what it holds. Plain data, ready to be encoded.
+
+It asks no broker. Of RocksDB it reads figures that are kept in memory (some microseconds a store); only parked
+messages are looked at, up to `PARKED_LIMIT` of a partition, and the keys of small stores are counted, up to
+`COUNT_LIMIT` of each, both when they have changed.
+Rates are the reader's: the difference of two pictures' counters by that of their `at_ms`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Protocol, runtime_checkable
+
+from actors._core.task.lifecycle import State
+from actors.ports import TopicPartition
+from actors.runtime.observe.meters import Histogram, QueryMeters, TaskMeters, WorkerMeters
+from actors.runtime.replicas.standby_state import CopyState
+from actors.runtime.task.task import Task
+from stores.errors import StoreError
+from stores.ports import PartitionStore
+
+PARKED_LIMIT = 1_000
+"""More parked messages of a partition aren't counted: "at least so many"."""
+_PARKED = (b"p", b"q")
+COUNT_LIMIT = 1_000
+"""Stores of up to so many keys are counted when they changed; RocksDB's estimate has deletes and overwritten values."""
+_ESTIMATE_LIMIT = 20 * COUNT_LIMIT
+STILL_MS = 60_000
+"""A copy whose log wasn't looked at for so long stands still: one is looked at each second, of thousands less often."""
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A store that has figures about itself."""
+
+    def figures(self) -> dict[str, int]:
+        """Give them by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramStatus:
+    """How often something took how long: `buckets` are (upper bound in seconds, how often up to it)."""
+
+    buckets: list[tuple[float, int]]
+    count: int
+    sum_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStatus:
+    """A store's partition. None where it can't be read at the moment.
+
+    Attributes:
+        name: the store's.
+        keys: how many, expired ones too; RocksDB's estimate unless `keys_exact`.
+        size_bytes: tables on disk and what is in memory of newer writes.
+        changelog_topic, changelog_offset: up to which offset of its changelog it goes.
+        figures: RocksDB's, by its names.
+    """
+
+    name: str
+    keys: int | None
+    size_bytes: int | None
+    changelog_topic: str
+    changelog_offset: int | None
+    figures: dict[str, int]
+    # Workers of older releases don't say it.
+    keys_exact: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreStatus:
+    """A restore that runs: offsets of the changelog, records that were read."""
+
+    store: str
+    started_at_ms: int
+    start: int
+    position: int
+    end: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStatus:
+    """A partition of an actor. Counters are of this process, `records` and what follows of what is committed.
+
+    Attributes:
+        state: as in `actors._core.task.lifecycle`: "running", "restoring", …
+        epoch: of its ownership; 0 before the first claim.
+        reason: why it stands still, None if it doesn't.
+        committed_offset, end_offset: of the input; None where unknown. The end is what the last fetch or takeover saw:
+            of a partition whose queue is full it is some seconds old, of one that stands still up to a minute.
+        lag: the records between both, None where unknown.
+        queued: records that wait in memory.
+        last_commit_ms, last_commit_at_ms: how long the newest commit took, and when it began; None before the first.
+        overlay_bytes: about what is held in memory until the next commit.
+        pending_timers: about how many, None if the actor has no timers.
+        parked: how many messages are put aside, None if the actor parks none or it isn't known now.
+        parked_effects: how many effects are parked, one a key; None if the actor has none or it isn't known yet.
+        fences: by reason, how often the task dropped its work: "fenced", "outcome_unknown", "migrated", …
+        ahead_ms: how far the partition's time is ahead of the worker's clock.
+    """
+
+    actor: str
+    topic: str
+    partition: int
+    state: str
+    epoch: int
+    reason: str | None
+    committed_offset: int | None
+    end_offset: int | None
+    lag: int | None
+    queued: int
+    records: int
+    outputs: int
+    writes: int
+    commits: HistogramStatus
+    last_commit_ms: float | None
+    last_commit_at_ms: int | None
+    overlay_bytes: int
+    pending_timers: int | None
+    parked: int | None
+    takeovers: int
+    fences: dict[str, int]
+    restores: HistogramStatus
+    restored_records: int
+    restoring: list[RestoreStatus]
+    stores: list[StoreStatus]
+    # Workers of older releases don't say it.
+    parked_effects: int | None = None
+    misplaced: int = 0
+    refused_commands: int = 0
+    ahead_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryStatus:
+    """Questions over HTTP: those under way, and by HTTP status those that were answered."""
+
+    in_flight: int
+    codes: dict[int, int]
+    durations: HistogramStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokersStatus:
+    """How a worker gets on with its brokers.
+
+    Attributes:
+        unreachable: how many brokers it tried to connect to within the last minute, in vain.
+        group_silent_s: for how long the group's coordinator hasn't answered heartbeats, 0 if it answers.
+        throttled_s: for how long the brokers' quotas held up its clients, the sum over all connections.
+    """
+
+    unreachable: int = 0
+    group_silent_s: float = 0.0
+    throttled_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatus:
+    """A worker. Times are Unix milliseconds; `started_at_ms` is None before it has started.
+
+    Attributes:
+        app, worker, address: the app's id, the worker's name, where its web server is ("" if nowhere).
+        rebalances: how often it was assigned partitions.
+        partitions: by actor, how many partitions it has, whoever owns them.
+        tasks: those that it owns now, by actor and partition.
+        parked: by actor, which messages this worker's partitions have put aside.
+        copies: what it keeps of partitions that others own, a store each.
+        assigned_copies: by actor and role ("standby", "warm-up"), of how many partitions it shall keep copies.
+        clock_off_ms: how far the machine's clock is ahead of the time that is known, 0 while it is followed.
+        brokers: how it gets on with them.
+        commit_interval_s: how long what is handled waits for its commit at most, None where that isn't known.
+    """
+
+    app: str
+    worker: str
+    address: str
+    started_at_ms: int | None
+    at_ms: int
+    rebalances: int
+    partitions: dict[str, int] = field(default_factory=dict)
+    tasks: list[TaskStatus] = field(default_factory=list)
+    parked: dict[str, int] = field(default_factory=dict)
+    queries: QueryStatus
+    copies: list[CopyState] = field(default_factory=list)
+    assigned_copies: dict[str, dict[str, int]] = field(default_factory=dict)
+    clock_off_ms: int = 0
+    brokers: BrokersStatus = field(default_factory=BrokersStatus)
+    commit_interval_s: float | None = None
+
+    def stands_still(self, copy: CopyState) -> bool:
+        """Tell whether one of its copies isn't followed: for an error, or while a restore goes first."""
+        return self.at_ms - copy.looked_ms > STILL_MS
+
+    def followed_copies(self) -> Counter[tuple[str, str]]:
+        """Count by actor and role the partitions whose copies it follows, with all of their stores."""
+        roles = {(copy.actor, copy.partition): copy.role for copy in self.copies}
+        still = {(copy.actor, copy.partition) for copy in self.copies if self.stands_still(copy)}
+        return Counter((place[0], role.value) for place, role in roles.items() if place not in still)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """Where a picture's parts come from. `end_offset` and `position` are the consumer's, of an input partition."""
+
+    app: str
+    worker: str
+    address: str
+    now_ms: int
+    partitions: Mapping[str, int]
+    end_offset: Callable[[TopicPartition], int | None]
+    position: Callable[[TopicPartition], int | None]
+    copies: Sequence[CopyState] = ()
+    assigned_copies: Mapping[str, dict[str, int]] = field(default_factory=dict)
+    clock_off_ms: int = 0
+    brokers: BrokersStatus = field(default_factory=BrokersStatus)
+    commit_interval_s: float | None = None
+
+
+def picture(meters: WorkerMeters, tasks: list[Task], sight: Sight) -> WorkerStatus:
+    """Give the picture of now."""
+    seen = [_task(task, sight) for task in tasks]
+    parked: dict[str, int] = {}
+    for task in seen:
+        if task.parked is not None:
+            parked[task.actor] = parked.get(task.actor, 0) + task.parked
+    return WorkerStatus(
+        app=sight.app,
+        worker=sight.worker,
+        address=sight.address,
+        started_at_ms=meters.started_at_ms or None,
+        at_ms=sight.now_ms,
+        rebalances=meters.rebalances,
+        partitions=dict(sight.partitions),
+        tasks=seen,
+        parked=parked,
+        queries=_queries(meters.queries),
+        copies=list(sight.copies),
+        assigned_copies=dict(sight.assigned_copies),
+        clock_off_ms=sight.clock_off_ms,
+        brokers=sight.brokers,
+        commit_interval_s=sight.commit_interval_s,
+    )
+
+
+def _task(task: Task, sight: Sight) -> TaskStatus:
+    meters, stores = task.meters, task.committed or {}
+    committed, end = _offsets(task, sight)
+    timers = None if task.spec.timers is None else _keys(stores.get(task.spec.timers.name))
+    return TaskStatus(
+        actor=task.spec.name,
+        topic=task.spec.topic,
+        partition=task.partition,
+        state=task.state.value,
+        epoch=task.epoch,
+        reason=None if task.halted_by is None else str(task.halted_by),
+        committed_offset=committed,
+        end_offset=end,
+        lag=None if committed is None or end is None else max(0, end - committed),
+        queued=task.queued,
+        records=meters.records,
+        outputs=meters.outputs,
+        writes=meters.writes,
+        commits=_histogram(meters.commits),
+        last_commit_ms=meters.last_commit_s * 1000 if meters.last_commit_at_ms else None,
+        last_commit_at_ms=meters.last_commit_at_ms or None,
+        overlay_bytes=task.held_bytes,
+        # Each is there by its name and by its time.
+        pending_timers=None if timers is None else timers // 2,
+        parked=_parked(task, meters, stores),
+        parked_effects=None if task.spec.effects is None else meters.parked_effects,
+        misplaced=meters.misplaced,
+        refused_commands=meters.refused_commands,
+        ahead_ms=task.ahead_ms,
+        takeovers=meters.takeovers,
+        fences=dict(meters.fences),
+        restores=_histogram(meters.restores),
+        restored_records=meters.restored_records,
+        restoring=[
+            RestoreStatus(
+                store=one.store,
+                started_at_ms=one.started_at_ms,
+                start=one.start,
+                position=one.position,
+                end=one.end,
+                records=one.records,
+            )
+            for one in meters.restoring
+        ],
+        stores=[_store(task, store.name, stores.get(store.name)) for store in task.spec.stores],
+    )
+
+
+def _offsets(task: Task, sight: Sight) -> tuple[int | None, int | None]:
+    """Give how far the input is done with, and its end.
+
+    An idle task is done with all that was delivered, though nothing may be left to commit behind the last record:
+    markers of transactions take offsets too.
+    """
+    committed, end = task.meters.committed_offset, sight.end_offset(task.source)
+    if task.meters.end_offset is not None:
+        end = max(task.meters.end_offset, end or 0)
+    if committed is not None and task.is_idle:
+        committed = max(committed, sight.position(task.source) or 0)
+        end = max(end or 0, committed)
+    return committed, end
+
+
+def _parked(task: Task, meters: TaskMeters, stores: Mapping[str, PartitionStore]) -> int | None:
+    if task.spec.parked is None:
+        return None
+    store = stores.get(task.spec.parked.name)
+    if meters.parked is None and store is not None and task.state is not State.COMMITTING:
+        try:
+            meters.parked = sum(1 for _ in islice(store.scan(*_PARKED), PARKED_LIMIT))
+        except StoreError:
+            return None
+    return meters.parked
+
+
+def _keys(store: PartitionStore | None) -> int | None:
+    try:
+        return None if store is None else store.estimated_keys()
+    except StoreError:
+        return None
+
+
+def _store(task: Task, name: str, store: PartitionStore | None) -> StoreStatus:
+    figures: dict[str, int] = {}
+    keys = size = offset = None
+    is_exact = False
+    try:
+        if store is not None:
+            position = store.position()
+            offset = None if position is None else position.changelog_offset
+            keys, is_exact = _count(task, name, store, offset)
+            if isinstance(store, Measured):
+                figures = store.figures()
+                size = figures.get("live-sst-files-size", 0) + figures.get("cur-size-all-mem-tables", 0)
+    except StoreError:
+        # It is being closed or built anew.
+        pass
+    return StoreStatus(
+        name=name,
+        keys=keys,
+        size_bytes=size,
+        changelog_topic=task.spec.changelogs[name].topic,
+        changelog_offset=offset,
+        figures=figures,
+        keys_exact=is_exact,
+    )
+
+
+def _count(task: Task, name: str, store: PartitionStore, offset: int | None) -> tuple[int, bool]:
+    """Give how many keys a store has, and whether that is exact. A store that didn't change isn't counted again."""
+    counted = task.meters.counted.get(name)
+    if counted is not None and counted[0] == offset:
+        return counted[1], True
+    estimate = store.estimated_keys()
+    if offset is None or estimate > _ESTIMATE_LIMIT or task.state is State.COMMITTING:
+        return estimate, False
+    keys = sum(1 for _ in islice(store.scan(), COUNT_LIMIT + 1))
+    if keys > COUNT_LIMIT:
+        return max(keys, estimate), False
+    task.meters.counted[name] = offset, keys
+    return keys, True
+
+
+def _queries(meters: QueryMeters) -> QueryStatus:
+    return QueryStatus(in_flight=meters.in_flight, codes=dict(meters.codes), durations=_histogram(meters.durations))
+
+
+def _histogram(histogram: Histogram) -> HistogramStatus:
+    buckets, below = [], 0
+    for bound, count in zip(histogram.bounds, histogram.counts, strict=False):
+        below += count
+        buckets.append((bound, below))
+    return HistogramStatus(buckets=buckets, count=sum(histogram.counts), sum_s=histogram.total)

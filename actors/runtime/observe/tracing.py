@@ -1,0 +1,220 @@
+"""Traces through actors: a span for each message that is handled, in the trace that the message's headers name.
+
+Imported only where an app asks for it: the handler is wrapped when the worker starts, and without that nothing here
+runs. What a message leads to carries its span's context in headers (W3C `traceparent`, or whatever propagator is set
+up): outputs, tells, answers, timers and questions; a call of an effect carries it in the outbox.
+
+A span tells that a handler ran, not that its work is committed. What is handled again, after an error or a takeover,
+gets a span of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import context as contexts
+from opentelemetry import propagate, trace
+from opentelemetry.propagators.textmap import Getter
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+
+from actors._core.logs import escaping
+from actors.errors import Rejected
+from actors.ports import Answer, Asks, Headers, Output, Question
+from actors.runtime.outbox.outputs import RECORD_OVERHEAD_BYTES
+from actors.runtime.spec import ActorSpec
+
+if TYPE_CHECKING:
+    from actors.runtime.handlers.context import Context, TaskState
+    from actors.runtime.outbox.calls import EffectRecord
+    from actors.runtime.outbox.effects import Outcome
+
+logger = escaping(logging.getLogger(__name__))
+
+Handler = Callable[["Context", Any], Awaitable[Any]]
+SYSTEM = {"messaging.system": "kafka", "messaging.operation.type": "process", "messaging.operation.name": "process"}
+"""The attributes that OpenTelemetry's conventions for messaging give to what a consumer does with a message."""
+
+
+class _FromHeaders(Getter[Headers]):
+    """Finds a context in a record's headers."""
+
+    def get(self, carrier: Headers, key: str) -> list[str] | None:
+        """Give the values of a header."""
+        return [value.decode(errors="replace") for name, value in carrier if name == key and value] or None
+
+    def keys(self, carrier: Headers) -> list[str]:
+        """Give the headers' names."""
+        return [name for name, _ in carrier]
+
+
+_from_headers = _FromHeaders()
+
+
+def current_headers() -> list[tuple[str, bytes]]:
+    """Give the headers that carry the context of whoever runs now; none outside of spans."""
+    return [(name, value.encode()) for name, value in _carried().items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Tracing:
+    """Makes the spans of one actor."""
+
+    tracer: trace.Tracer
+    actor: str
+    group: str
+
+    @classmethod
+    def of(cls, actor: str, group: str) -> Tracing:
+        """Take the tracer that the process has set up, or sets up later."""
+        return cls(trace.get_tracer("faust-actors"), actor, group)
+
+    def around(self, spec: ActorSpec) -> ActorSpec:
+        """Give the actor with its messages traced."""
+        encode = spec.encode_message
+
+        def encode_message(message: Any) -> tuple[bytes, list[tuple[str, bytes]]]:
+            if encode is None:
+                raise AssertionError(f"actor {spec.name} takes no messages but records")
+            value, headers = encode(message)
+            return value, [*headers, *current_headers()]
+
+        return replace(
+            spec,
+            handler=self._handler(spec.handler),
+            encode_message=None if encode is None else encode_message,
+            tracing=self,
+        )
+
+    def _handler(self, handler: Handler) -> Handler:
+        async def handle(ctx: Context, value: Any) -> Any:
+            state = ctx._state
+            sent = 0 if state is None else len(state.outputs)
+            with self._span(ctx) as span, _told(span):
+                result = await handler(ctx, value)
+                if state is not None:
+                    _carry(state, sent)
+                return result
+
+        handle.__name__ = handle.__qualname__ = getattr(handler, "__name__", "handle")
+        return handle
+
+    @contextmanager
+    def _span(self, ctx: Context) -> Iterator[Span]:
+        attributes: dict[str, str | int] = {
+            **SYSTEM,
+            "messaging.destination.name": ctx.topic,
+            "messaging.destination.partition.id": str(ctx.partition),
+            "messaging.kafka.offset": ctx.offset,
+            "messaging.consumer.group.name": self.group,
+            "messaging.message.id": ctx.message_id,
+            "messaging.message.body.size": len(getattr(ctx._record, "value", None) or b""),
+            "faust_actors.actor": self.actor,
+        }
+        key = _text(ctx._raw_key)
+        if key is not None:
+            attributes["messaging.kafka.message.key"] = key
+        if ctx.timer is not None:
+            attributes["faust_actors.timer"] = ctx.timer
+        parent = propagate.extract(ctx.headers, context=contexts.Context(), getter=_from_headers)
+        with self._within(parent, f"process {ctx.topic}", SpanKind.CONSUMER, attributes) as span:
+            yield span
+
+    @contextmanager
+    def _within(
+        self, parent: contexts.Context, name: str, kind: SpanKind, attributes: Mapping[str, str | int]
+    ) -> Iterator[Span]:
+        token = contexts.attach(parent)
+        try:
+            with self.tracer.start_as_current_span(
+                name, kind=kind, attributes=attributes, record_exception=False, set_status_on_exception=False
+            ) as span:
+                yield span
+        finally:
+            contexts.detach(token)
+
+    def asks(self, asks: Asks) -> Asks:
+        """Give what carries questions with their context."""
+        return _TracedAsks(asks)
+
+    def carried(self) -> dict[str, str]:
+        """Give the context of whoever runs now, to be kept."""
+        return _carried()
+
+    async def effect(self, record: EffectRecord, attempt: Awaitable[Outcome]) -> Outcome:
+        """Make an attempt of an effect in a span of the trace that it was called in."""
+        attributes: dict[str, str | int] = {
+            "faust_actors.actor": self.actor,
+            "faust_actors.attempt": record.attempts + 1,
+        }
+        parent = propagate.extract(record.trace or {}, context=contexts.Context())
+        with self._within(parent, f"effect {record.name}", SpanKind.INTERNAL, attributes) as span:
+            outcome = await attempt
+            if outcome.error is not None:
+                if outcome.cause is not None:
+                    span.record_exception(outcome.cause)
+                span.set_status(Status(StatusCode.ERROR, outcome.error))
+            return outcome
+
+
+@contextmanager
+def _told(span: Span) -> Iterator[None]:
+    """Note in a span how its handler ended. A refusal is an answer, not an error."""
+    try:
+        yield
+    except Rejected as error:
+        span.set_attribute("faust_actors.rejected", str(error))
+        raise
+    except Exception as error:
+        span.set_attribute("error.type", type(error).__qualname__)
+        span.record_exception(error)
+        span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _TracedAsks:
+    """Questions that carry the context of who asks."""
+
+    asks: Asks
+
+    async def ask(self, question: Question, timeout_s: float) -> Answer:
+        """See `Asks.ask`."""
+        headers = [*question.headers, *current_headers()]
+        return await self.asks.ask(replace(question, headers=headers), timeout_s)
+
+
+def _carried() -> dict[str, str]:
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return carrier
+
+
+def _carry(state: TaskState, sent: int) -> None:
+    """Add the context to what a message sent, unless a record has one of its own, or would be too large with it."""
+    if len(state.outputs) == sent:
+        return
+    headers = current_headers()
+    size, names = sum(len(name) + len(value) for name, value in headers), {name for name, _ in headers}
+    for place in range(sent, len(state.outputs)):
+        output = state.outputs[place]
+        own = sum(len(name) + len(value) for name, value in output.headers)
+        held = len(output.key or b"") + len(output.value or b"") + own
+        limit = state.resolve_output(output.topic).max_record_bytes
+        if names.isdisjoint(name for name, _ in output.headers) and held + size + RECORD_OVERHEAD_BYTES <= limit:
+            state.outputs[place] = _with(output, headers)
+            state.output_bytes += size
+
+
+def _with(output: Output, headers: list[tuple[str, bytes]]) -> Output:
+    return output._replace(headers=[*output.headers, *headers])
+
+
+def _text(raw: bytes) -> str | None:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None

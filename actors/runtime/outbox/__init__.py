@@ -1,0 +1,1 @@
+"""What a commit sends: outputs, read models, and calls outside Kafka."""

@@ -1,0 +1,494 @@
+"""Effects outside Kafka: calls that handlers record with their writes, made after the commit until they succeed.
+
+The outbox is a store of the actor; its layout is in `actors.runtime.outbox.calls`. Only the head of a key's line runs;
+one that is parked holds the line up until somebody retries or drops it. What happens when the process dies:
+
+    handler              the record is in the overlay only: it is gone with the message's other writes
+    commit               the record is there if, and only if, the message's other writes are
+    call                 the record still says what it said before: the next owner makes the call again, with the same
+                         idempotency key and a higher fencing token
+    success              the record is removed in the commit of what the result's handler writes; before it, as above
+    failure              the number of attempts and the time of the next are written; before it, as above
+
+So a call is made at least once, and its result is handled once. Only what is committed is ever run: the runner reads
+the store below the overlays. What it keeps in memory says merely where to look: it is bounded, and found again by a
+walk through the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import hashlib
+import inspect
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from actors._core.keys import place_of
+from actors._core.logs import escaping
+from actors.errors import RecordTooLargeError, UsageError, show_bytes
+from actors.ports import Clock
+from actors.runtime.handlers.internal_messages import Moment, Turn, refuse_keyless
+from actors.runtime.observe.meters import TaskMeters
+from actors.runtime.outbox.calls import (
+    UNKNOWN_EFFECT,
+    Arguments,
+    Effect,
+    EffectCall,
+    EffectRecord,
+    Head,
+    call_id,
+    decoded,
+    line_bounds,
+    line_of,
+    make_key,
+    not_json,
+)
+from actors.runtime.outbox.queues import Lines
+from actors.runtime.threads import DaemonThreads
+from stores._core.record import decode_stamp
+from stores.ports import PartitionStore
+
+if TYPE_CHECKING:
+    from actors.runtime.handlers.context import Context, TaskState
+    from actors.runtime.spec import ActorSpec
+    from stores._core.overlay import Overlay
+
+__all__ = ["Effect", "EffectCall", "EffectRecord", "Effects"]
+
+logger = escaping(logging.getLogger(__name__))
+
+AT_ONCE = 16
+"""How many effects of a partition run at the same time."""
+MOST_RUNS = 1_000
+"""How many may run or have an outcome that isn't committed."""
+TURNS_AT_ONCE = 100
+RESERVE_BYTES = 4_096
+"""What a record may grow by after the handler wrote it: by its error above all."""
+_ERROR_CHARS = 500
+_ID_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended: `error` None for a success, whose result is a message if `value` isn't None."""
+
+    value: bytes | None = None
+    headers: Sequence[tuple[str, bytes]] = ()
+    error: str | None = None
+    is_final: bool = False
+    cause: BaseException | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """An attempt, from its start to the commit of its outcome. While there is one, its line stands still."""
+
+    raw_key: bytes
+    head: Head
+    outcome: Outcome | None = None
+    is_done: bool = False
+
+
+class Effects:
+    """Runs the effects of a partition, from a takeover to the next.
+
+    Args:
+        spec: the actor.
+        state: what the task's messages share; its overlays hold what the next commit writes.
+        committed: the outbox as it is committed.
+        clock: time.
+        epoch: the owner's.
+        wake: ends the task's wait.
+        meters: is told how many effects are parked.
+    """
+
+    def __init__(
+        self,
+        spec: ActorSpec,
+        state: TaskState,
+        committed: PartitionStore,
+        clock: Clock,
+        *,
+        epoch: int,
+        wake: Callable[[], None],
+        meters: TaskMeters,
+    ) -> None:
+        if spec.effects is None:
+            raise AssertionError(f"actor {spec.name} has no store for effects")
+        self._spec = spec
+        self._store = spec.effects
+        self._state = state
+        self._clock = clock
+        self._epoch = epoch
+        self._wake = wake
+        self._functions = spec.effect_functions
+        self._arguments = {name: Arguments(effect) for name, effect in spec.effect_functions.items()}
+        self._threads: DaemonThreads | None = None
+        self._is_closed = False
+        self._failure: Exception | None = None
+        self._touched: dict[bytes, None] = {}
+        self._runs: dict[bytes, Run] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self._ended: deque[Run] = deque()
+        self._lines = Lines(spec, state, committed, clock, is_held=self._runs.__contains__)
+        self._meters = meters
+        if state.scope.source_offset < 0:
+            # Nothing is looked for before the first input, and nothing can be there.
+            meters.parked_effects = 0
+
+    # --- handlers --------------------------------------------------------------------------------------------------
+
+    def call(self, ctx: Context, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Record a call with what the message writes: see `Context.effect`.
+
+        Raises:
+            UsageError: the actor doesn't list the function, or it doesn't take these arguments.
+            RecordTooLargeError: the arguments don't fit into the changelog.
+        """
+        state = ctx._state
+        if state is None:
+            raise UsageError("ctx.effect() after the message was handled: call it before that")
+        refuse_keyless(ctx, "effect")
+        effect = self._effect(function)
+        tracing = self._spec.tracing
+        carried = msgspec.UNSET if tracing is None else tracing.carried()
+        id = call_id(ctx, effect, args, kwargs)
+        record = EffectRecord(id=id, name=effect.name, args=list(args), kwargs=dict(kwargs), trace=carried)
+        raw = self._encoded(effect, record)
+        store_key = make_key(ctx._raw_key, self._next_sequence(state.overlays[self._store], ctx._raw_key))
+        limit = state.max_record_bytes[self._store.name] - RESERVE_BYTES
+        if len(store_key) + len(raw) > limit:
+            raise RecordTooLargeError(
+                f"ctx.effect({effect.name}): a call of {len(raw)} bytes for key {show_bytes(ctx._raw_key)} doesn't fit "
+                f"into the changelog of store {self._store.name}, which takes {limit}: keep what is large in a store, "
+                "and pass its key"
+            )
+        self._store.write_raw(state, store_key, raw)
+        return record.id
+
+    def _effect(self, function: Any) -> Effect:
+        for effect in self._functions.values():
+            # By name, since a test may have put another function in its place.
+            is_named = isinstance(function, Effect) and effect.name == function.name
+            if is_named or effect.function is function:
+                return effect
+        raise UsageError(
+            f"ctx.effect({getattr(function, 'name', None) or getattr(function, '__name__', function)!s}): actor "
+            f"{self._spec.name} doesn't list it: @app.actor(..., effects=[…]) has "
+            f"{', '.join(self._functions) or 'none'}"
+        )
+
+    def _encoded(self, effect: Effect, record: EffectRecord) -> bytes:
+        """Give the record's JSON, after a look whether the function will take what comes back from it."""
+        try:
+            raw = msgspec.json.encode(record)
+            back = msgspec.json.decode(raw, type=EffectRecord)
+            self._arguments[effect.name].bind(back)
+        except Exception as error:
+            raise not_json(effect, error) from error
+        return raw
+
+    @staticmethod
+    def _next_sequence(overlay: Overlay, raw_key: bytes) -> int:
+        last = next(overlay.items(*line_bounds(raw_key), reverse=True), None)
+        return 1 if last is None else place_of(last[0])[1] + 1
+
+    # --- what is parked --------------------------------------------------------------------------------------------
+
+    def retry(self, state: TaskState, raw_key: bytes, *, before: int | None = None) -> int:
+        """Let the parked head of a line be tried again, as often as a new one; give how many there were.
+
+        The runner goes on after the commit. With `before`, only a head that input before that offset wrote.
+        """
+        head = self._first(state, raw_key)
+        if head is None or not head.record.parked:
+            return 0
+        stamped = state.overlays[self._store].read(head.store_key)
+        if before is not None and stamped is not None and decode_stamp(stamped).source_offset >= before:
+            return 0
+        self._write(state, head.store_key, msgspec.structs.replace(head.record, parked=False, attempts=0, next_ms=0))
+        return 1
+
+    def drop(self, state: TaskState, raw_key: bytes, id: str | None = None) -> int:
+        """Remove the parked head of a line, or the call with that id wherever it is in it; give how many there were.
+
+        One that is dropped while it runs may still take place; its result is dropped.
+        """
+        overlay = state.overlays[self._store]
+        if id is None:
+            head = self._first(state, raw_key)
+            return int(head is not None and head.record.parked and overlay.delete(head.store_key))
+        for store_key, raw in overlay.items(*line_bounds(raw_key)):
+            record = decoded(raw)
+            if record is not None and record.id == id:
+                return int(overlay.delete(store_key))
+        return 0
+
+    def _first(self, state: TaskState, raw_key: bytes) -> Head | None:
+        """Give the head of a line as a message sees it."""
+        for store_key, raw in state.overlays[self._store].items(*line_bounds(raw_key)):
+            record = decoded(raw)
+            return None if record is None else Head(store_key, record)
+        return None
+
+    def _write(self, state: TaskState, store_key: bytes, record: EffectRecord) -> None:
+        self._store.write_raw(state, store_key, msgspec.json.encode(record))
+
+    # --- duty ------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an effect runs or is about to, or an outcome waits for its turn."""
+        if not self._may_run:
+            return False
+        return bool(self._running or self._ended or self._failure) or self._lines.is_busy
+
+    def wait_s(self) -> float:
+        """See `Duty.wait_s`."""
+        if not self._may_run:
+            return math.inf
+        if self._ended or self._failure is not None or (self._lines.is_ready and self._has_room):
+            return 0.0
+        return self._lines.wait_s()
+
+    def take(self) -> Sequence[Turn]:
+        """See `Duty.take`."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        self._go_on()
+        turns: list[Turn] = []
+        while self._ended and len(turns) < TURNS_AT_ONCE:
+            run = self._ended.popleft()
+            if run.outcome is not None:
+                turns.append(self._turn(run, run.outcome))
+        return turns
+
+    def before_commit(self) -> None:
+        """Note whose lines the commit changes: all that is merged, and nothing that was taken back."""
+        lines = (line_of(store_key) for store_key in self._state.overlays[self._store].writes)
+        self._touched.update((raw_key, None) for raw_key in lines if raw_key is not None)
+
+    def committed(self) -> None:
+        """See `Duty.committed`."""
+        touched, self._touched = self._touched, {}
+        for raw_key in touched:
+            self._review(raw_key)
+        self._go_on()
+
+    async def close(self) -> None:
+        """Cancel all that runs, and wait for its end. The thread of a plain function goes on. May be called twice."""
+        self._is_closed = True
+        for running in self._running:
+            running.cancel()
+        while self._running:
+            await asyncio.wait(set(self._running))
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- which line is next ----------------------------------------------------------------------------------------
+
+    @property
+    def _may_run(self) -> bool:
+        # Before the first input there is no offset that an outcome's write could come from.
+        return not self._is_closed and self._state.scope.source_offset >= 0
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._running) < AT_ONCE and len(self._runs) < MOST_RUNS
+
+    def _go_on(self) -> None:
+        """Start what may run."""
+        if not self._may_run:
+            return
+        self._lines.look()
+        self._meters.parked_effects = self._lines.parked
+        while self._has_room and (found := self._lines.take()) is not None:
+            self._start(*found)
+
+    def _review(self, raw_key: bytes) -> None:
+        """Look at a line that was changed, or whose turn is over: does it stand still as long as it has to?"""
+        head, run = self._lines.head(raw_key), self._runs.get(raw_key)
+        if run is not None:
+            is_same = head is not None and head.mark == run.head.mark
+            if is_same or not run.is_done:
+                # An outcome that was handled and isn't committed may be dropped with its tenure: then the next one
+                # makes the attempt again, and this one must not.
+                return
+            del self._runs[raw_key]
+        self._lines.place(raw_key, head)
+
+    # --- one attempt -----------------------------------------------------------------------------------------------
+
+    def _start(self, raw_key: bytes, head: Head) -> None:
+        run = self._runs[raw_key] = Run(raw_key, head)
+        effect = self._functions.get(head.record.name)
+        if effect is None:
+            name = head.record.name
+            missing = f"actor {self._spec.name} {UNKNOWN_EFFECT} {name!r}: was it renamed or removed?"
+            run.outcome = Outcome(error=missing, is_final=True)
+            self._ended.append(run)
+            return
+        running = asyncio.create_task(self._attempt(run, effect), name=f"effect {effect.name} {head.record.id}")
+        self._running.add(running)
+        # One that is cancelled before its first step never comes to its end.
+        running.add_done_callback(self._running.discard)
+
+    async def _attempt(self, run: Run, effect: Effect) -> None:
+        running = asyncio.current_task()
+        try:
+            tracing, attempt = self._spec.tracing, self._outcome(run, effect)
+            run.outcome = await (attempt if tracing is None else tracing.effect(run.head.record, attempt))
+            self._running.discard(running)
+            if not self._is_closed:
+                self._ended.append(run)
+                self._go_on()
+        except Exception as error:
+            # The store's: nobody awaits this task, so the tenure is told.
+            self._failure = error
+        finally:
+            self._wake()
+
+    async def _outcome(self, run: Run, effect: Effect) -> Outcome:
+        """Make the call.
+
+        Raises:
+            CancelledError: the tenure ends.
+        """
+        limit_s = effect.timeout.total_seconds()
+        deadline = asyncio.timeout(limit_s)
+        try:
+            async with deadline:
+                result = await self._call(run, effect)
+        except asyncio.CancelledError as error:
+            if self._is_closed:
+                raise
+            return Outcome(error=_shown(error), cause=error)
+        except TimeoutError as error:
+            late = f"no end after {limit_s:g} s" if deadline.expired() else _shown(error)
+            return Outcome(error=late, cause=error)
+        except Exception as error:
+            return Outcome(error=_shown(error), cause=error)
+        if result is None:
+            return Outcome()
+        try:
+            return Outcome(*self._encode(result))
+        except Exception as error:
+            useless = f"it succeeded, but what it returned can't be a message to its actor: {_shown(error)}"
+            return Outcome(error=useless, is_final=True, cause=error)
+
+    def _encode(self, result: Any) -> tuple[bytes, list[tuple[str, bytes]]]:
+        if self._spec.encode_message is None:
+            raise UsageError(f"actor {self._spec.name} takes no messages from its effects")
+        return self._spec.encode_message(result)
+
+    async def _call(self, run: Run, effect: Effect) -> Any:
+        record = run.head.record
+        call = EffectCall(
+            idempotency_key=record.id,
+            fencing_token=self._epoch,
+            attempt=record.attempts + 1,
+            actor=self._spec.name,
+            key=run.raw_key,
+            decoded_key=self._spec.decode_key(run.raw_key),
+        )
+        args, kwargs = self._arguments[effect.name].bind(record)
+        made = functools.partial(effect.function, call, *args, **kwargs)
+        if inspect.iscoroutinefunction(effect.function):
+            return await made()
+        if self._threads is None:
+            # Not the threads that write stores: an effect that hangs must not hold up a commit.
+            self._threads = DaemonThreads(AT_ONCE, f"effects of {self._spec.name}")
+        context = contextvars.copy_context()
+        result = await asyncio.get_running_loop().run_in_executor(self._threads, context.run, made)
+        return await result if inspect.isawaitable(result) else result
+
+    # --- its outcome -----------------------------------------------------------------------------------------------
+
+    def _turn(self, run: Run, outcome: Outcome) -> Turn:
+        record, scope = run.head.record, self._state.scope
+        moment = Moment(
+            offset=scope.source_offset,
+            timestamp=max(scope.now_ms, self._clock.wall_ms()),
+            key=run.raw_key,
+            value=outcome.value,
+            headers=outcome.headers,
+            id=_result_id(record.id),
+        )
+
+        def settle(ctx: Context) -> bool:
+            return ctx._state is not None and self._settle(ctx._state, run, outcome)
+
+        def done() -> None:
+            run.is_done = True
+            if not self._is_closed and self._runs.get(run.raw_key) is run:
+                self._review(run.raw_key)
+
+        return Turn(moment, settle, done, f"the outcome of effect {record.name!r} ({record.id})")
+
+    def _settle(self, state: TaskState, run: Run, outcome: Outcome) -> bool:
+        """Write what an outcome says; tell whether there is a result to handle."""
+        overlay = state.overlays[self._store]
+        raw = overlay.get(run.head.store_key)
+        record = None if raw is None else decoded(raw)
+        if record is None or record.id != run.head.record.id:
+            return False
+        if outcome.error is None:
+            overlay.delete(run.head.store_key)
+        else:
+            self._write(state, run.head.store_key, self._failed(run, record, outcome))
+        return outcome.value is not None
+
+    def _failed(self, run: Run, record: EffectRecord, outcome: Outcome) -> EffectRecord:
+        """Give the record after a failed attempt, and say so."""
+        error = (outcome.error or "")[:_ERROR_CHARS]
+        effect = self._functions.get(record.name)
+        attempts = record.attempts + (effect is not None)
+        what = f"actor {self._spec.name}, partition {self._state.partition}, key {show_bytes(run.raw_key)}"
+        if effect is None or outcome.is_final or 0 < effect.attempts <= attempts:
+            logger.error(
+                "%s: effect %s (%s) failed in attempt %d: %s. It is parked, and later effects of its key wait behind "
+                "it: try it again with `faust parked retry %s KEY`, or give it up with `faust parked drop`",
+                what,
+                record.name,
+                record.id,
+                attempts,
+                error,
+                self._spec.name,
+                exc_info=outcome.cause,
+            )
+            return msgspec.structs.replace(record, attempts=attempts, error=error, parked=True)
+        wait_s = effect.wait_s(attempts)
+        logger.warning(
+            "%s: effect %s (%s) failed in attempt %d: %s; the next is in %g s",
+            what,
+            record.name,
+            record.id,
+            attempts,
+            error,
+            wait_s,
+        )
+        now_ms = max(self._state.scope.now_ms, self._clock.wall_ms())
+        return msgspec.structs.replace(
+            record, attempts=attempts, error=error, next_ms=now_ms + math.ceil(wait_s * 1000), parked=False
+        )
+
+
+def _result_id(call_id: str) -> str:
+    """Give a result's message id. In a chain, each result beginning the next call, ids would grow without end."""
+    if len(call_id) > _ID_CHARS:
+        call_id = hashlib.sha256(call_id.encode()).hexdigest()
+    return f"{call_id}-result"
+
+
+def _shown(error: BaseException) -> str:
+    """Give the error as a text that JSON can hold."""
+    return f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()

@@ -1,0 +1,1 @@
+"""Parked messages: what a handler refused, in the order of its key."""

@@ -1,0 +1,305 @@
+"""Reads committed state for queries, of partitions that this worker provably owns.
+
+An answer is linearizable: it has all that anybody could have seen when the question came, and nothing that Kafka may
+still refuse.
+
+- **The owner answers, nobody else**: the partition's task runs here, and the lease (`read_lease`) says that no
+  other worker owned it by then.
+- **After the commit that is under way**: what a transaction made visible is in RocksDB a moment later. A question that
+  comes in between waits for that commit's end. For a later one it needn't: nobody could have seen it.
+- **Below the overlay**: only RocksDB is read, which never has what isn't committed.
+
+All that one answer has of a partition is read without an await in between, and belongs to one position.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from heapq import merge
+from typing import NamedTuple
+
+from actors._core.pages import Part, Place, resume_at
+from actors._core.task.lifecycle import State
+from actors.errors import NotOwnerError, NotReadyError
+from actors.ports import Clock, TopicPartition
+from actors.runtime.queries.pace import Pace
+from actors.runtime.queries.read_lease import Lease
+from actors.runtime.spec import ActorSpec
+from actors.runtime.task.task import Task
+from stores._core.record import NEVER, STAMP_BYTES, Position, expires_at_ms, is_expired
+from stores.errors import StoreError
+from stores.ports import PartitionStore
+
+WAIT_S = 2.0
+"""How long a question waits for a commit's end."""
+MAX_LOOKED_AT = 5_000
+"""How many keys one page looks at, expired ones too: it holds the event loop as long."""
+MAX_LOOKED_AT_BYTES = 16 * 1024 * 1024
+"""How many bytes of values one page looks at."""
+MAX_COUNTS = 4
+"""How many exact counts run or wait at a time: they go on when those who asked have hung up."""
+COUNT_SLICE = 1_000
+COUNT_SLICE_BYTES = 1024 * 1024
+
+_REASONS = {
+    State.FENCING: "its last owner's transactions are being settled",
+    State.CONFIRMING: "the group is asked whether this worker is a member",
+    State.LOOKING: "its offsets are being looked up",
+    State.RESTORING: "its state is being restored from the changelog",
+    State.CLAIMING: "its ownership is being written down",
+    State.COMMITTING: "a commit takes longer than expected",
+    State.REFUSED: "it is stopped, because its state contradicts the committed offset: see the worker's log",
+    State.CLOSED: "it is going to another worker",
+}
+
+
+class Held(NamedTuple):
+    """A partition of a store, to be read at once: after an await it may be another's."""
+
+    partition: int
+    store: PartitionStore
+    position: Position
+    now_ms: int
+    staleness_ms: int | None = None
+    """How old it may be; None for what the owner gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTask:
+    """A partition of an actor, to be read at once."""
+
+    partition: int
+    stores: Mapping[str, PartitionStore]
+    now_ms: int
+    staleness_ms: int | None = None
+
+    def of(self, store: str) -> Held:
+        """Give one of its stores.
+
+        Raises:
+            NotReadyError: it can't be read.
+        """
+        return _held(self.partition, store, self.stores[store], self.now_ms, self.staleness_ms)
+
+
+def _held(partition: int, name: str, store: PartitionStore, now_ms: int, staleness_ms: int | None = None) -> Held:
+    try:
+        position = store.position()
+    except StoreError as error:
+        raise NotReadyError(f"store {name}, partition {partition} can't be read: {error}") from error
+    if position is None:
+        raise NotReadyError(f"store {name}, partition {partition} is being built anew")
+    return Held(partition, store, position, now_ms, staleness_ms)
+
+
+class Found(NamedTuple):
+    """A key's value, without its stamp; None where it is absent or expired."""
+
+    value: bytes | None
+    expires_at_ms: int | None = None
+
+
+ABSENT = Found(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A range of keys in byte order: `start` is in it, `end` isn't; None is open."""
+
+    start: bytes | None = None
+    end: bytes | None = None
+
+
+class StateReader:
+    """The committed state that this worker owns.
+
+    Args:
+        task_of: gives the task of a partition that is assigned to this worker.
+        lease: the worker's membership.
+        clock: the worker's clock.
+        pace: shares the event loop between the long answers of all readers; None where there is one reader.
+
+    Attributes:
+        pace: see above.
+    """
+
+    def __init__(
+        self,
+        task_of: Callable[[TopicPartition], Task | None],
+        lease: Lease,
+        clock: Clock,
+        pace: Pace | None = None,
+    ) -> None:
+        self._task_of = task_of
+        self._lease = lease
+        self._clock = clock
+        self.pace = pace or Pace(clock)
+        self._counting = asyncio.Semaphore(1)
+        self._counts = 0
+
+    def has(self, spec: ActorSpec, partition: int) -> bool:
+        """Tell whether the partition is assigned to this worker, whatever its state."""
+        return self._task_of(TopicPartition(spec.topic, partition)) is not None
+
+    def state_of(self, spec: ActorSpec, partition: int) -> str | None:
+        """Give where the partition's task is in its life, None if it isn't assigned to this worker."""
+        task = self._task_of(TopicPartition(spec.topic, partition))
+        return None if task is None else task.state.value
+
+    async def hold(self, spec: ActorSpec, partitions: Collection[int]) -> list[HeldTask]:
+        """Give partitions to be read before the next await.
+
+        Raises:
+            NotOwnerError: one isn't assigned to this worker.
+            NotReadyError: one can't be read now.
+        """
+        since_s = self._lease.now_s()
+        for task in [self._owned(spec, partition) for partition in partitions]:
+            await self._commit_ended(task, since_s)
+        return await self._ready(spec, partitions, since_s)
+
+    async def _ready(self, spec: ActorSpec, partitions: Collection[int], since_s: float) -> list[HeldTask]:
+        """Give partitions whose commits have ended that were under way at `since_s`."""
+        while True:
+            tasks = [self._owned(spec, partition) for partition in partitions]
+            busy = next((task for task in tasks if task.committed is None), None)
+            if busy is not None:
+                if not busy.is_committing:
+                    raise _not_ready(busy)
+                await self._commit_ended(busy, since_s)
+                continue
+            late = next((task for task in tasks if not self._lease.holds(task.identity, since_s)), None)
+            if late is None:
+                return [HeldTask(task.partition, task.committed or {}, task.now_ms) for task in tasks]
+            await self._lease.renew(late.identity)
+
+    def _owned(self, spec: ActorSpec, partition: int) -> Task:
+        task = self._task_of(TopicPartition(spec.topic, partition))
+        if task is None:
+            raise NotOwnerError(f"partition {partition} of actor {spec.name} isn't this worker's")
+        return task
+
+    async def _commit_ended(self, task: Task, since_s: float) -> None:
+        ended = task.commit_end(max(0.0, since_s + WAIT_S - self._lease.now_s()))
+        if ended is None:
+            return
+        try:
+            await ended
+        except TimeoutError:
+            raise _not_ready(task) from None
+
+    async def count(self, spec: ActorSpec, store: str, partitions: Collection[int], bounds: Bounds) -> int:
+        """Count the keys that are there, all as of one moment, at this reader's pace.
+
+        Raises:
+            NotOwnerError: a partition isn't assigned to this worker.
+            NotReadyError: a partition can't be read, or left this worker meanwhile, or too many counts wait.
+        """
+        if self._counts >= MAX_COUNTS:
+            raise NotReadyError(f"{MAX_COUNTS} exact counts run or wait here already: ask again later")
+        self._counts += 1
+        try:
+            async with self._counting:
+                return await self._counted(spec, store, partitions, bounds)
+        finally:
+            self._counts -= 1
+
+    async def _counted(self, spec: ActorSpec, store: str, partitions: Collection[int], bounds: Bounds) -> int:
+        held = [one.of(store) for one in await self.hold(spec, partitions)]
+        scans = [(one.now_ms, one.store.scan(bounds.start, bounds.end)) for one in held]
+        try:
+            return sum(await self.pace.run(slice_ for now_ms, rows in scans for slice_ in _counts(now_ms, rows)))
+        except StoreError as error:
+            raise NotReadyError(f"store {store} moved while it was counted: {error}") from error
+
+
+def _counts(now_ms: int, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[int]:
+    """Count the rows that haven't expired, some at a time."""
+    count = looked_at = size = 0
+    for _, raw in rows:
+        count += not is_expired(raw, now_ms)
+        looked_at, size = looked_at + 1, size + len(raw)
+        if looked_at >= COUNT_SLICE or size >= COUNT_SLICE_BYTES:
+            yield count
+            count = looked_at = size = 0
+    yield count
+
+
+def read(held: Held, key: bytes) -> Found:
+    """Give the value of a key."""
+    try:
+        raw = held.store.get(key)
+    except StoreError as error:
+        raise _unreadable(held, error) from error
+    if raw is None:
+        return ABSENT
+    expires_ms = expires_at_ms(raw)
+    if expires_ms == NEVER:
+        return Found(raw[STAMP_BYTES:], None)
+    return Found(raw[STAMP_BYTES:], expires_ms) if expires_ms > held.now_ms else ABSENT
+
+
+def expiry_of(raw: bytes) -> int | None:
+    """Give when a stamped value stops being there, None for never."""
+    expires_ms = expires_at_ms(raw)
+    return None if expires_ms == NEVER else expires_ms
+
+
+def read_part(
+    held: Collection[Held], bounds: Bounds, after: Place | None, limit: int, max_bytes: int = MAX_LOOKED_AT_BYTES
+) -> Part[tuple[Held, bytes]]:
+    """Give the next rows of some partitions together, as (partition, stamped value).
+
+    They are `limit` at most, and end behind the first value that exceeds `max_bytes` together with those before it.
+    """
+    rows: list[tuple[Place, tuple[Held, bytes]]] = []
+    found = merge(*(_walk(one, bounds, after) for one in held))
+    size = seen = 0
+    for looked_at, (place, one, raw) in enumerate(found, 1):
+        seen += len(raw)
+        if not is_expired(raw, one.now_ms):
+            rows.append((place, (one, raw)))
+            size += len(place[0]) + len(raw)
+        is_full = len(rows) >= limit or size >= max_bytes
+        if is_full or looked_at >= MAX_LOOKED_AT or seen >= MAX_LOOKED_AT_BYTES:
+            return Part(rows, place)
+    return Part(rows, None)
+
+
+def _walk(held: Held, bounds: Bounds, after: Place | None) -> Iterator[tuple[Place, Held, bytes]]:
+    start = resume_at(bounds.start, after, held.partition)
+    with _readable(held):
+        for key, raw in held.store.scan(start, bounds.end):
+            yield (key, held.partition), held, raw
+
+
+class _readable:  # noqa: N801  it reads as a statement
+    """Turns a store's errors into one that says that its partition can't be read now."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, StoreError):
+            raise _unreadable(self._held, error) from error
+
+
+def _unreadable(held: Held, error: StoreError) -> NotReadyError:
+    return NotReadyError(f"partition {held.partition} can't be read: {error}")
+
+
+def _not_ready(task: Task) -> NotReadyError:
+    # A commit may end in the same turn of the loop as the wait for it: the task runs by now.
+    reason = _REASONS.get(task.state, _REASONS[State.COMMITTING])
+    return NotReadyError(f"partition {task.partition} of actor {task.spec.name}: {reason}")
+
+
+def estimate(held: Collection[Held]) -> int:
+    """Give about how many keys there are, expired ones too."""
+    return sum(one.store.estimated_keys() for one in held)

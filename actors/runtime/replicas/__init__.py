@@ -1,0 +1,1 @@
+"""Followers of changelogs: standbys and views."""

@@ -1,0 +1,1 @@
+"""Requests between actors, and the replies to them."""

@@ -1,0 +1,392 @@
+"""The answering side of requests: what an actor answers with, what it has answered, what it still owes."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import typing
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from types import NoneType, SimpleNamespace
+from typing import Any, Protocol
+
+import msgspec
+
+from actors._core.logs import escaping
+from actors.errors import ConfigurationError, Rejected, UndecodableRecordError, UsageError, show_bytes
+from actors.ports import InputRecord, Output, TopicPartition
+from actors.runtime.handlers.context import Context, Store, TaskState
+from actors.runtime.handlers.entries import newer_entry
+from actors.runtime.handlers.internal_messages import Moment
+from actors.runtime.outbox.outputs import ORIGIN_HEADER, RECORD_OVERHEAD_BYTES
+from actors.runtime.requests.requests import ASK, ASK_ID, DEADLINE, FAILED, OK, REJECTED, REPLY_TO, STATUS
+
+logger = escaping(logging.getLogger(__name__))
+
+_STATUS_OF = {b"o": OK, b"n": OK, b"r": REJECTED, b"f": FAILED}
+_NONE, _FAILED, _PENDING = b"n", b"f", b"p"
+_KNOWN = (*_STATUS_OF, _PENDING)
+_MAX_REASON_BYTES = 4_000
+_MAX_DIGITS = 18
+MAX_HEADER_BYTES = 1_000
+"""A question's id, and where its answer goes: both come back in the answer and are kept with it."""
+
+Handler = Callable[[Context, Any], Awaitable[Any]]
+
+
+class AnswerCodec(Protocol):
+    """How answers become bytes and back; neither takes None."""
+
+    @property
+    def encode(self) -> Callable[[Any], bytes]:
+        """Give the function that makes bytes."""
+
+    @property
+    def decode(self) -> Callable[[bytes], Any]:
+        """Give the function that reads them."""
+
+
+class AnswerTypes:
+    """What an actor answers with, by the type of the message: as its handlers' return annotations say."""
+
+    def __init__(
+        self, actor: str, handlers: Mapping[Any, Callable[..., Any]], resolve: Callable[[Any], AnswerCodec]
+    ) -> None:
+        self._actor = actor
+        self._handlers = handlers
+        self._resolve = resolve
+        self._codecs: dict[Any, AnswerCodec | None] = {}
+
+    @classmethod
+    def of(cls, actor: str, declared: Any, resolve: Callable[[Any], AnswerCodec]) -> AnswerTypes | None:
+        """Give those of a function or class, None if nothing that it does gives an answer.
+
+        Args:
+            actor: its name, for errors.
+            declared: the function or class.
+            resolve: gives a type's codec; called when the first message of the type comes.
+        """
+        methods: Mapping[Any, Any] = getattr(declared, "receivers", {object: declared})
+        handlers = {type_: method for type_, method in methods.items() if _annotation(method) is not None}
+        return cls(actor, handlers, resolve) if handlers else None
+
+    def check(self) -> None:
+        """Look whether all types can be had.
+
+        Raises:
+            ConfigurationError: an annotation can't be resolved.
+        """
+        for type_ in self._handlers:
+            self._codec(type_)
+
+    def codec_for(self, message: Any) -> AnswerCodec | None:
+        """Give the codec of the answer to a message, None if there is no answer to such messages."""
+        try:
+            return self._codecs[type(message)]
+        except KeyError:
+            base = next((base for base in type(message).__mro__ if base in self._handlers), None)
+            codec = self._codecs[type(message)] = None if base is None else self._codec(base)
+            return codec
+
+    def kind_of(self, message: Any) -> str | None:
+        """Give the name of the type that says how a message is answered, None if there is no answer to such."""
+        base = next((base for base in type(message).__mro__ if base in self._handlers), None)
+        return None if base is None else _kind(base)
+
+    def codec_of(self, kind: str) -> AnswerCodec | None:
+        """Give the codec of the answer to messages of a type that `kind_of` named."""
+        type_ = next((type_ for type_ in self._handlers if _kind(type_) == kind), None)
+        return None if type_ is None else self._codec(type_)
+
+    def decoder_for(self, message: Any) -> Callable[[bytes], Any] | None:
+        """Give what reads the answer to a message, None if there is no answer to such messages."""
+        codec = self.codec_for(message)
+        return None if codec is None else codec.decode
+
+    def _codec(self, type_: Any) -> AnswerCodec:
+        handler = self._handlers[type_]
+        function = inspect.unwrap(handler)
+        annotated = SimpleNamespace(__annotations__={"return": _annotation(handler)})
+        try:
+            hints = typing.get_type_hints(annotated, globalns=getattr(function, "__globals__", {}))
+        except NameError as error:
+            raise ConfigurationError(
+                f"actor {self._actor}: what {function.__qualname__} returns is annotated with a name that isn't to be "
+                f"found ({error}): import it where the handler is defined, not only for type checks"
+            ) from error
+        return self._resolve(hints["return"])
+
+
+def _kind(type_: Any) -> str:
+    return str(getattr(type_, "__qualname__", type_))
+
+
+def _annotation(handler: Callable[..., Any]) -> Any:
+    """Give a handler's return annotation as it stands there, None if it has none or returns nothing."""
+    found = getattr(inspect.unwrap(handler), "__annotations__", {}).get("return")
+    return None if found in (None, NoneType, "None") else found
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a message's headers say of the question that it is."""
+
+    id: bytes
+    reply_to: bytes
+    deadline_ms: int | None
+    older_id: bytes | None = None
+
+    @classmethod
+    def of(cls, record: InputRecord) -> _Request | None:
+        """Give it, None for a message that isn't a question, or not one that can be answered."""
+        if not record.headers:
+            return None
+        headers = dict(record.headers)
+        asked, reply_to = headers.get(ASK), headers.get(REPLY_TO) or b""
+        id = headers.get(ASK_ID) or asked
+        if not asked or not id or max(len(asked), len(id)) > MAX_HEADER_BYTES:
+            return None
+        deadline = headers.get(DEADLINE) or b""
+        is_number = deadline.isdigit() and len(deadline) <= _MAX_DIGITS
+        # An address that is too long isn't one.
+        reply_to = reply_to if len(reply_to) <= MAX_HEADER_BYTES else b""
+        return cls(id, reply_to, int(deadline) if is_number else None, older_id=None if id == asked else asked)
+
+
+def _check(record: InputRecord, source: TopicPartition) -> None:
+    """See that a message isn't a question whose answer couldn't carry its id.
+
+    Raises:
+        UndecodableRecordError: it is.
+    """
+    size = max((len(raw or b"") for name, raw in record.headers if name in (ASK, ASK_ID)), default=0)
+    if size > MAX_HEADER_BYTES:
+        raise UndecodableRecordError(
+            f"it is a question that can't be answered: its id, in the header {ASK} or {ASK_ID}, has {size} "
+            f"bytes, more than {MAX_HEADER_BYTES}",
+            topic=source.topic,
+            partition=source.partition,
+            offset=record.offset,
+            key=record.key,
+        )
+
+
+class AnswerLater(msgspec.Struct, frozen=True):
+    """A question whose answer is still owed: opaque, and JSON, so that it can be kept in the state of its key.
+
+    Attributes:
+        question: its id.
+        reply_to: where the answer goes unless it was asked again.
+        key: the key that was asked.
+        kind: the type of message that it was.
+        is_kept: whether the answer is kept, for when the question is asked again after it.
+    """
+
+    question: bytes
+    reply_to: bytes
+    key: bytes
+    kind: str
+    is_kept: bool = True
+
+
+class Answers:
+    """Answers the questions that come to an actor.
+
+    Args:
+        store: where answers are kept.
+        types: what the actor answers with.
+        reply_topic: where answers go, whatever a question says otherwise.
+    """
+
+    def __init__(self, store: Store[bytes, bytes], types: AnswerTypes, reply_topic: str) -> None:
+        self._store = store
+        self._types = types
+        self._reply_topic = reply_topic
+
+    def around(self, handler: Handler) -> Handler:
+        """Give a handler that answers questions; what it returns for other messages goes nowhere.
+
+        It has to be around `deduplicated`: a question whose message was seen before, under another question, is
+        answered with None, and one that comes again gets its own first answer.
+        """
+
+        async def handle(ctx: Context, message: Any) -> None:
+            request = _Request.of(ctx._record)
+            if request is None:
+                if ctx._record.headers:
+                    _check(ctx._record, ctx._working("answer").source)
+                await handler(ctx, message)
+            else:
+                await self._answer(ctx, message, request, handler)
+
+        handle.__name__ = handle.__qualname__ = getattr(handler, "__name__", "handle")
+        return handle
+
+    def rejected(self, state: TaskState, record: InputRecord, reason: str) -> None:
+        """Tell who asked, if it was a question, that the handler refused the message."""
+        request = _Request.of(record)
+        if request is not None:
+            self._give(state, request, b"r" + _cut(reason))
+
+    def failed(self, state: TaskState, record: InputRecord, reason: str) -> None:
+        """Tell who asked, if it was a question, that the handler failed."""
+        request = _Request.of(record)
+        if request is not None:
+            self._give(state, request, _FAILED + _cut(reason))
+
+    async def _answer(self, ctx: Context, message: Any, request: _Request, handler: Handler) -> None:
+        state = ctx._state
+        if state is None:
+            raise AssertionError("a message that is being handled has a state")
+        given = state.overlays[self._store].get(request.id)
+        if given is None and request.older_id is not None:
+            given = state.overlays[self._store].get(request.older_id)
+            if given is not None:
+                # A worker of an earlier release was asked.
+                request = replace(request, id=request.older_id)
+        if given is not None and given[:1] not in _KNOWN:
+            raise newer_entry("an answer", given)
+        # It was put aside, and is handled now because an operator wants it to be, however late it is.
+        was_aside = isinstance(ctx._record, Moment) or _is_dead_letter(ctx._record)
+        is_again = was_aside and (given is None or given.startswith(_FAILED))
+        if given is not None and not is_again:
+            if was_aside:
+                logger.warning(
+                    "%s offset %d key %s: question %r was put aside once, but it has been handled since: it isn't "
+                    "handled again, its answer is sent again",
+                    ctx.topic,
+                    ctx.offset,
+                    show_bytes(ctx._raw_key),
+                    request.id,
+                )
+            self._again(state, request, given)
+            return
+        if not is_again and self._is_late(state, request):
+            logger.info("%s offset %d: question %r is too old: nobody waits", ctx.topic, ctx.offset, request.id)
+            return
+        ctx._asked = message
+        result = await handler(ctx, message)
+        if getattr(ctx, "_is_answered_later", False):
+            return
+        codec = self._types.codec_for(message)
+        answer = _NONE if result is None or codec is None else b"o" + codec.encode(result)
+        self._give(state, request, answer, is_kept=not getattr(ctx, "_is_answer_forgotten", False))
+
+    @staticmethod
+    def forget(ctx: Context) -> None:
+        """See `Context.forget_answer`."""
+        ctx._working("forget_answer")
+        ctx._is_answer_forgotten = True
+
+    def later(self, ctx: Context) -> AnswerLater | None:
+        """See `Context.answer_later`."""
+        state, request = ctx._working("answer_later"), _Request.of(ctx._record)
+        if request is None:
+            return None
+        kind = self._types.kind_of(ctx._asked)
+        if kind is None:
+            raise UsageError(
+                f"ctx.answer_later(): the actor gives no answer to {type(ctx._asked).__name__}: annotate what its "
+                "handler returns"
+            )
+        ctx._is_answered_later = True
+        self._keep_open(state, request)
+        is_kept = not getattr(ctx, "_is_answer_forgotten", False)
+        return AnswerLater(request.id, request.reply_to, ctx._raw_key, kind, is_kept)
+
+    def answer_now(self, ctx: Context, later: AnswerLater, value: Any) -> bool:
+        """See `Context.answer`."""
+        state = ctx._working("answer")
+        if not isinstance(later, AnswerLater) or later.key != ctx._raw_key:
+            raise UsageError(
+                f"ctx.answer(): {later!r} isn't a question to key {show_bytes(ctx._raw_key)}: answer in a message or "
+                "timer of the key that was asked, with what its ctx.answer_later() gave"
+            )
+        held = state.overlays[self._store].get(later.question)
+        if held is not None and not held.startswith(_PENDING):
+            return False
+        reply_to = later.reply_to if held is None else held[1:]
+        question = _Request(later.question, reply_to, None)
+        self._give(state, question, self._encoded(later, value), is_kept=later.is_kept)
+        return True
+
+    def _encoded(self, later: AnswerLater, value: Any) -> bytes:
+        if isinstance(value, Rejected):
+            return b"r" + _cut(str(value))
+        codec = self._types.codec_of(later.kind)
+        if codec is None:
+            raise UsageError(
+                f"ctx.answer(): the actor has no handler any more that answers {later.kind}: keep one as long as such "
+                "questions are open, or answer with Rejected(...)"
+            )
+        return _NONE if value is None else b"o" + codec.encode(value)
+
+    def _keep_open(self, state: TaskState, request: _Request) -> None:
+        """Note that a question is being dealt with, and where its answer goes; at least as long as anybody waits."""
+        ttl_ms = self._store.ttl_ms
+        if ttl_ms is not None and request.deadline_ms is not None:
+            ttl_ms = max(ttl_ms, request.deadline_ms - state.scope.now_ms)
+        self._store.write_raw(state, request.id, _PENDING + request.reply_to, ttl_ms)
+
+    def _again(self, state: TaskState, request: _Request, given: bytes) -> None:
+        """See to a question that was asked before: its answer is sent again, or will go to the new address."""
+        if given.startswith(_PENDING):
+            self._keep_open(state, request)
+        else:
+            self._send(state, request, given)
+
+    @staticmethod
+    def _is_late(state: TaskState, request: _Request) -> bool:
+        asks = state.tools.asks
+        now_ms = state.scope.now_ms if asks is None else asks.wall_ms()
+        may_ask = state.on_wait is not None
+        return not may_ask and request.deadline_ms is not None and now_ms > request.deadline_ms
+
+    def _give(self, state: TaskState, request: _Request, answer: bytes, *, is_kept: bool = True) -> None:
+        """Keep an answer, unless it isn't to be kept, and send it."""
+        limit = min(state.max_record_bytes[self._store.name], state.resolve_output(self._reply_topic).max_record_bytes)
+        room = limit - 2 * len(request.id) - len(request.reply_to) - RECORD_OVERHEAD_BYTES
+        if len(answer) > room:
+            if not answer.startswith((_FAILED, b"r")):
+                answer = _FAILED + _cut(
+                    f"the message was handled, but the answer of {len(answer)} bytes doesn't fit into "
+                    f"max.message.bytes={limit} of {self._reply_topic} or of the changelog of {self._store.name}"
+                )
+            answer = answer[: max(1, room)]
+        if is_kept:
+            self._store.write_raw(state, request.id, answer, self._store.ttl_ms)
+        elif state.overlays[self._store].get(request.id) is not None:
+            # That it was open.
+            state.overlays[self._store].delete(request.id)
+        self._send(state, request, answer)
+
+    def _send(self, state: TaskState, request: _Request, answer: bytes) -> None:
+        topic, _, rest = request.reply_to.decode(errors="replace").partition("/")
+        number, _, asker = rest.partition("/")
+        count = state.resolve_output(self._reply_topic).partition_count
+        if topic != self._reply_topic or not _is_below(number, count):
+            logger.warning(
+                "%s: question %r wants its answer at %s, which isn't a partition of %s: it gets none",
+                state.source,
+                request.id,
+                show_bytes(request.reply_to, 400),
+                self._reply_topic,
+            )
+            return
+        value = None if answer.startswith(_NONE) else answer[1:]
+        headers = [(ASK, request.id), (STATUS, _STATUS_OF[answer[:1]].encode())]
+        state.outputs.append(Output(topic, int(number), asker.encode(), value, headers, None))
+        state.output_bytes += len(answer) + len(request.id) + len(asker) + 64
+
+
+def _is_dead_letter(record: InputRecord) -> bool:
+    """Tell whether the record was sent to the dead letters once, and is back in the input now."""
+    return any(name == ORIGIN_HEADER for name, _ in record.headers)
+
+
+def _is_below(number: str, count: int) -> bool:
+    return number.isdecimal() and len(number) <= _MAX_DIGITS and int(number) < count
+
+
+def _cut(reason: str) -> bytes:
+    return reason.encode(errors="replace")[:_MAX_REASON_BYTES]

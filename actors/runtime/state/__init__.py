@@ -1,0 +1,1 @@
+"""Stores of a partition, and their restore from the changelog."""

@@ -1,0 +1,541 @@
+"""Brings a store to the end of its changelog.
+
+The end is the high watermark as it is after the task's transactional id was fenced: whatever an earlier owner
+committed lies before it, and nobody but this task writes behind it. Reading is read-committed, so what lies before it
+and isn't given belongs to an aborted transaction, or is a marker.
+
+A store without a position may begin from a seed, whose content is that of the log up to an offset. It counts as a
+checkpoint from the moment before its maker began to read: too old a one isn't taken, and like any other checkpoint it
+is given up when deletes may have escaped it by the end of the restore. One that can't be used costs a line in the log.
+
+A changelog may lose its tail: in an unclean leader election, or with a broker's disk. Then it ends before the store's
+position, or others have written since and the records before the position aren't those that the store has seen. Or it
+is deleted, and another topic has its name. All of it is looked for before anything is written; `LostChangelog` says
+what happens then (`actors.runtime.task.lost_changelog`).
+
+If the process dies in here, the store holds a prefix of the log's effects with the position of that prefix, and
+keeps the wall time of the checkpoint that the restore began from: the age that matters for missed deletes is the age of
+the oldest content.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from actors._core.logs import escaping
+from actors._core.task.takeover import (
+    LogBounds,
+    LostChangelog,
+    Restore,
+    missed_tombstones,
+    plan_restore,
+    why_no_seed,
+    why_rewritten,
+)
+from actors.errors import LostChangelogError, RestoreError
+from actors.ports import Clock, LogRecord, Logs, Seed, Seeds, TopicPartition
+from actors.runtime.observe.meters import RestoreMeter
+from actors.runtime.state.state import Restored
+from actors.runtime.threads import finish_in_thread
+from stores._core.record import STAMP_BYTES, STAMP_HEADER, Position, decode_stamp
+from stores._core.replay import NO_STAMP, advance
+from stores.errors import SeedError
+from stores.ports import PartitionStore
+
+logger = escaping(logging.getLogger(__name__))
+
+_OLDER = (
+    'another worker may have a newer one. Start that one with lost_changelog="restore"; or, if there is none, this one '
+    'with lost_changelog="restore_older", which loses what the commits in between wrote (both also as LOST_CHANGELOG '
+    "in the environment)"
+)
+LONG_READ = 20_000
+LONG_READS_AT_ONCE = 4
+"""How many restores of more than `LONG_READ` offsets a worker runs side by side: it bounds memory, and more would only
+make all of them late."""
+
+
+LOOK_BACK = 200
+"""How many offsets before a position are looked at for records that the store hasn't seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changelog:
+    """A store's changelog topic as the broker has it.
+
+    `other_names` are those under which the app's programs have had the store; marks of commits name it by one of them.
+
+    `former_id` is the id of the topic that it replaced when an operator let that happen, "" if none: commits whose mark
+    has no ids were to that one. `copied_id` is the id of the topic whose records were copied into it.
+    """
+
+    store: str
+    topic: str
+    topic_id: str
+    delete_retention_ms: int
+    max_record_bytes: int
+    partition_count: int
+    former_id: str = ""
+    copied_id: str = ""
+    other_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LastCommit:
+    """A partition's last commit.
+
+    Attributes:
+        epoch: of its owner, None if that isn't known.
+        changelog_id: the id of the store's changelog as its owner knew it, "" if that isn't known.
+        reached: the offset behind the last input that is committed.
+        is_marked: whether the group still has the commit; else it is known from the leader registry, as it was when its
+            owner took over. Brokers delete the offsets of an input with the input.
+    """
+
+    epoch: int | None = None
+    changelog_id: str = ""
+    reached: int = 0
+    is_marked: bool = True
+
+
+NO_COMMIT = LastCommit()
+
+
+class Restorer:
+    """Restores the stores of one worker, empty ones from `seeds` if there are some.
+
+    `lost` says what happens with a store whose changelog lost records. Where owners aren't fenced, one that lost its
+    partition may have written behind records that it didn't see: a store like that is rebuilt whatever `lost` says.
+    """
+
+    def __init__(
+        self,
+        logs: Logs,
+        clock: Clock,
+        *,
+        clock_skew_margin_ms: int,
+        seeds: Seeds | None = None,
+        lost: LostChangelog = LostChangelog.REBUILD,
+        are_owners_fenced: bool = True,
+    ) -> None:
+        self._logs = logs
+        self._clock = clock
+        self._seeds = seeds
+        self._lost = lost
+        self._are_owners_fenced = are_owners_fenced
+        self._margin_ms = clock_skew_margin_ms
+        self._long_reads = asyncio.Semaphore(LONG_READS_AT_ONCE)
+        self._reading = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a long read is under way, or waits for its turn."""
+        return self._reading > 0
+
+    async def restore(
+        self,
+        store: PartitionStore,
+        changelog: Changelog,
+        partition: int,
+        meter: RestoreMeter | None = None,
+        *,
+        last: LastCommit = NO_COMMIT,
+        doubt: str | None = None,
+    ) -> Restored:
+        """Read what the store lacks; build it anew where its checkpoint can't be continued. `meter` is told how far.
+
+        Args:
+            store: the store.
+            changelog: its topic.
+            partition: of both.
+            meter: counts what is read.
+            last: the partition's last commit. A store that was its owner's own needs no look at the records before its
+                position.
+            doubt: what a commit found that shows that the changelog lost records.
+
+        Returns:
+            The store at the log's end; `is_ahead` if it has records that the changelog lost and wasn't touched.
+
+        Raises:
+            LostChangelogError: the changelog lost records, and no operator has chosen what to do.
+            RestoreError: the log changed under the read, or reading took longer than deletes are kept.
+        """
+        source = TopicPartition(changelog.topic, partition)
+        meter = RestoreMeter() if meter is None else meter
+        asked_ms = self._clock.wall_ms()
+        position, bounds = store.position(), await self._logs.bounds(source)
+        plan, position = await self._plan(store, changelog, source, position, bounds, last)
+        if position is None and plan.lost is None and self._seeds is not None:
+            position = await self.begin_from_seed(store, changelog, partition, bounds)
+            plan = plan_restore(position, bounds, changelog.topic_id)
+        if position is None:
+            begin = begin_position(None, plan, asked_ms, changelog)
+            restored = await self._read(store, source, plan, begin, meter, plan.start)
+        else:
+            is_own = position.epoch == last.epoch and plan.start == plan.end
+            start = plan.start if is_own else max(bounds.start, plan.start - LOOK_BACK)
+            found = await self._read_on(store, source, plan, position, meter, start, doubt)
+            if found is not None and found.is_ahead:
+                return found
+            if found is None:
+                asked_ms, position = self._clock.wall_ms(), None
+                found, plan = await self._read_all(store, changelog, source, asked_ms, meter)
+            restored = found
+        if position is not None and self._missed(plan, changelog, position.wall_time_ms, self._margin_ms):
+            await self._wipe(store, source, "its checkpoint is older than deletes are kept, some may have escaped it")
+            asked_ms, position = self._clock.wall_ms(), None
+            restored, plan = await self._read_all(store, changelog, source, asked_ms, meter)
+        if position is None and self._missed(plan, changelog, asked_ms, 0):
+            raise RestoreError(
+                f"{source}: reading all of it took longer than delete.retention.ms={changelog.delete_retention_ms}, "
+                "deletes may have escaped it: raise the topic's setting"
+            )
+        return replace(restored, position=replace(restored.position, wall_time_ms=asked_ms))
+
+    async def _plan(
+        self,
+        store: PartitionStore,
+        changelog: Changelog,
+        source: TopicPartition,
+        position: Position | None,
+        bounds: LogBounds,
+        last: LastCommit,
+    ) -> tuple[Restore, Position | None]:
+        """Decide how to restore, and give the store's position, None if it is empty: what can't be used is wiped.
+
+        Raises:
+            LostChangelogError: the changelog was replaced, and this store isn't one to write back to it.
+        """
+        claimed_id = last.changelog_id or ("" if position is None else position.changelog_id)
+        if claimed_id == changelog.copied_id:
+            claimed_id = changelog.topic_id
+        plan = plan_restore(position, bounds, changelog.topic_id, claimed_id=claimed_id)
+        if plan.wipe is not None:
+            await self._wipe(store, source, plan.wipe)
+            return plan_restore(None, bounds, changelog.topic_id), None
+        if plan.lost is not None and (position is None or position.changelog_id != claimed_id):
+            await self._begin_without(store, source, plan.lost)
+            return plan_restore(None, bounds, changelog.topic_id), None
+        if plan.lost is not None and position is not None and claimed_id != changelog.topic_id:
+            await self._require_newest(changelog, source, position, bounds, last, plan.lost)
+        return plan, position
+
+    async def _read_on(
+        self,
+        store: PartitionStore,
+        source: TopicPartition,
+        plan: Restore,
+        position: Position,
+        meter: RestoreMeter,
+        start: int,
+        doubt: str | None,
+    ) -> Restored | None:
+        """Read what is behind the store's position, None if the store was emptied because it has to be rebuilt.
+
+        Raises:
+            LostChangelogError: no operator has chosen what to do.
+        """
+        try:
+            lost = plan.lost or doubt
+            if lost is None:
+                return await self._read(store, source, plan, position, meter, start)
+        except _RewrittenError as error:
+            lost = str(error)
+            if not self._are_owners_fenced:
+                await self._wipe(store, source, lost)
+                return None
+        if self._lost is LostChangelog.STOP:
+            raise LostChangelogError(choice(source, lost))
+        if self._lost.restores:
+            return Restored(store, position, is_empty=False, is_ahead=True)
+        await self._wipe(store, source, lost)
+        return None
+
+    async def _require_newest(
+        self,
+        changelog: Changelog,
+        source: TopicPartition,
+        position: Position,
+        bounds: LogBounds,
+        last: LastCommit,
+        lost: str,
+    ) -> None:
+        """Refuse to write a store to another topic that lacks what was committed last, unless the topic has it.
+
+        Raises:
+            LostChangelogError: it lacks that: another worker may have a newer store, which would be given up.
+        """
+        if self._lost is not LostChangelog.RESTORE:
+            return
+        if not last.is_marked and last.epoch is not None and position.epoch < last.epoch:
+            raise LostChangelogError(
+                f"{source}: {lost}. This worker's store is of epoch {position.epoch}, and the partition had an owner "
+                f"in epoch {last.epoch}: {_OLDER}"
+            )
+        if position.source_offset >= last.reached or not last.is_marked:
+            return
+        async for records, _ in self._logs.read(source, bounds.start, bounds.end, changelog.topic_id):
+            for record in records:
+                stamp = decode_stamp(stamp_of(record.headers))
+                if stamp.epoch == position.epoch and stamp.source_offset >= position.source_offset:
+                    # The commit after the store's position landed on the new topic.
+                    return
+        raise LostChangelogError(
+            f"{source}: {lost}. This worker's store ends at input offset {position.source_offset}, and inputs before "
+            f"{last.reached} are committed: {_OLDER}"
+        )
+
+    async def _begin_without(self, store: PartitionStore, source: TopicPartition, lost: str) -> None:
+        """Empty a store that has nothing of what its changelog lost.
+
+        Raises:
+            LostChangelogError: an operator has to let it begin with what the changelog has.
+        """
+        if self._lost is not LostChangelog.REBUILD:
+            raise LostChangelogError(_no_copy(source, lost))
+        await self._wipe(store, source, lost)
+
+    async def _read_all(
+        self, store: PartitionStore, changelog: Changelog, source: TopicPartition, asked_ms: int, meter: RestoreMeter
+    ) -> tuple[Restored, Restore]:
+        """Read the whole log into an empty store."""
+        plan = plan_restore(None, await self._logs.bounds(source), changelog.topic_id)
+        begin = begin_position(None, plan, asked_ms, changelog)
+        return await self._read(store, source, plan, begin, meter, plan.start), plan
+
+    async def why_lost(
+        self, position: Position, source: TopicPartition, bounds: LogBounds, replaced: str | None = None
+    ) -> str | None:
+        """Tell why the log lacks what a copy of this position has, if the copy is to be rebuilt; None if it doesn't.
+
+        `replaced` says that the log isn't the topic that the copy followed.
+
+        Raises:
+            LostChangelogError: it does, and the copy isn't to be rebuilt: only an owner writes anything back.
+        """
+        why = replaced or plan_restore(position, bounds, position.changelog_id).lost
+        if why is None:
+            start = max(bounds.start, position.changelog_offset - LOOK_BACK)
+            async for records, _ in self._logs.read(source, start, position.changelog_offset, position.changelog_id):
+                why = why or _why_rewritten(position, records)
+            if not self._are_owners_fenced:
+                return why
+        if why is not None and self._lost is not LostChangelog.REBUILD:
+            raise LostChangelogError(choice(source, why))
+        return why
+
+    def _missed(self, plan: Restore, changelog: Changelog, since_ms: int, margin_ms: int) -> bool:
+        return missed_tombstones(
+            plan,
+            since_ms=since_ms,
+            now_ms=self._clock.wall_ms(),
+            delete_retention_ms=changelog.delete_retention_ms,
+            margin_ms=margin_ms,
+        )
+
+    async def begin_from_seed(
+        self, store: PartitionStore, changelog: Changelog, partition: int, bounds: LogBounds
+    ) -> Position | None:
+        """Put a seed into an empty store, if there is one that fits; give the store's position.
+
+        Raises:
+            StoreError: the store failed, see `stores.ports.PartitionStore.seed`.
+        """
+        seeds, source = self._seeds, TopicPartition(changelog.topic, partition)
+        if seeds is None:
+            return None
+        started_s = self._clock.monotonic()
+        try:
+            async with self._long_reads:
+                seed = await finish_in_thread(seeds.find, changelog.store, source.partition)
+                if seed is None:
+                    logger.info("%s: there is no seed of it in %s", source, seeds)
+                    return None
+                self._check(seed, changelog, bounds)
+                await finish_in_thread(store.seed, seed)
+        except SeedError as error:
+            logger.warning("%s: the seed isn't used, the changelog has everything: %s", source, error)
+            return None
+        seconds = self._clock.monotonic() - started_s
+        logger.info("%s: begun with %d keys of %s in %.2f s", source, seed.keys, seed, seconds)
+        return store.position()
+
+    def _check(self, seed: Seed, changelog: Changelog, bounds: LogBounds) -> None:
+        if seed.changelog != changelog.topic:
+            raise SeedError(f"it is of topic {seed.changelog}")
+        if seed.partition_count != changelog.partition_count:
+            raise SeedError(f"it is of {seed.partition_count} partitions, the topic has {changelog.partition_count}")
+        is_of_topic = seed.position.changelog_id == changelog.topic_id
+        plan = plan_restore(seed.position, bounds, changelog.topic_id)
+        if self._lost is not LostChangelog.REBUILD and is_of_topic and plan.lost is not None:
+            # The seed has what the changelog lost: it is for the operator to choose.
+            return
+        why = why_no_seed(
+            seed.position,
+            bounds,
+            changelog.topic_id,
+            now_ms=self._clock.wall_ms(),
+            delete_retention_ms=changelog.delete_retention_ms,
+            margin_ms=self._margin_ms,
+        )
+        if why is not None:
+            raise SeedError(why)
+
+    async def _wipe(self, store: PartitionStore, source: TopicPartition, why: str) -> None:
+        logger.warning("%s: building the store anew: %s", source, why)
+        await finish_in_thread(store.wipe)
+
+    async def _read(
+        self,
+        store: PartitionStore,
+        source: TopicPartition,
+        plan: Restore,
+        begin: Position,
+        meter: RestoreMeter,
+        start: int,
+    ) -> Restored:
+        meter.begins(plan.start, plan.end)
+        if plan.end - plan.start <= LONG_READ:
+            return await self._read_now(store, source, plan, begin, meter, start)
+        self._reading += 1
+        try:
+            async with self._long_reads:
+                return await self._read_now(store, source, plan, begin, meter, start)
+        finally:
+            self._reading -= 1
+
+    async def _read_now(
+        self,
+        store: PartitionStore,
+        source: TopicPartition,
+        plan: Restore,
+        begin: Position,
+        meter: RestoreMeter,
+        start: int,
+    ) -> Restored:
+        """Read, and give each chunk to the store at once: in a thread that would hold the loop up as long.
+
+        Only records of the position's topic: the store never gets those of another one with its name. What lies between
+        `start` and where the plan starts is only looked at.
+        """
+        position, count = begin, 0
+        started_s = self._clock.monotonic()
+        async for found, next_offset in self._logs.read(source, start, plan.end, begin.changelog_id):
+            records = found
+            if start < plan.start:
+                why = _why_rewritten(begin, found)
+                if why is not None:
+                    raise _RewrittenError(why)
+                records = [record for record in found if record.offset >= plan.start]
+                start = next_offset
+                if next_offset <= plan.start:
+                    continue
+            writes, newest = stored_writes(records)
+            position = advance(position, newest, next_offset)
+            store.load(writes, _unfinished(position, plan))
+            count += len(records)
+            meter.read(next_offset, len(records))
+        store.load((), _unfinished(position, plan))
+        await finish_in_thread(store.settle)
+        position = replace(position, changelog_offset=plan.end)
+        if count:
+            seconds = max(self._clock.monotonic() - started_s, 1e-6)
+            logger.info("%s: restored %d records in %.2f s", source, count, seconds)
+        return Restored(store, position, is_empty=position.epoch == 0 and count == 0)
+
+
+class _RewrittenError(Exception):
+    """The log has other records before the store's position than the store has seen."""
+
+
+def choice(source: TopicPartition | str, lost: str) -> str:
+    """Say that a changelog lacks what a store has, and what an operator can do."""
+    return (
+        f"{source}: {lost}. The topic lacks records that the stores of workers have. To "
+        "keep the store and write what is missing back to the topic, start the partition's owner once with "
+        'lost_changelog="restore"; to rebuild the store from what the topic has, which drops what was lost, with '
+        'lost_changelog="rebuild" (both also as LOST_CHANGELOG in the environment). The store is left as it is until '
+        "then"
+    )
+
+
+def _no_copy(source: TopicPartition, lost: str) -> str:
+    return (
+        f"{source}: {lost}. The state is lost with the former topic, and this worker has no copy of it. If another "
+        "worker has one, as the partition's former owner may, start that one, and stop this one, with "
+        'lost_changelog="restore": it writes its store to the topic. To give up the state, and begin with what the '
+        'topic has, start this worker once with lost_changelog="rebuild" (both also as LOST_CHANGELOG in the '
+        "environment)"
+    )
+
+
+def _why_rewritten(position: Position, records: Iterable[LogRecord]) -> str | None:
+    for record in records:
+        if record.offset >= position.changelog_offset:
+            break
+        # As in `stored_writes`, what has no key is no state.
+        why = None if record.key is None else why_rewritten(position, record.offset, stamp_of(record.headers))
+        if why is not None:
+            return why
+    return None
+
+
+def begin_position(position: Position | None, plan: Restore, since_ms: int, changelog: Changelog) -> Position:
+    """Give where a read begins: at the checkpoint, or with nothing, as old as the read itself."""
+    if position is not None:
+        return position
+    return Position(
+        source_offset=0,
+        changelog_offset=plan.start,
+        wall_time_ms=since_ms,
+        epoch=0,
+        changelog_id=changelog.topic_id,
+    )
+
+
+def stored_writes(records: Iterable[LogRecord]) -> tuple[list[tuple[bytes, bytes | None]], bytes]:
+    """Give what the store keeps of records, in the log's order, and the highest stamp among them.
+
+    Another program's get an empty stamp, those without a key are no state. Stamps compare as bytes: version, epoch,
+    input offset, big-endian and not negative.
+    """
+    writes: list[tuple[bytes, bytes | None]] = []
+    newest = NO_STAMP
+    for record in records:
+        key, value, headers = record.key, record.value, record.headers
+        if key is None:
+            continue
+        stamp = headers[0][1] if len(headers) == 1 and headers[0][0] == STAMP_HEADER else _stamp(headers)
+        if len(stamp) != STAMP_BYTES:
+            stamp = NO_STAMP
+        elif stamp > newest:
+            newest = stamp
+        writes.append((key, None if value is None else stamp + value))
+    return writes, newest
+
+
+def _stamp(headers: Iterable[tuple[str, bytes]]) -> bytes:
+    """Give the last stamp among a record's headers."""
+    stamp = NO_STAMP
+    for name, value in headers:
+        if name == STAMP_HEADER:
+            stamp = value
+    return stamp
+
+
+def stamp_of(headers: Iterable[tuple[str, bytes]]) -> bytes:
+    """Give a record's stamp as the store keeps it: an empty one for another program's record."""
+    stamp = _stamp(headers)
+    return stamp if len(stamp) == STAMP_BYTES else NO_STAMP
+
+
+def _unfinished(position: Position, plan: Restore) -> Position:
+    """Give the position to keep on disk until the restore is known to be good.
+
+    It stays far enough from the log's end for the next restore to look at the checkpoint's age, which this one, if it
+    dies here, hasn't done yet. The claim writes the real one.
+    """
+    return replace(position, changelog_offset=max(plan.start, min(position.changelog_offset, plan.end - 2)))

@@ -1,0 +1,228 @@
+"""One message to its end: the handler, and when it raises what the actor's policy says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Container
+from dataclasses import dataclass
+
+from actors._core.logs import escaping
+from actors._core.task.policy import OnError
+from actors.errors import (
+    NewerProgramError,
+    RecordError,
+    RecordTooLargeError,
+    RefusedRecordError,
+    Rejected,
+    UndecodableRecordError,
+    show_bytes,
+)
+from actors.ports import InputRecord, TopicPartition, Unreadable
+from actors.runtime.handlers.context import Context, TaskState, enter_message
+from actors.runtime.handlers.failures import as_record_error, undecodable, unreadable
+from actors.runtime.handlers.internal_messages import Turn
+from actors.runtime.quarantine.quarantine import Parked, describe, send_dead_letter
+from actors.runtime.spec import ActorSpec
+from actors.runtime.task.misplaced import MisplacedRecord
+
+logger = escaping(logging.getLogger(__name__))
+
+
+@dataclass(slots=True)
+class Handling:
+    """How messages of one partition are handled, from a takeover to the next.
+
+    Attributes:
+        spec: the actor.
+        source: the partition.
+        parked: the messages that were put aside; None if the actor puts none aside.
+        condemned: by what `identity` gives, why the broker refuses what a message led to.
+        is_ending: whether the task is asked to end.
+        dropped: the ids of turns that an operator gave up.
+        wait: lets so many seconds pass, with nothing of the message held; raises CancelledError if the task ends.
+    """
+
+    spec: ActorSpec
+    source: TopicPartition
+    parked: Parked | None
+    condemned: dict[str | int, RecordError]
+    is_ending: Callable[[], bool]
+    wait: Callable[[float], Awaitable[None]]
+    dropped: Container[str | int] = ()
+
+    async def message(self, state: TaskState, record: InputRecord, turn: Turn | None = None) -> None:
+        """Handle a message whose key nobody else is handling.
+
+        Raises:
+            RecordError: the partition has to stop in front of it.
+        """
+        if state.newer is not None:
+            raise state.newer
+        if isinstance(record, Unreadable):
+            self._pass_unreadable(state, record)
+            return
+        if isinstance(record, MisplacedRecord):
+            raise record.error
+        parked, sent = self.parked, len(state.outputs)
+        if turn is not None and identity(record) in self.dropped:
+            logger.warning("%s key %s: %s is dropped, as told", self.source, show_bytes(record.key), turn.what)
+            self._settle(state, record, turn)
+            state.scope.release()
+            return
+        if self.condemned and identity(record) in self.condemned:
+            # It stays known until that is committed: the broker may refuse the dead letter too.
+            self.give_up(state, record, self.condemned[identity(record)], 1, turn)
+            return
+        if parked is not None and parked.concerns(record) and await parked.take(state, record, self, turn):
+            return
+        try:
+            await self.once(state, record, turn)
+        except BaseException as error:
+            await self.recover(state, record, error, sent, turn)
+
+    async def once(self, state: TaskState, record: InputRecord, turn: Turn | None = None) -> None:
+        """Call the handler. When it raises, what it wrote and sent is still there: see `undone`."""
+        spec = self.spec
+        raw_key, raw_value = record.key, record.value
+        ctx: Context | None = None
+        try:
+            if turn is not None:
+                ctx = Context(state, record, None, raw_key or b"")
+                enter_message(ctx)
+                if not turn.settle(ctx) or raw_value is None:
+                    state.scope.release()
+                    return
+            if raw_value is None or (raw_key is None and spec.needs_key):
+                raise undecodable(self.source, record, None)
+            try:
+                key, value = None if raw_key is None else spec.decode_key(raw_key), spec.decode_value(raw_value)
+            except Exception as error:
+                raise undecodable(self.source, record, error) from error
+            if ctx is None:
+                ctx = Context(state, record, key, raw_key or b"")
+                enter_message(ctx)
+            ctx.key = key
+            await spec.handler(ctx, value)
+            if state.newer is not None:
+                raise state.newer
+        finally:
+            if ctx is not None:
+                ctx._state = None
+        state.scope.release()
+
+    def undone(self, state: TaskState, record: InputRecord, error: BaseException, sent: int) -> RecordError:
+        """Take back what an attempt wrote and sent, and give why it failed, as an error that names the message.
+
+        Raises:
+            NewerProgramError: the attempt met data of a newer program: that is no failure of the message's, and no
+                policy is asked. Only a message of an unknown type is parked where the actor parks: nothing is lost.
+            BaseException: `error` itself, if it is the store's, or the end of the task.
+        """
+        state.scope.rollback()
+        del state.outputs[sent:]
+        newer = state.newer
+        if newer is not None and newer.offset == record.offset:
+            # That of an earlier record stays: what its handler made of the error is held, and must not be committed.
+            state.newer = None
+        failed = as_record_error(error, self.spec.name, self.source, record, is_ending=self.is_ending())
+        if newer is not None:
+            raise newer
+        if isinstance(failed, NewerProgramError) and not (failed.is_message and self.spec.on_error.then == "park"):
+            raise failed
+        return failed
+
+    async def recover(
+        self, state: TaskState, record: InputRecord, error: BaseException, sent: int, turn: Turn | None = None
+    ) -> None:
+        """Do what the policy says after an attempt that raised; when it returns, the message is done with.
+
+        Raises:
+            RecordError: the partition has to stop in front of the message.
+        """
+        policy, attempts = self.spec.on_error, 1
+        failed = self.undone(state, record, error, sent)
+        if isinstance(error, Rejected):
+            self._reject(state, record, error, turn)
+            return
+        while attempts <= policy.retries and not isinstance(failed, UndecodableRecordError | NewerProgramError):
+            logger.warning("%s; attempt %d of %d", failed.reason, attempts, policy.retries + 1)
+            await self.wait(policy.wait_s(attempts))
+            state.scope.now_ms = state.tools.now_ms(state.scope.now_ms)
+            attempts, sent = attempts + 1, len(state.outputs)
+            try:
+                await self.once(state, record, turn)
+            except Rejected as error:
+                self.undone(state, record, error, sent)
+                self._reject(state, record, error, turn)
+                return
+            except BaseException as again:
+                failed = self.undone(state, record, again, sent)
+            else:
+                return
+        self.give_up(state, record, failed, attempts, turn)
+
+    def give_up(
+        self, state: TaskState, record: InputRecord, failed: RecordError, attempts: int, turn: Turn | None = None
+    ) -> None:
+        """Stop, skip or park, as the policy says.
+
+        Raises:
+            RecordError: it says stop, or the message is too large to be parked.
+        """
+        policy: OnError = self.spec.on_error
+        if turn is not None:
+            failed.turn = (self.spec.name, str(identity(record)))
+        if policy.then == "stop" or (isinstance(failed, RefusedRecordError) and failed.is_final):
+            raise failed
+        if policy.then == "park" and self.parked is not None and self.spec.parked is not None:
+            # Before all else: it raises where there is no room, and nothing else may have been sent then.
+            self.parked.park(state, record, failed, attempts)
+        else:
+            where = f"{failed.topic}[{failed.partition}] offset {failed.offset}"
+            logger.error("%s: %s: skipped after %d attempts", where, failed.reason, attempts, exc_info=failed.__cause__)
+            self._bury(state, record, failed, attempts)
+        self._settle(state, record, turn)
+        if self.spec.answers is not None:
+            self.spec.answers.failed(state, record, failed.reason)
+        state.scope.release()
+
+    def _pass_unreadable(self, state: TaskState, record: Unreadable) -> None:
+        """Do what the policy says about a record, or a batch, that the client couldn't read.
+
+        Raises:
+            RecordError: the partition has to stop. It stops whatever the policy if this process lacks a codec, and if
+                records without readable keys would have to be parked: later messages of their keys couldn't wait.
+        """
+        failed = unreadable(self.source, record)
+        if record.lacks_codec or (record.original is None and self.spec.on_error.then == "park"):
+            raise failed
+        self.give_up(state, record.original or record, failed, 1)
+
+    def _bury(self, state: TaskState, record: InputRecord, failed: RecordError, attempts: int) -> None:
+        """Send what is skipped to the dead letters, if the policy wants that; one that doesn't fit is only logged."""
+        if not self.spec.on_error.dead_letters:
+            return
+        try:
+            send_dead_letter(self.spec, state, record, reason=describe(failed), attempts=attempts)
+        except RecordTooLargeError as error:
+            logger.error("%s offset %d: no dead letter: %s", self.source, record.offset, error)
+
+    def _reject(self, state: TaskState, record: InputRecord, rejected: Rejected, turn: Turn | None) -> None:
+        """Tell whoever asked that the handler refused the message, which is thereby handled."""
+        self._settle(state, record, turn)
+        if self.spec.answers is not None:
+            self.spec.answers.rejected(state, record, str(rejected))
+        logger.info("%s offset %d: rejected: %s", self.source, record.offset, rejected)
+        state.scope.release()
+
+    @staticmethod
+    def _settle(state: TaskState, record: InputRecord, turn: Turn | None) -> None:
+        if turn is not None:
+            ctx = Context(state, record, None, record.key or b"")
+            turn.settle(ctx)
+            ctx._state = None
+
+
+def identity(record: InputRecord) -> str | int:
+    """Give what tells a message of a partition from all others: a turn's id, an input's offset."""
+    return getattr(record, "id", None) or record.offset

@@ -1,0 +1,271 @@
+"""Messages of different keys side by side, messages of one key in order.
+
+    shared overlays     what is finished and not committed yet, as in any tenure
+    a message's own     what its handler has written so far
+
+A message is merged into the shared overlays when its handler is done, whatever is still running: the input offsets
+that are finished behind one that isn't go into the offset's metadata with the same commit (`_core.task.completed`).
+The next message of the key begins after that. So no commit waits for a slow handler, and a message may wait for one
+behind it in the same partition.
+
+A handler reaches no key but its message's own: what another key's message sees doesn't depend on which was faster.
+
+A process that dies loses what isn't committed. Messages whose handlers were running are handled again, those that the
+metadata says are finished aren't.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+
+from actors._core.logs import escaping
+from actors._core.task.completed import Progress
+from actors.ports import InputRecord, Unreadable
+from actors.runtime.handlers.context import TaskState
+from actors.runtime.handlers.internal_messages import Turn
+from actors.runtime.task.handling import Handling
+from stores._core.overlay import MessageScope, Overlay, OverlayReader
+from stores.errors import StoreError
+
+logger = escaping(logging.getLogger(__name__))
+
+WINDOW = 20
+"""How many messages may wait for a lane, for each lane."""
+LEAST_WINDOW = 1_000
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A message between its admission and its merge."""
+
+    record: InputRecord
+    turn: Turn | None
+    line: Line
+    error: BaseException | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """The messages of one key, one of which may run; or, with the key None, one message without a key."""
+
+    key: bytes | None
+    waiting: deque[Slot] = field(default_factory=deque)
+    is_busy: bool = False
+
+
+class Lanes:
+    """Runs up to `limit` messages of a partition at once.
+
+    `wake` is called when a message is done.
+    """
+
+    def __init__(
+        self,
+        shared: TaskState,
+        handling: Handling,
+        progress: Progress,
+        *,
+        limit: int,
+        wake: Callable[[], None],
+        saw: Callable[[int], None] | None = None,
+    ) -> None:
+        self._shared = shared
+        self._handling = handling
+        self._progress = progress
+        self._limit = limit
+        self._window = max(LEAST_WINDOW, WINDOW * limit)
+        self._wake = wake
+        self._saw = saw
+        self._readers = {store: OverlayReader(overlay) for store, overlay in shared.overlays.items()}
+        self._open: dict[Slot, None] = {}
+        self._lines: dict[bytes, Line] = {}
+        self._ready: deque[Line] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._done: deque[tuple[Slot, TaskState]] = deque()
+        self._holds = 0
+        self._waiting = 0
+        self._changed = asyncio.Event()
+        self._error: BaseException | None = None
+        self._merged = 0
+        self._is_closed = False
+        # Those that are parked share a line, in which only one at a time may be given a place.
+        # Of messages in separate lanes none sees what another, of the same id, has written.
+        self._orders_keyless = bool(handling.spec.stores)
+
+    def __len__(self) -> int:
+        """How many messages were admitted and aren't merged."""
+        return len(self._open)
+
+    def is_busy(self, key: bytes) -> bool:
+        """Whether a message of `key` waits, runs or isn't merged."""
+        return key in self._lines
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another message may be admitted: those behind one of their key that waits don't count.
+
+        What they wait for may be behind them. Their number is bounded by `actors._core.task.completed.SPAN`.
+        """
+        return len(self._ready) < self._window
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What made the first of all unmerged messages fail, or a merge."""
+        first = next(iter(self._open), None)
+        return self._error if first is None or first.error is None else first.error
+
+    def admit(self, record: InputRecord, turn: Turn | None = None) -> None:
+        """Take the next message; it runs as soon as all before it of its key are done and a lane is free."""
+        key = record.key
+        if isinstance(record, Unreadable) and record.original is not None:
+            key = record.original.key
+        if key is None and not self._orders_keyless:
+            line = Line(None)
+        else:
+            key = key or b""
+            line = self._lines.get(key) or Line(key)
+            self._lines[key] = line
+        slot = Slot(record, turn, line)
+        self._open[slot] = None
+        line.waiting.append(slot)
+        if not line.is_busy and len(line.waiting) == 1:
+            self._ready.append(line)
+
+    def start(self) -> None:
+        """Start what may run."""
+        while self._ready and len(self._running) - self._waiting < self._limit and not self._is_closed:
+            line = self._ready.popleft()
+            slot = line.waiting.popleft()
+            line.is_busy = True
+            running = asyncio.create_task(self._run(slot), name=f"message {self._shared.source} {slot.record.offset}")
+            self._running.add(running)
+            running.add_done_callback(self._running.discard)
+
+    async def _run(self, slot: Slot) -> None:
+        state = self._private_state(slot)
+        try:
+            await self._handling.message(state, slot.record, slot.turn)
+        except BaseException as error:
+            # Nothing of its key runs behind it.
+            slot.error = error
+            if not self._is_closed:
+                logger.warning("%s: %r, behind unfinished messages", self._shared.source, error)
+        else:
+            self._done.append((slot, state))
+            if not self._holds:
+                self.merge_all()
+        self._running.discard(asyncio.current_task())
+        self.start()
+        self._changed.set()
+        self._wake()
+
+    def _private_state(self, slot: Slot) -> TaskState:
+        shared = self._shared
+        offset = slot.record.offset if slot.turn is None else self._progress.reached - 1
+        scope = MessageScope(shared.scope.epoch, offset, shared.scope.now_ms)
+        return replace(
+            shared,
+            scope=scope,
+            overlays={store: Overlay(reader, scope) for store, reader in self._readers.items()},
+            outputs=[],
+            output_bytes=0,
+            on_wait=self._waits,
+        )
+
+    def _waits(self, change: int) -> None:
+        """A message that waits for another actor takes no lane: the one that answers may be behind it."""
+        self._waiting += change
+        self._changed.set()
+        if change > 0:
+            self.start()
+            self._wake()
+
+    def hold(self, holds: bool) -> None:
+        """Begin or end a time in which nothing is merged but by `merge_one`."""
+        self._holds += 1 if holds else -1
+        if not self._holds:
+            self.merge_all()
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Merge nothing meanwhile: somebody else writes to the shared overlays, and may take back what they wrote."""
+        self.hold(True)
+        try:
+            yield
+        finally:
+            self.hold(False)
+
+    def merge_all(self) -> None:
+        """Merge all that is done."""
+        while self._done:
+            self.merge_one()
+
+    def take_count(self) -> int:
+        """Give how many input records were merged since the last call."""
+        count, self._merged = self._merged, 0
+        return count
+
+    def merge_one(self) -> InputRecord | None:
+        """Merge the message that was done first; give it, None when there is none."""
+        while self._done:
+            slot, state = self._done.popleft()
+            if slot in self._open:
+                self._merge(slot, state)
+                self.start()
+                return slot.record
+        return None
+
+    def _merge(self, slot: Slot, state: TaskState) -> None:
+        shared = self._shared
+        for store, overlay in state.overlays.items():
+            if overlay.writes:
+                shared.overlays[store].absorb(overlay.writes)
+        shared.outputs += state.outputs
+        shared.output_bytes += state.output_bytes
+        del self._open[slot]
+        line = slot.line
+        line.is_busy = False
+        if line.waiting:
+            self._ready.append(line)
+        elif line.key is not None:
+            del self._lines[line.key]
+        if slot.turn is None:
+            self._merged += 1
+            self._progress.finish(slot.record.offset)
+            shared.scope.source_offset = self._progress.reached - 1
+            if self._saw is not None:
+                self._saw(slot.record.timestamp)
+            return
+        try:
+            slot.turn.done()
+        except Exception as error:
+            # It looks into a store, and nobody here could say what to do: the tenure ends with it.
+            self._error = error
+
+    async def quiet(self) -> None:
+        """Start nothing more, and wait for the handlers that run, but not for those that wait for others' answers."""
+        self._is_closed = True
+        while len(self._running) > self._waiting:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def close(self) -> None:
+        """Cancel all that runs and forget all that isn't merged. May be called twice."""
+        self._is_closed = True
+        dropped, self._open = list(self._open), {}
+        for running in list(self._running):
+            running.cancel()
+        while self._running:
+            await asyncio.wait(set(self._running))
+        for slot in dropped:
+            if slot.turn is not None:
+                # What it may look at is dropped as well.
+                with suppress(StoreError):
+                    slot.turn.done()
+        self._lines.clear()
+        self._ready.clear()

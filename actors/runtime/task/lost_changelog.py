@@ -1,0 +1,332 @@
+"""Finds out that a changelog was replaced, and writes what one lost back to it, from the store that still has it.
+
+A changelog is known by its topic's id. Each commit's mark has the ids that its takeover looked at, so that a commit
+which lands on another topic of that name says what it was meant for. The mark keeps a lost changelog's id until all is
+written back: whoever takes over before that finds the loss again.
+
+The store and the whole log are compared key by key. A stamp tells which of two values is newer, so that what another
+owner wrote since the loss stays. A key that only the log has was deleted from the store, unless its stamp is above all
+that the store has seen. Nothing else may write to the log meanwhile: the task has fenced and claimed the partition.
+
+The records are written with the new owner's epoch. A copy that stands behind the loss finds them before its position
+with an epoch that it hasn't seen, and so learns that it can't be followed on.
+
+If the process dies in here, the store keeps the position from before the loss. The next takeover begins from the start:
+what was written back by then is equal in both, or newer in the log. If it dies between the mark and the store's new
+position, the store is rebuilt from the log, which has all of it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
+
+from actors._core.logs import escaping
+from actors._core.task.commit import parse_mark
+from actors._core.task.completed import Progress, decode_finished
+from actors._core.task.takeover import LogBounds, why_replaced
+from actors._core.task.topic_ids import TopicIds
+from actors.errors import LostChangelogError, RestoreError
+from actors.ports import ChangelogWrites, CommitBatch, Committed, GroupView, Logs, OwnerRecord, TopicPartition
+from actors.runtime.spec import ActorSpec
+from actors.runtime.state.restore import NO_COMMIT, Changelog, LastCommit, Restorer, choice, stamp_of, stored_writes
+from actors.runtime.state.state import Restored
+from actors.runtime.task.context import Ownership
+from actors.runtime.task.identity import changelog_ids
+from actors.runtime.threads import finish_in_thread
+from stores._core.overlay import WRITE_OVERHEAD_BYTES
+from stores._core.printable import moment
+from stores._core.record import STAMP_BYTES, Position, decode_stamp, encode_stamp
+from stores._core.replay import NO_STAMP
+from stores.ports import PartitionStore
+
+logger = escaping(logging.getLogger(__name__))
+
+_DELETED, _THERE = b"\0", b"\1"
+"""What stands behind the stamp in the folded log: a delete has a stamp too."""
+_AGE_BYTES = 17
+"""Version, epoch and input offset at the front of a stamp: bytes that grow with time."""
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """Differences that go together: to the log, and to the store."""
+
+    to_log: dict[bytes, tuple[bytes, bytes | None]]
+    to_store: dict[bytes, bytes | None]
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Epochs:
+    """The epoch of what is written back: the owner's; below `since` for what was written below it."""
+
+    epoch: int
+    since: int
+
+    def restamped(self, stamped: bytes) -> bytes:
+        stamp = decode_stamp(stamped)
+        epoch = self.epoch if stamp.epoch >= self.since else self.since - 1
+        return encode_stamp(epoch, stamp.source_offset, stamp.expires_at_ms)
+
+
+async def write_back(
+    held: Restored,
+    folded: PartitionStore,
+    source: TopicPartition,
+    *,
+    logs: Logs,
+    commit: Callable[[ChangelogWrites], Awaitable[int]],
+    written: Callable[[], Awaitable[None]],
+    since: int,
+    delete_retention_ms: int,
+    now_ms: int,
+    max_bytes: int,
+) -> Restored:
+    """Bring log and store to the same content, and give the store with its new position.
+
+    Args:
+        held: the store, with the position that it shall have: the new owner's epoch and input offset.
+        folded: a store for the log's content, which is emptied first.
+        source: the changelog's partition.
+        logs: reads it.
+        commit: writes to it; gives the next offset.
+        written: called when the log has all; only then the store gets its new position.
+        since: the first epoch whose input offsets count. What was written before keeps an epoch below it.
+        delete_retention_ms: for how long the log keeps deletes.
+        now_ms: Unix milliseconds.
+        max_bytes: about how much goes into one commit.
+
+    Raises:
+        LostChangelogError: others have deleted keys since, and compaction may have removed the deletes.
+    """
+    store, before = held.store, held.store.position()
+    if before is None:
+        raise AssertionError("a store without a position is ahead of nothing")
+    bounds = await logs.bounds(source)
+    newest = await _fold(logs, source, held.position.changelog_id, bounds, folded)
+    if decode_stamp(newest).epoch <= before.epoch:
+        # Nobody else wrote: the store is the truth as of now. If the process dies in here, the next attempt finds
+        # records of this one in the log, and has to tell that no deletes of others have been forgotten since.
+        before = replace(before, wall_time_ms=now_ms)
+        await finish_in_thread(store.apply, [], before)
+    elif now_ms - before.wall_time_ms >= delete_retention_ms:
+        raise LostChangelogError(
+            f"{source}: others wrote to the topic since it lost records, and the store is older than "
+            f"delete.retention.ms={delete_retention_ms}: which keys were deleted isn't known any more. Rebuild the "
+            'store from the topic: start the worker once with lost_changelog="rebuild"'
+        )
+    end, count = bounds.end, 0
+    chunks = _differences(store, folded, before, _Epochs(held.position.epoch, since), max_bytes)
+    while (chunk := await finish_in_thread(next, chunks, None)) is not None:
+        if chunk.to_log:
+            end = await commit(chunk.to_log)
+            count += len(chunk.to_log)
+        await finish_in_thread(store.apply, list(chunk.to_store.items()), before)
+    await written()
+    position = replace(held.position, changelog_offset=end, wall_time_ms=now_ms)
+    await finish_in_thread(store.apply, [], position)
+    logger.warning("%s: wrote %d keys back that the topic had lost", source, count)
+    return replace(held, position=position, is_ahead=False)
+
+
+async def write_to_changelog(ownership: Ownership, store: str, held: Restored, progress: Progress) -> Restored:
+    """Write what a changelog lost back to it, as the partition's owner. Only then the store's epoch is the new one."""
+    services, changelog = ownership.services, ownership.spec.changelogs[store]
+    partition = ownership.partition
+
+    async def commit(writes: ChangelogWrites) -> int:
+        receipt = await ownership.log.commit(
+            CommitBatch(
+                source=ownership.source,
+                next_offset=progress.next_offset,
+                metadata=ownership.mark(progress),
+                changelogs={changelog.topic: writes} if writes else {},
+            )
+        )
+        return receipt.changelog_offsets[changelog.topic] if writes else 0
+
+    async def written() -> None:
+        if ownership.topics.changelog_id(store) != changelog.topic_id:
+            ownership.topics = ownership.topics.with_changelogs({store: changelog.topic_id})
+            await commit({})
+
+    folded = await services.stores.open(f"{store}~log", partition)
+    try:
+        return await write_back(
+            replace(held, position=replace(held.position, changelog_id=changelog.topic_id)),
+            folded,
+            TopicPartition(changelog.topic, partition),
+            logs=services.logs,
+            commit=commit,
+            written=written,
+            since=ownership.topics.since,
+            delete_retention_ms=changelog.delete_retention_ms,
+            now_ms=services.clock.wall_ms(),
+            max_bytes=ownership.settings.policy.max_bytes,
+        )
+    finally:
+        await services.stores.discard(f"{store}~log", partition)
+
+
+def require_changelogs(spec: ActorSpec, topics: TopicIds) -> None:
+    """Check that an actor's changelogs, whose ids of now are in `topics`, are those of the worker's start.
+
+    Raises:
+        LostChangelogError: another topic has the name of one. Only a start looks at its settings.
+        RestoreError: one isn't on the broker.
+    """
+    for changelog in spec.changelogs.values():
+        now = topics.changelog_id(changelog.store)
+        if not now:
+            raise RestoreError(
+                f"topic {changelog.topic}, the changelog of store {changelog.store} with the id {changelog.topic_id}, "
+                "isn't on the broker: it was deleted. The store on this worker's disk is kept. To write it to a new "
+                'topic, stop all workers and start this one once with lost_changelog="restore" (or LOST_CHANGELOG in '
+                "the environment)"
+            )
+        if now != changelog.topic_id:
+            raise LostChangelogError(
+                choice(changelog.topic, f"while this worker ran, {why_replaced(changelog.topic_id, now)}")
+            )
+
+
+def last_commit(changelog: Changelog, committed: Committed | None, owner: OwnerRecord | None = None) -> LastCommit:
+    """Give what the group's committed offset, or without one the registry, says of the last commit to a changelog."""
+    mark = None if committed is None else parse_mark(committed.metadata)
+    if committed is None or mark is None:
+        return NO_COMMIT if owner is None else LastCommit(owner.epoch, is_marked=False)
+    known_id = changelog.former_id
+    if mark.topics is not None:
+        known_id = mark.topics.changelog_id(changelog.store, *changelog.other_names)
+    reached = max(decode_finished(committed.offset, mark.finished), default=committed.offset - 1) + 1
+    return LastCommit(mark.epoch, known_id, reached)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyChecks:
+    """What a copy asks before it goes on: only the partition's owner writes anything back."""
+
+    group: GroupView
+    restorer: Restorer
+
+    async def require_changelogs(self, spec: ActorSpec) -> None:
+        """See `require_changelogs`."""
+        found = await self.group.topic_ids(changelog.topic for changelog in spec.changelogs.values())
+        require_changelogs(spec, TopicIds.of("", changelog_ids(spec, found)))
+
+    async def why_lost(
+        self, spec: ActorSpec, partition: int, changelog: Changelog, at: Position, bounds: LogBounds
+    ) -> str | None:
+        """Tell why the changelog lacks what a copy of this position has, if the copy is to be rebuilt; else None.
+
+        Raises:
+            LostChangelogError: it does, and the copy isn't to be rebuilt.
+        """
+        replaced = None
+        if at.changelog_id != changelog.topic_id:
+            replaced = await self._why_unclaimed(spec, partition, changelog, at)
+            if replaced is None:
+                return None
+        return await self.restorer.why_lost(at, TopicPartition(changelog.topic, partition), bounds, replaced)
+
+    async def _why_unclaimed(self, spec: ActorSpec, partition: int, changelog: Changelog, at: Position) -> str | None:
+        """Tell why a copy of another topic has to be kept: no owner has gone on with this one yet."""
+        committed = await self.group.committed(TopicPartition(spec.topic, partition))
+        known_id = last_commit(changelog, committed).changelog_id or at.changelog_id
+        if known_id in (changelog.topic_id, changelog.copied_id):
+            return None
+        return why_replaced(known_id, changelog.topic_id)
+
+
+def explained(
+    error: LostChangelogError,
+    positions: Mapping[str, Position | None],
+    committed: Committed | None,
+    owner: OwnerRecord | None,
+) -> LostChangelogError:
+    """Add what an operator needs to find the newest copy: where the group is, where these stores are, who had it."""
+    facts = []
+    mark = None if committed is None else parse_mark(committed.metadata)
+    if committed is not None and mark is not None:
+        facts.append(f"the last commit was at input offset {committed.offset} in epoch {mark.epoch}")
+    for store, at in positions.items():
+        has = "is empty" if at is None else f"is at input offset {at.source_offset} of epoch {at.epoch}"
+        facts.append(f"the store {store} of this worker {has}")
+    if owner is not None:
+        facts.append(f"the last owner is {owner.worker}, since {moment(owner.at_ms)}")
+    return LostChangelogError(f"{error}. For comparison: {'; '.join(facts)}")
+
+
+async def _fold(logs: Logs, source: TopicPartition, topic_id: str, bounds: LogBounds, folded: PartitionStore) -> bytes:
+    """Put the last record of each key into an empty store; give the highest stamp."""
+    await finish_in_thread(folded.wipe)
+    newest, nowhere = NO_STAMP, Position(0, 0, 0, 0, "")
+    async for records, _ in logs.read(source, bounds.start, bounds.end, topic_id):
+        _, newest_here = stored_writes(records)
+        newest = max(newest, newest_here)
+        folded.load(
+            [
+                (record.key, stamp_of(record.headers) + (_DELETED if record.value is None else _THERE + record.value))
+                for record in records
+                if record.key is not None
+            ],
+            nowhere,
+        )
+    await finish_in_thread(folded.settle)
+    return newest
+
+
+def _differences(
+    store: PartitionStore, folded: PartitionStore, before: Position, epochs: _Epochs, max_bytes: int
+) -> Iterator[_Chunk]:
+    chunk = _Chunk({}, {})
+    for key, own, logged in _side_by_side(store.scan(), folded.scan()):
+        if own is None and logged is not None:
+            if logged[STAMP_BYTES:] == _DELETED:
+                continue
+            if _is_unseen(logged, before):
+                chunk.to_store[key] = _value_of(logged)
+            else:
+                chunk.to_log[key] = epochs.restamped(logged), None
+        elif own is not None and logged is not None and own[:_AGE_BYTES] < logged[:_AGE_BYTES]:
+            chunk.to_store[key] = _value_of(logged)
+        elif own is not None and (logged is None or own != _value_of(logged)):
+            # Of two records with one stamp, which timers write, the log has the older one: the store saw both.
+            stamp = epochs.restamped(own)
+            chunk.to_log[key] = stamp, own[STAMP_BYTES:]
+            chunk.to_store[key] = stamp + own[STAMP_BYTES:]
+        else:
+            continue
+        chunk.size += len(key) + max(len(own or b""), len(logged or b"")) + WRITE_OVERHEAD_BYTES
+        if chunk.size >= max_bytes:
+            yield chunk
+            chunk = _Chunk({}, {})
+    if chunk.size:
+        yield chunk
+
+
+def _is_unseen(logged: bytes, before: Position) -> bool:
+    """Tell whether a record was written after the store's position."""
+    stamp = decode_stamp(logged)
+    return stamp.epoch > 0 and (stamp.epoch, stamp.source_offset) >= (before.epoch, before.source_offset)
+
+
+def _value_of(logged: bytes) -> bytes | None:
+    """Give what a store keeps of a folded record."""
+    start = STAMP_BYTES + len(_THERE)
+    return None if logged[STAMP_BYTES:start] == _DELETED else logged[:STAMP_BYTES] + logged[start:]
+
+
+def _side_by_side(
+    left: Iterator[tuple[bytes, bytes]], right: Iterator[tuple[bytes, bytes]]
+) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
+    """Give each key of two scans with what either has."""
+    merged = heapq.merge(((key, 0, raw) for key, raw in left), ((key, 1, raw) for key, raw in right))
+    for key, group in groupby(merged, key=itemgetter(0)):
+        found = {side: raw for _, side, raw in group}
+        yield key, found.get(0), found.get(1)

@@ -1,0 +1,561 @@
+"""What a task does from one takeover to the next: messages, what comes due between them, and commits.
+
+What happens when the process dies, step by step:
+
+    handling             writes and outputs are in memory only: the committed offset is before them
+    commit, before or    the transaction isn't complete: the next fence aborts it, the inputs are handled again
+    inside it
+    commit, after it     Kafka has everything, the store lacks the last batch: the restore reads it from the changelog
+    store write          one atomic batch with its position: it is there or it isn't
+
+The store is never ahead of Kafka because it is written after the transaction's end was acknowledged, and by nobody but
+the run loop of the task, which waits for the end of its predecessor on the same partition first.
+
+A timer that has come due, a result of an effect or a parked message is a turn: handled like a message, and taken out of
+the store where it waited in the same commit. A process that dies before that commit has handled nothing; its successor
+finds the turn where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import replace
+from operator import attrgetter
+
+from actors._core.logs import escaping
+from actors._core.task.completed import Progress
+from actors._core.task.lifecycle import Event
+from actors.errors import CommitRefusedError, LogWentBackError, RecordError, RefusedRecordError, RestoreError
+from actors.ports import CommitBatch, CommitReceipt, InputRecord, Output
+from actors.runtime.handlers.context import Context, Store, TaskState, enter_message
+from actors.runtime.handlers.expiry import Sweeper
+from actors.runtime.handlers.failures import refused, undecodable
+from actors.runtime.handlers.internal_messages import Duty, Turn
+from actors.runtime.state.state import Restored
+from actors.runtime.task.backlog import Backlog
+from actors.runtime.task.context import Ownership
+from actors.runtime.task.handling import Handling, identity
+from actors.runtime.task.misplaced import PlacedRecords
+from actors.runtime.task.steps import in_steps
+from actors.runtime.task.tools import make_tools
+from actors.runtime.threads import finish_in_thread
+from stores._core.overlay import MessageScope, Overlay, Writes, stamped
+
+logger = escaping(logging.getLogger(__name__))
+
+YIELD_EVERY_S = 0.005
+"""How long a task handles records before other tasks and the heartbeat get their turn."""
+SWEEP_AGAIN_S = 60.0
+CAREFUL_TURNS_S = 30.0
+_offset = attrgetter("offset")
+_ROUNDING_S = 0.001
+_SIZE_MASK = 15
+"""How much is held is looked at every 16 messages."""
+
+
+class Tenure:
+    """Handles the messages of a partition that was just taken over, one at a time."""
+
+    def __init__(self, ownership: Ownership, stores: Sequence[Restored], progress: Progress) -> None:
+        offset = progress.next_offset
+        self.next_offset = offset
+        self.committed_offset = offset
+        self._progress = progress
+        self._ownership = ownership
+        self._spec = spec = ownership.spec
+        self._source = ownership.source
+        self._inbox = ownership.inbox
+        self._services = ownership.services
+        self._clock = ownership.clock
+        self._policy = ownership.settings.policy
+        self._cautions = ownership.cautions
+        self._stores = list(stores)
+        self._placed = None if spec.misplaced is None else PlacedRecords(ownership, progress)
+        self._scope = scope = MessageScope(ownership.epoch, progress.reached - 1, self._clock.wall_ms())
+        self._overlays: list[tuple[Store[object, object], Overlay]] = [
+            (store, Overlay(held.store, scope)) for store, held in zip(spec.stores, stores, strict=True)
+        ]
+        self._messages = TaskState(
+            actor=spec.name,
+            source=self._source,
+            partition=ownership.partition,
+            partition_count=spec.partition_count,
+            scope=scope,
+            overlays=dict(self._overlays),
+            max_record_bytes={name: log.max_record_bytes for name, log in spec.changelogs.items()},
+            resolve_output=self._services.resolve_output,
+            outputs=[],
+            partitioner=spec.partitioner,
+            message_tag=ownership.topics.message_tag,
+        )
+        tools = make_tools(ownership, self._messages, [held.store for held in stores])
+        self._messages.tools, self._duties = tools.tools, tools.duties
+        self._handling = Handling(
+            spec, self._source, tools.parked, self._cautions.condemned, self._is_ending, self._let_pass
+        )
+        self._handling.dropped = self._cautions.dropped
+        timers = self._messages.tools.timers
+        self._saw = None if timers is None else timers.saw
+        self._backlog = Backlog(self._source, ownership.backlog_end, self._position, self._clock)
+        if timers is not None:
+            timers.backlog_ms = self._backlog_ms
+        self._batch: Sequence[InputRecord] = ()
+        self._counted = self._handled = 0
+        self._oldest_s = 0.0
+        self._rested_s = 0.0
+        self._refreshed_s = self._clock.monotonic()
+        self._sweeper = Sweeper.over(self._overlays, [held.store for held in stores], self._clock)
+        if self._sweeper is not None and self._cautions.sweep_after_s:
+            self._sweeper.pause(self._cautions.sweep_after_s - self._clock.monotonic())
+
+    async def work(self) -> None:
+        """Work until the task is asked to stop; what was handled is committed then.
+
+        Raises:
+            RecordError: a message can't be handled; all before it is committed.
+            TaskError: the task has to take over again.
+        """
+        inbox = self._inbox
+        while not inbox.stopping:
+            self._check_doubt()
+            if inbox:
+                await self._handle_or_halt(self._take())
+                await self._see_to_duties()
+            elif self.is_clean:
+                await self._idle()
+            elif not await self._rests():
+                await self._commit()
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """Commit what was handled, and how far the input is known to be finished.
+
+        Markers and aborted transactions behind the last record are passed: when retention has removed them, an offset
+        before them would look like input that was lost. The registry keeps the offset for longer than the group does.
+        """
+        inbox, ownership = self._inbox, self._ownership
+        if inbox.left_at is not None and inbox.left_at > self.next_offset >= inbox.delivered:
+            self._skip_to(inbox.left_at)
+            self.next_offset = inbox.left_at
+        claimed, is_atomic = ownership.claimed, ownership.settings.rules.exactly_once
+        if inbox.is_last and is_atomic and claimed is not None and claimed.input_offset != self.next_offset:
+            self._messages.outputs.append(self._services.encode_owner(replace(claimed, input_offset=self.next_offset)))
+        if not self.is_clean:
+            await self._commit()
+
+    async def close(self) -> None:
+        """Drop what isn't committed, and end what runs beside. May be called twice."""
+        self._scope.undo.clear()
+        for _, overlay in self._overlays:
+            overlay.discard()
+        self._messages.outputs.clear()
+        self._messages.output_bytes = 0
+        for duty in self._duties:
+            await duty.close()
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is left to commit."""
+        if self.next_offset > self.committed_offset:
+            return False
+        return not self._messages.outputs and not any(overlay.writes for _, overlay in self._overlays)
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much is held that isn't committed."""
+        return self._messages.output_bytes + sum(overlay.bytes_held for _, overlay in self._overlays)
+
+    @property
+    def reached(self) -> int:
+        """The offset behind the last input that was handled."""
+        return max(self.next_offset, self._progress.reached)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is left to do now: all is committed, and nothing is due."""
+        return self.is_clean and not any(duty.is_busy for duty in self._duties)
+
+    def _position(self) -> int | None:
+        return self._services.sink.position(self._source)
+
+    def _backlog_ms(self) -> float:
+        return self._backlog.lowest_ms(self.next_offset, self._inbox.records())
+
+    def _check_doubt(self) -> None:
+        doubt, self._inbox.doubt = self._inbox.doubt, None
+        if doubt is not None:
+            raise RestoreError(doubt)
+
+    def _take(self) -> Sequence[InputRecord]:
+        """Take the oldest records, and say so if there is room again."""
+        was_full = self._inbox.is_full
+        records = self._inbox.take()
+        if self._placed is not None:
+            records = self._placed.checked(records)
+        if was_full and not self._inbox.is_full:
+            self._services.sink.has_room()
+        return records
+
+    def _is_ending(self) -> bool:
+        return self._inbox.stopping
+
+    # --- between messages ------------------------------------------------------------------------------------------
+
+    async def _rests(self) -> bool:
+        """Wait for records as long as no commit may begin yet; tell whether there was something to wait for."""
+        left_s = self._rested_s - self._clock.monotonic()
+        if left_s <= 0.0:
+            return False
+        await self._inbox.wait(left_s)
+        return True
+
+    async def _idle(self) -> None:
+        refresh_s = self._ownership.settings.checkpoint_refresh_s
+        left_s = self._refreshed_s + refresh_s - self._clock.monotonic()
+        if await self._inbox.wait(min(left_s, self._due_in_s())):
+            # What runs beside wakes a task too.
+            await self._see_to_duties()
+        elif not await self._see_to_duties() and self._clock.monotonic() >= self._refreshed_s + refresh_s - _ROUNDING_S:
+            await self._refresh_checkpoints()
+
+    def _due_in_s(self) -> float:
+        wait_s = math.inf if self._sweeper is None else self._sweeper.wait_s()
+        if self._may_take:
+            for duty in self._duties:
+                wait_s = min(wait_s, duty.wait_s())
+        return wait_s
+
+    @property
+    def _may_take(self) -> bool:
+        """Whether turns can be handled: before the first input there is no offset that a write could come from."""
+        return self.reached > 0
+
+    async def _see_to_duties(self) -> bool:
+        """Do some of what is due; tell whether anything was."""
+        was_due = False
+        for duty in self._duties:
+            if self._may_take and duty.wait_s() <= 0.0:
+                was_due = True
+                await self._take_turns(duty)
+        sweeper = self._sweeper
+        if sweeper is not None and not sweeper.wait_s():
+            was_due = True
+            await self._sweep(sweeper)
+        return was_due
+
+    async def _take_turns(self, duty: Duty) -> None:
+        await self._handle_turns(duty.take())
+
+    async def _sweep(self, sweeper: Sweeper) -> None:
+        """Remove some of what has expired in a commit of its own, so that no message is blamed if it is refused."""
+        if not self.is_clean:
+            await self._commit()
+
+        def is_over() -> bool:
+            # What was taken back still counts as held until the next commit, which there is only after a write.
+            return self._inbox.stopping or (not self.is_clean and self._is_large())
+
+        await sweeper.sweep(self._messages, self.reached, is_over, self._is_busy)
+        try:
+            if not self.is_clean:
+                await self._commit()
+        except CommitRefusedError:
+            self._cautions.sweep_after_s = self._clock.monotonic() + SWEEP_AGAIN_S
+            again = f"they are tried again in {SWEEP_AGAIN_S:.0f} s"
+            logger.exception("%s: the broker refuses what expired keys led to: %s", self._source, again)
+            raise
+
+    def _is_busy(self, _: bytes) -> bool:
+        """Whether a message of the key is being handled."""
+        return False
+
+    async def _refresh_checkpoints(self) -> None:
+        """Note that the checkpoint is still the truth, so that an idle worker isn't taken for one that was away.
+
+        Only while the group knows us: a zombie's checkpoint is not the truth. The time is from before the question.
+        The committed offset moves past what is no record (markers, aborted transactions): else it would lie before the
+        log's start when retention has removed them, and look like input that was lost.
+        """
+        reached = self._position()
+        if reached is not None and reached > self.next_offset and not self._inbox:
+            self._skip_to(reached)
+            await self._commit()
+        self._note_time()
+        asked_ms = self._services.clock.wall_ms()
+        await self._ownership.confirm()
+        for held in self._stores:
+            position = held.store.position()
+            if position is not None:
+                await finish_in_thread(held.store.apply, [], replace(position, wall_time_ms=asked_ms))
+        self._refreshed_s = self._clock.monotonic()
+
+    def _skip_to(self, offset: int) -> None:
+        """Go on at `offset`: there is no record before it that isn't finished."""
+        self.next_offset = offset
+
+    # --- messages --------------------------------------------------------------------------------------------------
+
+    async def _handle_or_halt(self, records: Sequence[InputRecord]) -> None:
+        self._note_time()
+        if self.next_offset == self.committed_offset:
+            self._oldest_s = self._clock.monotonic()
+        self._batch, self._counted = records, bisect_left(records, self.next_offset, key=_offset)
+        try:
+            await self._handle(records)
+            self._count()
+        except RefusedRecordError:
+            raise
+        except RecordError:
+            if not self.is_clean:
+                await self._commit()
+            raise
+
+    def _count(self) -> None:
+        """Count what was handled of the batch since the last count."""
+        until = bisect_left(self._batch, self.next_offset, self._counted, key=_offset)
+        self._handled += until - self._counted
+        self._counted = until
+
+    async def _handle(self, records: Sequence[InputRecord]) -> None:
+        """Handle records one after the other. Hot: what can be is in a local variable, what is seldom in a call."""
+        messages, scope, handler, inbox = self._messages, self._scope, self._spec.handler, self._inbox
+        decode_key, decode_value, is_watched = self._spec.decode_key, self._spec.decode_value, self._is_watched
+        undo, monotonic, count = scope.undo, self._clock.monotonic, 0
+        outputs, pause_s, saw = messages.outputs, self._next_pause_s(), self._saw
+        for record in records:
+            offset, raw_key, raw_value = record.offset, record.key, record.value
+            if offset < self.next_offset:
+                continue
+            scope.source_offset = offset
+            if raw_key is None or raw_value is None or (is_watched and self._is_special(record)):
+                outputs = await self._handle_special(record)
+            else:
+                sent, ctx = len(outputs), None
+                try:
+                    key, value = decode_key(raw_key), decode_value(raw_value)
+                    ctx = Context(messages, record, key, raw_key)
+                    enter_message(ctx)
+                    await handler(ctx, value)
+                except BaseException as error:
+                    outputs = await self._recover(record, ctx, error, sent)
+                else:
+                    ctx._state = None
+                    if undo:
+                        undo.clear()
+            self.next_offset = offset + 1
+            count += 1
+            if is_watched and saw is not None:
+                saw(record.timestamp)
+            if monotonic() >= pause_s or (not count & _SIZE_MASK and self._is_large()):
+                await self._pause(record)
+                outputs, pause_s = messages.outputs, self._next_pause_s()
+            if inbox.stopping:
+                return
+
+    async def _recover(self, record: InputRecord, ctx: Context | None, error: BaseException, sent: int) -> list[Output]:
+        """Do with a message that failed what the policy says; give the outputs, which a commit may have renewed."""
+        if ctx is not None:
+            ctx._state = None
+        elif isinstance(error, Exception):
+            error = undecodable(self._source, record, error)
+        await self._handling.recover(self._messages, record, error, sent)
+        return self._messages.outputs
+
+    @property
+    def _is_watched(self) -> bool:
+        """Whether anything has to be asked about each record before its handler is called, or told after it."""
+        is_asked = self._handling.parked is not None or bool(self._cautions.condemned) or bool(self._progress.finished)
+        return is_asked or self._saw is not None
+
+    def _is_special(self, record: InputRecord) -> bool:
+        """Whether it may have to wait behind a parked one, is a command, refused by the broker, or finished."""
+        parked, offset = self._handling.parked, record.offset
+        is_known = offset in self._cautions.condemned or offset in self._progress.finished
+        return is_known or (parked is not None and parked.concerns(record))
+
+    async def _handle_special(self, record: InputRecord) -> list[Output]:
+        """Handle a message with all precautions; give the outputs, which a commit may have renewed."""
+        # An earlier owner, who handled keys side by side, may have finished it.
+        if record.offset not in self._progress.finished:
+            await self._handling.message(self._messages, record)
+        return self._messages.outputs
+
+    async def _handle_turns(self, turns: Sequence[Turn]) -> None:
+        """Handle what is due as if it were messages behind the last one."""
+        scope = self._scope
+        self._note_time()
+        if self.is_clean:
+            self._oldest_s = self._clock.monotonic()
+        for number, turn in enumerate(turns):
+            if self._inbox.stopping:
+                for left in turns[number:]:
+                    left.done()
+                return
+            scope.source_offset = self.reached - 1
+            try:
+                await self._handling.message(self._messages, turn.moment, turn)
+            except RecordError:
+                if not self.is_clean:
+                    await self._commit()
+                raise
+            finally:
+                turn.done()
+            await self._pause_turns(turn)
+
+    async def _pause_turns(self, turn: Turn) -> None:
+        self._note_time()
+        if self._clock.monotonic() < self._cautions.careful_turns_s:
+            await self._commit_alone(turn.moment)
+        elif self._clock.monotonic() - self._oldest_s >= self._policy.interval_s or self._is_large():
+            await self._commit()
+            self._oldest_s = self._clock.monotonic()
+
+    async def _let_pass(self, seconds: float) -> None:
+        """Wait before a message is tried again; what is before it needn't wait for a commit."""
+        if not self.is_clean:
+            await self._commit()
+        until_s = self._clock.monotonic() + seconds
+        while (left_s := until_s - self._clock.monotonic()) > 0.0:
+            if self._inbox.stopping:
+                raise asyncio.CancelledError
+            await self._inbox.wait(left_s)
+
+    def _next_pause_s(self) -> float:
+        """Give the time after which the run of messages is interrupted: for a commit, or to let others run."""
+        if self.next_offset < self._cautions.careful_until:
+            return 0.0
+        commit_s = self._oldest_s + self._policy.interval_s
+        return min(commit_s, self._clock.monotonic() + YIELD_EVERY_S)
+
+    def _note_time(self) -> None:
+        self._scope.now_ms = max(self._scope.now_ms, self._clock.wall_ms())
+
+    async def _pause(self, record: InputRecord) -> None:
+        # Handlers may be slow: those of one batch don't all run at the time at which it began.
+        self._note_time()
+        if record.offset < self._cautions.careful_until:
+            await self._commit_alone(record)
+            return
+        if self._clock.monotonic() - self._oldest_s < self._policy.interval_s and not self._is_large():
+            await self._clock.sleep(0)
+            return
+        await self._commit()
+        self._oldest_s = self._clock.monotonic()
+
+    async def _commit_alone(self, record: InputRecord) -> None:
+        """Commit what one record led to; if the broker refuses that again, the record is the reason."""
+        try:
+            await self._commit()
+        except CommitRefusedError as error:
+            who, given_up = identity(record), self._cautions.given_up
+            found = refused(self._spec.name, self._source, record, error, is_final=who in given_up)
+            if (turn_id := getattr(record, "id", None)) is not None:
+                found.turn = (self._spec.name, turn_id)
+            found.is_passed = self._spec.concurrency > 1
+            is_given_up = identity(record) in self._cautions.condemned
+            if not is_given_up and (self._spec.on_error.then != "stop" or self._spec.concurrency > 1):
+                # Its work is dropped with all that isn't committed, so it is given up when its turn comes again; where
+                # keys are handled side by side, the partition stops when all before it is finished.
+                self._cautions.condemned[who] = found
+                given_up.add(who)
+                raise
+            await self._ownership.log.fence()
+            raise found from error
+        self._cautions.condemned.pop(identity(record), None)
+
+    def _is_large(self) -> bool:
+        """Tell whether so much is held that it has to be committed before the interval is over."""
+        held = self._messages.output_bytes
+        for _, overlay in self._overlays:
+            held += overlay.bytes_held
+        return held >= self._policy.max_bytes
+
+    # --- commit ----------------------------------------------------------------------------------------------------
+
+    async def _commit(self) -> None:
+        ownership, messages, spec = self._ownership, self._messages, self._spec
+        if messages.newer is not None:
+            # Its handler went on as if nothing had been there.
+            raise messages.newer
+        scope = self._scope
+        # What goes with a commit comes from what is handled, not from a message that failed or waits for a retry.
+        offset, scope.source_offset = scope.source_offset, self.reached - 1
+        for duty in self._duties:
+            duty.before_commit()
+        scope.source_offset = offset
+        ownership.advance(Event.COMMIT)
+        began_ms, began_s = self._services.clock.wall_ms(), self._clock.monotonic()
+        frozen = [
+            (held, overlay, overlay.freeze()) for held, (_, overlay) in zip(self._stores, self._overlays, strict=True)
+        ]
+        outputs, messages.outputs, messages.output_bytes = messages.outputs, [], 0
+        self._count()
+        handled, self._handled = self._handled, 0
+        next_offset, progress = self.next_offset, self._progress
+        progress.skip_to(next_offset)
+        ownership.now_ms = max(ownership.now_ms, scope.now_ms, messages.tools.latest_ms)
+        reached, mark = progress.reached, ownership.mark(progress)
+        changelogs = {
+            spec.changelogs[store.name].topic: writes
+            for (store, _), (_, _, writes) in zip(self._overlays, frozen, strict=True)
+            if writes
+        }
+        if spec.published:
+            for (store, _), (_, _, writes) in zip(self._overlays, frozen, strict=True):
+                if store.name in spec.published:
+                    outputs.extend(spec.published[store.name].records(writes))
+        receipt = await ownership.log.commit(
+            CommitBatch(
+                source=self._source,
+                next_offset=next_offset,
+                metadata=mark,
+                changelogs=changelogs,
+                outputs=outputs,
+                steps=() if ownership.settings.rules.exactly_once else in_steps(spec, changelogs),
+            )
+        )
+        ownership.is_storing = True
+        await self._store(frozen, receipt, reached, began_ms)
+        self.committed_offset = next_offset
+        ownership.failures = 0
+        ended_s = self._clock.monotonic()
+        ownership.meters.committed(
+            offset=next_offset,
+            records=handled,
+            outputs=len(outputs),
+            writes=sum(map(len, changelogs.values())),
+            seconds=ended_s - began_s,
+            at_ms=began_ms,
+            is_parking=spec.parked is not None and spec.changelogs[spec.parked.name].topic in changelogs,
+        )
+        self._rested_s = ended_s + self._policy.rest_s(ended_s - began_s)
+        ownership.advance(Event.COMMITTED)
+        for duty in self._duties:
+            duty.committed()
+
+    async def _store(
+        self,
+        frozen: Sequence[tuple[Restored, Overlay, Writes]],
+        receipt: CommitReceipt,
+        reached: int,
+        began_ms: int,
+    ) -> None:
+        """Write what is committed into the stores."""
+        for (store, _), (held, overlay, writes) in zip(self._overlays, frozen, strict=True):
+            try:
+                await held.write(
+                    ((key, stamped(entry)) for key, entry in writes.items()),
+                    len(writes),
+                    source_offset=reached,
+                    changelog_offset=receipt.changelog_offsets.get(self._spec.changelogs[store.name].topic),
+                    wall_time_ms=began_ms,
+                    epoch=self._ownership.epoch,
+                )
+            except LogWentBackError as error:
+                self._cautions.went_back[store.name] = str(error)
+                raise
+            overlay.settle()

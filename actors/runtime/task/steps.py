@@ -1,0 +1,50 @@
+"""The order of a commit's writes where it isn't atomic, as with `processing_guarantee="at_least_once"`.
+
+A message, timer or result counts as handled once the actor's own stores say so: its id is known, its question answered,
+its entry gone. A process that dies between two writes must leave the opposite, so that it is handled again. So what it
+led to is written first, and in steps, each acknowledged before the next:
+
+    state                   the stores of the app, and of class actors
+    entries that are new    in the lines of parked messages and of effects
+    timers                  one that fired is removed, or moved on, with those that its handler set: one store, in order
+    entries that are gone   from these lines: a retry or a result may have led to all of the above
+    ids and answers         what makes a repeat be skipped
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from actors.ports import ChangelogWrites
+from actors.runtime.handlers.context import Store
+from actors.runtime.quarantine.entries import is_slice
+from actors.runtime.spec import ActorSpec
+
+Changelogs = Mapping[str, ChangelogWrites]
+
+
+def in_steps(spec: ActorSpec, changelogs: Changelogs) -> Sequence[Changelogs]:
+    """Give a commit's writes, by the changelogs' topics, in the steps that they take; the steps aren't empty."""
+    parked, effects, timers = (_topics(spec, store) for store in (spec.parked, spec.effects, spec.timers))
+    lines, last = parked | effects, _topics(spec, *spec.seen)
+    new: dict[str, ChangelogWrites] = {}
+    gone: dict[str, ChangelogWrites] = {}
+    for topic in lines & changelogs.keys():
+        writes = list(changelogs[topic].items())
+        if topic in parked:
+            # Slices before the entry that says that they are there.
+            writes.sort(key=lambda write: not is_slice(write[0]))
+        new[topic] = {key: entry for key, entry in writes if entry[1] is not None}
+        gone[topic] = {key: entry for key, entry in changelogs[topic].items() if entry[1] is None}
+    steps: list[Changelogs] = [
+        {topic: writes for topic, writes in changelogs.items() if topic not in lines | timers | last},
+        {topic: writes for topic, writes in new.items() if writes},
+        {topic: changelogs[topic] for topic in timers & changelogs.keys()},
+        {topic: writes for topic, writes in gone.items() if writes},
+        {topic: changelogs[topic] for topic in last & changelogs.keys()},
+    ]
+    return [step for step in steps if step]
+
+
+def _topics(spec: ActorSpec, *stores: Store[bytes, bytes] | None) -> set[str]:
+    return {spec.changelogs[store.name].topic for store in stores if store is not None}

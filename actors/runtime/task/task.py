@@ -1,0 +1,596 @@
+"""One partition of one actor: its takeovers, and what ends them.
+
+What happens when the process dies, step by step:
+
+    fence .. restore     nothing was emitted; the next owner takes over by the same steps. The store holds
+                         a prefix of the committed changelog with its own position
+    claim                a transaction of its own: either the new epoch is in the offset's metadata and in the owners'
+                         registry, or in neither
+    tenure               see `actors.runtime.task.processor`
+
+A commit that fails in whatever way has an unknown outcome. The overlay is dropped and the takeover looks: it never
+matters here whether the broker went through with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from actors._core.logs import escaping
+from actors._core.task.commit import CommitMark, parse_mark
+from actors._core.task.completed import Progress, decode_finished
+from actors._core.task.lifecycle import Event, State
+from actors._core.task.takeover import Contradiction, decide_start, next_epoch
+from actors.errors import (
+    ActorsError,
+    CommitRefusedError,
+    LostChangelogError,
+    MigratedError,
+    NewerVersionError,
+    OutcomeUnknownError,
+    RecordError,
+    TakeoverRefusedError,
+    TaskError,
+    UnreadableLogError,
+)
+from actors.ports import (
+    CommitBatch,
+    Committed,
+    Identity,
+    InputRecord,
+    OwnerRecord,
+    TaskLog,
+    TopicPartition,
+)
+from actors.runtime.commands import RefusedCommandError
+from actors.runtime.handlers.context import Store
+from actors.runtime.handlers.failures import is_repeated
+from actors.runtime.observe.meters import TaskMeters
+from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
+from actors.runtime.state.state import Restored
+from actors.runtime.task.context import Cautions, Ownership
+from actors.runtime.task.identity import agreed, continued, identify, input_facts, require_unchanged
+from actors.runtime.task.inbox import Inbox
+from actors.runtime.task.keyed_processor import ParallelTenure
+from actors.runtime.task.lost_changelog import explained, last_commit, require_changelogs, write_to_changelog
+from actors.runtime.task.processor import CAREFUL_TURNS_S, Tenure
+from actors.runtime.threads import finish_in_thread
+from stores._core.record import Position
+from stores.errors import ForeignDatabaseError, StoreError
+from stores.ports import PartitionStore
+
+logger = escaping(logging.getLogger(__name__))
+
+_READABLE = (State.RUNNING, State.COMMITTING, State.HALTED)
+HALT_REMINDER_S = 60.0
+HALT_LOOK_S = 5.0
+"""How often a task that a timer stopped looks for a command that gives the timer up."""
+PREDECESSOR_REMINDER_S = 10.0
+AHEAD_MS = 5_000
+"""Clocks that differ by less aren't worth a warning."""
+
+
+class Task:
+    """Owns one partition of one actor from `start` to `stop`."""
+
+    def __init__(
+        self,
+        spec: ActorSpec,
+        partition: int,
+        *,
+        identity: Identity,
+        log: TaskLog,
+        services: TaskServices,
+        settings: TaskSettings,
+        predecessor: Task | None = None,
+        meters: TaskMeters | None = None,
+        refusal: TakeoverRefusedError | None = None,
+    ) -> None:
+        self.spec = spec
+        self.partition = partition
+        self.source = TopicPartition(spec.topic, partition)
+        self.failure: BaseException | None = None
+        self.halted_by: ActorsError | None = None
+        self._inbox = Inbox(settings.queue_records)
+        self._ownership = Ownership(
+            spec=spec,
+            partition=partition,
+            identity=identity,
+            log=log,
+            services=services,
+            settings=settings,
+            inbox=self._inbox,
+            meters=TaskMeters() if meters is None else meters,
+        )
+        self.meters = self._ownership.meters
+        self._log = log
+        self._services = services
+        self._settings = settings
+        self._predecessor = predecessor
+        self._refusal = refusal
+        self._stores: list[Restored] = []
+        self._tenure: Tenure | None = None
+        self._run_task: asyncio.Task[None] | None = None
+        self._told_until = 0
+        self._said_s: dict[str, float] = {}
+        self._has_refused = self._repeats = False
+
+    def __repr__(self) -> str:
+        return f"<Task {self.spec.name} {self.source} {self.state.value} epoch {self.epoch}>"
+
+    @property
+    def state(self) -> State:
+        """Where it is in its life."""
+        return self._ownership.state
+
+    @property
+    def epoch(self) -> int:
+        """The ownership epoch; 0 before the first claim."""
+        return self._ownership.epoch
+
+    # --- from the worker -------------------------------------------------------------------------------------------
+
+    def start(self, on_end: Callable[[Task], None]) -> None:
+        """Begin the takeover. `on_end` is called when the task ended, with `failure` set if by a defect."""
+        self._run_task = asyncio.create_task(self._run(), name=f"actor {self.spec.name} {self.source}")
+        self._run_task.add_done_callback(lambda _: on_end(self))
+
+    @property
+    def _takes_records(self) -> bool:
+        running = self.state is State.RUNNING or self.state is State.COMMITTING
+        return running and not self._inbox.stopping
+
+    @property
+    def has_room(self) -> bool:
+        """Whether records should be fetched for this task."""
+        return self._takes_records and not self._inbox.is_full
+
+    def offer(self, records: Sequence[InputRecord]) -> None:
+        """Take records in offset order; what comes while the task isn't running is dropped, and fetched again later."""
+        if self._takes_records:
+            self._inbox.put(records)
+
+    def is_settled(self, end: int) -> bool:
+        """Whether all before offset `end` is handled and committed, and nothing is under way."""
+        tenure = self._tenure
+        if self.state is not State.RUNNING or tenure is None:
+            return False
+        return tenure.next_offset >= end and tenure.is_quiet
+
+    def look_again(self, reason: str) -> None:
+        """Make the task take over again, because of what its input said."""
+        self._inbox.doubt = reason
+        self._inbox.wake()
+
+    def request_stop(self, *, is_last: bool = False) -> None:
+        """Ask the task to commit what it has handled and to end; `is_last` if the whole worker ends."""
+        if self._tenure is not None and not self._inbox.stopping:
+            # What is delivered from here on is dropped, so the source's position says less and less.
+            self._inbox.left_at = self._services.sink.position(self.source)
+        self._inbox.is_last = self._inbox.is_last or is_last
+        self._inbox.stopping = True
+        self._inbox.wake()
+        # A task that waits for its predecessor is the only link between that one and the next: it ends after it.
+        is_waiting = self._predecessor is not None
+        if not is_waiting and self.state not in (State.RUNNING, State.COMMITTING) and self._run_task is not None:
+            self._run_task.cancel()
+
+    async def stopped(self, timeout_s: float) -> bool:
+        """Wait for the end of a task that was asked to stop; after the time a waiting handler is cancelled.
+
+        A commit that is under way isn't: it has its own deadline, and the next task of the partition waits for it.
+        """
+        if self._run_task is None:
+            return True
+        done, _ = await asyncio.wait([self._run_task], timeout=timeout_s)
+        self._inbox.hurries = not done
+        if not done and self.state is State.RUNNING:
+            logger.warning("%s: the handler of actor %s didn't end in time: cancelled", self.source, self.spec.name)
+            self._run_task.cancel()
+        return bool(done)
+
+    async def is_over(self, timeout_s: float) -> bool:
+        """Wait so long for the task to touch nothing any more, and tell whether it does."""
+        if self._run_task is not None:
+            await asyncio.wait([self._run_task], timeout=timeout_s)
+        return self._run_task is None or self._run_task.done()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it touches nothing any more: one whose member the group forgot ends before it is asked to."""
+        return self._run_task is not None and self._run_task.done()
+
+    def abandon(self) -> None:
+        """Cancel the task wherever it is. What it was committing may or may not have happened."""
+        if self._run_task is not None:
+            self._run_task.cancel()
+
+    # --- the run loop ----------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            await self._wait_for_predecessor()
+            while not self._inbox.stopping:
+                await self._one_tenure()
+        except asyncio.CancelledError as error:
+            if not self._inbox.stopping:
+                self.failure = RuntimeError(f"{self!r} was cancelled by somebody else")
+                self.failure.__cause__ = error
+        except MigratedError as error:
+            self.meters.fenced(error)
+            logger.info("%s: %s", self.source, error)
+        except Exception as error:
+            self.failure = error
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        for close in (self._drop_work, self._log.close):
+            try:
+                await close()
+            except Exception as error:
+                self.failure = self.failure or error
+            self._ownership.state = State.CLOSED
+
+    # --- for queries -----------------------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> Identity:
+        """The member of the group as which this worker owns the partition."""
+        return self._ownership.identity
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether a commit is under way: others may see what it wrote before the stores have it."""
+        return self.state is State.COMMITTING
+
+    @property
+    def committed(self) -> Mapping[str, PartitionStore] | None:
+        """The stores by name while they hold what was committed, save for a commit that is under way; else None.
+
+        They do while the task runs, or stands still in front of a record.
+        """
+        if self.state not in _READABLE or self._ownership.is_storing:
+            return None
+        return {store.name: held.store for store, held in zip(self.spec.stores, self._stores, strict=True)}
+
+    @property
+    def waits_for_predecessor(self) -> bool:
+        """Whether another task of this worker still has the partition."""
+        return self._predecessor is not None
+
+    @property
+    def queued(self) -> int:
+        """How many records wait for the handler."""
+        return self._inbox.queued
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much is held in memory that isn't committed."""
+        return 0 if self._tenure is None else self._tenure.held_bytes
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was delivered is handled and committed."""
+        tenure = self._tenure
+        return tenure is not None and self.state is State.RUNNING and tenure.is_quiet and not self._inbox
+
+    @property
+    def now_ms(self) -> int:
+        """The time of the partition, which never goes back; Unix milliseconds."""
+        return self._ownership.clock.wall_ms()
+
+    @property
+    def ahead_ms(self) -> int:
+        """How far the partition's time was ahead of the worker's clock when the task last looked."""
+        return self._ownership.clock.ahead_ms
+
+    def commit_end(self, timeout_s: float) -> asyncio.Future[None] | None:
+        """See `Ownership.commit_end`."""
+        return self._ownership.commit_end(timeout_s)
+
+    async def _wait_for_predecessor(self) -> None:
+        """Wait until the partition's last task touches nothing any more: its last commit may still be on its way."""
+        while self._predecessor is not None:
+            if await self._predecessor.is_over(PREDECESSOR_REMINDER_S):
+                self._predecessor = None
+            else:
+                logger.warning("%s: waiting for the end of %r", self.source, self._predecessor)
+
+    async def _one_tenure(self) -> None:
+        """Take over and work until something makes it necessary to look again."""
+        try:
+            async with agreed(self.spec, self._services.group):
+                await self._take_over()
+            await self._work()
+        except TakeoverRefusedError as error:
+            await self._stand_still(Event.CONTRADICTED, error)
+        except (RecordError, NewerVersionError) as error:
+            await self._stand_still(Event.BAD_RECORD, error)
+        except MigratedError:
+            raise
+        except asyncio.CancelledError as error:
+            running = asyncio.current_task()
+            if self._inbox.stopping or running is None or running.cancelling():
+                raise
+            # Nobody cancelled this task: a future that the client waited for was.
+            await self._look_again(OutcomeUnknownError(f"the client gave up a request: {error!r}"))
+        except (TaskError, StoreError, OSError) as error:
+            if isinstance(error, CommitRefusedError) and self._tenure is not None:
+                # The message that is refused is found by committing each one alone.
+                cautions = self._ownership.cautions
+                cautions.careful_until = max(cautions.careful_until, self._tenure.reached)
+                cautions.careful_turns_s = self._services.clock.monotonic() + CAREFUL_TURNS_S
+            await self._look_again(error)
+
+    async def _work(self) -> None:
+        if self._tenure is None:
+            raise AssertionError("a task works after its takeover")
+        await self._tenure.work()
+
+    async def _stand_still(self, event: Event, error: ActorsError) -> None:
+        """Keep the partition, so that no other worker fails on the same, and say so until somebody acts."""
+        reached = 0 if self._tenure is None else self._tenure.committed_offset
+        self._ownership.advance(event)
+        self._services.sink.stop_delivery(self.source)
+        await self._drop_work()
+        self.halted_by = error
+        # The worker has said it once, for all partitions.
+        level = logging.INFO if error is self._refusal else logging.ERROR
+        text = "actor %s is stopped on %s: %s"
+        logger.log(level, text, self.spec.name, self.source, error, exc_info=error.__cause__)
+        turn = error.turn if isinstance(error, RecordError) else None
+        if turn is not None and await self._is_released(turn, reached):
+            self.halted_by = None
+            self._ownership.advance(Event.UNKNOWN)
+            return
+        while not self._inbox.stopping:
+            if not await self._inbox.wait(HALT_REMINDER_S):
+                logger.warning("actor %s is still stopped on %s: %s", self.spec.name, self.source, error)
+                await self._look_at_end()
+
+    async def _is_released(self, turn: tuple[str, str], reached: int) -> bool:
+        """Wait until a command says what to do with a turn that stopped the partition; false if the task ends first.
+
+        Nothing of the input is handled meanwhile, so the commands are looked for in what isn't committed of it.
+        """
+        at, reminded_s = max(reached, self._told_until), self._services.clock.monotonic()
+        while not self._inbox.stopping:
+            try:
+                bounds = await self._services.logs.bounds(self.source)
+                self.meters.end_offset = end = bounds.end
+                at = max(at, bounds.start)
+                async for records, until in self._services.logs.read(self.source, at, end):
+                    for record in records:
+                        command = self._told(record, turn, reached)
+                        if command is not None:
+                            self._told_until = record.offset + 1
+                            if command == "drop":
+                                self._ownership.cautions.dropped.add(turn[1])
+                            # What the broker refused may be taken now.
+                            self._ownership.cautions.condemned.pop(turn[1], None)
+                            logger.info("%s: offset %d says %s: going on", self.source, record.offset, command)
+                            return True
+                    at = until
+            except UnreadableLogError as damage:
+                at = damage.next_offset
+                logger.warning("%s. A command in front of offset %d may have to be sent again", damage, at)
+            except (TaskError, OSError) as away:
+                logger.debug("%s: no command could be looked for: %s", self.source, away)
+            await self._inbox.wait(HALT_LOOK_S)
+            now_s = self._services.clock.monotonic()
+            if now_s - reminded_s >= HALT_REMINDER_S:
+                reminded_s = now_s
+                logger.warning("actor %s is still stopped on %s: %s", self.spec.name, self.source, self.halted_by)
+        return False
+
+    def _told(self, record: InputRecord, turn: tuple[str, str], reached: int) -> str | None:
+        try:
+            return self.spec.commands.told_of(self.partition, record, turn, reached)
+        except RefusedCommandError as error:
+            # It is counted when the partition comes to it. A producer may write as many as it wants.
+            level, self._has_refused = logging.DEBUG if self._has_refused else logging.WARNING, True
+            logger.log(level, "%s offset %d: a control record is skipped: %s", self.source, record.offset, error)
+            return None
+
+    async def _look_at_end(self) -> None:
+        """See how much waits: nothing is fetched of a partition that stands still."""
+        with contextlib.suppress(TaskError, OSError):
+            self.meters.end_offset = (await self._services.logs.bounds(self.source)).end
+
+    async def _look_again(self, error: Exception) -> None:
+        self.meters.fenced(error)
+        self._ownership.advance(Event.UNKNOWN)
+        self._services.sink.stop_delivery(self.source)
+        await self._drop_work()
+        self._ownership.failures += 1
+        delay_s = self._settings.backoff.delay_s(self._ownership.failures)
+        now_s = self._services.clock.monotonic()
+        level = logging.DEBUG if is_repeated(error, self._services.said_s, now_s) else logging.WARNING
+        # What another partition met as well says nothing of whether this one goes on.
+        self._repeats = is_repeated(error, self._said_s, now_s)
+        logger.log(level, "%s: %s; taking over again in %.2f s", self.source, error, delay_s)
+        if isinstance(error, StoreError):
+            for store in self.spec.stores:
+                await self._services.stores.mend(store.name, self.partition, error)
+        if not self._inbox.stopping:
+            await self._inbox.wait(delay_s)
+
+    async def _drop_work(self) -> None:
+        self._inbox.clear()
+        self._inbox.doubt = None
+        tenure, self._tenure = self._tenure, None
+        if tenure is not None:
+            await tenure.close()
+
+    # --- takeover --------------------------------------------------------------------------------------------------
+
+    async def _take_over(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+        await self._ownership.confirm()
+        await self._log.fence()
+        self._ownership.advance(Event.FENCED)
+        await self._ownership.confirm()
+        self._ownership.advance(Event.CONFIRMED)
+        topics = await identify(self.spec, self._services.group)
+        committed = await self._services.group.committed(self.source)
+        bounds = await self._services.logs.bounds(self.source)
+        self._ownership.backlog_end = bounds.end
+        self.meters.looked(None if committed is None else committed.offset, bounds.end)
+        self._ownership.advance(Event.LOOKED)
+        if self._services.let_go is not None:
+            await self._services.let_go(self.spec.name, self.partition)
+        mark = parse_mark(committed.metadata) if committed is not None else None
+        owner = None if mark is not None else await self._services.owners.latest(self.spec.name, self.partition)
+        try:
+            require_changelogs(self.spec, topics)
+            self._stores = [await self._restore(store, committed, owner) for store in self.spec.stores]
+        except ForeignDatabaseError as error:
+            raise TakeoverRefusedError(f"actor {self.spec.name}, {self.source}: {error}") from None
+        except LostChangelogError as error:
+            owner = await self._services.owners.latest(self.spec.name, self.partition)
+            raise explained(error, await self._positions(), committed, owner) from error.__cause__
+        await require_unchanged(self.spec, self._services.group, topics)
+        self._ownership.advance(Event.RESTORED)
+        ownership = self._ownership
+        ownership.now_ms = max(ownership.now_ms, 0 if mark is None else mark.now_ms)
+        ownership.clock.go_on_from(ownership.now_ms)
+        finished = set() if committed is None or mark is None else decode_finished(committed.offset, mark.finished)
+        topics = continued(topics, mark, owner)
+        facts = input_facts(
+            self.spec,
+            self.partition,
+            self._settings,
+            committed=committed,
+            mark=mark,
+            owner=owner,
+            stores=self._stores,
+            topics=topics,
+            bounds=bounds,
+            finished=max(finished) + 1 if finished else None,
+        )
+        decision = decide_start(facts, self._settings.rules)
+        if isinstance(decision, Contradiction):
+            raise TakeoverRefusedError(
+                f"actor {self.spec.name}, {self.source}: {decision.reason}. {decision.remedy} "
+                "(nothing is processed until then)"
+            )
+        epoch = self._new_epoch(mark, owner)
+        if facts.is_recreated:
+            await self._services.group.require_agreement([self.spec.topic])
+            logger.warning("%s was re-created: going on at offset %d of the new topic", self.source, decision.offset)
+            self._ownership.cautions, finished, self._told_until = Cautions(), set(), 0
+            topics = replace(topics, is_recreated=True)
+        elif facts.is_published:
+            topics = replace(topics, is_recreated=True)
+        self._ownership.topics = replace(topics, since=epoch) if decision.is_anew else topics
+        progress = Progress(decision.offset, finished)
+        await self._claim(progress, epoch, is_first=facts.is_first)
+        self._ownership.advance(Event.CLAIMED)
+        self._begin(progress)
+
+    def _tell_if_ahead(self) -> None:
+        """Say so if the partition's time is ahead: an earlier owner's clock was, or this one was set back."""
+        ahead_ms = self._ownership.clock.ahead_ms
+        if ahead_ms < AHEAD_MS:
+            return
+        logger.log(
+            logging.ERROR if ahead_ms > self._settings.clock_skew_margin_ms else logging.WARNING,
+            "%s: the partition's time is %.1f s ahead of this worker's clock: the clock of an earlier owner was ahead, "
+            "or this one is behind. It goes on at half the speed for %.0f s, until the clock has caught up: timers and "
+            "expiry that count from now take up to twice their time, and those that were due before come early. Check "
+            "the clocks of the workers and the brokers",
+            self.source,
+            ahead_ms / 1000,
+            2 * ahead_ms / 1000,
+        )
+
+    async def _restore(
+        self, store: Store[Any, Any], committed: Committed | None, owner: OwnerRecord | None
+    ) -> Restored:
+        held = await self._services.stores.open(store.name, self.partition)
+        clock, seconds = self._services.clock, None
+        began_s, meter = clock.monotonic(), self.meters.restore_begins(store.name, clock.wall_ms())
+        try:
+            changelog = self.spec.changelogs[store.name]
+            restored = await self._services.restorer.restore(
+                held,
+                changelog,
+                self.partition,
+                meter,
+                last=last_commit(changelog, committed, owner),
+                doubt=self._ownership.cautions.went_back.get(store.name),
+            )
+            seconds = clock.monotonic() - began_s
+        finally:
+            self.meters.restore_ended(meter, seconds)
+        return restored
+
+    async def _positions(self) -> dict[str, Position | None]:
+        stores, names = self._services.stores, [store.name for store in self.spec.stores]
+        return {name: (await stores.open(name, self.partition)).position() for name in names}
+
+    def _new_epoch(self, mark: CommitMark | None, owner: OwnerRecord | None) -> int:
+        """Give the next epoch. The registry is asked only when the offset has no mark: both are written together."""
+        known, last = [held.position.epoch for held in self._stores], owner if mark is None else mark
+        return next_epoch(known if last is None else [*known, last.epoch])
+
+    async def _claim(self, progress: Progress, epoch: int, *, is_first: bool) -> None:
+        self._ownership.epoch, self._ownership.transaction = epoch, 0
+        # A store whose changelog was lost keeps the former id until all is written back.
+        ids = {
+            store.name: held.position.changelog_id for store, held in zip(self.spec.stores, self._stores, strict=True)
+        }
+        self._ownership.topics = self._ownership.topics.with_changelogs(ids)
+        if is_first and not self._settings.rules.exactly_once:
+            # Without a transaction the record may be there and the offset not: the first one proves nothing.
+            await self._commit_claim(progress, epoch, input_offset=None)
+        self._ownership.claimed = await self._commit_claim(progress, epoch, input_offset=progress.next_offset)
+        claimed = [
+            replace(held, position=replace(held.position, source_offset=progress.reached, epoch=epoch))
+            for held in self._stores
+        ]
+        for number, (store, held) in enumerate(zip(self.spec.stores, claimed, strict=True)):
+            if held.is_ahead:
+                claimed[number] = await write_to_changelog(self._ownership, store.name, held, progress)
+            else:
+                await finish_in_thread(held.store.apply, [], held.position)
+        self._stores = claimed
+
+    async def _commit_claim(self, progress: Progress, epoch: int, *, input_offset: int | None) -> OwnerRecord:
+        record = self._settings.owner_record(
+            self.spec,
+            self.partition,
+            self._ownership.topics,
+            epoch=epoch,
+            at_ms=self._services.clock.wall_ms(),
+            input_offset=input_offset,
+        )
+        await self._log.commit(
+            CommitBatch(
+                source=self.source,
+                next_offset=progress.next_offset,
+                metadata=self._ownership.mark(progress),
+                outputs=[self._services.encode_owner(record)],
+            )
+        )
+        return record
+
+    def _begin(self, progress: Progress) -> None:
+        make = ParallelTenure if self.spec.concurrency > 1 else Tenure
+        self._inbox.doubt = None
+        self._inbox.delivered = progress.next_offset
+        self._ownership.cautions.went_back.clear()
+        self.meters.takeovers += 1
+        self._tenure = make(self._ownership, self._stores, progress)
+        level, offset = logging.DEBUG if self._repeats else logging.INFO, progress.next_offset
+        text = "actor %s owns %s from offset %d in epoch %d"
+        logger.log(level, text, self.spec.name, self.source, offset, self.epoch)
+        self._services.sink.start_from(self.source, offset, self._ownership.topics.input_id)
+        self._tell_if_ahead()

@@ -1,0 +1,282 @@
+"""A Kafka cluster in memory: topics, a transaction coordinator, one consumer group."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import Context
+from dataclasses import dataclass
+
+from actors._core.task.takeover import LogBounds
+from actors.ports import Committed, TopicPartition
+from actors.testing.fakes.errors import (
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    RecordRefusedError,
+    UnknownTopicIdError,
+)
+from actors.testing.fakes.group import Group
+from actors.testing.fakes.log import PartitionLog, StoredRecord, Transaction
+from actors.testing.fakes.transactions import TransactionCoordinator
+
+EPOCH_MS = 1_700_000_000_000
+DAY_MS = 24 * 3600 * 1000
+
+_Record = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes]]]
+_StampedRecord = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes]], int | None]
+Produced = Sequence[_Record] | Sequence[_StampedRecord]
+"""Records as they are produced: (key, value, headers), or with the timestamp in Unix milliseconds, None for now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic of the simulated cluster."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[PartitionLog, ...]
+
+
+class SimKafka:
+    """The cluster. Its methods are what its brokers do at the moment a request arrives; `Network` delays them.
+
+    Attributes:
+        transactions: the coordinator of all transactional ids.
+        group: the one consumer group.
+        on_append: called with the log and the first offset of each batch.
+    """
+
+    def __init__(self, group: str, *, rebalance_s: float = 10.0, marker_s: Callable[[], float] = lambda: 0.001) -> None:
+        appends = itertools.count(1)
+        self.transactions = TransactionCoordinator(
+            complete=self._commit_offsets, appended=lambda: next(appends), marker_s=marker_s, wall_ms=self.wall_ms
+        )
+        self.group = Group(group, rebalance_s=rebalance_s, appended=lambda: next(appends))
+        self.on_append: list[Callable[[PartitionLog, int], None]] = []
+        self._topics: dict[str, Topic] = {}
+        self._max_record_bytes: dict[str, int | None] = {}
+        self._idempotent: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
+        self._numbers = itertools.count(1)
+        self._context = Context()
+
+    @staticmethod
+    def wall_ms() -> int:
+        """Give the brokers' Unix milliseconds: a fixed date and the loop's time."""
+        return EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
+
+    # --- topics ----------------------------------------------------------------------------------------------------
+
+    def make_topic(
+        self, name: str, partitions: int, *, is_compacted: bool = False, delete_retention_ms: int = DAY_MS
+    ) -> Topic:
+        """Make a topic."""
+        logs = tuple(
+            PartitionLog(
+                TopicPartition(name, number), is_compacted=is_compacted, delete_retention_ms=delete_retention_ms
+            )
+            for number in range(partitions)
+        )
+        topic = self._topics[name] = Topic(name, str(uuid.UUID(int=next(self._numbers))), logs)
+        return topic
+
+    def grow_topic(self, name: str, partitions: int) -> Topic:
+        """Give a topic more partitions, as an operator does."""
+        topic = self._topics[name]
+        first = topic.partitions[0]
+        more = tuple(
+            PartitionLog(
+                TopicPartition(name, number),
+                is_compacted=first.is_compacted,
+                delete_retention_ms=first.delete_retention_ms,
+            )
+            for number in range(len(topic.partitions), partitions)
+        )
+        grown = self._topics[name] = Topic(name, topic.topic_id, topic.partitions + more)
+        return grown
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and the group's offsets of it; one whose transaction is still open may come behind that."""
+        for log in self._topics.pop(name).partitions:
+            self.group.offsets.pop(log.name, None)
+
+    def recreate_topic(self, name: str) -> Topic:
+        """Delete a topic, and make one of the same name and settings."""
+        logs = self._topics[name].partitions
+        self.delete_topic(name)
+        return self.make_topic(
+            name, len(logs), is_compacted=logs[0].is_compacted, delete_retention_ms=logs[0].delete_retention_ms
+        )
+
+    def find_topic(self, name: str) -> Topic | None:
+        """Give a topic, None if there is none."""
+        return self._topics.get(name)
+
+    def topic(self, name: str) -> Topic:
+        """Give a topic that exists."""
+        return self._topics[name]
+
+    def logs(self) -> list[PartitionLog]:
+        """Give every partition of every topic."""
+        return [log for topic in self._topics.values() for log in topic.partitions]
+
+    def log(self, partition: TopicPartition) -> PartitionLog:
+        """Give one partition."""
+        return self._topics[partition.topic].partitions[partition.partition]
+
+    def limit_records(self, topic: str, max_record_bytes: int | None) -> None:
+        """Set the topic's `max.message.bytes`; here it is about the key and value of one record."""
+        self._max_record_bytes[topic] = max_record_bytes
+
+    # --- producing -------------------------------------------------------------------------------------------------
+
+    def produce(self, partition: TopicPartition, records: Produced) -> int:
+        """Append records outside of any transaction; give the first one's offset."""
+        return self._append(self.log(partition), records, None)
+
+    def produce_in_transaction(
+        self, transactional_id: str, epoch: int, partition: TopicPartition, records: Produced
+    ) -> int:
+        """Append records to the id's open transaction; give the first one's offset."""
+        log = self.log(partition)
+        return self._append(log, records, self.transactions.writing(transactional_id, epoch, log))
+
+    def new_producer_id(self) -> int:
+        """Give a producer id that nobody had; it fences nobody."""
+        return next(self._numbers)
+
+    def produce_idempotent(self, producer_id: int, sequence: int, partition: TopicPartition, records: Produced) -> int:
+        """Append a batch outside of any transaction, and give the first one's offset; a repeat appends nothing.
+
+        Raises:
+            OutOfOrderSequenceError: the batch before it is missing.
+        """
+        last, base = self._idempotent.get((producer_id, partition), (-1, -1))
+        if sequence <= last:
+            return base if sequence == last else -1
+        if sequence > last + 1:
+            raise OutOfOrderSequenceError(f"{partition}: {sequence} after {last} of producer {producer_id}")
+        base = self._append(self.log(partition), records, None)
+        self._idempotent[producer_id, partition] = (sequence, base)
+        return base
+
+    def _append(self, log: PartitionLog, records: Produced, transaction: Transaction | None) -> int:
+        limit = self._max_record_bytes.get(log.name.topic)
+        if limit is not None:
+            for record in records:
+                if len(record[0] or b"") + len(record[1] or b"") > limit:
+                    raise RecordRefusedError(f"{log.name} takes records of {limit} bytes")
+        base = log.end
+        now_ms = self.wall_ms()
+        for record in records:
+            sent_ms = record[3] if len(record) > 3 else None
+            timestamp_ms = now_ms if sent_ms is None else sent_ms
+            log.append(record[0], record[1], timestamp_ms=timestamp_ms, headers=record[2], transaction=transaction)
+        for observe in self.on_append:
+            observe(log, base)
+        return base
+
+    def add_partitions(self, transactional_id: str, epoch: int, partitions: Iterable[TopicPartition]) -> None:
+        """Announce partitions to the id's transaction, which begins with it."""
+        self.transactions.add_partitions(transactional_id, epoch, [self.log(partition) for partition in partitions])
+
+    def _commit_offsets(self, transaction: Transaction) -> None:
+        for (group, source), (offset, metadata) in transaction.offsets.items():
+            if group == self.group.name:
+                self.group.complete(source, Committed(offset, metadata), transaction.appended[group, source])
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def start_of(self, partition: TopicPartition) -> int:
+        """Give the partition's first offset."""
+        return self.log(partition).start
+
+    def end_of(self, partition: TopicPartition) -> int:
+        """Give the partition's high watermark."""
+        return self.log(partition).end
+
+    def bounds(self, partition: TopicPartition) -> LogBounds:
+        """Give both."""
+        log = self.log(partition)
+        return LogBounds(log.start, log.end)
+
+    def fetch(
+        self, partition: TopicPartition, start: int, max_records: int, topic_id: str = "", *, committed: bool = True
+    ) -> tuple[list[StoredRecord], int]:
+        """Give records, only committed ones unless told otherwise, and the offset to go on at.
+
+        Raises:
+            OffsetOutOfRangeError: the log doesn't have `start`.
+            UnknownTopicIdError: the topic has another id than `topic_id`.
+        """
+        self._check_id(partition, topic_id)
+        return self.log(partition).read(start, max_records=max_records, committed=committed)
+
+    def poll(
+        self,
+        positions: Mapping[TopicPartition, int],
+        max_records: int,
+        timeout_s: float,
+        *,
+        committed: bool = True,
+        ids: Mapping[TopicPartition, str] | None = None,
+    ) -> asyncio.Future[dict[TopicPartition, tuple[list[StoredRecord], int]]]:
+        """Give what there is behind `positions` as soon as there is anything, nothing after `timeout_s`.
+
+        Of the topics with these `ids` only, if they are given; an empty one is any. The future raises
+        `UnknownTopicIdError` where a topic has another.
+        """
+        answer: asyncio.Future[dict[TopicPartition, tuple[list[StoredRecord], int]]]
+        answer = asyncio.get_running_loop().create_future()
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        self._try_poll(answer, positions, max_records, deadline_s, committed, ids or {})
+        return answer
+
+    def _try_poll(
+        self,
+        answer: asyncio.Future[dict[TopicPartition, tuple[list[StoredRecord], int]]],
+        positions: Mapping[TopicPartition, int],
+        max_records: int,
+        deadline_s: float,
+        committed: bool,
+        ids: Mapping[TopicPartition, str],
+    ) -> None:
+        if answer.done():
+            return
+        found = {}
+        for partition, start in positions.items():
+            try:
+                records, reached = self.fetch(
+                    partition, start, max_records, ids.get(partition, ""), committed=committed
+                )
+            except (OffsetOutOfRangeError, UnknownTopicIdError) as error:
+                answer.set_exception(error)
+                return
+            if reached > start:
+                found[partition] = (records, reached)
+        loop = asyncio.get_running_loop()
+        if found or loop.time() >= deadline_s:
+            answer.set_result(found)
+            return
+        woken: asyncio.Future[None] = loop.create_future()
+        undo = [self.log(partition).wait(woken) for partition in positions]
+        timer = loop.call_at(deadline_s, _wake, woken, context=self._context)
+
+        def again(_: object) -> None:
+            timer.cancel()
+            for take_back in undo:
+                take_back()
+            self._try_poll(answer, positions, max_records, deadline_s, committed, ids)
+
+        woken.add_done_callback(again, context=self._context)
+
+    def _check_id(self, partition: TopicPartition, topic_id: str) -> None:
+        topic = self._topics.get(partition.topic)
+        if topic_id and (topic is None or topic_id != topic.topic_id):
+            raise UnknownTopicIdError(partition)
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

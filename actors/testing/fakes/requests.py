@@ -1,0 +1,103 @@
+"""The fake of `actors._kafka.produce.requests`, over a simulated cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+from actors.errors import BrokerUnavailableError, RecordTooLargeError
+from actors.ports import Answer, Question, TopicPartition
+from actors.runtime.requests.requests import Waiting, question_headers
+from actors.testing.fakes.cluster import Produced, SimKafka
+from actors.testing.fakes.errors import NoAnswerError, RecordRefusedError, RefusedError
+from actors.testing.fakes.network import Network, retried
+
+RETRY_S = 0.1
+POLL_S = 30.0
+_MAX_RECORDS = 500
+
+
+class FakeAsks:
+    """`actors.ports.Asks` with one idempotent producer and one partition of answers.
+
+    It reads only while a question waits, from where it stood: what came in between is dropped like any late answer.
+    """
+
+    def __init__(self, cluster: SimKafka, network: Network, *, topic: str) -> None:
+        self._cluster = cluster
+        self._network = network
+        number = cluster.new_producer_id()
+        self._source = TopicPartition(topic, number % len(cluster.topic(topic).partitions))
+        self._waiting = Waiting(f"asker-{number}")
+        self._position: int | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._producer: int | None = None
+        self._sequences: dict[TopicPartition, int] = {}
+        # One request at a time: an idempotent producer's have to arrive in order.
+        self._sending = asyncio.Lock()
+
+    async def ask(self, question: Question, timeout_s: float) -> Answer:
+        """See `actors.ports.Asks.ask`."""
+        async with asyncio.timeout(timeout_s):
+            with self._waiting.question(question) as answer:
+                try:
+                    await self._open()
+                    await self._send(question)
+                    return await answer
+                finally:
+                    if len(self._waiting) == 1 and self._reader is not None:
+                        self._reader.cancel()
+                        self._reader = None
+
+    async def _open(self) -> None:
+        if self._position is None:
+            try:
+                end = await self._network.ask("ListOffsets", self._cluster.end_of, self._source)
+            except (NoAnswerError, RefusedError) as error:
+                raise BrokerUnavailableError(f"end of {self._source}: {type(error).__name__}: {error}") from error
+            # Another question may have been first meanwhile, and have read on.
+            self._position = end if self._position is None else self._position
+        if self._reader is None:
+            self._reader = asyncio.create_task(self._read(self._position), name="answers reader")
+
+    async def _send(self, question: Question) -> None:
+        reply_to = f"{self._source.topic}/{self._source.partition}/{self._waiting.asker}"
+        headers = question_headers(question, reply_to)
+        target = TopicPartition(question.topic, question.partition)
+        async with self._sending:
+            try:
+                await self._produce(target, [(question.key, question.value, headers)])
+            except BaseException as error:
+                # Whether it arrived isn't known, so its number can't be used: a new producer begins at 0.
+                self._producer, self._sequences = None, {}
+                if isinstance(error, RecordRefusedError):
+                    raise RecordTooLargeError(f"question {question.id}: {error}") from error
+                if isinstance(error, NoAnswerError | RefusedError):
+                    raise BrokerUnavailableError(f"question {question.id}: {type(error).__name__}: {error}") from error
+                raise
+
+    async def _produce(self, target: TopicPartition, records: Produced) -> None:
+        """Send it again until it is acknowledged: the broker knows a repeat by its sequence number."""
+        if self._producer is None:
+            self._producer = await self._network.ask("InitProducerId", self._cluster.new_producer_id)
+        producer, sequence = self._producer, self._sequences.get(target, -1) + 1
+        await retried(
+            lambda: self._network.ask("Produce", self._cluster.produce_idempotent, producer, sequence, target, records),
+            retry_s=RETRY_S,
+            deadline_s=math.inf,
+        )
+        self._sequences[target] = sequence
+
+    async def _read(self, position: int) -> None:
+        while True:
+            try:
+                found = await self._network.ask(
+                    "Fetch", self._cluster.poll, {self._source: position}, _MAX_RECORDS, POLL_S
+                )
+            except (NoAnswerError, RefusedError):
+                await asyncio.sleep(RETRY_S)
+                continue
+            for records, reached in found.values():
+                self._position = position = reached
+                for record in records:
+                    self._waiting.deliver(record)

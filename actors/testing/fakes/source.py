@@ -1,0 +1,313 @@
+"""The worker's one consumer over a simulated cluster: a fake of `actors.ports.Source`.
+
+It keeps the order of aiokafka: everything is paused before the assigned callback, heartbeats begin after it and go on
+during the revoked one, and whoever isn't a member any more is told by a heartbeat only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from actors._core.group.assign import Member, Task
+from actors._core.group.placement import Copies, PlacementRules, place
+from actors.errors import BrokerUnavailableError
+from actors.ports import Identity, TopicPartition
+from actors.testing.fakes.cluster import SimKafka
+from actors.testing.fakes.errors import (
+    FencedInstanceError,
+    IllegalGenerationError,
+    LostMembershipError,
+    NoAnswerError,
+    OffsetOutOfRangeError,
+    RebalanceInProgressError,
+    RefusedError,
+    UnknownMemberError,
+    UnknownTopicIdError,
+)
+from actors.testing.fakes.group import Joined
+from actors.testing.fakes.loop import current_process
+from actors.testing.fakes.network import POLL, Network
+
+RETRY_S = 0.2
+LEAVE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class FakeGroupSettings:
+    """How the worker joins. Times in seconds; `instance_id` None means dynamic membership."""
+
+    client: str
+    instance_id: str | None = None
+    reads_committed: bool = True
+    session_s: float = 6.0
+    heartbeat_s: float = 2.0
+    max_poll_records: int = 50
+
+
+class Assigned(list[TopicPartition]):
+    """What the leader tells a member: its partitions, and the copies that it shall keep."""
+
+    def __init__(self, partitions: Iterable[TopicPartition], copies: Copies) -> None:
+        super().__init__(partitions)
+        self.copies = copies
+
+
+class FakeSource:
+    """`actors.ports.Source`; joins the group in `open`, leaves it in `close`.
+
+    `copies`, which takes what the member shall keep copies of, and `lags`, which gives what they lack, are for workers
+    that keep some. Tasks are named by their input topics here, not by their actors.
+    """
+
+    def __init__(
+        self,
+        cluster: SimKafka,
+        network: Network,
+        settings: FakeGroupSettings,
+        topics: Iterable[str],
+        *,
+        on_disk: Callable[[], Mapping[TopicPartition, int]],
+        assigned: Callable[[Identity, list[TopicPartition]], None],
+        revoked: Callable[[], Awaitable[None]],
+        room: Callable[[], None],
+        lost: Callable[[TopicPartition, str], None],
+        failed: Callable[[BaseException], None],
+        rules: PlacementRules | None = None,
+        lags: Callable[[], Mapping[Task, int]] | None = None,
+        copies: Callable[[Copies], None] | None = None,
+    ) -> None:
+        self._rules = rules or PlacementRules()
+        self._lags = lags
+        self._copies = copies
+        self._cluster = cluster
+        self._network = network
+        self._settings = settings
+        self._topics = sorted(topics)
+        self._on_disk = on_disk
+        self._assigned = assigned
+        self._revoked = revoked
+        self._room = room
+        self._lost = lost
+        self._failed = failed
+        self._identity = Identity("", -1)
+        self._last = Member("", settings.client)
+        self._positions: dict[TopicPartition, int | None] = {}
+        self._topic_ids: dict[TopicPartition, str] = {}
+        self._must_join = asyncio.Event()
+        self._membership: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Begin to join the group."""
+        self._membership = asyncio.create_task(self._be_member(), name="membership")
+
+    def identity(self) -> Identity:
+        """Give the member id and generation of now."""
+        return self._identity
+
+    def ask_for_rebalance(self) -> None:
+        """Join anew, with what this member has to say now."""
+        self._must_join.set()
+
+    async def close(self) -> None:
+        """Leave the group, as a static member without a word. May be called twice."""
+        membership, self._membership = self._membership, None
+        if membership is None:
+            return
+        membership.cancel()
+        await asyncio.wait([membership])
+        self._positions.clear()
+        if self._identity.member_id and self._settings.instance_id is None:
+            with contextlib.suppress(RefusedError, NoAnswerError, TimeoutError):
+                async with asyncio.timeout(LEAVE_S):
+                    await self._network.ask("LeaveGroup", self._cluster.group.leave, self._identity.member_id)
+
+    # --- records ---------------------------------------------------------------------------------------------------
+
+    async def poll(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Mapping[TopicPartition, Sequence[Any]]:
+        """See `actors.ports.Source.poll`."""
+        self.check()
+        asked = {}
+        for source in wanted:
+            position = self._positions.get(source)
+            if position is not None:
+                asked[source] = position
+        if not asked:
+            await asyncio.sleep(timeout_s)
+            return {}
+        try:
+            settings = self._settings
+            ids = {source: self._topic_ids.get(source, "") for source in asked}
+            function = partial(self._cluster.poll, committed=settings.reads_committed, ids=ids)
+            found = await self._network.ask(POLL, function, asked, settings.max_poll_records, timeout_s)
+        except OffsetOutOfRangeError as error:
+            self._lost(error.partition, f"the input doesn't have offset {error.offset} any more")
+            return {}
+        except UnknownTopicIdError as error:
+            if self._topic_ids.get(error.partition, "") == ids[error.partition]:
+                self._positions[error.partition] = None
+                self._lost(error.partition, str(error))
+            return {}
+        except (RefusedError, NoAnswerError):
+            await asyncio.sleep(RETRY_S)
+            return {}
+        return self._taken(asked, ids, found)
+
+    def _taken(
+        self,
+        asked: Mapping[TopicPartition, int],
+        ids: Mapping[TopicPartition, str],
+        found: Mapping[TopicPartition, tuple[Sequence[Any], int]],
+    ) -> dict[TopicPartition, Sequence[Any]]:
+        """Drop what was fetched from a position, or of a topic, that isn't the partition's any more."""
+        taken: dict[TopicPartition, Sequence[Any]] = {}
+        for source, (records, reached) in found.items():
+            if self._positions.get(source) == asked[source] and self._topic_ids.get(source, "") == ids[source]:
+                self._positions[source] = reached
+                if records:
+                    taken[source] = records
+        return taken
+
+    def start_from(self, source: TopicPartition, offset: int, topic_id: str = "") -> None:
+        """See `actors.ports.TaskSink.start_from`."""
+        if source in self._positions:
+            self._topic_ids[source] = topic_id
+            self._positions[source] = offset
+            self._room()
+
+    def stop_delivery(self, source: TopicPartition) -> None:
+        """See `actors.ports.TaskSink.stop_delivery`."""
+        if source in self._positions:
+            self._positions[source] = None
+
+    def has_room(self) -> None:
+        """See `actors.ports.TaskSink.has_room`."""
+        self._room()
+
+    def position(self, source: TopicPartition) -> int | None:
+        """See `actors.ports.TaskSink.position`."""
+        return self._positions.get(source)
+
+    def end_offset(self, source: TopicPartition) -> int | None:
+        """See `actors.ports.Source.end_offset`."""
+        return self._cluster.log(source).end if source in self._positions else None
+
+    def check(self) -> None:
+        """See `actors.ports.Source.check`."""
+        membership = self._membership
+        if membership is not None and membership.done() and not membership.cancelled():
+            raise BrokerUnavailableError(f"the membership ended: {membership.exception()!r}")
+
+    # --- membership ------------------------------------------------------------------------------------------------
+
+    async def _be_member(self) -> None:
+        while True:
+            partitions = await self._joined()
+            self._positions = dict.fromkeys(partitions)
+            self._must_join.clear()
+            self._assign_tasks(partitions)
+            beating = asyncio.create_task(self._beat(), name="heartbeat")
+            try:
+                await self._must_join.wait()
+                await self._revoke_tasks()
+            finally:
+                beating.cancel()
+            self._positions = {}
+
+    def _assign_tasks(self, partitions: list[TopicPartition]) -> None:
+        try:
+            self._assigned(self._identity, partitions)
+        except Exception as error:
+            self._failed(error)
+
+    async def _revoke_tasks(self) -> None:
+        try:
+            await self._revoked()
+        except Exception as error:
+            self._failed(error)
+
+    async def _beat(self) -> None:
+        """Send heartbeats, also while a rebalance waits for this member's tasks."""
+        while True:
+            await asyncio.sleep(self._settings.heartbeat_s)
+            try:
+                await self._network.ask(
+                    "Heartbeat", self._cluster.group.heartbeat, self._identity.member_id, self._identity.generation
+                )
+            except RebalanceInProgressError:
+                self._must_join.set()
+            except (UnknownMemberError, IllegalGenerationError):
+                self._must_join.set()
+                self._forgotten()
+                return
+            except (RefusedError, NoAnswerError):
+                continue
+
+    async def _joined(self) -> list[TopicPartition]:
+        """Join and sync until there is an assignment."""
+        group, settings = self._cluster.group, self._settings
+        while True:
+            try:
+                joined: Joined = await self._network.ask(
+                    "JoinGroup",
+                    group.join,
+                    self._identity.member_id,
+                    settings.client,
+                    self._info(),
+                    settings.session_s,
+                    settings.instance_id,
+                )
+                self._identity = Identity(joined.member_id, joined.generation)
+                assignment = self._assign(joined.members) if joined.is_leader else None
+                partitions: list[TopicPartition] = await self._network.ask(
+                    "SyncGroup", group.sync, joined.member_id, joined.generation, assignment
+                )
+            except (UnknownMemberError, IllegalGenerationError, FencedInstanceError):
+                self._forgotten()
+            except (RefusedError, NoAnswerError):
+                await asyncio.sleep(RETRY_S)
+            else:
+                process = current_process()
+                if process is not None:
+                    await process.reach("assigned")
+                owned = frozenset(Task(*source) for source in partitions)
+                self._last = Member("", settings.client, generation=joined.generation, owned=owned)
+                if self._copies is not None:
+                    self._copies(partitions.copies if isinstance(partitions, Assigned) else Copies())
+                return sorted(partitions)
+
+    def _forgotten(self) -> None:
+        """Begin anew with the group; a static member that was in it has to end, somebody else may be in its place."""
+        was_joined = self._identity.generation > 0
+        self._identity = Identity("", -1)
+        if was_joined and self._settings.instance_id is not None:
+            self._failed(LostMembershipError(self._settings.instance_id))
+
+    def _info(self) -> Member:
+        on_disk = {Task(*source): position for source, position in self._on_disk().items()}
+        last = self._last
+        return Member(
+            "",
+            last.instance_id,
+            generation=last.generation,
+            owned=last.owned,
+            on_disk=on_disk,
+            lags={} if self._lags is None else self._lags(),
+            follows=self._lags is not None,
+        )
+
+    def _assign(self, infos: Mapping[str, Member]) -> Mapping[str, list[TopicPartition]]:
+        members = [replace(info, member_id=member_id) for member_id, info in infos.items()]
+        logs = [log for topic in self._topics for log in self._cluster.topic(topic).partitions]
+        tasks = [Task(*log.name) for log in logs]
+        placement = place(members, tasks, self._rules)
+        return {
+            member_id: Assigned(
+                [TopicPartition(task.actor, task.partition) for task in theirs], placement.copies[member_id]
+            )
+            for member_id, theirs in placement.owners.items()
+        }

@@ -1,0 +1,1 @@
+"""All HTTP: queries, the dashboard, access, metrics and health."""

@@ -1,0 +1,226 @@
+"""The web server's certificate, those of clients, and how a worker shows other workers who it is."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from actors._core.origins import is_on, origin_of
+from actors.declare.options import ActorOptions
+from actors.errors import ConfigurationError, NotReadyError
+from actors.runtime.clock import machine_ms
+from actors.web.access.hops import HOP, PARTITIONS, PURPOSE, Asked, sign
+from actors.web.access.secret import worker_keys
+
+
+class OwnContext(ssl.SSLContext):
+    """A context of the web server that our settings fill when a worker starts: commands needn't read the key."""
+
+
+def with_own_tls(options: ActorOptions, faust_options: dict[str, Any]) -> dict[str, Any]:
+    """Give Faust's settings with a context of ours where ours name a certificate.
+
+    Raises:
+        ConfigurationError: Faust's name one too.
+    """
+    if options.web_certificate is None:
+        return faust_options
+    if faust_options.get("web_ssl_context") is not None:
+        raise ConfigurationError("web_certificate and web_ssl_context say the same twice: leave one out")
+    return {**faust_options, "web_ssl_context": OwnContext(ssl.PROTOCOL_TLS_SERVER)}
+
+
+@dataclass(frozen=True, slots=True)
+class Hops:
+    """How a worker asks another one.
+
+    Attributes:
+        keys: gives the keys of hops; the first one signs.
+        tls: for workers with https; None for Python's default.
+        is_secure: whether workers are asked over https only.
+        hosts: patterns of hosts that workers may be on; empty for any.
+        wall_ms: gives the time that is signed, in Unix milliseconds.
+    """
+
+    keys: Callable[[], tuple[bytes, ...]] = field(default=tuple, repr=False)
+    tls: ssl.SSLContext | None = None
+    is_secure: bool = False
+    hosts: tuple[str, ...] = ()
+    wall_ms: Callable[[], int] = machine_ms
+
+    def origin(self, address: str) -> str:
+        """Give where a worker is asked that announced an address.
+
+        Raises:
+            NotReadyError: it isn't asked there: the address isn't an origin, or the settings don't allow it.
+        """
+        try:
+            origin = origin_of(address)
+        except ValueError as error:
+            raise NotReadyError(f"the worker can't be asked: {error}") from None
+        if self.is_secure and not origin.startswith("https:"):
+            raise NotReadyError(f"the worker at {origin} isn't asked: it has no https, and this one has")
+        if self.hosts and not is_on(origin, self.hosts):
+            raise NotReadyError(f"the worker at {origin} isn't asked: worker_hosts doesn't name its host")
+        return origin
+
+    def headers(
+        self, method: str, origin: str, path: str, *, body: bytes | None = None, partitions: str = ""
+    ) -> dict[str, str]:
+        """Give what is sent with a question: that it is one passed on, and who passes it on.
+
+        It allows that question to that worker, and to read only, whatever the settings allow whoever asked.
+        """
+        found = {HOP: "1"}
+        if partitions:
+            found[PARTITIONS] = partitions
+        keys = self.keys()
+        if keys:
+            asked = Asked(method, origin, path, partitions)
+            found["Authorization"] = sign(keys[0], asked, body, self.wall_ms())
+        return found
+
+    @classmethod
+    def of(cls, app: Any) -> Hops:
+        """Give what follows from an app's settings.
+
+        Raises:
+            ConfigurationError: a file can't be used.
+        """
+        options = app.actor_options
+        return cls(
+            keys=lambda: worker_keys(app, PURPOSE),
+            tls=client_context(options),
+            is_secure=has_https(app),
+            hosts=tuple(options.worker_hosts),
+            wall_ms=app.actor_clock.wall_ms,
+        )
+
+
+def has_https(app: Any) -> bool:
+    """Tell whether this app's web servers have certificates."""
+    return bool(app.conf.web_ssl_context or app.actor_options.web_certificate)
+
+
+def has_client_certificates(conf: Any, options: ActorOptions) -> bool:
+    """Tell whether the web server asks its clients for certificates."""
+    given = conf.web_ssl_context
+    return options.web_client_ca is not None or (given is not None and given.verify_mode != ssl.CERT_NONE)
+
+
+def serve_tls(app: Any) -> None:
+    """Have Faust's web server use the certificates of our settings.
+
+    Clients without a certificate get in as far as nothing of them is asked: a health page, or with a token. One that
+    isn't signed by `web_client_ca` doesn't get through the handshake.
+
+    Raises:
+        ConfigurationError: settings that don't go together, or a file that can't be used.
+    """
+    conf, options = app.conf, app.actor_options
+    context = conf.web_ssl_context
+    if options.web_certificate is None:
+        if options.web_key is not None:
+            raise ConfigurationError("web_key is set without web_certificate: set both")
+        if options.web_client_ca is not None and context is None:
+            raise ConfigurationError(
+                "web_client_ca asks clients for certificates, which takes HTTPS: set web_certificate and web_key"
+            )
+    if options.admin_certificates and not has_client_certificates(conf, options):
+        raise ConfigurationError(
+            "admin_certificates names clients' certificates, and nobody asks for one: web_client_ca"
+        )
+    if isinstance(options.admin_certificates, str):
+        raise ConfigurationError("admin_certificates takes a list of subjects, as ['CN=ops']")
+    if isinstance(context, OwnContext):
+        _fill(context, options)
+
+
+def _fill(context: ssl.SSLContext, options: ActorOptions) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A client could have it do the handshake's work again and again.
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    _load(options, "web_certificate", lambda: _load_certificate(context, options))
+    if options.web_client_ca is not None:
+        _load(options, "web_client_ca", lambda: context.load_verify_locations(options.web_client_ca))
+        context.verify_mode = ssl.CERT_OPTIONAL
+
+
+def client_context(options: ActorOptions) -> ssl.SSLContext | None:
+    """Give what a worker asks other workers with, None where no setting says anything about it."""
+    authority = options.web_ca or options.web_client_ca
+    if authority is None and options.web_certificate is None:
+        return None
+    context = ssl.create_default_context()
+    _fill_client(context, options)
+    return context
+
+
+def _fill_client(context: ssl.SSLContext, options: ActorOptions) -> None:
+    authority = options.web_ca or options.web_client_ca
+    if authority is not None:
+        name = "web_ca" if options.web_ca is not None else "web_client_ca"
+        _load(options, name, lambda: context.load_verify_locations(authority))
+    if options.web_certificate is not None:
+        _load(options, "web_certificate", lambda: _load_certificate(context, options))
+
+
+# --- files that have changed ---------------------------------------------------------------------------------------
+
+
+def tls_files(options: ActorOptions) -> list[Path]:
+    """Give the files that our settings name."""
+    named = (options.web_certificate, options.web_key, options.web_client_ca, options.web_ca)
+    return [Path(name) for name in named if name is not None]
+
+
+def renew_server(context: ssl.SSLContext, options: ActorOptions) -> Callable[[], set[bytes]]:
+    """Try the files for the web server, and give what has its context use them for connections from then on.
+
+    That gives the authorities that aren't in the files any more: OpenSSL takes none out of a context.
+
+    Raises:
+        ConfigurationError: a file can't be used; the context is as it was.
+    """
+    return _renewal(context, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), lambda one: _fill(one, options))
+
+
+def renew_client(context: ssl.SSLContext, options: ActorOptions) -> Callable[[], set[bytes]]:
+    """Do the same for what this worker asks others with.
+
+    Raises:
+        ConfigurationError: a file can't be used; the context is as it was.
+    """
+    return _renewal(context, ssl.create_default_context(), lambda one: _fill_client(one, options))
+
+
+def _renewal(
+    live: ssl.SSLContext, trial: ssl.SSLContext, fill: Callable[[ssl.SSLContext], None]
+) -> Callable[[], set[bytes]]:
+    fill(trial)
+
+    def renew() -> set[bytes]:
+        fill(live)
+        return set(live.get_ca_certs(binary_form=True)) - set(trial.get_ca_certs(binary_form=True))
+
+    return renew
+
+
+def _load_certificate(context: ssl.SSLContext, options: ActorOptions) -> None:
+    def no_password() -> str:
+        raise ValueError("the key has a password")
+
+    # Without this OpenSSL would ask for a password on the terminal.
+    context.load_cert_chain(str(options.web_certificate), options.web_key, password=no_password)
+
+
+def _load(options: ActorOptions, name: str, load: Callable[[], None]) -> None:
+    try:
+        load()
+    except (OSError, ValueError) as error:
+        # An SSLError is an OSError.
+        files = f"{getattr(options, name)}" + (f", {options.web_key}" if name == "web_certificate" else "")
+        raise ConfigurationError(f"{name}={files!r} can't be used: {error}") from error

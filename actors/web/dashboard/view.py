@@ -1,0 +1,496 @@
+"""What a page shows of a picture of the group: rows, sums, and what needs somebody's attention. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from actors._core.task.lifecycle import State
+from actors.runtime.observe.status import RestoreStatus, TaskStatus, WorkerStatus
+from actors.runtime.replicas.standby_state import CopyState
+from actors.web.dashboard.group import Pace, Picture, Seen, TaskKey
+from actors.web.dashboard.waiting import HeldLock, ParkedLine
+
+MAX_ROWS = 100
+TELL_GONE_MS = 600_000
+"""A worker that went needs attention for so long: it may have been meant to."""
+MAX_REASONS = 10
+"""How many partitions that stand still are told one by one."""
+
+Number = TypeVar("Number", int, float)
+Tone = Literal["good", "busy", "warn", "bad"]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A state for a person: a word, how it looks, what it means."""
+
+    word: str
+    tone: Tone
+    meaning: str
+
+
+_TAKING_OVER = Condition("Taking over", "busy", "its owner has just been named and is settling what was left open")
+_CONDITIONS = {
+    State.RUNNING: Condition("Running", "good", "its records are handled"),
+    State.COMMITTING: Condition("Running", "good", "its records are handled"),
+    State.FENCING: _TAKING_OVER,
+    State.CONFIRMING: _TAKING_OVER,
+    State.LOOKING: _TAKING_OVER,
+    State.CLAIMING: _TAKING_OVER,
+    State.RESTORING: Condition("Restoring", "busy", "its state is read from the changelog"),
+    State.HALTED: Condition("Halted", "bad", "it stands still in front of a record that its handler can't take"),
+    State.REFUSED: Condition("Refused", "bad", "its state contradicts the committed offset"),
+    State.CLOSED: Condition("Moving", "busy", "it is going to another worker"),
+}
+_SILENT = Condition("Unknown", "warn", "its last owner doesn't answer")
+_OWNERLESS = Condition("No owner", "warn", "no worker says that it has it")
+_UNHEARD = Condition("Unknown", "warn", "a state that this release doesn't know")
+UP = Condition("Up", "good", "it answers")
+SILENT = Condition("No answer", "bad", "it doesn't answer, and still is the last known owner of partitions")
+GONE = Condition("Gone", "warn", "it doesn't answer, and owns nothing any more")
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that needs attention, and where on the page there is more."""
+
+    tone: Tone
+    text: str
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRow:
+    """A worker. Times are Unix milliseconds; sums are None while it doesn't answer."""
+
+    name: str
+    address: str
+    is_here: bool
+    condition: Condition
+    trouble: str
+    started_at_ms: int | None
+    answered_ms: int | None
+    silent_since_ms: int | None
+    partitions: int
+    records_per_s: float | None
+    lag: int | None
+    in_flight: int | None
+    rebalances: int | None
+    copies: int | None
+    assigned_copies: int | None
+    still_copies: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyCell:
+    """A copy of a partition, all of its stores together; `lag` is in changelog offsets, None where unknown."""
+
+    worker: str
+    role: str
+    lag: int | None
+    stands_still: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRow:
+    """A partition of an actor. What isn't known is None."""
+
+    actor: str
+    partition: int
+    owner: str | None
+    epoch: int | None
+    condition: Condition
+    reason: str
+    lag: int | None
+    records_per_s: float | None
+    commit_ms: float | None
+    keys: int | None
+    keys_exact: bool
+    size_bytes: int | None
+    restoring: Sequence[RestoreStatus]
+    copies: Sequence[CopyCell]
+    task: TaskStatus | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreRow:
+    """A store of an actor, over the partitions that are known."""
+
+    name: str
+    keys: int | None
+    keys_exact: bool
+    size_bytes: int | None
+    changelog: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorRow:
+    """An actor: sums over the partitions that are known. `commit_ms` is the slowest partition's."""
+
+    name: str
+    topic: str
+    partitions: int
+    running: int
+    condition: Condition
+    lag: int | None
+    records_per_s: float | None
+    commit_ms: float | None
+    keys: int | None
+    keys_exact: bool
+    size_bytes: int | None
+    overlay_bytes: int | None
+    parked: int
+    effects: int
+    retried: int
+    timers: int
+    next_timer_ms: int | None
+    by_stream_time: bool
+    has_timers: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A page's content: of the whole app, or of one actor."""
+
+    app: str
+    worker: str
+    at_ms: int
+    tone: Tone
+    verdict: str
+    notices: list[Notice]
+    up: int
+    workers: list[WorkerRow]
+    actors: list[ActorRow]
+    actor: ActorRow | None
+    stores: list[StoreRow]
+    partitions: list[PartitionRow]
+    partitions_count: int
+    partitions_from: int
+    restoring: list[PartitionRow]
+    lines: list[ParkedLine]
+    lines_count: int
+    locks: list[HeldLock]
+    locks_count: int | None
+    is_cut: bool
+    unheard: int
+    has_copies: bool
+    lag: int | None
+    records_per_s: float | None
+    commit_ms: float | None
+    size_bytes: int | None
+
+
+def build(picture: Picture, actor: str | None = None, start: int = 0) -> View:
+    """Give the view of the app, or of one actor with its partitions from the `start`-th on."""
+    rows = _partitions(picture)
+    actors = [_actor(picture, name, [row for row in rows if row.actor == name]) for name in picture.partitions]
+    workers = [_worker(picture, seen) for seen in picture.workers]
+    notices = [
+        *_worker_notices(picture, workers),
+        *_partition_notices(rows),
+        *_copy_notices(workers),
+        *_parked_notices(actors),
+    ]
+    tone, verdict = _verdict(notices)
+    own = next((row for row in actors if row.name == actor), None)
+    shown = [row for row in rows if actor in (None, row.actor)]
+    if actor is None and len(shown) > MAX_ROWS:
+        # Those that somebody may have to look at must be among those that are shown.
+        shown.sort(key=lambda row: row.condition.tone == "good")
+    answers = [seen.report.waiting for seen in picture.workers if seen.report is not None and not seen.silent_since_ms]
+    lines = [line for waiting in answers for line in waiting.lines if actor in (None, line.actor)]
+    lines.sort(key=lambda line: (line.actor, line.what, line.partition, line.key))
+    held = [waiting.locks_held for waiting in answers if waiting.locks_held is not None]
+    of_page = [row for row in actors if actor in (None, row.name)]
+    return View(
+        app=picture.app,
+        worker=picture.worker,
+        at_ms=picture.at_ms,
+        tone=tone,
+        verdict=verdict,
+        notices=notices,
+        up=sum(row.condition is UP for row in workers),
+        workers=workers,
+        actors=actors,
+        actor=own,
+        stores=[] if own is None else _stores(shown),
+        partitions=shown[start : start + MAX_ROWS],
+        partitions_count=len(shown),
+        partitions_from=start,
+        restoring=[row for row in shown if row.restoring][:MAX_ROWS],
+        lines=lines[:MAX_ROWS],
+        lines_count=sum(row.parked for row in of_page),
+        locks=sorted((lock for waiting in answers for lock in waiting.locks), key=lambda lock: lock.name)[:MAX_ROWS],
+        locks_count=sum(held) if held else None,
+        is_cut=any(waiting.is_cut for waiting in answers),
+        unheard=sum(row.task is None for row in shown),
+        has_copies=any(row.assigned_copies for row in workers) or any(row.copies for row in shown),
+        lag=_total(row.lag for row in of_page),
+        records_per_s=_total(row.records_per_s for row in of_page),
+        commit_ms=max((row.commit_ms for row in of_page if row.commit_ms is not None), default=None),
+        size_bytes=_total(row.size_bytes for row in of_page),
+    )
+
+
+def _verdict(notices: Sequence[Notice]) -> tuple[Tone, str]:
+    urgent = [notice for notice in notices if notice.tone in ("bad", "warn")]
+    if urgent:
+        tone: Tone = "bad" if any(notice.tone == "bad" for notice in urgent) else "warn"
+        return tone, f"{len(urgent)} things need attention" if len(urgent) > 1 else "1 thing needs attention"
+    if notices:
+        return "busy", "Partitions are being taken over"
+    return "good", "Everything runs"
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _partitions(picture: Picture) -> list[PartitionRow]:
+    found: dict[TaskKey, tuple[Seen, TaskStatus]] = {}
+    for seen in picture.workers:
+        for task in seen.tasks:
+            key = task.actor, task.partition
+            # One that is closing may still be told of by its last owner.
+            if key not in found or found[key][1].epoch <= task.epoch:
+                found[key] = seen, task
+    silent = {seen.worker for seen in picture.workers if seen.silent_since_ms is not None}
+    copies = _copies(picture)
+    rows = []
+    for actor, count in picture.partitions.items():
+        for partition in range(count):
+            held, kept = found.get((actor, partition)), copies.get((actor, partition), ())
+            if held is None:
+                rows.append(_unheard(picture, (actor, partition), silent, kept))
+            else:
+                seen, task = held
+                rows.append(_partition(seen.worker, task, seen.pace.get((actor, partition), Pace()), kept))
+    return rows
+
+
+def _copies(picture: Picture) -> Mapping[TaskKey, list[CopyCell]]:
+    """Give the copies of each partition, by their workers' names."""
+    found: dict[TaskKey, list[CopyCell]] = defaultdict(list)
+    for seen in sorted(picture.workers, key=lambda seen: seen.worker):
+        status = seen.status
+        if status is None:
+            continue
+        stores: dict[TaskKey, list[CopyState]] = defaultdict(list)
+        for copy in status.copies:
+            stores[copy.actor, copy.partition].append(copy)
+        for key, parts in stores.items():
+            found[key].append(_copy(seen.worker, status, parts))
+    return found
+
+
+def _copy(worker: str, status: WorkerStatus, parts: Sequence[CopyState]) -> CopyCell:
+    is_known = all(part.lag is not None for part in parts)
+    return CopyCell(
+        worker=worker,
+        role=parts[0].role.value,
+        lag=_total(part.lag for part in parts) if is_known else None,
+        stands_still=any(status.stands_still(part) for part in parts),
+    )
+
+
+def _unheard(picture: Picture, key: TaskKey, silent: set[str], copies: Sequence[CopyCell]) -> PartitionRow:
+    """Give the row of a partition that no worker tells of: what the registry says."""
+    record = picture.owners.get(key)
+    is_silent = record is not None and record.worker in silent
+    return PartitionRow(
+        actor=key[0],
+        partition=key[1],
+        owner=record.worker if record is not None else None,
+        epoch=record.epoch if record is not None else None,
+        condition=_SILENT if is_silent else _OWNERLESS,
+        reason="",
+        lag=None,
+        records_per_s=None,
+        commit_ms=None,
+        keys=None,
+        keys_exact=False,
+        size_bytes=None,
+        restoring=(),
+        copies=copies,
+        task=None,
+    )
+
+
+def _partition(owner: str, task: TaskStatus, pace: Pace, copies: Sequence[CopyCell]) -> PartitionRow:
+    try:
+        condition = _CONDITIONS[State(task.state)]
+    except ValueError:
+        condition = _UNHEARD
+    return PartitionRow(
+        actor=task.actor,
+        partition=task.partition,
+        owner=owner,
+        epoch=task.epoch or None,
+        condition=condition,
+        reason=task.reason or "",
+        lag=task.lag,
+        records_per_s=pace.records_per_s,
+        commit_ms=pace.commit_ms,
+        keys=_total(store.keys for store in task.stores),
+        keys_exact=all(store.keys_exact for store in task.stores),
+        size_bytes=_total(store.size_bytes for store in task.stores),
+        restoring=task.restoring,
+        copies=copies,
+        task=task,
+    )
+
+
+def _actor(picture: Picture, name: str, rows: Sequence[PartitionRow]) -> ActorRow:
+    tasks = [row.task for row in rows if row.task is not None]
+    waiting = [
+        one
+        for seen in picture.workers
+        if seen.report is not None and seen.silent_since_ms is None
+        for one in seen.report.waiting.tasks
+        if one.actor == name
+    ]
+    return ActorRow(
+        name=name,
+        topic=tasks[0].topic if tasks else "",
+        partitions=len(rows),
+        running=sum(row.condition.tone == "good" for row in rows),
+        condition=_worst(rows),
+        lag=_total(row.lag for row in rows),
+        records_per_s=_total(row.records_per_s for row in rows),
+        commit_ms=max((row.commit_ms for row in rows if row.commit_ms is not None), default=None),
+        keys=_total(row.keys for row in rows),
+        keys_exact=all(row.keys_exact for row in rows if row.keys is not None),
+        size_bytes=_total(row.size_bytes for row in rows),
+        overlay_bytes=_total(task.overlay_bytes for task in tasks),
+        parked=sum(one.parked for one in waiting),
+        effects=sum(one.effects for one in waiting),
+        retried=sum(one.retried for one in waiting),
+        timers=sum(one.timers for one in waiting),
+        next_timer_ms=min((one.next_timer_ms for one in waiting if one.next_timer_ms is not None), default=None),
+        by_stream_time=any(one.by_stream_time for one in waiting),
+        has_timers=any(task.pending_timers is not None for task in tasks),
+    )
+
+
+def _worst(rows: Sequence[PartitionRow]) -> Condition:
+    order = ("bad", "warn", "busy", "good")
+    return min((row.condition for row in rows), key=lambda condition: order.index(condition.tone), default=_OWNERLESS)
+
+
+def _stores(rows: Sequence[PartitionRow]) -> list[StoreRow]:
+    parts = [store for row in rows if row.task is not None for store in row.task.stores]
+    names = dict.fromkeys(part.name for part in parts)
+    return [
+        StoreRow(
+            name=name,
+            keys=_total(part.keys for part in parts if part.name == name),
+            keys_exact=all(part.keys_exact for part in parts if part.name == name),
+            size_bytes=_total(part.size_bytes for part in parts if part.name == name),
+            changelog=next(part.changelog_topic for part in parts if part.name == name),
+        )
+        for name in names
+    ]
+
+
+def _worker(picture: Picture, seen: Seen) -> WorkerRow:
+    owned = sum(record.worker == seen.worker for record in picture.owners.values())
+    status = seen.status
+    return WorkerRow(
+        name=seen.worker,
+        address=seen.address,
+        is_here=seen.worker == picture.worker,
+        condition=UP if status is not None else SILENT if owned else GONE,
+        trouble=seen.trouble,
+        started_at_ms=None if status is None else status.started_at_ms,
+        answered_ms=seen.answered_ms,
+        silent_since_ms=seen.silent_since_ms,
+        partitions=owned if status is None else len(status.tasks),
+        records_per_s=None if status is None else _total(pace.records_per_s for pace in seen.pace.values()),
+        lag=None if status is None else _total(task.lag for task in status.tasks),
+        in_flight=None if status is None else status.queries.in_flight,
+        rebalances=None if status is None else status.rebalances,
+        copies=None if status is None else status.followed_copies().total(),
+        assigned_copies=None if status is None else _assigned(status),
+        still_copies=0 if status is None else _still(status),
+    )
+
+
+def _assigned(status: WorkerStatus) -> int:
+    return sum(count for roles in status.assigned_copies.values() for count in roles.values())
+
+
+def _still(status: WorkerStatus) -> int:
+    """Count the copies that stand still for no reason that the page shows: they wait while partitions are restored."""
+    if any(task.restoring for task in status.tasks):
+        return 0
+    return len({(copy.actor, copy.partition) for copy in status.copies if status.stands_still(copy)})
+
+
+def _total(values: Iterable[Number | None]) -> Number | None:
+    """Give the sum of those that are known, None if none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+# --- what needs attention --------------------------------------------------------------------------------------------
+
+
+def _worker_notices(picture: Picture, rows: Sequence[WorkerRow]) -> list[Notice]:
+    notices = []
+    if picture.trouble:
+        notices.append(Notice("bad", f"Owners may be out of date: {picture.trouble}"))
+    unreadable = picture.unreadable
+    notices += [Notice("warn", text[0].upper() + text[1:], "workers") for text in unreadable[:MAX_REASONS]]
+    if len(unreadable) > MAX_REASONS:
+        notices.append(Notice("warn", f"{len(unreadable) - MAX_REASONS} more members can't be understood", "workers"))
+    for row in rows:
+        if row.condition is SILENT:
+            text = f"Worker {row.name} doesn't answer. Its partitions go to other workers when its session is over"
+            notices.append(Notice("bad", text, "workers"))
+        elif row.condition is GONE and picture.at_ms - (row.silent_since_ms or 0) < TELL_GONE_MS:
+            notices.append(Notice("warn", f"Worker {row.name} is gone. It owns nothing any more", "workers"))
+    return notices
+
+
+def _partition_notices(rows: Sequence[PartitionRow]) -> list[Notice]:
+    notices = []
+    stopped = [row for row in rows if row.condition.tone == "bad"]
+    for row in stopped[:MAX_REASONS]:
+        reason = row.reason or row.condition.meaning
+        text = f"{row.actor}, partition {row.partition} is {row.condition.word.lower()}: {reason}"
+        notices.append(Notice("bad", text, "partitions"))
+    if len(stopped) > MAX_REASONS:
+        notices.append(Notice("bad", f"{len(stopped) - MAX_REASONS} more partitions stand still", "partitions"))
+    lost = sum(row.task is None for row in rows)
+    if lost:
+        what = "partition has no owner that answers" if lost == 1 else "partitions have no owner that answers"
+        notices.append(Notice("warn", f"{lost} {what}", "partitions"))
+    busy = sum(row.condition.tone == "busy" for row in rows)
+    if busy:
+        what = "partition is being taken over" if busy == 1 else "partitions are being taken over"
+        notices.append(Notice("busy", f"{busy} {what}", "partitions"))
+    return notices
+
+
+def _copy_notices(rows: Sequence[WorkerRow]) -> list[Notice]:
+    notices = []
+    for row in rows:
+        if row.still_copies:
+            what = "copy stands" if row.still_copies == 1 else "copies stand"
+            text = f"{row.still_copies} {what} still on worker {row.name}: its log says why"
+            notices.append(Notice("warn", text, "workers"))
+    return notices
+
+
+def _parked_notices(actors: Sequence[ActorRow]) -> list[Notice]:
+    return [
+        Notice(
+            "warn",
+            f"{row.name}: {row.parked} {'key waits' if row.parked == 1 else 'keys wait'} behind what was parked",
+            "parked",
+        )
+        for row in actors
+        if row.parked
+    ]

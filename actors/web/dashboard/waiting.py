@@ -1,0 +1,322 @@
+"""What waits at this worker: parked messages, effects, timers, locks, from the committed stores of its own partitions.
+
+Only so much is looked at, and in slices, so that the worker's event loop is never held for long: a count that stops
+at a limit says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import msgspec
+
+from actors._core.keys import line_bounds, place_of
+from actors._core.outside import MALFORMED
+from actors.runtime.outbox.calls import EffectRecord
+from actors.runtime.quarantine.entries import Summary
+from actors.runtime.task.task import Task
+from stores._core.record import STAMP_BYTES
+from stores.errors import StoreError
+
+if TYPE_CHECKING:
+    from actors._faust.app import App
+    from actors.runtime.spec import ActorSpec
+    from stores.ports import PartitionStore
+
+T = TypeVar("T")
+What = Literal["message", "effect"]
+MAX_LINES = 100
+"""So many lines, and so many locks, of a worker are shown; the others are counted."""
+MOST_LINES = 1_000
+MOST_IN_LINE = 1_000
+MOST_TIMERS = 10_000
+MOST_NAMES = 5_000
+"""Counting ends there, per partition."""
+REST_S = 0.5
+SHARE = 0.05
+"""Looking takes no more of the event loop's time."""
+SLICE_KEYS = 250
+SLICE_BYTES = 4 * 1024 * 1024
+"""How many keys and bytes are looked at before others get their turn."""
+ERROR_CHARS = 300
+UNREADABLE = "it can't be read: a newer release may have written it"
+_LETTERS: dict[What, bytes] = {"message": b"p", "effect": b"e"}
+_TIMERS, _BY_WALL_CLOCK, _BY_STREAM_TIME = (b"n", b"o"), (b"w", b"x"), (b"s", b"t")
+_DUE_BYTES = slice(1, 9)
+
+
+class ParkedLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What is parked of a key: the first, and how many there are.
+
+    Attributes:
+        key: as it was sent.
+        has_key: False where messages without a key wait in the line of the empty one.
+        waiting: the first and all behind it, up to `MOST_IN_LINE`.
+        since_ms: when it was parked, Unix milliseconds; None of effects, which don't say.
+    """
+
+    actor: str
+    what: What
+    partition: int
+    key: bytes
+    has_key: bool
+    waiting: int
+    error: str
+    attempts: int
+    since_ms: int | None
+
+
+class TaskWaiting(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits in one partition.
+
+    Attributes:
+        parked: lines of parked messages and effects, up to `MOST_LINES` of each.
+        effects: lines of effects that are due, under way, or tried again later.
+        retried: those of them that have failed before.
+        timers: how many are set, up to `MOST_TIMERS`.
+        next_timer_ms: when the first by the wall clock is due, Unix milliseconds.
+        by_stream_time: whether there are timers that only the input's own time makes due.
+    """
+
+    actor: str
+    partition: int
+    parked: int = 0
+    effects: int = 0
+    retried: int = 0
+    timers: int = 0
+    next_timer_ms: int | None = None
+    by_stream_time: bool = False
+
+
+class HeldLock(msgspec.Struct, frozen=True, kw_only=True):
+    """A lock that somebody has; `expires_ms` is the end of the first holder's lease, Unix milliseconds."""
+
+    name: str
+    kind: str
+    holders: int
+    owner: str
+    data: str
+    token: int
+    expires_ms: int
+    is_over: bool
+    waiting: int
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits at a worker: the first lines and locks, and the counts of all.
+
+    Attributes:
+        locks_held: None where this worker has no partition of the app's lock service.
+        is_cut: whether some count ended at its limit.
+    """
+
+    tasks: list[TaskWaiting] = []
+    lines: list[ParkedLine] = []
+    locks: list[HeldLock] = []
+    locks_held: int | None = None
+    is_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line as the store has it: `head` is its first value."""
+
+    what: What
+    key: bytes
+    head: bytes
+    waiting: int
+
+
+class _Look:
+    """One look at the stores of a worker's tasks."""
+
+    def __init__(self) -> None:
+        self.lines: list[ParkedLine] = []
+        self.is_cut = False
+        self._looked_at = self._size = 0
+
+    async def pause(self, size: int) -> None:
+        """Count a key and its bytes, and let others have their turn now and then."""
+        self._looked_at += 1
+        self._size += size
+        if self._looked_at >= SLICE_KEYS or self._size >= SLICE_BYTES:
+            self._looked_at = self._size = 0
+            await asyncio.sleep(0)
+
+    async def upto(self, most: int, rows: Iterable[tuple[bytes, bytes]]) -> AsyncIterator[tuple[bytes, bytes]]:
+        """Give the first rows; note it if there are more."""
+        for number, row in enumerate(rows):
+            if number >= most:
+                self.is_cut = True
+                return
+            await self.pause(sum(map(len, row)))
+            yield row
+
+
+class Looker:
+    """Looks what waits at this worker; what it found is good for a while, the longer the more it cost.
+
+    Args:
+        app: the app.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._found = Waiting()
+        self._good_until_s = 0.0
+        self._lock = asyncio.Lock()
+
+    async def look(self) -> Waiting:
+        """Give what waits; partitions whose stores can't be read at the moment are left out."""
+        async with self._lock:
+            began_s = time.monotonic()
+            if began_s >= self._good_until_s:
+                self._found = await _look(self._app, self._app.actor_service.tasks, time.time_ns() // 1_000_000)
+                ended_s = time.monotonic()
+                self._good_until_s = ended_s + max(REST_S, (ended_s - began_s) / SHARE)
+        return self._found
+
+
+async def _look(app: App, tasks: Sequence[Task], now_ms: int) -> Waiting:
+    looked, found, locks, held = _Look(), [], list[HeldLock](), None
+    for task in tasks:
+        stores = task.committed
+        if stores is None:
+            continue
+        try:
+            found.append(await _of_task(looked, task, stores.__getitem__))
+            of_service = await _locks(looked, app, task, stores.__getitem__, now_ms)
+        except StoreError:
+            # It went to another worker meanwhile, or its disk fails: the task itself deals with that.
+            continue
+        if of_service is not None:
+            held = (held or 0) + len(of_service)
+            locks += of_service
+    return Waiting(
+        tasks=found,
+        lines=looked.lines[:MAX_LINES],
+        locks=sorted(locks, key=lambda lock: lock.name)[:MAX_LINES],
+        locks_held=held,
+        is_cut=looked.is_cut,
+    )
+
+
+async def _of_task(looked: _Look, task: Task, store_of: Callable[[str], PartitionStore]) -> TaskWaiting:
+    spec, parked, effects, retried = task.spec, 0, 0, 0
+    if spec.parked is not None:
+        async for line in _lines(looked, store_of(spec.parked.name), "message"):
+            message = _decoded(line, Summary)
+            parked += 1
+            looked.lines.append(_shown(task, line, message, None if message is None else message.parked_at_ms))
+    if spec.effects is not None:
+        async for line in _lines(looked, store_of(spec.effects.name), "effect"):
+            record = _decoded(line, EffectRecord)
+            if record is None or record.parked:
+                parked += 1
+                looked.lines.append(_shown(task, line, record, None))
+            else:
+                effects += 1
+                retried += record.attempts > 0
+    timers, next_ms, by_stream_time = await _timers(looked, spec, store_of)
+    return TaskWaiting(
+        actor=spec.name,
+        partition=task.partition,
+        parked=parked,
+        effects=effects,
+        retried=retried,
+        timers=timers,
+        next_timer_ms=next_ms,
+        by_stream_time=by_stream_time,
+    )
+
+
+async def _lines(looked: _Look, store: PartitionStore, what: What) -> AsyncIterator[_Line]:
+    """Give the lines of a store; from the end of one the next is found at once, however long it is."""
+    letter = _LETTERS[what]
+    start, end = letter, bytes([letter[0] + 1])
+    for _ in range(MOST_LINES):
+        first = next(iter(store.scan(start, end)), None)
+        if first is None:
+            return
+        key, _ = place_of(first[0])
+        _, start = line_bounds(letter, key)
+        waiting = 0
+        async for _ in looked.upto(MOST_IN_LINE, store.scan(first[0], start)):
+            waiting += 1
+        yield _Line(what, key, first[1][STAMP_BYTES:], waiting)
+    looked.is_cut |= next(iter(store.scan(start, end)), None) is not None
+
+
+def _decoded(line: _Line, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(line.head, type=kind)
+    except MALFORMED:
+        return None
+
+
+def _shown(task: Task, line: _Line, head: Summary | EffectRecord | None, since_ms: int | None) -> ParkedLine:
+    error = UNREADABLE if head is None else " ".join((head.error or "").split())
+    return ParkedLine(
+        actor=task.spec.name,
+        what=line.what,
+        partition=task.partition,
+        key=line.key,
+        has_key=not (isinstance(head, Summary) and not head.has_key),
+        waiting=line.waiting,
+        error=error if len(error) <= ERROR_CHARS else error[: ERROR_CHARS - 1] + "…",
+        attempts=0 if head is None else head.attempts,
+        since_ms=since_ms,
+    )
+
+
+async def _timers(
+    looked: _Look, spec: ActorSpec, store_of: Callable[[str], PartitionStore]
+) -> tuple[int, int | None, bool]:
+    """Give how many timers are set, when the first is due, and whether some go by the input's time."""
+    if spec.timers is None:
+        return 0, None, False
+    store, count = store_of(spec.timers.name), 0
+    async for _ in looked.upto(MOST_TIMERS, store.scan(*_TIMERS)):
+        count += 1
+    first = next(iter(store.scan(*_BY_WALL_CLOCK)), None)
+    by_stream_time = next(iter(store.scan(*_BY_STREAM_TIME)), None) is not None
+    return count, None if first is None else int.from_bytes(first[0][_DUE_BYTES]), by_stream_time
+
+
+async def _locks(
+    looked: _Look, app: App, task: Task, store_of: Callable[[str], PartitionStore], now_ms: int
+) -> list[HeldLock] | None:
+    """Give the locks that somebody has; None if the task isn't the lock service's."""
+    declared = app.actors[task.spec.name].declared
+    if not isinstance(declared, type):
+        return None
+    # Most apps have no lock service.
+    from actors.coordination.service import ACTOR, Coordinator, Resource
+
+    if task.spec.name != ACTOR or not issubclass(declared, Coordinator):
+        return None
+    decode, found = app.stores[ACTOR].decode_value, []
+    async for key, raw in looked.upto(MOST_NAMES, store_of(ACTOR).scan()):
+        resource: Resource = decode(raw[STAMP_BYTES:])
+        lock = resource.lock
+        if not lock.holders:
+            continue
+        first, now = lock.holders[0], max(now_ms, resource.clock_ms)
+        found.append(
+            HeldLock(
+                name=key.decode(errors="backslashreplace"),
+                kind=f"semaphore of {lock.limit}" if lock.kind == "semaphore" else "lock",
+                holders=len(lock.holders),
+                owner=first.owner,
+                data=first.data[:ERROR_CHARS],
+                token=first.token,
+                expires_ms=first.expires_ms,
+                is_over=all(holder.expires_ms <= now for holder in lock.holders),
+                waiting=len(lock.waiters),
+            )
+        )
+    return found

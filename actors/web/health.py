@@ -1,0 +1,143 @@
+"""`/health`, `/health/live`, `/health/startup` and `/health/ready`: what a monitor and an orchestrator ask.
+
+They are open to all who reach the port: `/health` names actors, topics, partitions and offsets, no keys, no values and
+no addresses; the others name counts.
+
+**`/health`** is for people and monitors. It says `degraded` while partitions stand still, and names them.
+
+**Live** is a worker whose event loop answers and whose dispatcher hasn't ended. Everything else recovers by itself, or
+stays as it is in a new process: a broker that is away, a restore that takes long, a record that can't be handled.
+
+**Startup** is over when the group has assigned partitions, or none, for the first time. All checks have passed then.
+
+**Ready** is a member of the group whose coordinator and whose inputs' leaders answer, and whose partitions run. A
+partition that is being taken over or restored isn't served by anybody, so its worker isn't ready, and a rolling update
+waits for it before it takes the next worker away. A rebalance makes all workers not ready for a moment: a probe should
+fail several times before it counts. A broker counts as away after the session timeout: until then the group keeps the
+worker's partitions for it, and no other worker could do its work.
+
+A worker that stands still in front of some records is ready: to take it out of service would repair nothing. One all of
+whose partitions stand still isn't, so that a release that can't handle its input stops at its first worker. A worker
+that has nothing to do because there are more workers than partitions is ready, and so is one that keeps copies only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+from aiohttp import web
+
+from actors._core.task.lifecycle import State
+
+if TYPE_CHECKING:
+    from actors._faust.app import App
+    from actors.runtime.task.task import Task
+
+PREFIX = "/health"
+_STOPPED = frozenset((State.HALTED, State.REFUSED))
+_SERVED = _STOPPED | {State.RUNNING, State.COMMITTING}
+_HEADERS = {"Cache-Control": "no-store", "Content-Type": "application/json"}
+
+
+def health_pages(app: App) -> web.Application:
+    """Give the part of the web server that an orchestrator asks."""
+
+    async def health(_: web.Request) -> web.Response:
+        missing, stopped = what_is_missing(app), stopped_partitions(app)
+        status = "unavailable" if missing else "degraded" if stopped else "ok"
+        probes = {"live": not what_is_dead(app), "startup": not what_is_to_start(app), "ready": not missing}
+        return _reply({"status": status, **probes, "missing": missing, "stopped": stopped}, is_there=not missing)
+
+    async def live(_: web.Request) -> web.Response:
+        return _reply_missing(what_is_dead(app))
+
+    async def startup(_: web.Request) -> web.Response:
+        return _reply_missing(what_is_to_start(app))
+
+    async def ready(_: web.Request) -> web.Response:
+        return _reply_missing(what_is_missing(app))
+
+    part = web.Application()
+    part.router.add_get("", health)
+    part.router.add_get("/live", live)
+    part.router.add_get("/startup", startup)
+    part.router.add_get("/ready", ready)
+    return part
+
+
+def what_is_dead(app: App) -> list[str]:
+    """Give why the worker won't recover by itself, nothing if it may."""
+    return ["the dispatcher ended"] if app.actor_service.is_broken else []
+
+
+def what_is_to_start(app: App) -> list[str]:
+    """Give what the worker's start waits for, nothing once the group has assigned its partitions."""
+    service = app.actor_service
+    if service.worker is None:
+        return ["the worker is starting"]
+    return [] if service.worker.meters.rebalances else ["the group hasn't given out its partitions"]
+
+
+def what_is_missing(app: App) -> list[str]:
+    """Give why the worker doesn't do all of its work at the moment, nothing if it does."""
+    service = app.actor_service
+    if service.is_broken or service.should_stop:
+        return ["the worker is ending"]
+    worker = service.worker
+    if worker is None:
+        return ["the worker is starting"]
+    if not worker.is_assigned:
+        return ["the group hasn't given out its partitions"]
+    states = Counter(task.state for task in worker.tasks)
+    total = len(worker.tasks)
+    missing = _what_is_silent(app, worker.tasks)
+    missing += [
+        f"{count} of {total} partitions: {state.value}" for state, count in states.items() if state not in _SERVED
+    ]
+    if total and states.keys() <= _STOPPED:
+        missing.append(f"all {total} partitions stand still")
+    return missing
+
+
+def _what_is_silent(app: App, tasks: Collection[Task]) -> list[str]:
+    """Give which brokers haven't answered for longer than the session timeout."""
+    silence, session_s = app.actor_service.silence, float(app.conf.broker_session_timeout)
+    if silence is None:
+        return []
+    found = []
+    if silence.group_s > session_s:
+        found.append(f"the group's coordinator hasn't taken a heartbeat for {silence.group_s:.0f} s")
+    # A partition without room isn't fetched.
+    leaders_s = [silence.leader_s(task.source) for task in tasks if task.has_room]
+    silent_s = [silent_s for silent_s in leaders_s if silent_s > session_s]
+    if silent_s:
+        found.append(
+            f"{len(silent_s)} of {len(tasks)} partitions: the leader hasn't answered for {max(silent_s):.0f} s"
+        )
+    return found
+
+
+def stopped_partitions(app: App) -> list[dict[str, str | int | None]]:
+    """Give the partitions that stand still until somebody acts, without what their messages hold."""
+    return [
+        {
+            "actor": task.spec.name,
+            "topic": task.spec.topic,
+            "partition": task.partition,
+            "offset": getattr(task.halted_by, "offset", None),
+            "error": type(task.halted_by).__name__,
+        }
+        for task in app.actor_service.tasks
+        if task.halted_by is not None and task.state in _STOPPED
+    ]
+
+
+def _reply_missing(missing: list[str]) -> web.Response:
+    return _reply({"status": "unavailable" if missing else "ok", "missing": missing}, is_there=not missing)
+
+
+def _reply(content: Mapping[str, object], *, is_there: bool) -> web.Response:
+    return web.Response(body=msgspec.json.encode(content), status=200 if is_there else 503, headers=_HEADERS)

@@ -1,0 +1,232 @@
+"""Keys and values between JSON, URLs and the stores' bytes.
+
+Bytes are base64 in JSON. A key in a URL is what the store's serializer writes, as a command's is: `ada`, `42`,
+`{"id":1}`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from faust.models.base import Model
+from faust.utils.json import on_default
+
+from actors._core.outside import MALFORMED
+from actors._core.pages import decode_base64
+from actors.declare.codecs import CodecError
+from actors.errors import show_bytes
+from actors.runtime.handlers.context import Store
+from actors.web.queries.problems import Problem, bad_request
+
+ENCODINGS = ("text", "json", "base64")
+MAX_KEY_BYTES = 64 * 1024
+MAX_INTEGER_BITS = 63
+_UNSET = object()
+
+
+class KeyCoding:
+    """How keys are written outside of the bytes in which they are stored.
+
+    Args:
+        what: whose keys they are, for people.
+        decode: makes a key of its bytes.
+        encode: makes the bytes.
+    """
+
+    def __init__(self, what: str, decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> None:
+        self._what = what
+        self._decode = decode
+        self._encode = encode
+        self._kind: str | None = None
+        self._default: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """What keys are: `base64` for bytes, `text` for text that is stored as it is, `other`."""
+        if self._kind is None:
+            try:
+                probe = self._decode(b"0")
+            except CodecError:
+                probe = None
+            self._kind = "base64" if isinstance(probe, bytes) else "text" if probe == "0" else "other"
+        return self._kind
+
+    @property
+    def default_encoding(self) -> str:
+        """How a key is written where nothing else is said."""
+        self._default = "base64" if self.kind == "base64" else "text"
+        return self._default
+
+    def key_of_url(self, given: bytes, encoding: str | None) -> bytes:
+        """Give the stored bytes of a key that was in a URL, percent-decoded.
+
+        Raises:
+            Problem: it isn't a key of the store.
+        """
+        encoding = encoding or self._default or self.default_encoding
+        if encoding == "text":
+            return self._first_key((given, _quoted(given)), given)
+        if encoding == "base64":
+            return self._from_base64(given)
+        try:
+            value = json.loads(given)
+        except MALFORMED as error:
+            raise bad_request("bad-key", f"{show_bytes(given)} isn't JSON: {error}") from error
+        return self.key_of_json(value, "json")
+
+    def key_of_json(self, value: Any, encoding: str | None) -> bytes:
+        """Give the stored bytes of a key that was in a JSON body.
+
+        Raises:
+            Problem: it isn't a key of the store.
+        """
+        encoding = encoding or ("base64" if self.default_encoding == "base64" else "json")
+        if encoding == "base64":
+            return self._from_base64(value)
+        try:
+            raw = json.dumps(value).encode()
+        except MALFORMED as error:
+            raise bad_request("bad-key", f"{self._what}: a key is nested too deeply") from error
+        if isinstance(value, str):
+            plain = value.encode("utf-8", errors="surrogatepass")
+            # The one that is read back as the same text; of a key that isn't text, the one that can be read.
+            same = [one for one in (raw, plain) if self._decoded(one) == value]
+            return self._first_key(same or (raw, plain), plain)
+        if isinstance(self._decoded(raw), str):
+            raise bad_request("bad-key", f"{self._what}: keys are text, not {show_bytes(raw)}")
+        return self._first_key((raw,), raw)
+
+    def key(self, raw: bytes) -> Any:
+        """Give the key that is stored as `raw`.
+
+        Raises:
+            Problem: there can't be such a key.
+        """
+        try:
+            return self._decode(raw)
+        except CodecError as error:
+            raise bad_request("bad-key", f"{self._what}: {error}") from error
+
+    def prefix_of_url(self, given: bytes, encoding: str | None) -> bytes:
+        """Give the bytes of a prefix, which is no key itself."""
+        if (encoding or self.default_encoding) == "base64":
+            return self._from_base64(given)
+        return given
+
+    def show_key(self, raw: bytes) -> Any:
+        """Give a stored key for JSON."""
+        return as_json(self.plain_key(raw))
+
+    def plain_key(self, raw: bytes) -> Any:
+        """Give a stored key for `json_bytes`."""
+        try:
+            key = self._decode(raw)
+        except CodecError:
+            return {"base64": encoded(raw)}
+        # The encoder writes integers of 64 bits.
+        return {"base64": encoded(raw)} if isinstance(key, int) and key.bit_length() > MAX_INTEGER_BITS else key
+
+    def _decoded(self, raw: bytes) -> Any:
+        try:
+            return self._decode(raw)
+        except CodecError:
+            return _UNSET
+
+    def _first_key(self, candidates: Sequence[bytes | None], given: bytes) -> bytes:
+        reason = "no text"
+        for raw in candidates:
+            if raw is None:
+                continue
+            try:
+                return self._checked(self._encode(self._decode(raw)))
+            except CodecError as error:
+                reason = str(error)
+        raise bad_request("bad-key", f"{self._what}: {show_bytes(given)} can't be a key: {reason}")
+
+    def _from_base64(self, text: Any) -> bytes:
+        try:
+            return self._checked(decode_base64(text))
+        except ValueError as error:
+            raise bad_request("bad-key", f"{self._what}: a key isn't base64: {error}") from error
+
+    @staticmethod
+    def _checked(raw: bytes) -> bytes:
+        if len(raw) > MAX_KEY_BYTES:
+            raise bad_request("bad-key", f"a key of {len(raw)} bytes: the longest has {MAX_KEY_BYTES}")
+        return raw
+
+
+class StoreCoding(KeyCoding):
+    """How one store's keys and values are written outside of it."""
+
+    def __init__(self, store: Store[Any, Any]) -> None:
+        # Looked up late: a class actor's store learns its codecs after it was made.
+        super().__init__(f"store {store.name}", lambda raw: store.decode_key(raw), lambda key: store.encode_key(key))
+        self.store = store
+
+    def show_value(self, raw: bytes, *, is_raw: bool) -> msgspec.Raw:
+        """Give a stored value, without its stamp, as JSON.
+
+        Raises:
+            Problem: it isn't a value of the store's type.
+        """
+        return as_json(self.plain_value(raw, is_raw=is_raw))
+
+    def plain_value(self, raw: bytes, *, is_raw: bool) -> Any:
+        """Give a stored value, without its stamp, for `json_bytes`.
+
+        Raises:
+            Problem: it isn't a value of the store's type.
+        """
+        if is_raw:
+            return encoded(raw)
+        try:
+            return self.store.decode_value(raw)
+        except CodecError as error:
+            raise Problem(
+                500,
+                "bad-value",
+                "The value isn't of the store's type",
+                f"store {self.store.name}: {error}; with raw=true its bytes are given",
+            ) from error
+
+
+def encoded(raw: bytes) -> str:
+    """Give bytes as base64."""
+    return base64.b64encode(raw).decode()
+
+
+def as_json(value: Any) -> msgspec.Raw:
+    """Give a value as JSON for a place in JSON; see `json_bytes`."""
+    return msgspec.Raw(json_bytes(value))
+
+
+def json_bytes(value: Any) -> bytes:
+    """Give a value as JSON: of a model its fields, of bytes their base64.
+
+    Raises:
+        Problem: JSON can't say it.
+    """
+    try:
+        return _ENCODER.encode(value)
+    except (TypeError, OverflowError, *MALFORMED) as error:
+        raise Problem(500, "not-json", "The value can't be written as JSON", str(error)) from error
+
+
+def _plain(value: Any) -> Any:
+    return value.asdict() if isinstance(value, Model) else on_default(value)
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
+
+
+def _quoted(given: bytes) -> bytes | None:
+    """Give text as JSON, None if it isn't text."""
+    try:
+        return json.dumps(given.decode()).encode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,239 @@
+"""The OpenAPI 3.1 description of the queries of one app."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from actors.web.queries.coding import ENCODINGS
+from actors.web.queries.parameters import DEFAULT_LIMIT, MAX_KEYS, MAX_LIMIT, READS
+from actors.web.queries.problems import CONTENT_TYPE
+
+if TYPE_CHECKING:
+    from actors._faust.app import App
+
+Schema = dict[str, Any]
+
+
+def description(app: App) -> Schema:
+    """Give the document."""
+    stores = sorted(store.name for actor in app.actors.values() for store in actor.stores)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": f"State of {app.conf.id}",
+            "version": "1",
+            "description": "Committed state of the app's actors. Any worker answers for any key.",
+        },
+        "paths": {**_paths(stores), **_queries(app)},
+        "components": {
+            "schemas": _schemas(),
+            "responses": _problems(),
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "description": "One of the workers' query_tokens."},
+                "certificate": {"type": "mutualTLS"},
+            },
+        },
+        # Which of them a worker asks for, or none, is up to its settings.
+        "security": [{"token": []}, {"certificate": []}, {}],
+    }
+
+
+def _paths(stores: list[str]) -> Schema:
+    store = _in_path("store", {"type": "string", "enum": stores} if stores else {"type": "string"})
+    key = _in_path("key", {"type": "string"}, "The key, percent-encoded.")
+    of_keys = [_parameter("encoding"), _parameter("partition")]
+    common = [_parameter("read"), *of_keys]
+    bounds = [_parameter("prefix"), _parameter("from"), _parameter("to")]
+    return {
+        "/actors": {"get": _operation("overview", "Stores, actors, and who owns which partition", [], "Overview")},
+        "/actors/{store}": {
+            "get": _operation(
+                "range",
+                "Keys and values in byte order of the stored keys",
+                [store, *bounds, _parameter("limit"), _parameter("cursor"), _parameter("raw"), *common],
+                "Page",
+                "421",
+            )
+        },
+        "/actors/{store}/_count": {
+            "get": _operation(
+                "count", "How many keys there are", [store, *bounds, _parameter("exact"), *of_keys], "Count", "421"
+            )
+        },
+        "/actors/{store}/_many": {
+            "post": {
+                **_operation("many", "The values of many keys", [store], "Values", "413", "421"),
+                "requestBody": {
+                    "required": True,
+                    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Many"}}},
+                },
+            }
+        },
+        "/actors/{store}/{key}": {
+            "get": _operation("one", "The value of a key", [store, key, _parameter("raw"), *common], "Value", "421")
+        },
+    }
+
+
+def _queries(app: App) -> Schema:
+    key = _in_path("key", {"type": "string"}, "The actor's key, percent-encoded.")
+    found: Schema = {}
+    for name, definition in sorted(app.actors.items()):
+        for query in sorted(definition.queries.values(), key=lambda query: query.name):
+            given = [
+                {"name": field.name, "in": "query", "required": field.required, "schema": {}}
+                for field in msgspec.structs.fields(query.arguments)
+                # In a URL these are the question's own.
+                if field.name not in ("encoding", "read")
+            ]
+            what = (query.function.__doc__ or f"Query {query.name} of actor {name}").strip().splitlines()[0]
+            arguments = {"application/json": {"schema": {"type": "object"}}}
+            identity = f"{name}.{query.name}"
+            common = [_parameter("encoding"), _parameter("read")]
+            found[f"/actors/{name}/_ask/{query.name}/{{key}}"] = {
+                "get": _operation(f"{identity}.get", what, [key, *given, *common], "Answer", "421", "422"),
+                "post": {
+                    **_operation(f"{identity}.post", what, [key, *common], "Answer", "413", "421", "422"),
+                    "requestBody": {"content": arguments},
+                },
+            }
+    return found
+
+
+def _operation(name: str, summary: str, parameters: list[Schema], answer: str, *more: str) -> Schema:
+    problems = ("400", "401", "403", "404", "429", "503", *more)
+    return {
+        "operationId": name,
+        "summary": summary,
+        "parameters": parameters,
+        "responses": {
+            "200": {
+                "description": summary,
+                "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{answer}"}}},
+            },
+            **{status: {"$ref": f"#/components/responses/{status}"} for status in problems},
+        },
+    }
+
+
+def _in_path(name: str, schema: Schema, text: str = "") -> Schema:
+    return {"name": name, "in": "path", "required": True, "schema": schema, **({"description": text} if text else {})}
+
+
+def _parameter(name: str) -> Schema:
+    text: Schema = {"type": "string"}
+    flag: Schema = {"type": "boolean", "default": False}
+    schemas: dict[str, tuple[Schema, str]] = {
+        "read": ({"type": "string", "enum": list(READS), "default": "committed"}, "Which copy answers."),
+        "encoding": (
+            {"type": "string", "enum": list(ENCODINGS)},
+            "How keys are written; base64 is of their stored bytes, and the default where keys are bytes.",
+        ),
+        "partition": ({"type": "integer", "minimum": 0}, "Only this partition; needed where a key may be in any."),
+        "prefix": (text, "Keys whose stored bytes begin so."),
+        "from": (text, "The first key."),
+        "to": (text, "The end, which isn't included."),
+        "limit": ({"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}, "Keys in a page."),
+        "cursor": (text, "`next` of the page before."),
+        "raw": (flag, "Values as base64 of their stored bytes."),
+        "exact": (flag, "Count each key; else it is an estimate, which has expired keys too."),
+    }
+    schema, description = schemas[name]
+    return {"name": name, "in": "query", "schema": schema, "description": description}
+
+
+def _object(properties: Schema, *, optional: tuple[str, ...] = ()) -> Schema:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [name for name in properties if name not in optional],
+    }
+
+
+def _schemas() -> Schema:
+    text, number = {"type": "string"}, {"type": "integer"}
+    anything: Schema = {}
+    maybe_number, maybe_text = {"type": ["integer", "null"]}, {"type": ["string", "null"]}
+    position = {"$ref": "#/components/schemas/Position"}
+    positions = {"type": "object", "additionalProperties": position}
+    fresh = {"read": text, "staleness_ms": number}
+    item = {"key": anything, "value": anything, "partition": number, "expires_at_ms": maybe_number}
+    return {
+        "Position": _object(
+            {
+                "partition": number,
+                "changelog_offset": {**number, "description": "The next offset of the changelog."},
+                "source_offset": {**number, "description": "The next offset of the actor's input."},
+                "epoch": {**number, "description": "Grows with each owner of the partition."},
+                "changelog_id": {**text, "description": "The id of the changelog's topic."},
+                "staleness_ms": {**number, "description": "Of a copy: how old it may be."},
+            },
+            optional=("staleness_ms",),
+        ),
+        "Value": _object({"store": text, **item, "position": position, **fresh}),
+        "Many": _object(
+            {
+                "keys": {"type": "array", "items": anything, "maxItems": MAX_KEYS},
+                "encoding": {"type": "string", "enum": list(ENCODINGS)},
+                "raw": {"type": "boolean", "default": False},
+                "partition": number,
+                "read": {"type": "string", "enum": list(READS)},
+            },
+            optional=("encoding", "raw", "partition", "read"),
+        ),
+        "Values": _object(
+            {
+                "store": text,
+                "results": {"type": "array", "items": _object({**item, "found": {"type": "boolean"}})},
+                "next": {
+                    **maybe_number,
+                    "description": "Null, or how many results there are if they aren't of all keys: ask for the rest.",
+                },
+                "positions": positions,
+                **fresh,
+            }
+        ),
+        "Page": _object(
+            {
+                "store": text,
+                "items": {"type": "array", "items": _object(item)},
+                "next": maybe_text,
+                "positions": positions,
+                **fresh,
+            }
+        ),
+        "Count": _object({"store": text, "count": number, "exact": {"type": "boolean"}, "read": text}),
+        "Answer": _object(
+            {"actor": text, "query": text, "key": anything, "value": anything, "partition": number}
+            | {"positions": positions, **fresh}
+        ),
+        "Overview": _object(
+            {"app": text, "worker": text, "address": text}
+            | {
+                name: {"type": "array", "items": {"type": "object"}}
+                for name in ("stores", "actors", "partitions", "copies")
+            }
+        ),
+        "Problem": _object({"type": text, "title": text, "status": number, "detail": text}),
+    }
+
+
+def _problems() -> Schema:
+    texts = {
+        "400": "The request can't be understood.",
+        "401": "Who asks isn't known: a token or a certificate is needed.",
+        "403": "The request isn't allowed.",
+        "404": "There is no such store, actor, query or key.",
+        "413": "The body is too large; ask for fewer keys at once.",
+        "421": "Another worker passed the request on, and this one doesn't own the partition.",
+        "422": "The query was rejected, for the reason given.",
+        "429": "The client asks too often; ask again after Retry-After.",
+        "503": "The state can't be read now, for the reason given; ask again after Retry-After.",
+    }
+    content = {CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    found: Schema = {status: {"description": text, "content": content} for status, text in texts.items()}
+    for status in ("429", "503"):
+        found[status]["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
+    return found

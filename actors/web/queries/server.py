@@ -1,0 +1,473 @@
+"""The routes under `/actors`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from aiohttp import web
+
+from actors._core.outside import MALFORMED
+from actors.declare.codecs import key_codec
+from actors.errors import ReadOnlyQueryError, Rejected
+from actors.ports import TopicPartition
+from actors.runtime.handlers.actor import Actor
+from actors.runtime.handlers.query_methods import Asked as AskedActor
+from actors.runtime.handlers.query_methods import Query
+from actors.runtime.queries.queries import Bounds, read
+from actors.runtime.spec import ActorSpec
+from actors.web.access import Level, needs, protect
+from actors.web.access.hops import HOP
+from actors.web.access.limits import LARGE_BYTES
+from actors.web.queries import answers
+from actors.web.queries.answers import Asked, Count, Values, decoded
+from actors.web.queries.coding import KeyCoding, StoreCoding, as_json, json_bytes
+from actors.web.queries.memory import JSON_GROWTH, RESERVATION, bound
+from actors.web.queries.openapi import description
+from actors.web.queries.parameters import (
+    COMMON,
+    DEFAULT_LIMIT,
+    MAX_LIMIT,
+    ManyBody,
+    Parameters,
+    arguments,
+    json_body,
+    json_key,
+    key_in_path,
+    many_body,
+)
+from actors.web.queries.problems import Handler, Problem, answered, bad_request
+from actors.web.queries.routing import ANSWER_S, Limits, Owners, Router, answer_bytes, wanted, wants_all
+from actors.web.queries.service import QueryService, service_of
+from stores._core.overlay import after_prefix
+
+if TYPE_CHECKING:
+    from actors._faust.app import App
+    from actors.runtime.handlers.context import Store
+
+PREFIX = "/actors"
+KEY_PARAMETERS = COMMON | {"encoding", "raw", "partition"}
+RANGE_PARAMETERS = KEY_PARAMETERS | {"prefix", "from", "to", "limit", "cursor"}
+COUNT_PARAMETERS = COMMON | {"encoding", "partition", "prefix", "from", "to", "exact"}
+EXACT_COUNT_S = 120.0
+
+MOUNTED: web.AppKey[QueryRoutes] = web.AppKey("actors_queries")
+
+
+class QueryRoutes:
+    """Answers requests; one per web server.
+
+    Args:
+        app: the app, of which the declarations are known.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._codings: dict[str, StoreCoding] = {}
+        self._keys: dict[str, KeyCoding] = {}
+        self._description: bytes | None = None
+
+    def application(self) -> web.Application:
+        """Give the part of the web server that is mounted under `/actors`."""
+        routes = web.Application()
+        # The router tries one after the other: the most frequent first.
+        routes.router.add_get(r"/{store}/{key:(?!_count$|_many$|_ask/)[\s\S]*}", self.one)
+        routes.router.add_get("", self.overview)
+        routes.router.add_get("/", self.overview)
+        routes.router.add_get("/openapi.json", self.openapi)
+        routes.router.add_get("/{store}", self.range)
+        routes.router.add_get("/{store}/_count", self.count)
+        routes.router.add_post("/{store}/_many", self.many)
+        routes.router.add_get(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
+        routes.router.add_post(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
+        return routes
+
+    @web.middleware
+    async def measured(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Count questions, and how long their answers take."""
+        meters, began_s, code = self._app.actor_service.meters.queries, time.monotonic(), 500
+        meters.in_flight += 1
+        try:
+            answer = await handler(request)
+            code = answer.status
+        finally:
+            meters.in_flight -= 1
+            meters.answered(code, time.monotonic() - began_s)
+        return answer
+
+    # --- routes ----------------------------------------------------------------------------------------------------
+
+    async def one(self, request: web.Request) -> web.StreamResponse:
+        """Give the value of a key."""
+        spec, coding = self._store(request.match_info["store"])
+        parameters = Parameters(request, KEY_PARAMETERS)
+        key, is_raw = coding.key_of_url(key_in_path(request, 3), parameters.encoding()), parameters.flag("raw")
+        named = parameters.number("partition", 0, spec.partition_count - 1)
+        partition = _partition(spec, coding.store, key, named)
+        router = self._router(parameters.read)
+
+        async def here(_: list[int]) -> web.StreamResponse:
+            (task,) = await router.reader.hold(spec, (partition,))
+            held = task.of(coding.store.name)
+            found = read(held, key)
+            if found.value is None:
+                raise _absent(coding.store.name, answers.one_value(coding, held, key, found, is_raw=is_raw))
+            if len(found.value) <= LARGE_BYTES:
+                return reply(answers.one_value(coding, held, key, found, is_raw=is_raw))
+            # As it is stored, and as JSON.
+            request[RESERVATION].take(2 * len(found.value))
+            async with router.reader.pace.turn():
+                return reply(answers.one_value(coding, held, key, found, is_raw=is_raw))
+
+        return await self._at_the_owner(router, request, spec, partition, here, None)
+
+    @needs(Level.READ)
+    async def many(self, request: web.Request) -> web.StreamResponse:
+        """Give the values of many keys."""
+        spec, coding = self._store(request.match_info["store"])
+        Parameters(request, frozenset())
+        body = many_body(await json_body(request))
+        if body.partition is not None and not 0 <= body.partition < spec.partition_count:
+            raise bad_request("bad-body", f"partition {body.partition} of {spec.partition_count}")
+        router, took, max_bytes = self._router(body.read), request[RESERVATION].take, answer_bytes(request)
+        # Equal keys are looked up once.
+        numbers: dict[Asked, int] = {}
+        places = await router.reader.pace.run(
+            numbers.setdefault(one, len(numbers)) for one in _asked(spec, coding, body)
+        )
+        by_partition: dict[int, list[Asked]] = {}
+        for one in numbers:
+            by_partition.setdefault(one.partition, []).append(one)
+
+        def share(partitions: list[int]) -> tuple[list[Asked], int]:
+            theirs = sorted((one for number in partitions for one in by_partition[number]), key=numbers.__getitem__)
+            return theirs, max_bytes * len(theirs) // len(numbers)
+
+        async def here(partitions: list[int]) -> tuple[list[Asked], Values]:
+            theirs, most = share(partitions)
+            found = await answers.many_values(
+                router.reader, spec, coding, theirs, is_raw=body.raw, max_bytes=most, took=took
+            )
+            return theirs, Values(*found)
+
+        async def there(address: str, partitions: list[int]) -> tuple[list[Asked], Values]:
+            theirs, most = share(partitions)
+            content: dict[str, Any] = {"encoding": "base64", "raw": body.raw, "read": body.read}
+            content["keys"] = [one.key for one in theirs]
+            if body.partition is not None:
+                content["partition"] = body.partition
+            path = f"{PREFIX}/{coding.store.name}/_many"
+            limits = Limits(answer_bytes=most, took=took)
+            raw = await router.fetch(
+                "POST", address, path, body=msgspec.json.encode(content), partitions=partitions, limits=limits
+            )
+            return theirs, decoded(raw, Values, address)
+
+        parts = await router.scatter(request, spec, by_partition, here=here, there=there)
+        found = {
+            numbers[one]: value for theirs, part in parts for one, value in zip(theirs, part.results, strict=False)
+        }
+        positions = {number: position for _, part in parts for number, position in part.positions.items()}
+        answer = answers.as_values(coding.store.name, body.keys, places, found, positions, max_bytes=max_bytes)
+        if answer["next"] is not None and wants_all(request):
+            raise Problem(413, "large-answer", "The answer is too large", "ask for fewer keys at once")
+        return reply(answer)
+
+    async def range(self, request: web.Request) -> web.StreamResponse:
+        """Give keys and values in byte order of the keys, a page at a time."""
+        spec, coding = self._store(request.match_info["store"])
+        parameters = Parameters(request, RANGE_PARAMETERS)
+        bounds, after = _bounds(coding, parameters), parameters.cursor()
+        limit = parameters.number("limit", 1, MAX_LIMIT) or DEFAULT_LIMIT
+        is_raw, router = parameters.flag("raw"), self._router(parameters.read)
+
+        took, max_bytes = request[RESERVATION].take, answer_bytes(request)
+        partitions = _partitions(request, spec, parameters)
+
+        async def here(mine: list[int]) -> Any:
+            most = max_bytes * len(mine) // len(partitions)
+            return await answers.page(
+                router.reader,
+                spec,
+                coding,
+                mine,
+                bounds=bounds,
+                after=after,
+                limit=limit,
+                is_raw=is_raw,
+                max_bytes=most,
+                took=took,
+            )
+
+        async def there(address: str, theirs: list[int]) -> Any:
+            limits = Limits(answer_bytes=max_bytes * len(theirs) // len(partitions), took=took)
+            raw = await router.fetch("GET", address, request.rel_url.raw_path_qs, partitions=theirs, limits=limits)
+            return answers.part_of(raw, address)
+
+        parts = await router.scatter(request, spec, partitions, here=here, there=there)
+        is_hop = HOP in request.headers
+        return reply(answers.as_page(coding.store.name, parts, limit, max_bytes=max_bytes, with_places=is_hop))
+
+    async def count(self, request: web.Request) -> web.StreamResponse:
+        """Count keys: about, or exactly."""
+        spec, coding = self._store(request.match_info["store"])
+        parameters = Parameters(request, COUNT_PARAMETERS)
+        bounds = _bounds(coding, parameters)
+        if parameters.read != "committed":
+            raise bad_request("bad-parameter", "keys are counted by their owners only: leave read out")
+        is_exact = parameters.flag("exact") or bounds != Bounds()
+        router = self._router()
+
+        async def here(partitions: list[int]) -> int:
+            exact = bounds if is_exact else None
+            return await answers.count(router.reader, spec, coding.store.name, partitions, bounds=exact)
+
+        async def there(address: str, partitions: list[int]) -> int:
+            path, answer_s = request.rel_url.raw_path_qs, EXACT_COUNT_S if is_exact else ANSWER_S
+            raw = await router.fetch("GET", address, path, partitions=partitions, answer_s=answer_s)
+            return decoded(raw, Count, address).count
+
+        partitions = _partitions(request, spec, parameters)
+        counts = await router.scatter(request, spec, partitions, here=here, there=there)
+        return reply({"store": coding.store.name, "count": sum(counts), "exact": is_exact, "read": "committed"})
+
+    @needs(Level.READ)
+    async def ask(self, request: web.Request) -> web.StreamResponse:
+        """Have an actor's query answered."""
+        spec, query = self._query(request.match_info["actor"], request.match_info["query"])
+        keys = self._keys_of(spec)
+        is_post = request.method == "POST"
+        parameters = Parameters(request, COMMON | {"encoding", *(() if is_post else query.arguments.__struct_fields__)})
+        body = await json_body(request) if is_post else None
+        request[RESERVATION].take(JSON_GROWTH * len(body or b""))
+        given = arguments(body) if body is not None else _texts(parameters, query)
+        key = keys.key_of_url(key_in_path(request, 5), parameters.encoding())
+        partition = spec.partitioner.home(key, spec.partition_count)
+        own_key = keys.key(key)
+        try:
+            bound = query.bind(given, is_text=not is_post)
+        except MALFORMED as error:
+            raise bad_request("bad-argument", f"query {query.name}: {error}") from error
+        router = self._router(parameters.read)
+
+        async def here(_: list[int]) -> web.StreamResponse:
+            (held,) = await router.reader.hold(spec, (partition,))
+            asked = AskedActor(
+                actor=spec.name,
+                source=TopicPartition(spec.topic, partition),
+                partition_count=spec.partition_count,
+                key=own_key,
+                raw_key=key,
+                now_ms=held.now_ms,
+                stores={store: held.stores[store.name] for store in spec.stores},
+            )
+            answer = _answer(asked, query, bound, self._app.actors[spec.name].declared)
+            positions = {store.name: answers.position_of(held.of(store.name)) for store in spec.stores}
+            return reply(
+                {
+                    "actor": spec.name,
+                    "query": query.name,
+                    "key": keys.show_key(key),
+                    "value": answer,
+                    "partition": partition,
+                    "positions": positions,
+                    **answers.freshness(positions),
+                }
+            )
+
+        return await self._at_the_owner(router, request, spec, partition, here, body)
+
+    async def overview(self, request: web.Request) -> web.StreamResponse:
+        """Tell what can be asked for, and who owns it."""
+        Parameters(request, frozenset())
+        service, router = service_of(self._app), self._router()
+        owners = await router.directory.owners(since_s=time.monotonic())
+        async with router.reader.pace.turn():
+            return reply(self._overview(service, owners))
+
+    def _overview(self, service: QueryService, owners: Owners) -> dict[str, Any]:
+        return {
+            "app": self._app.conf.id,
+            "worker": service.worker,
+            "address": service.address,
+            "stores": [
+                {
+                    "store": name,
+                    "actor": spec.name,
+                    "placement": self._app.stores[name].placement,
+                    "partitions": spec.partition_count,
+                    "partitioner": spec.partitioner.name,
+                    "keys": self._coding(name).kind,
+                }
+                for name, spec in service.stores.items()
+            ],
+            "actors": [
+                {
+                    "actor": name,
+                    "topic": spec.topic,
+                    "partitions": spec.partition_count,
+                    "queries": sorted(self._app.actors[name].queries),
+                }
+                for name, spec in service.actors.items()
+            ],
+            "partitions": [
+                {
+                    "actor": name,
+                    "partition": partition,
+                    "worker": owner.worker if owner else None,
+                    "address": owner.address if owner else None,
+                    "epoch": owner.epoch if owner else None,
+                    "state": service.router.reader.state_of(spec, partition),
+                }
+                for name, spec in service.actors.items()
+                for partition in range(spec.partition_count)
+                for owner in (owners.get((name, partition)),)
+            ],
+            "copies": [asdict(copy) for copy in self._app.actor_service.copies],
+        }
+
+    async def openapi(self, _: web.Request) -> web.StreamResponse:
+        """Give the description of all this."""
+        if self._description is None:
+            self._description = json_bytes(description(self._app))
+        return answered(self._description)
+
+    # --- what they share -------------------------------------------------------------------------------------------
+
+    async def _at_the_owner(
+        self,
+        router: Router,
+        request: web.Request,
+        spec: ActorSpec,
+        partition: int,
+        here: Callable[[list[int]], Awaitable[web.StreamResponse]],
+        body: bytes | None,
+    ) -> web.StreamResponse:
+        """Have the owner of one partition answer the whole request, or whoever else the router may ask."""
+        if router.reader.has(spec, partition):
+            with contextlib.suppress(*router.elsewhere):
+                return await here([partition])
+
+        async def there(address: str, _: list[int]) -> web.StreamResponse:
+            return await router.relay(request, address, body, took=request[RESERVATION].take)
+
+        (answer,) = await router.scatter(request, spec, (partition,), here=here, there=there)
+        return answer
+
+    def _router(self, read: str = "committed") -> Router:
+        service = service_of(self._app)
+        return service.copies if read == "standby" else service.router
+
+    def _store(self, name: str) -> tuple[ActorSpec, StoreCoding]:
+        stores = service_of(self._app).stores
+        spec = stores.get(name)
+        if spec is None:
+            known = ", ".join(sorted(stores)) or "none"
+            raise Problem(404, "unknown-store", "There is no such store", f"store {name!r} isn't one of: {known}")
+        return spec, self._coding(name)
+
+    def _coding(self, name: str) -> StoreCoding:
+        coding = self._codings.get(name)
+        if coding is None:
+            coding = self._codings[name] = StoreCoding(self._app.stores[name])
+        return coding
+
+    def _query(self, actor: str, name: str) -> tuple[ActorSpec, Query]:
+        spec = service_of(self._app).actor(actor)
+        queries = self._app.actors[actor].queries
+        if name not in queries:
+            known = ", ".join(sorted(queries)) or "none"
+            detail = f"actor {actor} has no query {name!r}; it has: {known}"
+            raise Problem(404, "unknown-query", "There is no such query", detail)
+        return spec, queries[name]
+
+    def _keys_of(self, spec: ActorSpec) -> KeyCoding:
+        keys = self._keys.get(spec.name)
+        if keys is None:
+            topic = self._app.actors[spec.name].topic
+            codec = key_codec(self._app, topic.schema)
+            keys = self._keys[spec.name] = KeyCoding(f"actor {spec.name}", codec.decode, codec.encode)
+        return keys
+
+
+def mount(app: App, web_app: web.Application) -> None:
+    """Add the routes to a web server, once."""
+    if MOUNTED not in web_app:
+        web_app[MOUNTED] = routes = QueryRoutes(app)
+        part = routes.application()
+        bound(web_app, part)
+        protect(app, web_app, PREFIX, part, watch=routes.measured)
+
+
+def reply(content: Mapping[str, Any]) -> web.Response:
+    """Give an answer."""
+    return answered(json_bytes(content))
+
+
+def _absent(store: str, answer: dict[str, Any]) -> Problem:
+    key = msgspec.json.decode(json_bytes(answer["key"]))
+    more = {name: answer[name] for name in ("partition", "position", "read", "staleness_ms")}
+    return Problem(404, "no-such-key", "The key isn't there", f"store {store} has no key {key!r}", key=key, **more)
+
+
+def _partition(spec: ActorSpec, store: Store[Any, Any], key: bytes, given: int | None) -> int:
+    """Give the partition of a key.
+
+    Raises:
+        Problem: it may be in any, and none was named.
+    """
+    if given is not None:
+        return given
+    if store.placement == "task":
+        raise bad_request(
+            "no-partition",
+            f"keys of store {store.name} are kept where they were written: say which partition, 0 to "
+            f"{spec.partition_count - 1}",
+        )
+    return spec.partitioner.home(key, spec.partition_count)
+
+
+def _partitions(request: web.Request, spec: ActorSpec, parameters: Parameters) -> list[int]:
+    given = parameters.number("partition", 0, spec.partition_count - 1)
+    return wanted(request, spec.partition_count) if given is None else [given]
+
+
+def _bounds(coding: StoreCoding, parameters: Parameters) -> Bounds:
+    encoding = parameters.encoding()
+    prefix, start, end = parameters.raw("prefix"), parameters.raw("from"), parameters.raw("to")
+    if prefix is not None:
+        if start is not None or end is not None:
+            raise bad_request("bad-parameter", "prefix doesn't go together with from and to")
+        raw = coding.prefix_of_url(prefix, encoding)
+        return Bounds(raw, after_prefix(raw)) if raw else Bounds()
+    return Bounds(
+        None if start is None else coding.key_of_url(start, encoding),
+        None if end is None else coding.key_of_url(end, encoding),
+    )
+
+
+def _asked(spec: ActorSpec, coding: StoreCoding, body: ManyBody) -> Iterator[Asked]:
+    for given in body.keys:
+        key = coding.key_of_json(json_key(given), body.encoding)
+        yield Asked(_partition(spec, coding.store, key, body.partition), key)
+
+
+def _texts(parameters: Parameters, query: Query) -> dict[str, Any]:
+    found = {
+        name: parameters.text(name) for name in query.arguments.__struct_fields__ if name not in ("read", "encoding")
+    }
+    return {name: text for name, text in found.items() if text is not None}
+
+
+def _answer(asked: AskedActor, query: Query, bound: dict[str, Any], declared: Any) -> msgspec.Raw:
+    is_class = isinstance(declared, type) and issubclass(declared, Actor)
+    try:
+        return as_json(asked.answer(query, bound, declared if is_class else None))
+    except Rejected as error:
+        raise Problem(422, "rejected", "The query was rejected", str(error)) from error
+    except ReadOnlyQueryError as error:
+        raise Problem(500, "read-only", "The query tried to do more than read", str(error)) from error

@@ -1,0 +1,118 @@
+"""`spark_replay seed`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_replay.cli.options import (
+    Given,
+    LocalFolder,
+    Pair,
+    dry_run_option,
+    failing,
+    make_console,
+    say_plan,
+    source_options,
+    spark_for,
+)
+from spark_replay.errors import ReadError
+from spark_replay.report.printing import say
+
+if TYPE_CHECKING:
+    from spark_replay.sources import KafkaSource
+
+
+@click.command()
+@source_options
+@click.option("--app", required=True, metavar="ID", help="The app of the changelog; with --publish, of the new one.")
+@click.option(
+    "--to",
+    required=True,
+    type=LocalFolder(),
+    metavar="DIR",
+    help="The seed is written to DIR/STORE. Driver, executors and workers have to reach DIR.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace a seed of the store that is there.")
+@click.option(
+    "--publish", metavar="TOPIC", help="Write the state to this new changelog first, and make the seed of it."
+)
+@click.option("--publish-brokers", metavar="HOST:PORT,…", help="Where TOPIC is to be. Default: --brokers.")
+@click.option("--publish-partitions", type=click.IntRange(1), help="How many TOPIC is to have. Default: as many.")
+@click.option(
+    "--publish-kafka-option",
+    multiple=True,
+    type=Pair(),
+    help="A setting of the Kafka client for --publish-brokers. Default: those of --brokers. May be repeated.",
+)
+@click.option(
+    "--placed-by-key",
+    is_flag=True,
+    help="Say that the store isn't one with placement=\"task\": of a single partition it can't be seen.",
+)
+@dry_run_option
+def seed(app: str, to: Path, overwrite: bool, publish: str | None, dry_run: bool, **options: Any) -> None:
+    """Make a seed: files from which workers with an empty disk begin, to read only the changelog's tail.
+
+    Give workers DIR as `state_seed`, or as STATE_SEED in the environment. A seed can be used for as long as the
+    changelog keeps deletes (delete.retention.ms, a day by default).
+
+    With --publish the state goes to another cluster, or to another number of partitions: stop the app's workers, make
+    the new input topic, publish, start workers on it. See docs/seeds.md.
+
+    The last line on standard output is a JSON object: keys, records, unstamped, size_bytes, seconds.
+
+    \b
+    python -m spark_replay seed --brokers 127.0.0.1:9092 --app shop --changelog shop-spent-changelog --to /mnt/seeds
+    STATE_SEED=/mnt/seeds faust -A shop worker
+    """  # noqa: D301  click takes this character for "leave the lines as they are"
+    given, console = Given.of(options), make_console()
+    if given.archive is not None or given.brokers is None:
+        raise click.UsageError("a seed is made of what the brokers hold: leave --archive out, and say --brokers")
+    with failing(), spark_for(given, console) as spark:
+        from spark_replay.report.plans import plan_reading
+        from spark_replay.report.progress import progress
+        from spark_replay.snapshot.snapshot import require_no_seed, store_of, write_seed
+        from spark_replay.sources import kafka
+
+        source = kafka(spark, given.brokers, given.changelog, given.client(spark))
+        store = store_of(publish or source.topic, app)
+        require_no_seed(to / store, overwrite=overwrite)
+        if dry_run:
+            also = f"would publish the state to topic {publish} first" if publish else "would publish nothing"
+            say_plan(replace(plan_reading("seed", source, also=also), writes=str(to / store)), console)
+            return
+        keys = None
+        if publish is not None:
+            with progress(spark.sparkContext, console, f"publish {source.topic} to {publish}"):
+                source, keys = _published(source, publish, options)
+        with progress(spark.sparkContext, console, f"seed of {source.topic}"):
+            done = write_seed(source, app=app, to=to, overwrite=overwrite)
+        if keys is not None and keys != done.keys:
+            raise ReadError(f"{keys} keys were written to {done.changelog}, and {done.keys} are in it: delete it")
+    if done.unstamped:
+        say(console, f"{done.unstamped} records of {done.changelog} have no stamp: run validate")
+    click.echo(json.dumps(asdict(done)))
+
+
+def _published(source: KafkaSource, topic: str, options: dict[str, Any]) -> tuple[KafkaSource, int]:
+    from spark_replay.snapshot.publish import publish_state
+    from spark_replay.sources import kafka
+
+    target = kafka(
+        source.spark,
+        options["publish_brokers"] or source.brokers,
+        topic,
+        dict(options["publish_kafka_option"]) or source.options,
+    )
+    keys = publish_state(
+        source,
+        target,
+        partitions=options["publish_partitions"],
+        placed_by_key=options["placed_by_key"],
+    )
+    return target, keys

@@ -1,0 +1,1 @@
+"""The rebuilt state against what workers hold."""

@@ -1,0 +1,212 @@
+"""Why a key isn't as the log says: one cause for each mismatch, from what the log has of it.
+
+The causes are in `CAUSES`; docs/replay.md has the table for operators. Each is decided by facts, and the first that
+applies is the one, so that they exclude each other. The facts come from a second pass over the log, which reads of it
+the keys in question only, and happens only if there are any:
+
+* `held_at`: the last committed record of the key with the value and stamp that are held.
+* `origin_at`: the last one of the same owner and input, whatever its value.
+* `aborted_at`: the last record of all, committed or not, with the value and stamp that are held.
+* `newer`: an owner of a later epoch that had already handled the input that the held write is of.
+* `overlap`: an owner of a later epoch whose records lie before the log's last write of the key.
+
+Compaction takes facts. What then can't be decided is `unknown`, and is a mismatch all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_replay.comparison.compare import STAMPED
+from spark_replay.sources.changelog import stamp_fields
+from spark_replay.sources.topic import Topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+CAUSES = {
+    "unstamped_record": "a record of the log has no key or no stamp",
+    "wrong_partition": "the key lies in another partition than its own",
+    "held_twice": "the key is held more than once",
+    "partition_not_held": "nobody holds the partition",
+    "overlapping_owners": "two owners wrote to the partition at the same time",
+    "aborted_write": "what is held was never committed: its transaction was aborted, or is open",
+    "ahead_of_position": "what is held was committed behind the position that the holder states",
+    "stale_owner": "what is held was written by an owner that had been replaced",
+    "different_value": "what is held has the stamp of a committed write, and another value or expiry",
+    "expired_key_held": "the key expired and was removed from the log, and is held still",
+    "deleted_key_back": "the key was deleted, and an older write of it is held",
+    "committed_write_missing": "the last committed write isn't held",
+    "never_committed": "what is held is nowhere in the log, and compaction can't have taken it",
+    "unknown": "compaction took what would tell",
+}
+"""Each cause and what it means, in the order in which they are tried."""
+DIFFERENCES = {
+    "only_first": "the key is in the first state only",
+    "only_second": "the key is in the second state only",
+    "other_value": "the value or the expiry differs",
+    "other_stamp": "the source offset or the epoch differs, and nothing else",
+}
+"""The same of two states, of which neither has to be right."""
+NOT_JUDGED = "superseded"
+"""Stands in a cause's place where the log only has a later write; no mismatch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of the partitions, each by its index.
+
+    Attributes:
+        complete: Whether the log has every record that was ever committed.
+        contested: Partitions of which two copies say that they are the owner's.
+    """
+
+    complete: tuple[bool, ...]
+    contested: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, topic: Topic, contested: Collection[int] = ()) -> Known:
+        """Put together what a topic and the copies of its partitions say."""
+        spans = topic.spans or ((),) * topic.partition_count
+        return cls(
+            complete=tuple(
+                start == 0 and all(span.exact for span in parts)
+                for start, parts in zip(topic.starts, spans, strict=True)
+            ),
+            contested=frozenset(contested),
+        )
+
+
+def name_causes(
+    suspects: DataFrame,
+    rows: DataFrame,
+    everything: DataFrame | None,
+    known: Known,
+    *,
+    compared: Sequence[str] = STAMPED,
+) -> DataFrame:
+    """Add the cause to judged rows that aren't fine.
+
+    Args:
+        suspects: Rows as `judge` gives them.
+        rows: The log's committed records: `partition`, `offset`, `key`, `value`, `stamp`.
+        everything: The same of committed and other records, None if there is no such log.
+        known: What is known of the partitions.
+        compared: The fields by which a record is told to be what is held; fewer where the holder tells no stamp.
+
+    Returns:
+        The rows with `cause` string, `held_at`, `origin_at`, `aborted_at` bigint, `newer` and `overlap` (structs of
+        `epoch`, `first_source`, `first_offset`, null if there is none).
+    """
+    asked = suspects.where(F.col("export").isNotNull()).select("partition", "key", F.col("export").alias("asked"))
+    found = suspects.join(_committed(rows, asked, compared), on=["partition", "key"], how="left")
+    if everything is None:
+        found = found.withColumn("aborted_at", F.lit(None).cast("bigint"))
+    else:
+        found = found.join(_any(everything, asked, compared), on=["partition", "key"], how="left")
+    found = found.join(F.broadcast(_epochs(rows)), on="partition", how="left")
+    held_epoch, held_source = F.col("export.epoch"), F.col("export.source_offset")
+    # a new owner's timers may carry the input before its first one; with all records there is no doubt
+    reached = F.when(_of(known.complete), held_source).otherwise(held_source - 1)
+    newer = F.filter("epochs", lambda owner: (owner["epoch"] > held_epoch) & (owner["first_source"] <= reached))
+    overlap = F.filter(
+        "epochs",
+        lambda owner: (owner["epoch"] > F.col("log.epoch")) & (owner["first_offset"] < F.col("log.offset")),
+    )
+    return (
+        found.withColumns({"newer": F.get(newer, F.lit(0)), "overlap": F.get(overlap, F.lit(0))})
+        .drop("epochs")
+        .withColumn("cause", _cause(known))
+    )
+
+
+def _committed(rows: DataFrame, asked: DataFrame, compared: Sequence[str]) -> DataFrame:
+    offset = F.col("offset")
+    return (
+        _beside(rows, asked)
+        .groupBy("partition", "key")
+        .agg(
+            F.max(F.when(_is_same(compared), offset)).alias("held_at"),
+            F.max(F.when(_is_same(("epoch", "source_offset")), offset)).alias("origin_at"),
+        )
+    )
+
+
+def _any(rows: DataFrame, asked: DataFrame, compared: Sequence[str]) -> DataFrame:
+    same = _beside(rows, asked).where(_is_same(compared))
+    return same.groupBy("partition", "key").agg(F.max("offset").alias("aborted_at"))
+
+
+def _beside(rows: DataFrame, asked: DataFrame) -> DataFrame:
+    fields = stamp_fields(F.col("stamp"))
+    return rows.join(asked, on=["partition", "key"], how="inner").withColumns(fields)
+
+
+def _is_same(names: Sequence[str]) -> Column:
+    same = F.lit(True)
+    for name in names:
+        same = same & F.col(name).eqNullSafe(F.col(f"asked.{name}"))
+    return same
+
+
+def _epochs(rows: DataFrame) -> DataFrame:
+    """The owners of each partition by epoch: the first input and the first offset that the log has of each."""
+    fields = stamp_fields(F.col("stamp"))
+    owners = (
+        rows.where(F.col("stamp").isNotNull())
+        .select("partition", "offset", fields["epoch"].alias("epoch"), fields["source_offset"].alias("source_offset"))
+        .groupBy("partition", "epoch")
+        .agg(F.min("source_offset").alias("first_source"), F.min("offset").alias("first_offset"))
+    )
+    owner = F.struct("epoch", "first_source", "first_offset")
+    return owners.groupBy("partition").agg(F.array_sort(F.collect_list(owner)).alias("epochs"))
+
+
+def _cause(known: Known) -> Column:
+    kind, log, export = F.col("kind"), F.col("log"), F.col("export")
+    held_at, is_complete = F.col("held_at"), _of(known.complete)
+    deleted = log.isNotNull() & log["value"].isNull()
+    # what compaction took was older than what it left
+    seems_older = (
+        ~is_complete
+        & held_at.isNull()
+        & (export["source_offset"] <= log["source_offset"])
+        & (export["epoch"] <= log["epoch"])
+    )
+    is_older = _true(held_at < log["offset"]) | _true(seems_older)
+    is_newer = (export["source_offset"] > log["source_offset"]) | (export["epoch"] > log["epoch"])
+    is_certain = is_complete | (F.col("later_offset").isNull() & log["value"].isNotNull() & _true(is_newer))
+    found = {
+        "unstamped_record": kind == "unstamped",
+        NOT_JUDGED: kind == "superseded",
+        "wrong_partition": kind == "wrong_partition",
+        "held_twice": F.col("export_rows") > 1,
+        "partition_not_held": export.isNull() & F.col("position").isNull(),
+        "overlapping_owners": F.col("overlap").isNotNull(),
+        "committed_write_missing": export.isNull(),
+        "aborted_write": held_at.isNull() & F.col("aborted_at").isNotNull(),
+        "ahead_of_position": held_at >= F.col("position"),
+        "stale_owner": held_at.isNull() & F.col("newer").isNotNull(),
+        "different_value": held_at.isNull() & F.col("origin_at").isNotNull(),
+        "expired_key_held": F.col("is_over") & (deleted | ~is_complete),
+        "deleted_key_back": deleted & is_older,
+    }
+    rest = {
+        "committed_write_missing": log["value"].isNotNull() & is_older,
+        "overlapping_owners": F.col("partition").isin(*known.contested),
+        "never_committed": is_certain,
+    }
+    names = [F.when(_true(condition), name) for name, condition in (*found.items(), *rest.items())]
+    return F.coalesce(*names, F.lit("unknown"))
+
+
+def _true(condition: Column) -> Column:
+    return F.coalesce(condition, F.lit(False))
+
+
+def _of(flags: Sequence[bool]) -> Column:
+    return _true(F.get(F.array(*map(F.lit, flags)), F.col("partition")))

@@ -1,0 +1,196 @@
+"""Two states side by side: of two points of a log, or of two clusters, such as a mirror."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_replay.comparison.causes import DIFFERENCES
+from spark_replay.comparison.compare import CONTENT, compare
+from spark_replay.fold.points import AsOf, now_ms
+from spark_replay.fold.rebuild import folded_at
+from spark_replay.report.printing import printable
+from spark_replay.report.report import KINDS, Example, Report, side
+from spark_replay.sources.base import Source
+from spark_replay.sources.reading import reading
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row
+
+_EXAMPLES = 10
+_SHOWN_BYTES = 200
+
+
+def validate_states(
+    left: Source,
+    right: Source,
+    *,
+    as_of: AsOf | str = "latest",
+    against_as_of: AsOf | str | None = None,
+    stamps: bool = False,
+) -> Report:
+    """Compare the states that two logs, or one at two points, stand for.
+
+    Keys are compared by value and expiry: offsets of a mirror are others. Where both topics have the same number of
+    partitions a key has to be in the same one. Keys whose state at a point isn't known (see `spark_replay.fold.points`)
+    count as `superseded`.
+
+    Args:
+        left: The log that is taken for right.
+        right: The one that is judged.
+        as_of: The point of both, as `--as-of` takes it.
+        against_as_of: The point of the second; None: the same.
+        stamps: Whether source offset and epoch have to be equal too.
+
+    Raises:
+        PointError: A point lies beyond its log.
+        LogTooShortError: A point lies before its log's start.
+        ReadError: Spark couldn't read a log.
+        ReplayError: What `Source.describe` raises.
+    """
+    started = time.monotonic()
+    points = (_parsed(as_of), _parsed(as_of if against_as_of is None else against_as_of))
+    # at the logs' ends keys expire by the clock: both by one reading of it
+    now = now_ms()
+    folded = [
+        folded_at(source, point, as_of_ms=now if point == AsOf() else None)
+        for source, point in zip((left, right), points, strict=True)
+    ]
+    topics = [found.settled.topic for found in folded]
+    by_partition = topics[0].partition_count == topics[1].partition_count
+    compared = compare(*(found.state for found in folded), stamps=stamps, by_partition=by_partition)
+    for found, point in zip(folded, points, strict=True):
+        if point != AsOf():
+            compared = _without_unknown(compared, found.unknown)
+    with reading(f"{left} or {right}"):
+        counted, examples = summarise_states(compared)
+    offsets = points[0].offsets
+    return report_states(
+        counted,
+        examples,
+        changelog=left.topic,
+        against=f"{right} at {points[1]}",
+        positions={number: offsets.get(number, end) for number, end in enumerate(topics[0].ends)},
+        ends=topics[0].ends,
+        seconds=time.monotonic() - started,
+    )
+
+
+def summarise_states(compared: DataFrame) -> tuple[list[Row], list[Row]]:
+    """Count what `compare` gives, and name up to 10 keys of each cause.
+
+    Returns:
+        Rows of `partition`, `kind`, `cause`, `count`, `live` (of the left side); and compared rows with `cause`, whose
+        values are cut to 200 bytes.
+    """
+    caused = compared.withColumn("cause", _cause())
+    counted = (
+        caused.groupBy("partition", "kind", "cause")
+        .agg(F.count(F.lit(1)).alias("count"), F.count_if(F.col("left").isNotNull()).alias("live"))
+        .collect()
+    )
+    if all(row["cause"] is None for row in counted):
+        return counted, []
+    order = Window.partitionBy("cause").orderBy("partition", "key")
+    cut = {
+        name: F.when(
+            F.col(name).isNotNull(),
+            F.col(name).withField("value", F.substring(F.col(f"{name}.value"), 1, _SHOWN_BYTES)),
+        )
+        for name in ("left", "right")
+    }
+    examples = (
+        caused.where(F.col("cause").isNotNull())
+        .withColumn("rank", F.row_number().over(order))
+        .where(F.col("rank") <= _EXAMPLES)
+        .withColumns(cut)
+        .orderBy("partition", "key")
+        .collect()
+    )
+    return counted, examples
+
+
+def report_states(
+    counted: Sequence[Row],
+    examples: Sequence[Row],
+    *,
+    changelog: str,
+    against: str,
+    positions: Mapping[int, int],
+    ends: Sequence[int],
+    seconds: float,
+    notes: Sequence[str] = (),
+) -> Report:
+    """Make a report of what `summarise_states` gives."""
+    kinds: dict[int, Counter[str]] = {}
+    causes: dict[int, Counter[str]] = {}
+    keys = 0
+    for row in counted:
+        keys += row["live"]
+        kinds.setdefault(row["partition"], Counter())[row["kind"]] += row["count"]
+        if row["cause"] is not None:
+            causes.setdefault(row["partition"], Counter())[row["cause"]] += row["count"]
+    total, total_causes = sum(kinds.values(), Counter()), sum(causes.values(), Counter())
+    shown: dict[str, list[Example]] = {}
+    for row in examples:
+        shown.setdefault(row["kind"], []).append(_example(row))
+    return Report(
+        changelog=changelog,
+        app="",
+        store="",
+        counts={kind: total[kind] for kind in KINDS},
+        by_partition={number: {kind: counts[kind] for kind in KINDS} for number, counts in sorted(kinds.items())},
+        keys=keys,
+        records=0,
+        seconds=round(seconds, 3),
+        positions=positions,
+        ends=ends,
+        against=against,
+        causes={cause: total_causes[cause] for cause in DIFFERENCES if total_causes[cause]},
+        causes_by_partition={number: dict(counts) for number, counts in sorted(causes.items())},
+        notes=notes,
+        examples=shown,
+    )
+
+
+def _parsed(point: AsOf | str) -> AsOf:
+    return AsOf.parse(point) if isinstance(point, str) else point
+
+
+def _without_unknown(compared: DataFrame, unknown: DataFrame) -> DataFrame:
+    marked = compared.join(
+        unknown.select("key", F.lit(True).alias("is_unknown")).dropDuplicates(["key"]), on="key", how="left"
+    )
+    kind = F.when(F.coalesce("is_unknown", F.lit(False)), "superseded").otherwise(F.col("kind"))
+    return marked.withColumn("kind", kind).drop("is_unknown")
+
+
+def _cause() -> Column:
+    is_content = F.exists("differs", lambda name: name.isin(*CONTENT))
+    return (
+        F.when(F.col("kind") == "missing", "only_first")
+        .when(F.col("kind") == "extra", "only_second")
+        .when((F.col("kind") == "different") & is_content, "other_value")
+        .when(F.col("kind") == "different", "other_stamp")
+    )
+
+
+def _example(row: Row) -> Example:
+    seen = {
+        "only_first": "in the first state only",
+        "only_second": "in the second state only",
+    }
+    differs = ", ".join(row["differs"]) + (" differs" if len(row["differs"]) == 1 else " differ")
+    return Example(
+        partition=row["partition"],
+        key=printable(row["key"]),
+        cause=row["cause"],
+        seen=seen.get(row["cause"], differs),
+        log=side(row["left"]),
+        export=side(row["right"]),
+    )

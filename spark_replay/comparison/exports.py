@@ -1,0 +1,203 @@
+"""The exports below a folder: which copy of each partition counts, and whether its file can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow
+import pyarrow.parquet
+
+from spark_replay.comparison.held import Held, Part
+from spark_replay.errors import ExportError
+from stores._core.manifest import MANIFEST, Manifest, ManifestPartition, decode_manifest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SCHEMA = "partition int, key binary, value binary, source_offset bigint, epoch bigint, expires_at_ms bigint"
+_COLUMNS = {
+    "partition": pyarrow.int32(),
+    "key": pyarrow.binary(),
+    "value": pyarrow.binary(),
+    "source_offset": pyarrow.int64(),
+    "epoch": pyarrow.int64(),
+    "expires_at_ms": pyarrow.int64(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One worker's export of one partition, in `file`."""
+
+    manifest: Manifest
+    part: ManifestPartition
+    file: Path
+
+    @property
+    def partition(self) -> int:
+        """The partition."""
+        return self.part.partition
+
+    @property
+    def changelog_offset(self) -> int:
+        """The position: the next changelog offset that the worker would have read."""
+        return self.part.position.changelog_offset
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The owner's copy has the highest."""
+        return (self.part.position.epoch, self.part.position.changelog_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Exports:
+    """The exports of one store: the copy of each partition that counts, and the others.
+
+    Attributes:
+        app: The app.
+        store: The store.
+        placement: `key` if each key lives in the partition that murmur2 gives it, else `task`.
+        partition_count: How many partitions the store has.
+        chosen: At most one copy a partition, by partition.
+        stale: The copies that another one goes before.
+    """
+
+    app: str
+    store: str
+    placement: str
+    partition_count: int
+    chosen: tuple[Copy, ...]
+    stale: tuple[Copy, ...]
+
+    def held(self, where: Path, kind: str = "exports") -> Held:
+        """Give them as what is compared with a log."""
+        return Held(
+            kind=kind,
+            where=str(where),
+            app=self.app,
+            store=self.store,
+            placement=self.placement,
+            partition_count=self.partition_count,
+            parts=tuple(_part(copy) for copy in self.chosen),
+            stale=tuple(_part(copy) for copy in self.stale),
+            read=lambda spark: read_exports(spark, self),
+        )
+
+
+def find_exports(folder: Path, changelog: str) -> Exports:
+    """Read the manifests in a folder and right below it, and check the files of the copies that count.
+
+    Raises:
+        ExportError: There is none, they aren't of this changelog or contradict each other, or a file is
+            missing, cut off or of another shape.
+    """
+    if not folder.is_dir():
+        raise ExportError(f"no folder {folder}: --against takes the folder given to `state export --to`")
+    paths = sorted([*folder.glob(MANIFEST), *folder.glob(f"*/{MANIFEST}")])
+    if not paths:
+        raise ExportError(f"no {MANIFEST} in {folder} or right below it: --against takes what `state export` wrote")
+    manifests = [(path, _read(path, changelog)) for path in paths]
+    first = manifests[0][1]
+    for path, manifest in manifests:
+        if _identity(manifest) != _identity(first):
+            raise ExportError(f"{path} is of {_told(manifest)}, {paths[0]} of {_told(first)}: export them apart")
+    chosen, stale = _choose(
+        Copy(manifest, part, path.with_name(part.file)) for path, manifest in manifests for part in manifest.partitions
+    )
+    for copy in chosen:
+        _check_file(copy)
+    return Exports(first.app, first.store, first.placement, first.partition_count, chosen, stale)
+
+
+def read_exports(spark: SparkSession, exports: Exports) -> DataFrame:
+    """Read the copies that count.
+
+    Returns:
+        `partition` int (the file's, by its manifest), `claimed` int (the row's own), `key`, `value` binary,
+        `source_offset`, `epoch`, `expires_at_ms` bigint.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    # a worker may be called [::1]:6066, which is no pattern to look for
+    reader = spark.read.schema(_SCHEMA).option("__globPaths__", "false")
+    frames = [
+        reader.parquet(f"file://{copy.file.absolute()}").select(
+            F.lit(copy.partition).alias("partition"),
+            F.col("partition").alias("claimed"),
+            "key",
+            "value",
+            "source_offset",
+            "epoch",
+            "expires_at_ms",
+        )
+        for copy in exports.chosen
+    ]
+    if not frames:
+        return spark.createDataFrame([], _SCHEMA.replace("key", "claimed int, key", 1))
+    return reduce(lambda left, right: left.unionAll(right), frames)
+
+
+def _part(copy: Copy) -> Part:
+    position = copy.part.position
+    return Part(
+        partition=copy.partition,
+        changelog_offset=position.changelog_offset,
+        as_of_ms=copy.manifest.exported_at_ms,
+        epoch=position.epoch,
+        topic_id=position.changelog_id,
+        where=str(copy.file),
+        owner=f"worker {copy.manifest.worker}",
+        rows=copy.part.keys,
+    )
+
+
+def _read(path: Path, changelog: str) -> Manifest:
+    try:
+        manifest = decode_manifest(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ExportError(f"{path}: {error}") from error
+    if manifest.changelog != changelog:
+        raise ExportError(f"{path} is an export of {manifest.changelog}, not of {changelog}")
+    return manifest
+
+
+def _identity(manifest: Manifest) -> tuple[str, str, str, int]:
+    return (manifest.app, manifest.store, manifest.placement, manifest.partition_count)
+
+
+def _told(manifest: Manifest) -> str:
+    app, store, placement, count = _identity(manifest)
+    return f"app {app}, store {store}, placement {placement}, {count} partitions"
+
+
+def _choose(copies: Iterable[Copy]) -> tuple[tuple[Copy, ...], tuple[Copy, ...]]:
+    chosen: dict[int, Copy] = {}
+    stale = []
+    for copy in copies:
+        kept = chosen.setdefault(copy.partition, copy)
+        if kept is copy:
+            continue
+        better, worse = (copy, kept) if copy.rank > kept.rank else (kept, copy)
+        chosen[copy.partition] = better
+        stale.append(worse)
+    return tuple(chosen[partition] for partition in sorted(chosen)), tuple(stale)
+
+
+def _check_file(copy: Copy) -> None:
+    try:
+        metadata = pyarrow.parquet.read_metadata(copy.file)
+        schema = metadata.schema.to_arrow_schema()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise ExportError(f"{copy.file} can't be read ({str(error).splitlines()[0]}): export anew") from error
+    for name, kind in _COLUMNS.items():
+        found = schema.field(name).type if name in schema.names else "missing"
+        if found != kind:
+            raise ExportError(f"{copy.file}: column {name} is {found}, expected {kind}")
+    if metadata.num_rows != copy.part.keys:
+        raise ExportError(
+            f"{copy.file} has {metadata.num_rows} rows and its manifest says {copy.part.keys}: export anew"
+        )

@@ -1,0 +1,139 @@
+"""The judgement of each key: what a log stands for at a held state's position, against what is held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_replay.comparison.compare import STAMPED, differences
+from spark_replay.comparison.held import Held
+from spark_replay.fold.columns import by_partition
+from spark_replay.fold.fold import expired
+from spark_replay.fold.placement import home_partition
+from spark_replay.fold.points import Point, now_ms, point_at
+from spark_replay.sources.changelog import stamp_fields
+from spark_replay.sources.topic import Topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+FINE = ("equal", "absent")
+
+
+def held_point(topic: Topic, held: Held) -> Point:
+    """Give the positions and times of a held state as a point of the log."""
+    # a partition that nobody holds is judged at the log's end: whatever is there is missing
+    positions: list[int | None] = [None] * held.partition_count
+    as_of = [max((part.as_of_ms for part in held.parts), default=now_ms())] * held.partition_count
+    for part in held.parts:
+        positions[part.partition] = part.changelog_offset
+        as_of[part.partition] = part.as_of_ms
+    return point_at(topic, positions, as_of)
+
+
+def judge(folded: DataFrame, point: Point, held: Held, kept: DataFrame) -> DataFrame:
+    """Judge every key; the shape is that of `spark_replay.compare_exports`.
+
+    Args:
+        folded: The log at `point`, as `spark_replay.fold.fold.last_writes` gives it.
+        point: What `held_point` gives.
+        held: What is known of the held state.
+        kept: Its rows, as `Held.read` gives them.
+    """
+    both = (
+        logged(folded)
+        .join(_kept(kept), on=["partition", "key"], how="full_outer")
+        .withColumn("position", by_partition(point.before))
+    )
+    home = home_partition(F.col("key"), held.partition_count) if held.placement == "key" else F.lit(None).cast("int")
+    return judge_both(both, home=home, as_of_ms=by_partition(point.times_ms), compared=STAMPED)
+
+
+def judge_both(both: DataFrame, *, home: Column, as_of_ms: Column, compared: Sequence[str]) -> DataFrame:
+    """Judge rows that have both sides.
+
+    Args:
+        both: `partition`, `key`, the columns of `logged`, `export` (struct of the fields of `STAMPED`, or null),
+            `claimed`, `export_rows`, `position`.
+        home: The partition that the key belongs in, null if any will do.
+        as_of_ms: Unix milliseconds at which the key counts as expired.
+        compared: The fields that have to be equal.
+    """
+    sided = both.withColumns(
+        {
+            "home": home,
+            "live": _is_live(F.col("log"), as_of_ms),
+            "held": _is_live(F.col("export"), as_of_ms),
+            "differs": differences("log", "export", compared),
+        }
+    )
+    return sided.select(
+        "partition",
+        "key",
+        _kind().alias("kind"),
+        "log",
+        "export",
+        "differs",
+        "home",
+        "claimed",
+        F.coalesce("export_rows", F.lit(0)).alias("export_rows"),
+        "later_offset",
+        "damaged_offset",
+        F.coalesce("records", F.lit(0)).alias("records"),
+        F.coalesce("damaged", F.lit(0)).alias("damaged"),
+        "live",
+        "position",
+        F.coalesce(F.col("export").isNotNull() & ~F.col("held"), F.lit(False)).alias("is_over"),
+    )
+
+
+def logged(folded: DataFrame) -> DataFrame:
+    """Give what `last_writes` gives with `log`, a struct of the fields of `STAMPED` and `offset`, or null."""
+    fields = {"value": F.col("last.value")} | stamp_fields(F.col("last.stamp")) | {"offset": F.col("last.offset")}
+    log = F.struct(*(column.alias(name) for name, column in fields.items()))
+    return folded.select(
+        "partition",
+        "key",
+        F.when(F.col("last").isNotNull(), log).alias("log"),
+        "later_offset",
+        "records",
+        "damaged",
+        "damaged_offset",
+    )
+
+
+def _kept(rows: DataFrame) -> DataFrame:
+    return (
+        rows.repartition("partition", "key")
+        .groupBy("partition", "key")
+        .agg(
+            F.first(F.struct(*STAMPED)).alias("export"),
+            F.max("claimed").alias("claimed"),
+            F.count(F.lit(1)).alias("export_rows"),
+        )
+    )
+
+
+def _is_live(side: Column, as_of_ms: Column) -> Column:
+    return side["value"].isNotNull() & ~expired(side["expires_at_ms"], as_of_ms)
+
+
+def _kind() -> Column:
+    """The first that applies; the order is the order of causes, from the log's own damage on."""
+    partition, written = F.col("partition"), F.col("log.value").isNotNull()
+    displaced = (F.col("home") != partition) | (F.col("claimed") != partition)
+    # an owner keeps an expired key until a tombstone of it is in the log
+    has_gone = F.col("export").isNull() | written | F.col("later_offset").isNotNull()
+    return (
+        F.when(F.coalesce("damaged", F.lit(0)) > 0, "unstamped")
+        .when(~F.col("live") & ~F.col("held") & has_gone, "absent")
+        .when(F.coalesce(displaced, F.lit(False)), "wrong_partition")
+        .when(F.col("export").isNull(), "missing")
+        .when(F.col("export_rows") > 1, "extra")
+        .when(F.col("log").isNull() & F.col("later_offset").isNotNull(), "superseded")
+        .when(~written, "extra")
+        .when(F.size("differs") > 0, "different")
+        .otherwise("equal")
+    )

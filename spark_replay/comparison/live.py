@@ -1,0 +1,408 @@
+"""Running workers, asked through their query API, against their changelog.
+
+The protocol, of which any worker answers for any key:
+
+    POST {url}/actors/{store}/_many
+    {"encoding": "base64", "raw": true, "keys": ["YQ==", …]}      and "partition": 0 if the store may hold any key
+
+    200 {"store": "spent",
+         "results": [{"key": "YQ==", "value": "MTI=" or null, "partition": 0, "expires_at_ms": 1760000 or null}, …],
+         "positions": {"0": {"changelog_offset": 42, "epoch": 3, "source_offset": 17}, …},
+         "next": null, or how many results there are if they aren't of all keys}
+
+Keys and values are the stored bytes. A result is what its partition held at the position told for it: each is compared
+with the log at that very position, so that a key which is written meanwhile is no mismatch. 503 means that a partition
+is moving, and is asked again, after the time in `Retry-After` if it has one; other answers are errors, with `title` and
+`detail` (RFC 9457).
+
+No stamps are told: values and expiries are compared, and causes decided by these alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from ssl import SSLContext
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_replay.comparison.causes import Known
+from spark_replay.comparison.compare import CONTENT
+from spark_replay.comparison.held import Held, Part
+from spark_replay.comparison.judging import judge_both, logged
+from spark_replay.comparison.validate import explain_rows, summarise_judged
+from spark_replay.errors import LiveError, LogTooShortError, ToolMissingError
+from spark_replay.fold.points import now_ms, point_at
+from spark_replay.fold.settled import settle
+from spark_replay.report.report import Report, report
+from spark_replay.session import first_line
+from spark_replay.sources.base import Source
+from spark_replay.sources.changelog import read_rows
+from spark_replay.sources.reading import reading
+from spark_replay.sources.topic import Topic
+from stores._core.outside import MISSHAPEN
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+KEYS_AT_ONCE = 500
+_TIMEOUT_S = 30.0
+_ATTEMPTS = 12
+_BACKOFF_S = 0.2
+_LONGEST_BACKOFF_S = 5.0
+_CATCH_UP_S = 30.0
+_CATCH_UP_POLL_S = 0.2
+_CLOCKS_MS = 60_000
+_SCHEMA = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("expires_at_ms", pa.int64()),
+        ("claimed", pa.int32()),
+        ("position", pa.int64()),
+        ("asked_ms", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a worker said of one key.
+
+    Attributes:
+        key: The key.
+        value: Its value, None if it isn't there.
+        expires_at_ms: Unix milliseconds, 0 for never.
+        partition: Where the worker has it.
+        changelog_offset: The position that this is of.
+        epoch: The owner's.
+    """
+
+    key: bytes
+    value: bytes | None
+    expires_at_ms: int
+    partition: int
+    changelog_offset: int
+    epoch: int
+
+
+class Workers:
+    """The query API of running workers.
+
+    Args:
+        urls: Of one worker or more, such as `http://127.0.0.1:6066`; they are asked in turn.
+        headers: Sent with each question. Not shown in errors.
+        timeout_s: For one answer.
+        token: One of the workers' `query_tokens`. Not shown anywhere.
+        ssl: For workers with https: whom to trust, and a certificate of one's own. Python's default when left out.
+
+    Raises:
+        ToolMissingError: urllib3 isn't installed.
+        LiveError: There is no URL.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = _TIMEOUT_S,
+        token: str | None = None,
+        ssl: SSLContext | None = None,
+    ) -> None:
+        try:
+            import urllib3
+        except ImportError as error:
+            raise ToolMissingError("urllib3 isn't installed: pip install 'faust-actors[spark]'") from error
+        self.urls = tuple(url.rstrip("/") for url in urls if url.strip())
+        if not self.urls:
+            raise LiveError("--live takes the URL of a worker, such as http://127.0.0.1:6066")
+        retries = urllib3.Retry(
+            total=None,
+            connect=1,
+            read=1,
+            redirect=0,
+            status=_ATTEMPTS,
+            other=0,
+            allowed_methods=None,
+            status_forcelist=(429, 503),
+            backoff_factor=_BACKOFF_S,
+            backoff_max=_LONGEST_BACKOFF_S,
+            raise_on_status=False,
+        )
+        self._errors: Any = urllib3.exceptions
+        said = {**(headers or {}), **({} if token is None else {"Authorization": f"Bearer {token}"})}
+        self._pool = urllib3.PoolManager(retries=retries, timeout=timeout_s, headers=said, ssl_context=ssl)
+        self._turn = itertools.cycle(self.urls)
+
+    def many(self, store: str, keys: Sequence[bytes], *, partition: int | None = None) -> list[Answer]:
+        """Ask for keys: in their own partitions, or in one that is named.
+
+        Raises:
+            LiveError: No worker answers, or not as it should.
+        """
+        found: list[Answer] = []
+        while len(found) < len(keys):
+            found += self._first_of(store, keys[len(found) :], partition)
+        return found
+
+    def _first_of(self, store: str, keys: Sequence[bytes], partition: int | None) -> list[Answer]:
+        """Ask for keys, and give what one answer holds: all, or the first of them."""
+        asked = [base64.b64encode(key).decode() for key in keys]
+        where = {} if partition is None else {"partition": partition}
+        body = json.dumps({"encoding": "base64", "raw": True, "keys": asked, **where}).encode()
+        failures = []
+        for url in itertools.islice(self._turn, len(self.urls)):
+            address = f"{url}/actors/{quote(store, safe='')}/_many"
+            try:
+                response = self._pool.request(
+                    "POST",
+                    address,
+                    body=body,
+                    headers={**self._pool.headers, "Content-Type": "application/json"},
+                    # Workers don't compress: what is compressed would only be large.
+                    decode_content=False,
+                )
+            except self._errors.HTTPError as error:
+                failures.append(f"{url}: {first_line(error)}")
+                continue
+            if response.status != 200:
+                raise LiveError(f"{address} answered {response.status}: {_problem(response.data)}")
+            return _decoded(address, response.data, keys)
+        raise LiveError(f"no worker answers: {'; '.join(failures)}")
+
+    def close(self) -> None:
+        """Let go of the connections. May be called twice."""
+        self._pool.clear()
+
+
+def validate_live(
+    source: Source,
+    workers: Workers,
+    *,
+    store: str,
+    sample: int | None = None,
+    seed: int = 0,
+    placement: str = "key",
+) -> Report:
+    """Ask running workers for the keys of a changelog, and compare each answer with the log at its position.
+
+    Keys that the log says are deleted are asked for too.
+
+    Args:
+        source: The changelog.
+        workers: Whom to ask.
+        store: The store's name.
+        sample: How many keys to ask for; None: all.
+        seed: Which ones: the same seed asks for the same keys of the same log.
+        placement: `key`, or `task` if the store may hold any key: each is then asked for where the log has it.
+
+    Raises:
+        LiveError: Workers don't answer, or not in the protocol.
+        LogTooShortError: A position that is told lies beyond the log.
+        ReadError: Spark couldn't read the log.
+        ReplayError: What `Source.describe` raises.
+    """
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="spark-replay-") as folder:
+        file = Path(folder) / "answers.parquet"
+        told = _ask(_batches(source, sample, seed, placement), workers, store, to=file)
+        topic = _caught_up(source, told.positions)
+        with reading(f"{source} or the workers' answers"):
+            judged, topic = _judge(source, topic, source.spark.read.parquet(f"file://{told.file}"))
+            summary = summarise_judged(
+                judged, lambda: explain_rows(judged, source, topic, Known.of(topic), compared=CONTENT)
+            )
+    held = _held(workers, store, topic, told)
+    return report(summary, topic=topic, held=held, seconds=time.monotonic() - started)
+
+
+@dataclass(slots=True)
+class _Told:
+    """The answers, in a file, and of each partition the highest position and epoch among them."""
+
+    file: Path
+    positions: dict[int, int] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)
+    asked_ms: int = 0
+
+    def add(self, answer: Answer) -> None:
+        number = answer.partition
+        self.positions[number] = max(self.positions.get(number, 0), answer.changelog_offset)
+        self.epochs[number] = max(self.epochs.get(number, 0), answer.epoch)
+
+
+def _ask(batches: Iterable[_Batch], workers: Workers, store: str, *, to: Path) -> _Told:
+    """Ask for keys, and keep no more than a batch in memory."""
+    told = _Told(to)
+    with pq.ParquetWriter(to, _SCHEMA) as writer:
+        for batch in batches:
+            # before the question: an answer is younger than this
+            told.asked_ms = now_ms()
+            answers = workers.many(store, batch.keys, partition=batch.asked)
+            for answer in answers:
+                told.add(answer)
+            columns: list[list[Any]] = [
+                batch.partitions,
+                batch.keys,
+                [answer.value for answer in answers],
+                [answer.expires_at_ms for answer in answers],
+                [answer.partition for answer in answers],
+                [answer.changelog_offset for answer in answers],
+                [told.asked_ms] * len(answers),
+            ]
+            writer.write_table(pa.table(columns, schema=_SCHEMA))
+    return told
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Keys, the partition where the log has each, and the one to ask in, if it has to be said."""
+
+    partitions: list[int]
+    keys: list[bytes]
+    asked: int | None
+
+
+def _batches(source: Source, sample: int | None, seed: int, placement: str) -> Iterator[_Batch]:
+    with reading(str(source)):
+        keys = _keys(source, sample, seed)
+        if placement == "task":
+            keys = keys.orderBy("partition")
+        rows = ((row["partition"], bytes(row["key"])) for row in keys.toLocalIterator())
+        groups = itertools.groupby(rows, key=lambda row: row[0] if placement == "task" else None)
+        for asked, group in groups:
+            while batch := list(itertools.islice(group, KEYS_AT_ONCE)):
+                yield _Batch([partition for partition, _ in batch], [key for _, key in batch], asked)
+
+
+def _keys(source: Source, sample: int | None, seed: int) -> DataFrame:
+    rows = read_rows(source, source.describe())
+    keys = rows.where(F.col("key").isNotNull()).select("partition", "key").distinct()
+    if sample is None:
+        return keys
+    return keys.orderBy(F.xxhash64(F.lit(seed), "key"), "partition").limit(sample)
+
+
+def _judge(source: Source, topic: Topic, told: DataFrame) -> tuple[DataFrame, Topic]:
+    # the position of a key that is told to be elsewhere says nothing of the log's partition
+    position = F.when(F.col("claimed") == F.col("partition"), F.col("position"))
+    answers = told.withColumn("position", position)
+    asked = answers.select("partition", "key", "position")
+    nothing = F.lit(None).cast("bigint")
+    export = F.struct("value", nothing.alias("source_offset"), nothing.alias("epoch"), "expires_at_ms")
+    kept = answers.select(
+        "partition",
+        "key",
+        F.when(F.col("value").isNotNull(), export).alias("export"),
+        "claimed",
+        F.lit(1).alias("export_rows"),
+        "position",
+        "asked_ms",
+    )
+    # the rows of the log have a position too, that of their key
+    settled = settle(
+        source,
+        topic,
+        point_at(topic, [None] * topic.partition_count, [0] * topic.partition_count),
+        select=lambda rows: rows.join(asked, on=["partition", "key"], how="inner"),
+        position=F.col("position"),
+    )
+    both = kept.join(logged(settled.folded), on=["partition", "key"], how="left")
+    # whether a key had expired when it was asked for, the two clocks may see otherwise
+    as_of = F.col("asked_ms") + F.when(F.col("export").isNull(), _CLOCKS_MS).otherwise(-_CLOCKS_MS)
+    judged = judge_both(both, home=F.lit(None).cast("int"), as_of_ms=as_of, compared=CONTENT)
+    return judged, settled.topic
+
+
+def _caught_up(source: Source, positions: Mapping[int, int]) -> Topic:
+    """Describe the log once it reaches what was told: a commit may be answered from before it can be read."""
+    deadline = time.monotonic() + _CATCH_UP_S
+    while True:
+        topic = source.describe()
+        beyond = [
+            number
+            for number, position in positions.items()
+            if number >= topic.partition_count or position > topic.ends[number]
+        ]
+        if not beyond:
+            return topic
+        if time.monotonic() > deadline:
+            raise LogTooShortError(
+                f"workers told of partition {beyond[0]} up to offset {positions[beyond[0]]}, and {source} doesn't "
+                "reach it: is this their cluster and their changelog?"
+            )
+        time.sleep(_CATCH_UP_POLL_S)
+
+
+def _held(workers: Workers, store: str, topic: Topic, told: _Told) -> Held:
+    where = ", ".join(workers.urls)
+    parts = tuple(
+        Part(
+            partition=number,
+            changelog_offset=position,
+            as_of_ms=told.asked_ms,
+            epoch=told.epochs[number],
+            topic_id="",
+            where=where,
+            owner="the owner",
+        )
+        for number, position in sorted(told.positions.items())
+    )
+    return Held(
+        kind="live workers",
+        where=where,
+        app="",
+        store=store,
+        placement="task",
+        partition_count=topic.partition_count,
+        parts=parts,
+        stale=(),
+        read=lambda spark: spark.read.parquet(f"file://{told.file}"),
+    )
+
+
+def _decoded(address: str, raw: bytes, keys: Sequence[bytes]) -> list[Answer]:
+    try:
+        answer = json.loads(raw)
+        found = {_bytes(result["key"]): _held_key(result, answer["positions"]) for result in answer["results"]}
+        # Workers end a long answer early.
+        answered = len(keys) if answer.get("next") is None else max(1, int(answer["next"]))
+        return [found[key] for key in keys[:answered]]
+    except MISSHAPEN as error:
+        raise LiveError(f"{address} doesn't answer in the protocol of `_many` ({error!r})") from error
+
+
+def _held_key(result: Mapping[str, Any], positions: Mapping[str, Any]) -> Answer:
+    place = positions[str(result["partition"])]
+    return Answer(
+        key=_bytes(result["key"]),
+        value=None if result["value"] is None else _bytes(result["value"]),
+        expires_at_ms=int(result["expires_at_ms"] or 0),
+        partition=int(result["partition"]),
+        changelog_offset=int(place["changelog_offset"]),
+        epoch=int(place["epoch"]),
+    )
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+def _problem(raw: bytes) -> str:
+    try:
+        problem = json.loads(raw)
+        return ": ".join(str(problem[name]) for name in ("title", "detail") if problem.get(name))
+    except MISSHAPEN:
+        return raw[:200].decode(errors="replace").strip() or "nothing"

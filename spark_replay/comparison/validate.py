@@ -1,0 +1,255 @@
+"""Key by key: what a changelog stands for at a held state's position, against what is held.
+
+Each key of the log or of the held state gets one kind:
+
+* `equal`, or `absent` where neither side has it: deleted or expired on both.
+* `missing`: in the log, not held. `extra`: held and deleted or unknown in the log, or held twice.
+* `different`: in both, with another value or stamp.
+* `wrong_partition`: murmur2 puts it elsewhere, or the row says another partition than its file's.
+* `unstamped`: a record of it in the log has no key or no stamp.
+* `superseded`: the log only has later writes of it. Compaction took the one that is held, so that
+  nothing can be said; no mismatch.
+
+All but `equal`, `absent` and `superseded` are mismatches, and each has a cause, see `spark_replay.comparison.causes`.
+
+What is held is to be validated within the topic's `delete.retention.ms`: after that compaction also removes the
+tombstones behind the position, and a key deleted since looks `extra`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.storagelevel import StorageLevel
+
+from spark_replay.comparison.causes import Known, name_causes
+from spark_replay.comparison.compare import STAMPED
+from spark_replay.comparison.held import Held, Part
+from spark_replay.comparison.invariants import Asked, Finding, find_violations
+from spark_replay.comparison.judging import FINE, held_point, judge
+from spark_replay.comparison.sides import open_side
+from spark_replay.errors import ExportError, LogTooShortError
+from spark_replay.fold.settled import settle
+from spark_replay.report.report import Report, Summary, report
+from spark_replay.sources.base import Source
+from spark_replay.sources.changelog import read_rows, read_uncommitted_rows
+from spark_replay.sources.reading import reading
+from spark_replay.sources.topic import Topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row
+
+_EXAMPLES = 10
+_SHOWN_BYTES = 200
+# folders that lazy DataFrames read; they go when the process ends
+_open = ExitStack()
+atexit.register(_open.close)
+
+
+def validate_exports(
+    source: Source, *, against: Path, placement: str = "key", invariants: Asked | None = None
+) -> Report:
+    """Compare what workers hold with their changelog.
+
+    Args:
+        source: The changelog, as `kafka(...)` or `archive(...)` gives it.
+        against: The folder that the workers exported to, or in which their data folders are, or a rebuild.
+        placement: Of data folders and rebuilds, `key` if each key lives in the partition that murmur2 gives it, else
+            `task`; exports say it themselves.
+        invariants: What to check of the log besides, with the placement that is held; None: nothing.
+
+    Raises:
+        ExportError: The folder can't be read or isn't of this changelog.
+        LogTooShortError: A position lies outside the log.
+        ReadError: Spark couldn't read a side to its end.
+        ToolMissingError: It holds data folders, and rocksdict isn't installed.
+        ReplayError: What `Source.describe` raises.
+    """
+    started = time.monotonic()
+    described = source.describe()
+    with open_side(against, described, placement=placement) as held:
+        # a worker that goes on writing while its folder is read is ahead of what was asked for before
+        described = source.describe()
+        require_comparable(held, described)
+        with reading(f"{source} or the {held.kind} in {against}"):
+            summary, described = summarise(source, described, held)
+    findings: tuple[Finding, ...] = ()
+    if invariants is not None:
+        findings = find_violations(source, described, replace(invariants, placement=held.placement))
+    return report(summary, topic=described, held=held, findings=findings, seconds=time.monotonic() - started)
+
+
+def compare_exports(source: Source, *, against: Path, placement: str = "key") -> DataFrame:
+    """Give the judgement of every key, for a notebook; arguments and errors are those of `validate_exports`.
+
+    Returns:
+        One row a key: `partition` int, `key` binary, `kind` string, `log` and `export` (structs of `value`,
+        `source_offset`, `epoch`, `expires_at_ms`, the log's with `offset` too; null where the side has
+        nothing), `differs` (array of the names that do), `home` int (null when the placement isn't by key),
+        `claimed` int, `export_rows`, `later_offset`, `damaged_offset`, `records`, `damaged` bigint, `live`
+        boolean, `position` bigint (null where nobody holds the partition), `is_over` boolean (held, and expired).
+    """
+    topic, held = _opened(source, against, placement)
+    return _judged(source, topic, held)[0]
+
+
+def explain_exports(source: Source, *, against: Path, placement: str = "key") -> DataFrame:
+    """Give the keys that aren't fine, each with its cause; arguments and errors are those of `validate_exports`.
+
+    Returns:
+        Rows as of `compare_exports`, with the columns that `spark_replay.comparison.causes.name_causes` adds.
+    """
+    topic, held = _opened(source, against, placement)
+    judged, topic = _judged(source, topic, held)
+    return _explained(source, topic, held, judged)
+
+
+def _opened(source: Source, against: Path, placement: str) -> tuple[Topic, Held]:
+    held = _open.enter_context(open_side(against, source.describe(), placement=placement))
+    topic = source.describe()
+    require_comparable(held, topic)
+    return topic, held
+
+
+def require_comparable(held: Held, topic: Topic) -> None:
+    """Check that the held partitions and positions are ones that the log has.
+
+    Raises:
+        ExportError: The topic has another number of partitions.
+        LogTooShortError: A position lies outside the log.
+    """
+    if held.partition_count != topic.partition_count:
+        raise ExportError(
+            f"{topic.name} has {topic.partition_count} partitions and the {held.kind} are of "
+            f"{held.partition_count}: keys are placed otherwise, export anew"
+        )
+    for part in held.parts:
+        if topic.topic_id and part.topic_id and part.topic_id != topic.topic_id:
+            raise ExportError(
+                f"{part.where} is of a topic {topic.name} with the id {part.topic_id}, the brokers' has "
+                f"{topic.topic_id}: the topic was made anew since, or this is another cluster"
+            )
+        problem = _outside(part, topic)
+        if problem:
+            raise LogTooShortError(f"{topic.name} partition {part.partition} {problem}")
+
+
+def summarise(source: Source, topic: Topic, held: Held) -> tuple[Summary, Topic]:
+    """Count the kinds and causes of each partition, and name up to 10 keys of each kind and cause that isn't fine.
+
+    Causes and keys are looked for in a second pass, only when there is one to name.
+
+    Returns:
+        What was found, and the topic as it was when its log had been read.
+    """
+    judged, topic = _judged(source, topic, held)
+    summary = summarise_judged(judged, lambda: _explained(source, topic, held, judged))
+    _require_read(summary, held)
+    return summary, topic
+
+
+def _require_read(summary: Summary, held: Held) -> None:
+    """Check that the executors read all rows that the files are said to have.
+
+    Raises:
+        ExportError: They read others, as executors do that see another folder than the driver.
+    """
+    read = Counter[int]()
+    for row in summary.kinds:
+        read[row["partition"]] += row["held"]
+    for part in held.parts:
+        if part.rows is not None and read[part.partition] != part.rows:
+            raise ExportError(
+                f"the executors read {read[part.partition]} rows of {part.where}, and its manifest says {part.rows}: "
+                "give --against a folder that driver and executors share, under the same path"
+            )
+
+
+def _judged(source: Source, topic: Topic, held: Held) -> tuple[DataFrame, Topic]:
+    settled = settle(source, topic, held_point(topic, held), to_the_end=True)
+    return judge(settled.folded, settled.point, held, held.read(source.spark)), settled.topic
+
+
+def summarise_judged(judged: DataFrame, explain: Callable[[], DataFrame]) -> Summary:
+    """Do what `summarise` does with judged rows; `explain` gives those that aren't fine with their causes."""
+    counted = (
+        judged.groupBy("partition", "kind")
+        .agg(
+            F.count(F.lit(1)).alias("count"),
+            F.sum("records").alias("records"),
+            F.sum("damaged").alias("damaged"),
+            F.sum("export_rows").alias("held"),
+            F.sum(F.col("live").cast("bigint")).alias("live"),
+            F.count_if(F.col("is_over") & (F.col("kind") == "absent")).alias("over"),
+        )
+        .collect()
+    )
+    if all(row["kind"] in FINE for row in counted):
+        return Summary(counted)
+    explained = explain().persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        causes = explained.groupBy("partition", "cause").agg(F.count(F.lit(1)).alias("count")).collect()
+        return Summary(counted, causes, _examples(explained))
+    finally:
+        explained.unpersist()
+
+
+def _explained(source: Source, topic: Topic, held: Held, judged: DataFrame) -> DataFrame:
+    contested = {newer.partition for newer, _ in held.contested()}
+    return explain_rows(judged, source, topic, Known.of(topic, contested))
+
+
+def explain_rows(
+    judged: DataFrame, source: Source, topic: Topic, known: Known, compared: Sequence[str] = STAMPED
+) -> DataFrame:
+    """Give the judged rows that aren't fine, with their causes."""
+    return name_causes(
+        judged.where(~F.col("kind").isin(*FINE)),
+        read_rows(source, topic),
+        read_uncommitted_rows(source, topic),
+        known,
+        compared=compared,
+    )
+
+
+def _examples(explained: DataFrame) -> list[Row]:
+    order = Window.partitionBy("kind", "cause").orderBy("partition", "key")
+    return (
+        explained.withColumn("rank", F.row_number().over(order))
+        .where(F.col("rank") <= _EXAMPLES)
+        .withColumns({"log": _cut("log"), "export": _cut("export")})
+        .orderBy("partition", "key")
+        .collect()
+    )
+
+
+def _cut(side: str) -> Column:
+    value = F.substring(F.col(f"{side}.value"), 1, _SHOWN_BYTES)
+    return F.when(F.col(side).isNotNull(), F.col(side).withField("value", value))
+
+
+def _outside(part: Part, topic: Topic) -> str | None:
+    number, position = part.partition, part.changelog_offset
+    start, end, high = topic.starts[number], topic.ends[number], topic.high_watermarks[number]
+    if position > high:
+        return (
+            f"ends at {high}, the log is shorter than the export's position {position} ({part.where}): "
+            f"was the topic made anew, or is this another cluster?"
+        )
+    if position > end:
+        return (
+            f"can be read to {end} because a transaction is open there, the export's position is {position} "
+            f"({part.where}): try again when it is over"
+        )
+    if position < start:
+        return f"begins at {start}, after the export's position {position} ({part.where}): export anew"
+    return None

@@ -1,0 +1,1 @@
+"""The state that a changelog stands for."""

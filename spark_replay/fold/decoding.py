@@ -1,0 +1,102 @@
+"""Keys and values as JSON text, decoded by the codecs of the user's app.
+
+That needs Python, row by row, and the app's module where Spark's tasks run; so it is done for the finished state only,
+and when it is asked for. A plain function, not one on Arrow batches: Spark wants pandas on every executor for those.
+
+The app is whatever has `stores`, a mapping by name, and `decoder(store)`, whose result has `changelog`, the store's
+topic, and `key_json(raw)` and `value_json(raw)`, which give the JSON text of bytes or raise `ValueError`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spark_replay.errors import WrongTopicError
+from spark_replay.recompute.apps import THERE, load_app
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Codecs:
+    """Which codecs: those of a store of an app. Spark's tasks import the app by its module's name.
+
+    Attributes:
+        app: `module`, or `module:attribute`.
+        store: The store's name.
+        folder: Where this process found the module; looked into by tasks that have it too.
+    """
+
+    app: str
+    store: str
+    folder: str
+
+    @classmethod
+    def of(cls, app: str, changelog: str) -> Codecs:
+        """Find the store of a changelog.
+
+        Raises:
+            AppError: The app can't be imported.
+            WrongTopicError: The changelog is none of its stores'.
+        """
+        loaded = load_app(app)
+        changelogs = {loaded.decoder(name).changelog: name for name in loaded.stores}
+        if changelog not in changelogs:
+            known = ", ".join(sorted(changelogs)) or "none"
+            raise WrongTopicError(f"{changelog} isn't a changelog of the app {app}, which has: {known}")
+        return cls(app, changelogs[changelog], _folder_of(app))
+
+    def load(self) -> Any:
+        """Give the store's decoder, in whatever process this is.
+
+        Raises:
+            AppError: The app can't be imported here.
+        """
+        if self.folder not in sys.path and Path(self.folder).is_dir():
+            sys.path.append(self.folder)
+        return load_app(self.app, where=THERE).decoder(self.store)
+
+
+def decoded(state: DataFrame, codecs: Codecs) -> DataFrame:
+    """Add `key_json` and `value_json`, JSON text, to rows with `key` and `value`; null where bytes don't decode."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    decode = F.udf(_Decoding(codecs), "struct<key_json: string, value_json: string>")
+    return state.withColumn("decoded", decode("key", "value")).select(*state.columns, "decoded.*")
+
+
+@functools.cache
+def _decoder(codecs: Codecs) -> Any:
+    return codecs.load()
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoding:
+    codecs: Codecs
+
+    def __call__(self, key: bytes | None, value: bytes | None) -> tuple[str | None, str | None]:
+        decoder = _decoder(self.codecs)
+        return _lenient(decoder.key_json, key), _lenient(decoder.value_json, value)
+
+
+def _lenient(decode: Callable[[bytes], str], raw: bytes | None) -> str | None:
+    try:
+        return None if raw is None else decode(bytes(raw))
+    except ValueError:
+        return None
+
+
+def _folder_of(app: str) -> str:
+    name = app.partition(":")[0]
+    file = getattr(sys.modules[name], "__file__", None)
+    if file is None:
+        return ""
+    # a package's file is its __init__.py, one folder deeper
+    depth = name.count(".") + (1 if Path(file).name == "__init__.py" else 0)
+    return str(Path(file).absolute().parents[depth])

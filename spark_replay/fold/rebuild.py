@@ -1,0 +1,389 @@
+"""State from a changelog at a point: the last write of each key, as a DataFrame or as a folder of files."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+import pyarrow.parquet
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_replay.errors import ReadError, TargetError, WrongTopicError
+from spark_replay.fold.decoding import Codecs, decoded
+from spark_replay.fold.digests import digests, require_same
+from spark_replay.fold.fold import live
+from spark_replay.fold.points import AsOf, Point, find_point
+from spark_replay.fold.settled import Settled, settle
+from spark_replay.report.printing import printable
+from spark_replay.sources.base import Source
+from spark_replay.sources.formats import read_files, require_format, write_files
+from spark_replay.sources.reading import reading
+from spark_replay.sources.staging import NEW, local_folder, replacing
+from spark_replay.sources.topic import Topic
+from stores._core.outside import MISSHAPEN
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SUMMARY = "_rebuild.json"
+COLUMNS = (
+    "key binary, value binary, source_offset bigint, epoch bigint, expires_at_ms bigint, offset bigint, partition int"
+)
+_EXAMPLES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuiltPartition:
+    """What a rebuild found in one partition.
+
+    Attributes:
+        partition: The partition.
+        start_offset: Where the log begins.
+        end_offset: The state is that of the records below it.
+        as_of_ms: Unix milliseconds at which its keys count as expired.
+        keys: Rows written.
+    """
+
+    partition: int
+    start_offset: int
+    end_offset: int
+    as_of_ms: int
+    keys: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownKey:
+    """A key whose state at the point isn't known: it was written again at `later_offset`."""
+
+    partition: int
+    key: str
+    later_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """What a rebuild read and wrote; `_rebuild.json` holds the same.
+
+    Attributes:
+        changelog: The topic.
+        topic_id: What Kafka gave it when it was made.
+        as_of: The point that was asked for.
+        as_of_ms: Unix milliseconds at which keys count as expired; the latest of the partitions' if they differ.
+        keys: Rows written.
+        records: Records read.
+        unstamped: How many of these have no key or no stamp of this release's version: damage of the log.
+        unknown: Keys whose state at the point isn't known, see `spark_replay.fold.points`; they aren't in the rebuild.
+        undecodable: Keys and values that aren't what the app's store declares; None if none were decoded.
+        seconds: How long it took.
+        format: `parquet` or `delta`.
+        partitions: One entry a partition.
+        unknown_keys: Up to 10 of the unknown ones.
+        notes: What else has to be known of it.
+    """
+
+    changelog: str
+    topic_id: str
+    as_of: str
+    as_of_ms: int
+    keys: int
+    records: int
+    unstamped: int
+    unknown: int
+    undecodable: int | None
+    seconds: float
+    format: str
+    partitions: tuple[RebuiltPartition, ...]
+    unknown_keys: tuple[UnknownKey, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def totals(self) -> dict[str, int | float | None]:
+        """The counts for a machine."""
+        names = ("keys", "records", "unstamped", "unknown", "seconds")
+        more = () if self.undecodable is None else ("undecodable",)
+        return {name: getattr(self, name) for name in (*names, *more)}
+
+
+def rebuild_state(
+    source: Source, *, as_of: AsOf | str = "latest", as_of_ms: int | None = None, app: str | None = None
+) -> DataFrame:
+    """Give the state that a changelog stands for at a point.
+
+    Args:
+        source: The changelog, as `kafka(...)` or `archive(...)` gives it.
+        as_of: The point, as `--as-of` takes it.
+        as_of_ms: Unix milliseconds at which keys count as expired, in place of the point's own time.
+        app: `module` or `module:app`; adds the columns `key_json` and `value_json`, decoded by the app's codecs.
+
+    Returns:
+        One row a key: `partition` int, `key` binary, `value` binary, `source_offset` bigint, `epoch` bigint,
+        `expires_at_ms` bigint (0: never), `offset` bigint, the record's own. The three of the stamp are null
+        where the key's last record carries none. Keys whose state isn't known are left out, see `unknown_keys`.
+
+    Raises:
+        PointError: The point lies beyond the log.
+        LogTooShortError: The point lies before the log's start.
+        AppError: The app can't be imported, or has no such store.
+        ReplayError: What `Source.describe` raises.
+    """
+    codecs = None if app is None else Codecs.of(app, source.topic)
+    state = folded_at(source, as_of, as_of_ms=as_of_ms).state
+    return state if codecs is None else decoded(state, codecs)
+
+
+def unknown_keys(source: Source, *, as_of: AsOf | str) -> DataFrame:
+    """Give the keys whose state at a point isn't known, see `spark_replay.fold.points`.
+
+    Returns:
+        `partition` int, `key` binary, `later_offset` bigint, of the first record at or above the point.
+
+    Raises:
+        ReplayError: As `rebuild_state`.
+    """
+    return folded_at(source, as_of, as_of_ms=0).unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """The fold of a changelog at a point.
+
+    Attributes:
+        settled: Where it was folded, and the last write of each key.
+    """
+
+    settled: Settled
+
+    @property
+    def rows(self) -> DataFrame:
+        """What `spark_replay.fold.fold.last_writes` gives, and `unknown`: whether the state of the key isn't known."""
+        return self.settled.folded.withColumn("unknown", self.settled.point.unknown())
+
+    @property
+    def state(self) -> DataFrame:
+        """The state, as `spark_replay.fold.fold.live` shapes it."""
+        return live(self.rows.where(~F.col("unknown")), self.settled.point.times_ms)
+
+    @property
+    def unknown(self) -> DataFrame:
+        """The keys whose state isn't known, as `unknown_keys` shapes them."""
+        return self.rows.where("unknown").select("partition", "key", "later_offset")
+
+    def kept(self) -> Folded:
+        """Give the same, read now and kept on the executors: what is asked of it later is of the same read."""
+        if self.settled.is_kept:
+            return self
+        return Folded(replace(self.settled, folded=self.settled.folded.localCheckpoint(), is_kept=True))
+
+
+def folded_at(source: Source, as_of: AsOf | str, *, as_of_ms: int | None = None) -> Folded:
+    """Fold a changelog at a point; arguments and errors are those of `rebuild_state`."""
+    topic = source.describe()
+    point = find_point(source, topic, _as_of(as_of), as_of_ms=as_of_ms)
+    return Folded(settle(source, topic, point))
+
+
+def write_rebuild(
+    source: Source,
+    *,
+    to: Path,
+    overwrite: bool = False,
+    as_of: AsOf | str = "latest",
+    as_of_ms: int | None = None,
+    app: str | None = None,
+    file_format: str = "parquet",
+) -> Rebuilt:
+    """Write the state that a changelog stands for at a point to a folder, as `rebuild_state` shapes it.
+
+    The folder has a folder for each partition, `partition=…`, and appears when it is complete; until then an older
+    rebuild stays where it is. `read_rebuild` reads it.
+
+    Raises:
+        TargetError: The folder exists and `overwrite` isn't set, or isn't a rebuild's.
+        WrongTopicError: The topic has records, and none of them has a changelog's stamp.
+        ReadError: Spark couldn't read the log to its end.
+        ToolMissingError: The format's package isn't installed.
+        ReplayError: As `rebuild_state`.
+    """
+    to = local_folder(to)
+    require_free(to, overwrite=overwrite)
+    require_format(source.spark, file_format)
+    codecs = None if app is None else Codecs.of(app, source.topic)
+    started = time.monotonic()
+    with replacing(to) as work, reading(str(source)):
+        # another run may have written it while this one waited for its turn
+        require_free(to, overwrite=overwrite)
+        found = folded_at(source, as_of, as_of_ms=as_of_ms).kept()
+        topic, point = found.settled.topic, found.settled.point
+        counts = _counts(found.rows)
+        below = counts.pop("below")
+        _require_changelog(source, counts)
+        state = found.state
+        write_files(state if codecs is None else decoded(state, codecs), work / NEW, file_format)
+        keys, undecodable = _read_back(source.spark, work / NEW, state, file_format, is_decoded=codecs is not None)
+        parts = _partitions(topic, point, keys)
+        result = Rebuilt(
+            changelog=source.topic,
+            topic_id=topic.topic_id,
+            as_of=str(_as_of(as_of)),
+            as_of_ms=max(point.times_ms),
+            keys=sum(keys.values()),
+            **counts,
+            undecodable=undecodable,
+            seconds=round(time.monotonic() - started, 3),
+            format=file_format,
+            partitions=parts,
+            unknown_keys=_examples(found.unknown) if counts["unknown"] else (),
+            notes=(
+                *_notes(topic, point),
+                *_before_all(source, topic, _as_of(as_of), below),
+                *source.doubts([part.end_offset for part in parts]),
+            ),
+        )
+        (work / NEW / SUMMARY).write_text(json.dumps(asdict(result), indent=1) + "\n")
+    return result
+
+
+def read_rebuild(spark: SparkSession, folder: Path) -> DataFrame:
+    """Read what `write_rebuild` wrote.
+
+    Raises:
+        ReadError: The folder is no rebuild, or rows of it are missing.
+    """
+    summary = read_summary(folder)
+    if summary["format"] == "parquet":
+        _require_whole(folder, summary)
+    extra = "" if summary.get("undecodable") is None else "key_json string, value_json string, "
+    with reading(f"the rebuild in {folder}"):
+        return read_files(spark, folder, summary["format"], extra + COLUMNS)
+
+
+def _require_whole(folder: Path, summary: Mapping[str, Any]) -> None:
+    """Check that the files of each partition have the rows that the summary tells: Spark reads what is there."""
+    for part in summary["partitions"]:
+        number, expected = part["partition"], part["keys"]
+        found = 0
+        for file in (folder / f"partition={number}").glob("*.parquet"):
+            try:
+                found += pyarrow.parquet.read_metadata(file).num_rows
+            except (OSError, pyarrow.ArrowException) as error:
+                reason = str(error).splitlines()[0]
+                raise ReadError(f"{file} of a rebuild can't be read ({reason}): rebuild again") from error
+        if found != expected:
+            raise ReadError(
+                f"partition {number} of the rebuild in {folder} has {found} rows, and was written with {expected}: "
+                "rebuild again, or give a folder that this machine sees"
+            )
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Read what a rebuild says of itself, the fields of `Rebuilt`.
+
+    Raises:
+        ReadError: The folder is no rebuild.
+    """
+    try:
+        summary: dict[str, Any] = {"format": "parquet"} | json.loads((folder / SUMMARY).read_text())
+    except (OSError, *MISSHAPEN) as error:
+        raise ReadError(f"{folder} is no rebuild: its {SUMMARY} can't be read: {error}") from error
+    return summary
+
+
+def require_free(to: Path, *, overwrite: bool) -> None:
+    """Check that a rebuild may be written to a folder.
+
+    Raises:
+        TargetError: It exists and `overwrite` isn't set, or holds something that isn't a rebuild.
+    """
+    if not to.exists():
+        return
+    if not overwrite:
+        raise TargetError(f"{to} exists: choose another folder, or replace it with --overwrite")
+    if not to.is_dir() or (not (to / SUMMARY).exists() and any(to.iterdir())):
+        raise TargetError(f"{to} is no rebuild (it has no {SUMMARY}): not overwritten, choose another folder")
+
+
+def _counts(rows: DataFrame) -> dict[str, int]:
+    counted = rows.agg(
+        F.sum("records").alias("records"),
+        F.sum("damaged").alias("unstamped"),
+        F.count_if("unknown").alias("unknown"),
+        F.count("last").alias("below"),
+    ).collect()
+    return {name: value or 0 for name, value in counted[0].asDict().items()}
+
+
+def _as_of(given: AsOf | str) -> AsOf:
+    return AsOf.parse(given) if isinstance(given, str) else given
+
+
+def _require_changelog(source: Source, counts: Mapping[str, int]) -> None:
+    if counts["records"] and counts["unstamped"] == counts["records"]:
+        raise WrongTopicError(
+            f"none of the {counts['records']:,} records of {source} has a changelog's stamp: it is the changelog of "
+            "no store of this framework"
+        )
+
+
+def _partitions(topic: Topic, point: Point, keys: Mapping[int, int]) -> tuple[RebuiltPartition, ...]:
+    return tuple(
+        RebuiltPartition(
+            partition=number,
+            start_offset=topic.starts[number],
+            end_offset=topic.ends[number] if before is None else before,
+            as_of_ms=point.times_ms[number],
+            keys=keys.get(number, 0),
+        )
+        for number, before in enumerate(point.before)
+    )
+
+
+def _notes(topic: Topic, point: Point) -> Iterator[str]:
+    for number, before in enumerate(point.before):
+        start, spans = topic.starts[number], topic.spans[number] if topic.spans else ()
+        if start and before is not None:
+            yield f"partition {number} begins at offset {start}: what was written before and not since isn't in it"
+        if spans and not spans[-1].exact and not spans[-1].whole and (before is None or before > spans[-1].start):
+            yield (
+                f"partition {number} of the archive ends before the log did: keys that were written again behind its "
+                "end may be missing; go on archiving, or give --brokers too"
+            )
+
+
+def _before_all(source: Source, topic: Topic, as_of: AsOf, below: int) -> Iterator[str]:
+    """Say that a time lies before the first record, which is likely to be a mistake in it."""
+    if as_of.timestamp_ms is None or below or topic.starts == topic.ends:
+        return
+    first = source.records(topic).agg(F.min(F.unix_millis("timestamp")).alias("first")).collect()[0]["first"]
+    if first is not None:
+        when = datetime.fromtimestamp(first / 1000, UTC).isoformat(timespec="milliseconds")
+        yield f"{as_of} lies before the first record of {source}, which is of {when}: the state there is empty"
+
+
+def _examples(unknown: DataFrame) -> tuple[UnknownKey, ...]:
+    return tuple(
+        UnknownKey(partition=row["partition"], key=printable(row["key"]), later_offset=row["later_offset"])
+        for row in unknown.orderBy("partition", "key").limit(_EXAMPLES).collect()
+    )
+
+
+def _read_back(
+    spark: SparkSession, folder: Path, state: DataFrame, file_format: str, *, is_decoded: bool
+) -> tuple[dict[int, int], int | None]:
+    """Check that what was written can be read; give the keys of each partition, and how many weren't decoded.
+
+    Raises:
+        TargetError: Rows are missing, or are others.
+    """
+    lost = F.col("key_json").isNull() | F.col("value_json").isNull() if is_decoded else F.lit(False)
+    extra = "key_json string, value_json string, " if is_decoded else ""
+    rows = read_files(spark, folder, file_format, extra + COLUMNS)
+    found = digests(rows, state.columns, lost=F.count_if(lost))
+    require_same(digests(state, state.columns), found, folder)
+    keys = {number: digest.rows for number, digest in found.items()}
+    return keys, sum(digest.more for digest in found.values()) if is_decoded else None

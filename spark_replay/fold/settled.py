@@ -1,0 +1,201 @@
+"""The fold of a log that others write to, and compact, while it is read.
+
+A reader of a compacted topic knows the state at an offset if it has read everything below, and the log still ended at
+that offset afterwards. Then each key's last record was there the whole time: compaction takes a record only when a
+later one of its key is in the log, and there was none. While others write, the log doesn't end where it did. So what
+came meanwhile is read too, in ever shorter rounds, the last one by a consumer that stops at the moment at which it has
+caught up. The state is that of the offset where it stood.
+
+For a point below the log's end that isn't enough. A key's last write below the point may go while it is read, and an
+older one have been read before. So where anything was written at or above the point, the records are counted again: a
+log that has as many as were read lost none meanwhile. If it has fewer, it is read again. The same is done where reading
+took so long that a tombstone may have gone after an older write of its key was read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_replay.errors import ReadError, WrongTopicError
+from spark_replay.fold.fold import last_writes, merged
+from spark_replay.fold.points import Point, point_at
+from spark_replay.sources.base import RECORDS, Source
+from spark_replay.sources.changelog import read_rows, stamped
+from spark_replay.sources.reading import reading
+from spark_replay.sources.topic import Topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from spark_replay.sources.kafka import KafkaSource
+
+ATTEMPTS = 3
+_FEW_OFFSETS = 20_000
+_ROUNDS = 8
+
+Select = Callable[["DataFrame"], "DataFrame"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What a log stands for at a point, as of one moment.
+
+    Attributes:
+        topic: The topic; its ends are where the log ended at that moment.
+        point: The point, with the hazards of that moment.
+        folded: What `spark_replay.fold.fold.last_writes` gives.
+        is_kept: Whether it was read, and is kept on the executors.
+    """
+
+    topic: Topic
+    point: Point
+    folded: DataFrame
+    is_kept: bool = False
+
+
+def settle(
+    source: Source,
+    topic: Topic,
+    point: Point,
+    *,
+    to_the_end: bool = False,
+    select: Select | None = None,
+    position: Column | None = None,
+) -> Settled:
+    """Fold a log at a point.
+
+    The rows of a log that may be compacted are read when this is called, and kept on the executors. Others are read
+    when an action asks for them.
+
+    Args:
+        source: The log.
+        topic: What it said of itself.
+        point: Where to fold.
+        to_the_end: Whether all records behind the point are looked at; else only those that tell what isn't known.
+        select: Applied to the rows of the log before they are folded.
+        position: A column of the selected rows with each key's own position, in place of the point's offsets.
+
+    Raises:
+        ReadError: Spark couldn't read the log to its end, or compaction went on under each attempt.
+        WrongTopicError: The topic was made anew meanwhile.
+        ReplayError: What `Source.describe` raises.
+    """
+    fold = _Fold(source, select or (lambda rows: rows), position, to_the_end)
+    risky = _at_risk(source, topic, fold.read(topic, point))
+    if source.live is None or not risky:
+        return Settled(topic=topic, point=point, folded=fold.of(topic, point))
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            topic = _described_again(source, topic)
+            point = point_at(topic, point.before, point.times_ms)
+        with reading(str(source)):
+            found = fold.settled(source.live, topic, point, risky)
+        if found is not None:
+            return found
+    raise ReadError(
+        f"{source} was compacted while it was read, {ATTEMPTS} times: what it held at the point can't be told. Try "
+        "again, raise the topic's min.compaction.lag.ms, or give an archive that was begun before the point (--archive)"
+    )
+
+
+def _at_risk(source: Source, topic: Topic, read: Topic) -> tuple[int, ...]:
+    """Give the partitions that are read, in part at least, from a log that may be compacted meanwhile."""
+    if source.live is None or not topic.spans:
+        return ()
+    firsts = topic.joints or topic.starts
+    return tuple(
+        number
+        for number, (spans, first, end) in enumerate(zip(topic.spans, firsts, read.ends, strict=True))
+        # an empty log may have been written to, and compacted, when it is looked at again
+        if spans and not spans[-1].exact and (end > first or end == topic.ends[number])
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Fold:
+    source: Source
+    select: Select
+    position: Column | None
+    to_the_end: bool
+
+    def read(self, topic: Topic, point: Point) -> Topic:
+        return topic if self.to_the_end else point.narrowed(topic)
+
+    def of(self, topic: Topic, point: Point) -> DataFrame:
+        return self._folded(read_rows(self.source, self.read(topic, point)), point)
+
+    def settled(self, live: KafkaSource, topic: Topic, point: Point, risky: Collection[int]) -> Settled | None:
+        """Fold as of one moment; None if compaction came in between."""
+        began_s, read = time.monotonic(), self.read(topic, point)
+        first = self.of(topic, point).localCheckpoint()
+        now, tails = self._caught_up(live, topic, point, risky)
+        is_quick = live.keeps_deletes(time.monotonic() - began_s)
+        folded = reduce(merged, tails, first) if tails else first
+        if tails:
+            folded = folded.localCheckpoint()
+        doubtful = self._written_later(folded, risky) if is_quick else risky
+        if doubtful and not self._is_whole(read, first, doubtful):
+            return None
+        return Settled(topic=now, point=point_at(now, point.before, point.times_ms), folded=folded, is_kept=True)
+
+    def _caught_up(
+        self, live: KafkaSource, topic: Topic, point: Point, risky: Collection[int]
+    ) -> tuple[Topic, list[DataFrame]]:
+        """Read what came meanwhile, until nothing is left to read at one moment."""
+        tails: list[DataFrame] = []
+        for _ in range(_ROUNDS):
+            later = _moved(topic, _described_again(live, topic).ends, risky)
+            count = sum(later.ends) - sum(topic.ends)
+            if not count:
+                return topic, tails
+            if count <= _FEW_OFFSETS:
+                break
+            rows = read_rows(live, replace(later, starts=topic.ends))
+            tails.append(self._folded(rows, point).localCheckpoint())
+            topic = later
+        ends, records = live.catch_up(topic, risky)
+        if records:
+            rows = stamped(live.spark.createDataFrame(records, RECORDS))
+            tails.append(self._folded(rows, point).localCheckpoint())
+        return _moved(topic, ends, risky), tails
+
+    def _folded(self, rows: DataFrame, point: Point) -> DataFrame:
+        return last_writes(self.select(rows), point.before if self.position is None else self.position)
+
+    def _written_later(self, folded: DataFrame, risky: Collection[int]) -> set[int]:
+        rows = folded.where(F.col("later_offset").isNotNull()).select("partition").distinct().collect()
+        return {row["partition"] for row in rows} & set(risky)
+
+    def _is_whole(self, read: Topic, first: DataFrame, doubtful: Collection[int]) -> bool:
+        """Tell whether the log still has all records that were read of some partitions."""
+        ends = tuple(end if number in doubtful else read.starts[number] for number, end in enumerate(read.ends))
+        rows = self.select(read_rows(self.source, replace(read, ends=ends)))
+        left = {row["partition"]: row["count"] for row in rows.groupBy("partition").count().collect()}
+        counts = first.groupBy("partition").agg(F.sum("records").alias("count")).collect()
+        return all(left.get(row["partition"], 0) == row["count"] for row in counts if row["partition"] in doubtful)
+
+
+def _described_again(source: Source, topic: Topic) -> Topic:
+    now = source.describe()
+    if (now.topic_id, now.partition_count) != (topic.topic_id, topic.partition_count):
+        raise WrongTopicError(f"{source} was made anew, or got more partitions, while it was read: try again")
+    return now
+
+
+def _moved(topic: Topic, ends: Sequence[int], risky: Collection[int]) -> Topic:
+    moved = tuple(max(end, ends[number]) if number in risky else end for number, end in enumerate(topic.ends))
+    return replace(
+        topic,
+        ends=moved,
+        high_watermarks=tuple(map(max, topic.high_watermarks, moved)),
+        spans=tuple(
+            (*spans[:-1], replace(spans[-1], end=end)) if spans else spans
+            for spans, end in zip(topic.spans, moved, strict=True)
+        ),
+    )

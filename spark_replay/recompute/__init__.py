@@ -1,0 +1,1 @@
+"""State computed again from the input by the app's own handlers."""

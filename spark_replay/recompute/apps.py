@@ -1,0 +1,81 @@
+"""The user's app, found by its module's name: this package doesn't know what an app is made of.
+
+An app is whatever has `stores` and `actors`, mappings by name, `decoder(store)` (see `spark_replay.fold.decoding`), and
+`replayer(actor)`, whose result has
+
+    actor, topic, group     names
+    changelogs, others      by store, the changelog: of what follows from the input, of what also follows from time
+    follows_time            whether something happens to its state without a message
+    topics_of(metadata)     of the topics that the commit of an offset was about: `input_id`, `changelog_id(store)`, and
+                            `is_recreated`, `since`: the first epoch of the input if that replaced another topic
+    run(partition, records, *, partition_count, start, kept, until_ms, stores, topic_id, metadata)
+                            the replay, as `actors.replay.replay.Replayer.run` describes it
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from spark_replay.errors import AppError
+from spark_replay.session import first_line
+
+HERE = "here: is its folder on PYTHONPATH?"
+THERE = "where Spark runs it: hand it over with --py-files, or install it on the executors and set PYTHONPATH there"
+
+
+def load_replayer(module: str, actor: str | None, *, where: str = HERE) -> Any:
+    """Give what replays an actor's input.
+
+    Args:
+        module: `package.module`, or `package.module:name_of_the_app`.
+        actor: its name; may be left out if the app has one only.
+        where: for the error, where the module was looked for, and what to do.
+
+    Raises:
+        AppError: There is no such module, app or actor; the text says which there are.
+    """
+    app = load_app(module, where=where)
+    names = sorted(app.actors)
+    if actor is None:
+        if len(names) != 1:
+            raise AppError(f"app {module} has the actors {', '.join(names) or '(none)'}: choose one with --actor")
+        actor = names[0]
+    if actor not in names:
+        raise AppError(f"app {module} has no actor {actor!r}, it has {', '.join(names) or 'none'}")
+    return app.replayer(actor)
+
+
+def load_app(module: str, *, where: str = HERE) -> Any:
+    """Import an app; else as `load_replayer`.
+
+    Raises:
+        AppError: There is no such module or app; the text says which there are.
+    """
+    name, _, attribute = module.partition(":")
+    try:
+        loaded = importlib.import_module(name)
+    except ImportError as error:
+        raise AppError(f"module {name!r} can't be imported ({first_line(error)}) {where}") from error
+    except Exception as error:
+        said = f"{type(error).__name__}: {first_line(error)}"
+        raise AppError(f"module {name!r} raised {said} while it was imported {where}") from error
+    if attribute:
+        app = getattr(loaded, attribute, None)
+        if not _is_app(app):
+            raise AppError(f"{module}: there is no app of this name in the module")
+        return app
+    if _is_app(getattr(loaded, "app", None)):
+        return loaded.app
+    found = {key: value for key, value in vars(loaded).items() if _is_app(value)}
+    if len({id(app) for app in found.values()}) != 1:
+        raise AppError(f"module {name!r} has {_listed(found)}: name the app as in --app {name}:app")
+    return next(iter(found.values()))
+
+
+def _is_app(value: Any) -> bool:
+    return callable(getattr(value, "replayer", None)) and hasattr(value, "actors")
+
+
+def _listed(found: dict[str, Any]) -> str:
+    return f"the apps {', '.join(sorted(found))}" if found else "no app"

@@ -1,0 +1,394 @@
+"""What a recompute reads: which offsets of the input, which changelogs, from which state.
+
+The replay ends at the group's committed offset, since that says which inputs are handled, also those that wrote
+nothing; where the group has no offset any more, at the highest source offset in the changelogs. The offset is read
+first and the changelogs' ends after it, so that all that belongs to the offset is before the ends: writes of later
+inputs are told by their source offset and left out. So it doesn't matter that workers go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_replay.errors import AppError, InputError, LogTooShortError, TargetError, UnknownTopicError
+from spark_replay.fold.columns import by_partition
+from spark_replay.fold.rebuild import SUMMARY, read_rebuild
+from spark_replay.recompute.apps import load_replayer
+from spark_replay.recompute.committed import CommittedOffset, committed_offsets
+from spark_replay.sources import kafka
+from spark_replay.sources.changelog import read_rows, stamp_fields
+from spark_replay.sources.reading import reading
+from spark_replay.sources.topic import Topic, describe_topic
+from stores._core.outside import MISSHAPEN
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+_SETTLE_S = 15.0
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recompute:
+    """What a recompute will do; made by `plan_recompute`.
+
+    Attributes:
+        brokers, kafka_options: Where Kafka is.
+        module: The app's.
+        actor: The actor's name.
+        input: Its input as it is now.
+        group: The workers' consumer group.
+        changelogs: By store, those that are compared.
+        starts: By partition, the first input offset that is replayed.
+        bounds: By partition, the input offset that the replay stops before.
+        bound_by: By partition, what says so: `committed` or `changelog`.
+        until_ms: By partition, Unix milliseconds up to which timers and expiries are replayed, None where time changes
+            nothing.
+        from_state: By store, the rebuild that the replay begins with; empty if with nothing.
+        metadata: By partition, that of the group's committed offset.
+    """
+
+    brokers: str
+    kafka_options: Mapping[str, str]
+    module: str
+    actor: str
+    input: Topic
+    group: str
+    changelogs: Mapping[str, Topic]
+    starts: tuple[int, ...]
+    bounds: tuple[int, ...]
+    bound_by: tuple[str, ...]
+    until_ms: tuple[int | None, ...]
+    from_state: Mapping[str, Path]
+    metadata: tuple[str, ...]
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets of the input are read; markers and aborted records among them."""
+        return sum(end - start for start, end in zip(self.starts, self.bounds, strict=True))
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What is read, for a machine."""
+        return {
+            "app": self.module,
+            "actor": self.actor,
+            "input": self.input.name,
+            "changelogs": {store: topic.name for store, topic in self.changelogs.items()},
+            "from_state": {store: str(folder) for store, folder in self.from_state.items()},
+            "offsets": self.offsets,
+            "changelog_offsets": sum(
+                end - start
+                for topic in self.changelogs.values()
+                for start, end in zip(topic.starts, topic.ends, strict=True)
+            ),
+            "partitions": [
+                {"partition": number, "start": start, "end": end, "end_by": by}
+                for number, (start, end, by) in enumerate(zip(self.starts, self.bounds, self.bound_by, strict=True))
+            ],
+        }
+
+
+def plan_recompute(
+    spark: SparkSession,
+    brokers: str,
+    module: str,
+    *,
+    actor: str | None = None,
+    store: str | None = None,
+    from_state: Path | None = None,
+    accept_missing_input: bool = False,
+    kafka_options: Mapping[str, str] | None = None,
+) -> Recompute:
+    """Look what there is, and decide what is read; nothing is replayed.
+
+    Args:
+        spark: A session with the Kafka connector, as `spark_session` gives it.
+        brokers: `host:port,…`.
+        module: The app's module, `package.module` or `package.module:app`, as `faust -A` takes it.
+        actor: Whose input is replayed; may be left out if the app has one actor only.
+        store: Which of its stores is compared; all that follow from the input if left out.
+        from_state: A folder with a rebuild of each of the actor's stores, made at one point of the input: the replay
+            begins there.
+        accept_missing_input: Whether to go on if the first inputs aren't there any more.
+        kafka_options: Settings of the Kafka client, such as `security.protocol`.
+
+    Raises:
+        AppError: There is no such module, app, actor or store.
+        InputError: Inputs are missing, or topics and offsets contradict each other.
+        TargetError: `from_state` isn't what it has to be.
+        BrokerError: The brokers don't answer.
+        UnknownTopicError: They don't have the input, or a changelog.
+    """
+    options = dict(kafka_options or {})
+    replayer = load_replayer(module, actor)
+    chosen = _chosen(replayer, store)
+    source = _described(spark, brokers, replayer.topic, options, f"the input of actor {replayer.actor}")
+    count = source.partition_count
+    committed = committed_offsets(spark, brokers, replayer.group, replayer.topic, count, options)
+    folders = {} if from_state is None else _rebuilds(from_state, replayer)
+    wanted = chosen | (_all_stores(replayer) if folders or replayer.follows_time else {})
+    changelogs = {name: _settled(spark, brokers, topic, options, name) for name, topic in wanted.items()}
+    for name, topic in changelogs.items():
+        if topic.partition_count != count:
+            raise InputError(
+                f"{source.name} has {count} partitions and {topic.name}, the changelog of store {name}, has "
+                f"{topic.partition_count}: one of them was made anew"
+            )
+        if name in folders and (kept_id := _summary(folders[name] / SUMMARY)["topic_id"]) not in ("", topic.topic_id):
+            raise TargetError(
+                f"{folders[name]} is a rebuild of a topic {topic.name} with the id {kept_id}, and now it has the id "
+                f"{topic.topic_id}: the topic was made anew since, or this is another cluster"
+            )
+    facts = _Facts(spark, brokers, changelogs, options)
+    require_same_topics(replayer, source, changelogs, committed, facts.first_epoch)
+    bounds, bound_by = _bounds(replayer, source, committed, facts)
+    starts = _starts(source, bounds, facts, folders, accept_missing_input=accept_missing_input)
+    return Recompute(
+        brokers=brokers,
+        kafka_options=options,
+        module=module,
+        actor=replayer.actor,
+        input=source,
+        group=replayer.group,
+        changelogs={name: changelogs[name] for name in chosen},
+        starts=starts,
+        bounds=tuple(max(start, bound) for start, bound in zip(starts, bounds, strict=True)),
+        bound_by=bound_by,
+        until_ms=facts.last_ms(bounds) if replayer.follows_time else (None,) * count,
+        from_state=folders,
+        metadata=tuple(one.metadata for one in committed),
+    )
+
+
+def require_same_topics(
+    replayer: Any,
+    source: Topic,
+    changelogs: Mapping[str, Topic],
+    committed: Sequence[CommittedOffset],
+    first_epoch: Callable[[int], int | None],
+) -> None:
+    """See that the group's last commits were about these topics, and the state is of this input only.
+
+    Args:
+        replayer: What `spark_replay.recompute.apps` describes.
+        source: The input as it is now.
+        changelogs: By store, its changelog as it is now.
+        committed: The group's offset of each partition.
+        first_epoch: Gives the lowest owner's epoch in a partition of the changelogs, None if there is no state.
+
+    Raises:
+        InputError: A topic was re-created after the commit. The error names both ids.
+    """
+    for number, (_, metadata) in enumerate(committed):
+        known = replayer.topics_of(metadata)
+        topics = [(source, known.input_id), *((topic, known.changelog_id(name)) for name, topic in changelogs.items())]
+        for topic, known_id in topics:
+            if known_id and topic.topic_id and known_id != topic.topic_id:
+                raise InputError(
+                    f"when group {replayer.group} made its last commit of {source.name} partition {number}, "
+                    f"{topic.name} had the id {known_id}, and now it has the id {topic.topic_id}: the topic was made "
+                    "anew since, or this is another cluster. Offsets of one say nothing of the other"
+                )
+        if known.is_recreated and (first := first_epoch(number)) is not None and first < known.since:
+            raise InputError(
+                f"{source.name} with the id {source.topic_id} took the place of another topic: partition {number} has "
+                f"state of the owners' epochs {first} to {known.since - 1}, whose input offsets are of that one. It "
+                "can't be compared with what follows from this one alone"
+            )
+
+
+def _chosen(replayer: Any, store: str | None) -> dict[str, str]:
+    if store is None:
+        if not replayer.changelogs:
+            raise AppError(f"actor {replayer.actor} keeps no state: there is nothing to compare")
+        return dict(replayer.changelogs)
+    known = _all_stores(replayer)
+    if store not in known:
+        raise AppError(f"actor {replayer.actor} has no store {store!r}, it has {', '.join(known) or 'none'}")
+    return {store: known[store]}
+
+
+def _all_stores(replayer: Any) -> dict[str, str]:
+    return {**replayer.changelogs, **replayer.others}
+
+
+def _described(spark: SparkSession, brokers: str, name: str, options: Mapping[str, str], what: str) -> Topic:
+    try:
+        return describe_topic(spark, brokers, name, options)
+    except UnknownTopicError as error:
+        raise UnknownTopicError(
+            f"{brokers} has no topic {name!r}, {what}: is this the right cluster, did a worker of the app ever run?"
+        ) from error
+
+
+def _settled(spark: SparkSession, brokers: str, name: str, options: Mapping[str, str], store: str) -> Topic:
+    """Describe a changelog when all transactions that were open at the first look are over.
+
+    Raises:
+        InputError: One of them stays open.
+    """
+    what = f"the changelog of store {store}"
+    topic = _described(spark, brokers, name, options, what)
+    wanted, until_s = topic.high_watermarks, time.monotonic() + _SETTLE_S
+    while any(end < high for end, high in zip(topic.ends, wanted, strict=True)):
+        if time.monotonic() > until_s:
+            raise InputError(f"{name}, {what}, has a transaction that stays open: try again when it is over")
+        time.sleep(_LOOK_S)
+        topic = _described(spark, brokers, name, options, what)
+    return topic
+
+
+def _bounds(
+    replayer: Any, source: Topic, committed: Sequence[CommittedOffset], facts: _Facts
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    bounds, reasons = [], []
+    for number, (offset, _) in enumerate(committed):
+        bound = facts.next_source(number) if offset is None else offset
+        if bound > source.high_watermarks[number]:
+            said = f"group {replayer.group} has committed" if offset is not None else "the state is of"
+            raise InputError(
+                f"{source.name} partition {number} ends at {source.high_watermarks[number]} and {said} offset {bound}: "
+                "the topic was made anew, or this is another cluster"
+            )
+        bounds.append(bound)
+        reasons.append("changelog" if offset is None else "committed")
+    if not any(bounds):
+        raise InputError(
+            f"group {replayer.group} has committed nothing of {source.name} and there is no state: did a worker "
+            "ever run?"
+        )
+    return tuple(bounds), tuple(reasons)
+
+
+def _starts(
+    source: Topic, bounds: Sequence[int], facts: _Facts, folders: Mapping[str, Path], *, accept_missing_input: bool
+) -> tuple[int, ...]:
+    starts = tuple(facts.next_kept(number, folders) if folders else 0 for number in range(source.partition_count))
+    for number, (start, bound) in enumerate(zip(starts, bounds, strict=True)):
+        first = source.starts[number]
+        if first <= start or not bound:
+            continue
+        if folders:
+            raise LogTooShortError(
+                f"{source.name} partition {number} begins at offset {first}, after the state's {start}: the inputs in "
+                "between are gone, take a later state"
+            )
+        if not accept_missing_input:
+            raise InputError(
+                f"{source.name} partition {number} begins at offset {first}, not 0: the inputs before are gone. Begin "
+                "with the state of that point (--from-state), or accept that it isn't the same (--accept-missing-input)"
+            )
+    return tuple(max(first, start) for first, start in zip(source.starts, starts, strict=True))
+
+
+class _Facts:
+    """What has to be read of the changelogs before the replay, if anything; each is read once."""
+
+    def __init__(
+        self, spark: SparkSession, brokers: str, changelogs: Mapping[str, Topic], options: Mapping[str, str]
+    ) -> None:
+        self._spark = spark
+        self._brokers = brokers
+        self._changelogs = changelogs
+        self._options = options
+        self._next: dict[int, int] | None = None
+        self._kept: dict[int, int] | None = None
+        self._epochs: dict[int, int] | None = None
+
+    def next_source(self, partition: int) -> int:
+        """Give the offset behind the last input that a changelog tells of, 0 if none does."""
+        if self._next is None:
+            self._next = self._highest(self._rows())
+        return self._next.get(partition, 0)
+
+    def first_epoch(self, partition: int) -> int | None:
+        """Give the lowest epoch of an owner in a partition of the changelogs, None if no owner wrote there."""
+        if self._epochs is None:
+            owned = self._rows().where(F.col("epoch") > 0)
+            self._epochs = self._by_partition(owned, F.min("epoch"))
+        return self._epochs.get(partition)
+
+    def next_kept(self, partition: int, folders: Mapping[str, Path]) -> int:
+        """Give the offset behind the last input that the rebuilds know of."""
+        if self._kept is None:
+            found = []
+            for store, folder in folders.items():
+                ends = _ends(folder)
+                place = F.element_at(
+                    F.create_map(*(F.lit(n) for pair in ends.items() for n in pair)), F.col("partition")
+                )
+                kept = read_rebuild(self._spark, folder)
+                log = self._rows_of(store).where(F.col("offset") < place)
+                found += [self._highest(log), self._highest(kept)]
+            numbers = {number for highest in found for number in highest}
+            self._kept = {number: max(highest.get(number, 0) for highest in found) for number in numbers}
+        return self._kept.get(partition, 0)
+
+    def last_ms(self, bounds: Sequence[int]) -> tuple[int | None, ...]:
+        """Give when the last write was made that belongs to inputs before the bounds, by partition."""
+        rows = self._rows().where(F.col("source_offset") < by_partition(list(bounds)))
+        last = self._by_partition(rows, F.unix_millis(F.max("timestamp")))
+        return tuple(last.get(number) for number in range(len(bounds)))
+
+    def _rows(self) -> DataFrame:
+        frames = [self._rows_of(store) for store in self._changelogs]
+        united = frames[0]
+        for frame in frames[1:]:
+            united = united.unionAll(frame)
+        return united
+
+    def _rows_of(self, store: str) -> DataFrame:
+        changelog = self._changelogs[store]
+        rows = read_rows(kafka(self._spark, self._brokers, changelog.name, self._options), changelog)
+        stamp = stamp_fields(F.col("stamp"))
+        return rows.select(
+            "partition",
+            "offset",
+            "timestamp",
+            stamp["source_offset"].alias("source_offset"),
+            stamp["epoch"].alias("epoch"),
+        )
+
+    def _highest(self, rows: DataFrame) -> dict[int, int]:
+        return self._by_partition(rows, F.max("source_offset") + 1)
+
+    def _by_partition(self, rows: DataFrame, value: Any) -> dict[int, int]:
+        with reading(f"the changelogs {', '.join(topic.name for topic in self._changelogs.values())}"):
+            found: list[Row] = rows.groupBy("partition").agg(value.alias("found")).collect()
+        return {row["partition"]: row["found"] for row in found if row["found"] is not None}
+
+
+def _rebuilds(folder: Path, replayer: Any) -> dict[str, Path]:
+    """Find the rebuild of each store in a folder, or right below it."""
+    summaries = sorted([*folder.glob(SUMMARY), *folder.glob(f"*/{SUMMARY}")])
+    by_changelog = {_summary(path)["changelog"]: path.parent for path in summaries}
+    wanted = _all_stores(replayer)
+    missing = [topic for topic in wanted.values() if topic not in by_changelog]
+    if missing:
+        raise TargetError(
+            f"{folder} has no rebuild of {', '.join(missing)}: --from-state takes a folder with a rebuild of each of "
+            "the actor's stores, made at the same point"
+        )
+    return {store: by_changelog[topic] for store, topic in wanted.items()}
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+        ends = [(part["partition"], part["end_offset"]) for part in found["partitions"]]
+        return {"changelog": found["changelog"], "ends": dict(ends), "topic_id": str(found.get("topic_id", ""))}
+    except (OSError, *MISSHAPEN) as error:
+        raise TargetError(f"{path} isn't what a rebuild writes ({error}): rebuild anew") from error
+
+
+def _ends(folder: Path) -> dict[int, int]:
+    ends: dict[int, int] = _summary(folder / SUMMARY)["ends"]
+    return ends

@@ -1,0 +1,285 @@
+"""Replay an actor's input through the app's own handlers, and compare the state with the changelog.
+
+Each key of a store that either side has gets one kind:
+
+* `equal`: the same value.
+* `different`: in both, with another value.
+* `only_recomputed`: the handlers would have written it, and the changelog doesn't have it.
+* `only_changelog`: the changelog has it, and the handlers would not have written it.
+* `unknown`: it isn't equal, and something happened to it that the input doesn't tell: see `docs/recompute.md`.
+* `superseded`: the changelog only has later writes of it than the point compared. Nothing can be said.
+
+Keys that neither side has, deleted or expired on both, get none. Records stay in the JVM save where they pass through
+the handlers, which are Python: one Spark task for each partition of the input, in the order that Kafka gives.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_replay.errors import RecomputeError
+from spark_replay.fold.columns import by_partition
+from spark_replay.fold.fold import expired
+from spark_replay.fold.points import now_ms, point_at
+from spark_replay.fold.rebuild import read_rebuild
+from spark_replay.fold.settled import settle
+from spark_replay.recompute.plan import Recompute
+from spark_replay.recompute.report import FINE, Recomputed, recomputed
+from spark_replay.recompute.worker import INPUT_COLUMNS, OUTPUT_SCHEMA, Job, replay_rows
+from spark_replay.sources import kafka
+from spark_replay.sources.changelog import stamp_fields
+from spark_replay.sources.reading import reading
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_LOCAL = ("local[", "local-")
+_EXAMPLES = 10
+_SHOWN_BYTES = 200
+_FAILURE = re.compile(r"RecomputeError: (.*)")
+
+
+def recompute_actor(spark: SparkSession, plan: Recompute) -> Recomputed:
+    """Replay the input, compare, and count; keys that differ are named, up to 10 of each kind and store.
+
+    Raises:
+        RecomputeError: The app can't be imported by Spark's workers, or the replay failed.
+        ReadError: Spark couldn't read a topic to its end.
+    """
+    started = time.monotonic()
+    replayed = _replay(spark, plan).persist(StorageLevel.DISK_ONLY)
+    try:
+        with _replaying(plan):
+            told = _told(replayed)
+            judged = _judge(spark, plan, replayed)
+            counted = judged.groupBy("store", "partition", "kind").count().collect()
+            examples = [] if all(row["kind"] in FINE for row in counted) else _examples(judged)
+    finally:
+        replayed.unpersist()
+    return recomputed(plan, told=told, counted=counted, examples=examples, seconds=time.monotonic() - started)
+
+
+def recompute_keys(spark: SparkSession, plan: Recompute) -> DataFrame:
+    """Give the judgement of every key, for a notebook. Each action replays the input again: persist it.
+
+    The changelogs are read when this is called.
+
+    Returns:
+        One row a key: `store` string, `partition` int, `key` binary, `kind` string, `log` (struct of `value`,
+        `source_offset`, `expires_at_ms`, `epoch`, `offset`), `recomputed` (struct of `value`, `source_offset`,
+        `expires_at_ms`), both null where the side has nothing, `unknown` (struct of `source_offset` and `reason` of the
+        first thing that the input doesn't tell, or null), `later_offset` bigint.
+    """
+    return _judge(spark, plan, _replay(spark, plan))
+
+
+def _replay(spark: SparkSession, plan: Recompute) -> DataFrame:
+    """Give what the replays tell, as `recompute_worker.OUTPUT_SCHEMA` has it."""
+    rows = _input(spark, plan)
+    if plan.from_state:
+        rows = rows.unionAll(_kept(spark, plan))
+        # what the stores held comes before the first record
+        rows = rows.repartition(max(1, plan.input.partition_count), "partition").sortWithinPartitions(
+            "partition", F.col("store").isNull(), "offset"
+        )
+    job = Job(
+        module=plan.module,
+        actor=plan.actor,
+        stores=tuple(plan.changelogs),
+        starts=plan.starts,
+        until_ms=plan.until_ms,
+        topic_id=plan.input.topic_id,
+        metadata=plan.metadata,
+    )
+    context = spark.sparkContext
+    if (context.master or "").startswith(_LOCAL) and "PYSPARK_PYTHON" not in os.environ:
+        # pyspark would take the first python3 on PATH, which needn't have what the app needs
+        context.pythonExec = sys.executable
+    replayed = rows.select(*INPUT_COLUMNS).rdd.mapPartitions(lambda rows: replay_rows(job, rows))
+    return spark.createDataFrame(replayed, OUTPUT_SCHEMA, verifySchema=False)
+
+
+def _input(spark: SparkSession, plan: Recompute) -> DataFrame:
+    # nothing has to be sorted then
+    source = kafka(spark, plan.brokers, plan.input.name, plan.kafka_options)
+    records = source.in_order(replace(plan.input, starts=plan.starts, ends=plan.bounds))
+    return records.select(
+        "partition",
+        "offset",
+        F.unix_millis("timestamp").alias("timestamp_ms"),
+        "key",
+        "value",
+        "headers",
+        F.lit(None).cast("string").alias("store"),
+    )
+
+
+def _kept(spark: SparkSession, plan: Recompute) -> DataFrame:
+    frames = [
+        read_rebuild(spark, folder).select(
+            "partition",
+            F.coalesce("source_offset", F.lit(0)).alias("offset"),
+            F.coalesce("expires_at_ms", F.lit(0)).alias("timestamp_ms"),
+            "key",
+            "value",
+            F.lit(None).cast("array<struct<key:string,value:binary>>").alias("headers"),
+            F.lit(store).alias("store"),
+        )
+        for store, folder in plan.from_state.items()
+    ]
+    return reduce(lambda left, right: left.unionAll(right), frames)
+
+
+def _judge(spark: SparkSession, plan: Recompute, replayed: DataFrame) -> DataFrame:
+    as_of = F.lit(now_ms())
+    sides = reduce(lambda left, right: left.unionAll(right), [_states(replayed), _unknowns(plan, replayed)])
+    for store in plan.changelogs:
+        sides = sides.unionAll(_logged(spark, plan, store))
+    # a record without a stamp is of no known input; a worker that restores takes it all the same
+    below = F.coalesce(F.col("source_offset") < by_partition(plan.bounds), F.lit(True))
+    is_log, offset = F.col("side") == "log", F.col("offset")
+    folded = sides.groupBy("store", "partition", "key").agg(
+        F.max_by(
+            F.struct("value", "source_offset", "expires_at_ms", "epoch", "offset"), F.when(is_log & below, offset)
+        ).alias("log"),
+        F.min(F.when(is_log & ~below, offset)).alias("later_offset"),
+        F.first(
+            F.when(F.col("side") == "state", F.struct("value", "source_offset", "expires_at_ms")), ignorenulls=True
+        ).alias("recomputed"),
+        F.min(F.when(F.col("side") == "unknown", F.struct("source_offset", "reason"))).alias("unknown"),
+    )
+    return (
+        folded.withColumn("kind", _kind(as_of))
+        .where(F.col("kind").isNotNull())
+        .select("store", "partition", "key", "kind", "log", "recomputed", "unknown", "later_offset")
+    )
+
+
+def _kind(as_of_ms: Column) -> Column:
+    """Null where neither side has the key."""
+    log, ours = F.col("log"), F.col("recomputed")
+    in_log, in_ours = _is_live(log, as_of_ms), _is_live(ours, as_of_ms)
+    # the same write may have expired on one side already: its time is the worker's there, the input's here
+    is_same = F.coalesce(log["value"] == ours["value"], F.lit(False))
+    return (
+        F.when(~in_log & ~in_ours, F.lit(None).cast("string"))
+        .when(is_same, "equal")
+        .when(F.col("unknown").isNotNull(), "unknown")
+        .when(log.isNull() & F.col("later_offset").isNotNull(), "superseded")
+        .when(in_log & in_ours, "different")
+        .when(in_ours, "only_recomputed")
+        .otherwise("only_changelog")
+    )
+
+
+def _is_live(side: Column, as_of_ms: Column) -> Column:
+    return side["value"].isNotNull() & ~expired(side["expires_at_ms"], as_of_ms)
+
+
+def _sided(rows: DataFrame, side: str, **columns: Column) -> DataFrame:
+    types = {
+        "store": "string",
+        "partition": "int",
+        "key": "binary",
+        "value": "binary",
+        "source_offset": "bigint",
+        "expires_at_ms": "bigint",
+        "epoch": "bigint",
+        "offset": "bigint",
+        "reason": "string",
+    }
+    given = {name: F.col(name) for name in types if name in rows.columns} | columns
+    empty = F.lit(None)
+    return rows.select(
+        F.lit(side).alias("side"), *(given.get(name, empty).cast(kind).alias(name) for name, kind in types.items())
+    )
+
+
+def _states(replayed: DataFrame) -> DataFrame:
+    return _sided(replayed.where(F.col("kind") == "state"), "state")
+
+
+def _unknowns(plan: Recompute, replayed: DataFrame) -> DataFrame:
+    rows = replayed.where((F.col("kind") == "unknown") & F.col("key").isNotNull())
+    each = rows.withColumn("store", F.explode(F.array(*(F.lit(store) for store in plan.changelogs))))
+    return _sided(each, "unknown", reason=F.col("value").cast("string"), value=F.lit(None))
+
+
+def _logged(spark: SparkSession, plan: Recompute, store: str) -> DataFrame:
+    """Give each key's last write of the inputs replayed, and its first of later ones, as of one moment."""
+    changelog = plan.changelogs[store]
+    is_later = stamp_fields(F.col("stamp"))["source_offset"] >= by_partition(plan.bounds)
+    everything = [None] * changelog.partition_count
+    folded = settle(
+        kafka(spark, plan.brokers, changelog.name, plan.kafka_options),
+        changelog,
+        point_at(changelog, everything, [0] * changelog.partition_count),
+        # no offset lies below 0
+        select=lambda rows: rows.withColumn("position", F.when(is_later, F.lit(0).cast("bigint"))),
+        position=F.col("position"),
+    ).folded
+    fields = {"value": F.col("last.value")} | stamp_fields(F.col("last.stamp")) | {"offset": F.col("last.offset")}
+    last, later = (folded.where(F.col(name).isNotNull()) for name in ("last", "later_offset"))
+    return _sided(last, "log", store=F.lit(store), **fields).unionAll(
+        _sided(
+            later,
+            "log",
+            store=F.lit(store),
+            source_offset=by_partition(plan.bounds),
+            offset=F.col("later_offset"),
+        )
+    )
+
+
+def _told(replayed: DataFrame) -> list[Any]:
+    """Count the records of each partition and the unknown things by reason: `partition`, `reason`, `count`."""
+    done = replayed.where(F.col("kind") == "done").select(
+        "partition", F.lit(None).cast("string").alias("reason"), F.col("source_offset").alias("count")
+    )
+    unknown = (
+        replayed.where(F.col("kind") == "unknown")
+        .groupBy("partition", F.col("value").cast("string").alias("reason"))
+        .count()
+    )
+    return done.unionAll(unknown.select("partition", "reason", "count")).collect()
+
+
+def _examples(judged: DataFrame) -> list[Any]:
+    ranked = judged.where(~F.col("kind").isin(*FINE)).withColumn(
+        "rank", F.row_number().over(Window.partitionBy("store", "kind").orderBy("partition", "key"))
+    )
+    shown = {name: _cut(name) for name in ("log", "recomputed")}
+    return ranked.where(F.col("rank") <= _EXAMPLES).withColumns(shown).orderBy("store", "kind", "rank").collect()
+
+
+def _cut(side: str) -> Column:
+    value = F.substring(F.col(f"{side}.value"), 1, _SHOWN_BYTES)
+    return F.when(F.col(side).isNotNull(), F.col(side).withField("value", value))
+
+
+@contextmanager
+def _replaying(plan: Recompute) -> Iterator[None]:
+    """Tell what a replay failed with; a Spark error that isn't one is told as `reading` does."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    with reading(f"input {plan.input.name} or its changelogs"):
+        try:
+            yield
+        except (PySparkException, Py4JJavaError) as error:
+            found = _FAILURE.findall(str(error))
+            if not found:
+                raise
+            raise RecomputeError(found[-1]) from error

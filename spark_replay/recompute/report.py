@@ -1,0 +1,189 @@
+"""What a recompute found: counts, examples, and how both are shown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from spark_replay.errors import RecomputeError
+from spark_replay.recompute.plan import Recompute
+from spark_replay.report.printing import printable, say
+from stores._core.printable import printable as escaped
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row
+    from rich.console import Console
+
+DIFFERENCES = ("different", "only_recomputed", "only_changelog")
+KINDS = ("equal", *DIFFERENCES, "unknown", "superseded")
+FINE = ("equal",)
+_REASONS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One key that isn't equal on both sides.
+
+    Attributes:
+        store, partition: Where it is.
+        key: As text if it is printable UTF-8, else as base64 after `base64:`.
+        kind: See `spark_replay.recompute.recompute`.
+        log: `value`, `source_offset`, `expires_at_ms`, `epoch` and `offset` of the changelog's write, or None. A value
+            longer than 200 bytes is cut.
+        recomputed: `value`, `source_offset` and `expires_at_ms` of the handlers' write, or None.
+        unknown: What the input doesn't tell of it, or None.
+    """
+
+    store: str
+    partition: int
+    key: str
+    kind: str
+    log: dict[str, Any] | None
+    recomputed: dict[str, Any] | None
+    unknown: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputed:
+    """What a recompute found.
+
+    Attributes:
+        app, actor, input: What was replayed.
+        counts: Keys by kind.
+        by_store: The same for each store.
+        by_partition: The same for each partition that has keys.
+        records: How many records of the input were replayed.
+        unknown_events: How often something happened that the input doesn't tell, by reason, the 10 most frequent.
+        seconds: How long it took.
+        partitions: What was read of each partition: `partition`, `start`, `end`, `end_by`.
+        differences: Up to 10 of each store and kind that isn't equal.
+    """
+
+    app: str
+    actor: str
+    input: str
+    counts: Mapping[str, int]
+    by_store: Mapping[str, Mapping[str, int]]
+    by_partition: Mapping[int, Mapping[str, int]]
+    records: int
+    unknown_events: Mapping[str, int]
+    seconds: float
+    partitions: Sequence[Mapping[str, Any]]
+    differences: Sequence[Difference]
+
+    @property
+    def mismatches(self) -> int:
+        """How many keys differ for a reason that isn't known to be harmless."""
+        return sum(self.counts[kind] for kind in DIFFERENCES)
+
+    @property
+    def totals(self) -> dict[str, int | float]:
+        """The counts for a machine: each kind, `differences`, `records`, `unknown_events` and `seconds`."""
+        return {
+            **self.counts,
+            "differences": self.mismatches,
+            "records": self.records,
+            "unknown_events": sum(self.unknown_events.values()),
+            "seconds": self.seconds,
+        }
+
+
+def recomputed(
+    plan: Recompute, *, told: Sequence[Row], counted: Sequence[Row], examples: Sequence[Row], seconds: float
+) -> Recomputed:
+    """Make a report of what `spark_replay.recompute.recompute` counted.
+
+    Raises:
+        RecomputeError: A partition was replayed in parts.
+    """
+    done = [row for row in told if row["reason"] is None]
+    if len({row["partition"] for row in done}) != len(done):
+        raise RecomputeError(f"Spark split a partition of {plan.input.name}: leave out settings that make it do so")
+    reasons: Counter[str] = Counter()
+    for row in told:
+        if row["reason"] is not None:
+            reasons[row["reason"]] += row["count"]
+    by_store: dict[str, Counter[str]] = {store: Counter() for store in plan.changelogs}
+    by_partition: dict[int, Counter[str]] = {}
+    for row in counted:
+        by_store[row["store"]][row["kind"]] += row["count"]
+        by_partition.setdefault(row["partition"], Counter())[row["kind"]] += row["count"]
+    return Recomputed(
+        app=plan.module,
+        actor=plan.actor,
+        input=plan.input.name,
+        counts=_all(sum(by_store.values(), Counter())),
+        by_store={store: _all(counts) for store, counts in by_store.items()},
+        by_partition={number: _all(counts) for number, counts in sorted(by_partition.items())},
+        records=sum(row["count"] for row in done),
+        unknown_events=dict(reasons.most_common(_REASONS)),
+        seconds=round(seconds, 3),
+        partitions=plan.summary["partitions"],
+        differences=[_difference(row) for row in examples],
+    )
+
+
+def show(found: Recomputed, console: Console) -> None:
+    """Print a report as a table a person reads."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=Text(escaped(f"{found.input} through actor {found.actor} of {found.app}, against its changelogs")),
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.add_column("store", overflow="fold")
+    for name in KINDS:
+        table.add_column(name.replace("_", " "), justify="right", overflow="fold")
+    for store, counts in found.by_store.items():
+        table.add_row(Text(escaped(store)), *(f"{counts[kind]:,}" for kind in KINDS))
+    console.print(table)
+    for line in _notes(found):
+        say(console, line)
+
+
+def _notes(found: Recomputed) -> list[str]:
+    by_changelog = [str(part["partition"]) for part in found.partitions if part["end_by"] == "changelog"]
+    notes = [f"{found.records} records replayed"]
+    if by_changelog:
+        numbers = ", ".join(by_changelog)
+        notes.append(f"no committed offset in partition {numbers}: replayed as far as the changelogs tell")
+    notes += [f"not in the input, {count} times: {reason}" for reason, count in found.unknown_events.items()]
+    for one in found.differences:
+        why = "" if one.unknown is None else f" ({one.unknown})"
+        notes.append(f"{one.kind}: store {one.store} partition {one.partition} key {one.key}{why}")
+        notes += [f"    {side}: {_told(held)}" for side, held in (("log", one.log), ("recomputed", one.recomputed))]
+    return notes
+
+
+def _told(held: Mapping[str, Any] | None) -> str:
+    return "nothing" if held is None else ", ".join(f"{name} {value}" for name, value in held.items())
+
+
+def _difference(row: Row) -> Difference:
+    unknown = row["unknown"]
+    return Difference(
+        store=row["store"],
+        partition=row["partition"],
+        key=printable(row["key"]),
+        kind=row["kind"],
+        log=_side(row["log"]),
+        recomputed=_side(row["recomputed"]),
+        unknown=None if unknown is None else f"input offset {unknown['source_offset']}: {unknown['reason']}",
+    )
+
+
+def _side(side: Row | None) -> dict[str, Any] | None:
+    if side is None:
+        return None
+    held: dict[str, Any] = side.asDict()
+    return held | {"value": printable(held["value"])}
+
+
+def _all(counts: Mapping[str, int]) -> dict[str, int]:
+    return {kind: counts.get(kind, 0) for kind in KINDS}

@@ -1,0 +1,119 @@
+"""What a recompute runs inside Spark's Python workers: one replay a partition of the input.
+
+Records come in the order of the partition and are handed to the app one after the other. They come as rows and not as
+Arrow batches because Spark wants pandas on every executor for those. Needs no pyspark.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from spark_replay.errors import RecomputeError, ReplayError
+from spark_replay.recompute.apps import THERE, load_replayer
+from spark_replay.session import first_line
+
+INPUT_COLUMNS = ("partition", "offset", "timestamp_ms", "key", "value", "headers", "store")
+"""`store` is null in an input record. In a key that a store held before, `offset` is its source offset and
+`timestamp_ms` its expiry."""
+OUTPUT_SCHEMA = (
+    "partition int, kind string, store string, key binary, value binary, source_offset bigint, expires_at_ms bigint"
+)
+
+Row = Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is replayed.
+
+    Attributes:
+        module, actor: The app's module, the actor's name.
+        stores: Whose state is wanted.
+        starts: By partition, the first offset to be handled.
+        until_ms: By partition, how far the clock goes on after the last record; None: no further.
+        topic_id: The input's id, which its commands are signed for.
+        metadata: By partition, that of the group's committed offset.
+    """
+
+    module: str
+    actor: str
+    stores: Sequence[str]
+    starts: Sequence[int]
+    until_ms: Sequence[int | None]
+    topic_id: str
+    metadata: Sequence[str]
+
+
+class _Record(NamedTuple):
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+
+
+def replay_rows(job: Job, rows: Iterable[Row]) -> Iterator[tuple[Any, ...]]:
+    """Replay the partitions in the rows, whose columns are `INPUT_COLUMNS`; give rows of `OUTPUT_SCHEMA`.
+
+    Raises:
+        RecomputeError: The app can't be used here, or a replay failed. One line, which Spark hands on.
+    """
+    # What a worker logs of a message that it parks or skips is its operator's, not this one's.
+    logging.getLogger("actors").setLevel(logging.CRITICAL + 1)
+    try:
+        replayer = load_replayer(job.module, job.actor, where=THERE)
+        for number, group in groupby(rows, key=itemgetter(0)):
+            kept, records = _split(number, group)
+            found = replayer.run(
+                number,
+                records,
+                partition_count=len(job.starts),
+                start=job.starts[number],
+                kept=kept,
+                until_ms=job.until_ms[number],
+                stores=job.stores,
+                topic_id=job.topic_id,
+                metadata=job.metadata[number],
+            )
+            for row in found:
+                yield number, *row
+    except RecomputeError:
+        raise
+    except ReplayError as error:
+        raise RecomputeError(str(error)) from error
+    except Exception as error:
+        raise RecomputeError(f"the replay failed with {type(error).__name__}: {first_line(error)}") from error
+
+
+def _split(number: int, rows: Iterator[Row]) -> tuple[Iterator[tuple[Any, ...]], Iterator[_Record]]:
+    """Give what the stores held and the records, which come behind: the first has to be read to its end first."""
+    first_record: list[Row] = []
+
+    def kept() -> Iterator[tuple[Any, ...]]:
+        for row in rows:
+            _, source_offset, expires_at_ms, key, value, _, store = row
+            if store is None:
+                first_record.append(row)
+                return
+            yield store, bytes(key), bytes(value), source_offset, expires_at_ms
+
+    def records() -> Iterator[_Record]:
+        last = -1
+        for _, offset, timestamp_ms, key, value, headers, _ in chain(first_record, rows):
+            if offset <= last:
+                raise RecomputeError(f"partition {number} of the input isn't in order at offset {offset}")
+            last = offset
+            yield _Record(
+                offset,
+                timestamp_ms,
+                None if key is None else bytes(key),
+                None if value is None else bytes(value),
+                () if not headers else [(name, raw if raw is None else bytes(raw)) for name, raw in headers],
+            )
+
+    return kept(), records()

@@ -1,0 +1,1 @@
+"""What the user is told, as text and as a page."""

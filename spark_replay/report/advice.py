@@ -1,0 +1,44 @@
+"""What to do about a mismatch, by its cause; a cause that isn't known here is told with its name alone."""
+
+from __future__ import annotations
+
+from spark_replay.comparison.causes import CAUSES, DIFFERENCES
+
+_RESTORE = (
+    "The log is right. Stop the worker, keep its data folder aside, start it: it restores the partition from the "
+    "changelog. Find out first whether outputs were made from the wrong value."
+)
+_OTHER_WRITER = "Something else than the app writes to the changelog: find it, and take away its right to write."
+_ADVICE = {
+    "unstamped_record": _OTHER_WRITER,
+    "wrong_partition": (
+        "Was the number of partitions changed, or is the store one without placement by key? Else something "
+        "else than the app writes to the changelog: find it."
+    ),
+    "held_twice": "Export anew. If it stays, the export's files were mixed up or damaged.",
+    "partition_not_held": "Export on all workers, and see that each partition has an owner.",
+    "overlapping_owners": (
+        "An owner that had been replaced could still write. Keep the logs of both workers, see whether anything other "
+        "than the app writes, and validate the outputs too."
+    ),
+    "ahead_of_position": "The export and its manifest don't belong together: export anew.",
+    "unknown": "Compare with an archive that was begun earlier (--archive), which has what compaction took.",
+    "only_first": "Expected if the key was deleted, or not yet mirrored, between the two.",
+    "only_second": "Expected if the key was written between the two.",
+    "other_value": "Expected if the key was written between the two.",
+    "other_stamp": "Expected between clusters whose inputs have other offsets; leave out --stamps.",
+}
+
+
+def advice_for(cause: str) -> str:
+    """Say what to do about a cause."""
+    if cause in _ADVICE:
+        return _ADVICE[cause]
+    if cause in CAUSES:
+        return _RESTORE
+    return "See the examples."
+
+
+def meaning_of(cause: str) -> str:
+    """Say what a cause means."""
+    return (CAUSES | DIFFERENCES).get(cause, cause.replace("_", " "))

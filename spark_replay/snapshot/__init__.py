@@ -1,0 +1,1 @@
+"""Snapshots of state that workers begin from."""

@@ -1,0 +1,320 @@
+"""A seed: a changelog's state as RocksDB tables, from which workers with an empty disk begin.
+
+What a seed holds is what a worker's restore of the log would have at that point: the last value of each key with its
+stamp, of expired keys too (their owner removes them, and runs the store's hooks), of no deleted ones. What a position
+holds is what that restore would have found. See `docs/design/0005-seeds.md`.
+
+The rows are sorted in the JVM and written to Parquet in the target's file system; Python on the executors makes tables
+of these files.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.observation import Observation
+
+from spark_replay.errors import ReadError, TargetError, ToolMissingError, WrongTopicError
+from spark_replay.fold.digests import SHARED, crc32
+from spark_replay.fold.points import now_ms
+from spark_replay.sources import KafkaSource
+from spark_replay.sources.changelog import read_rows
+from spark_replay.sources.reading import reading
+from spark_replay.sources.staging import NEW, local_folder, replacing
+from spark_replay.sources.topic import Topic
+from stores._core.record import STAMP_BYTES, Position
+from stores._core.replay import NO_STAMP, advance
+from stores._core.snapshot import (
+    SEED_MANIFEST,
+    SeedManifest,
+    SeedPartition,
+    SeedTable,
+    encode_seed,
+    table_file,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+ROWS_PER_FILE = 1_000_000
+"""How many rows one task makes tables of."""
+_MARK_BYTES = 17
+_FEW_PARTITIONS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seeded:
+    """What a seed was made of.
+
+    Attributes:
+        app: Whose.
+        store: Which of its stores.
+        changelog: The topic.
+        folder: Where the seed is.
+        keys: How many keys it holds, expired ones included.
+        records: How many records were read.
+        unstamped: How many of these have no stamp of this release's version; a restore takes them as they are.
+        size_bytes: Of all tables.
+        seconds: How long it took.
+    """
+
+    app: str
+    store: str
+    changelog: str
+    folder: str
+    keys: int
+    records: int
+    unstamped: int
+    size_bytes: int
+    seconds: float
+
+
+def write_seed(source: KafkaSource, *, app: str, to: Path, overwrite: bool = False) -> Seeded:
+    """Write a seed of a store to the folder `to`/STORE, which appears when it is complete.
+
+    Args:
+        source: The changelog, as `kafka(...)` gives it. An archive won't do: of a key that was deleted since it was
+            read, Kafka may have nothing to tell any more.
+        app: The id of the app that the changelog belongs to.
+        to: A folder that the driver, the executors and the workers reach; a setting of the workers, `state_seed`.
+        overwrite: Replace a seed of the store that is there.
+
+    Raises:
+        WrongTopicError: The topic isn't a changelog of the app.
+        TargetError: The folder can't be used, or isn't the same for driver and executors.
+        ToolMissingError: The executors' Python can't write tables.
+        ReadError: Spark couldn't read the log to its end, or reading took longer than deletes are kept.
+        ReplayError: What `Source.describe` raises.
+    """
+    store, to = store_of(source.topic, app), local_folder(to)
+    require_no_seed(to / store, overwrite=overwrite)
+    started, began_ms = time.monotonic(), now_ms()
+    with replacing(to / store) as work, reading(str(source)):
+        # another run may have written it while this one waited for its turn
+        require_no_seed(to / store, overwrite=overwrite)
+        topic = source.describe()
+        seen = _write_rows(source, topic, work / "rows")
+        source.require_deletes_kept((now_ms() - began_ms) / 1000)
+        found = {row["partition"]: row for row in _summary(source.spark, work / "rows", seen["rows"])}
+        tables = _make_tables(source.spark, work)
+        parts = [_part(number, topic, began_ms, found.get(number), tables) for number in range(topic.partition_count)]
+        manifest = SeedManifest(
+            app=app,
+            store=store,
+            changelog=topic.name,
+            partition_count=topic.partition_count,
+            made_at_ms=began_ms,
+            partitions=tuple(parts),
+        )
+        _write_synced(work / NEW / SEED_MANIFEST, encode_seed(manifest))
+    return Seeded(
+        app=app,
+        store=store,
+        changelog=topic.name,
+        folder=str(to / store),
+        keys=sum(part.keys for part in parts),
+        records=seen["records"],
+        unstamped=seen["unstamped"],
+        size_bytes=sum(table.size_bytes for part in parts for table in part.tables),
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def store_of(topic: str, app: str) -> str:
+    """Give the store that a changelog of the app belongs to.
+
+    Raises:
+        WrongTopicError: It is none of the app's.
+    """
+    prefix, suffix = f"{app}-", "-changelog"
+    store = topic.removeprefix(prefix).removesuffix(suffix)
+    # A seed lies in a folder of the store's name.
+    if not app or store in ("", ".", "..") or topic != f"{prefix}{store}{suffix}":
+        raise WrongTopicError(f"{topic} isn't a changelog of the app {app!r}, which would be {app}-STORE-changelog")
+    return store
+
+
+def require_no_seed(folder: Path, *, overwrite: bool) -> None:
+    """Check that a seed may be written to a folder.
+
+    Raises:
+        TargetError: It exists and `overwrite` isn't set, or holds something that isn't a seed.
+    """
+    if not folder.exists():
+        return
+    if not overwrite:
+        raise TargetError(f"{folder} exists: choose another folder, or replace it with --overwrite")
+    if not folder.is_dir() or (not (folder / SEED_MANIFEST).exists() and any(folder.iterdir())):
+        raise TargetError(f"{folder} is no seed (it has no {SEED_MANIFEST}): not overwritten, choose another folder")
+
+
+def kept_writes(rows: DataFrame) -> DataFrame:
+    """Fold a changelog's records to what a worker keeps of each key.
+
+    Args:
+        rows: `partition`, `offset`, `key`, `value`, `stamp`, as `read_rows` gives them.
+
+    Returns:
+        `partition` int, `key` binary, `value` binary: stamped, null if the key was deleted; `mark` binary: the front
+        of the highest stamp that any record of the key has, up to the input offset; `records`, `unstamped` bigint.
+    """
+    stamp = F.coalesce("stamp", F.lit(NO_STAMP))
+    return (
+        rows.where(F.col("key").isNotNull())
+        .select(
+            "partition",
+            "offset",
+            "key",
+            F.when(F.col("value").isNotNull(), F.concat(stamp, "value")).alias("value"),
+            F.substring("stamp", 1, _MARK_BYTES).alias("mark"),
+        )
+        .groupBy("partition", "key")
+        .agg(
+            F.max_by("value", "offset").alias("value"),
+            F.max("mark").alias("mark"),
+            F.count(F.lit(1)).alias("records"),
+            F.count_if(F.col("mark").isNull()).alias("unstamped"),
+        )
+    )
+
+
+def _write_rows(source: KafkaSource, topic: Topic, to: Path) -> dict[str, int]:
+    """Write what is kept, sorted by partition and key, and count it."""
+    count = topic.partition_count
+    # a task for each partition, save where two fall on one: hence more of them than partitions
+    shuffled = read_rows(source, topic).repartition(count * (8 if count <= _FEW_PARTITIONS else 2), "partition")
+    seen = Observation()
+    kept = kept_writes(shuffled).observe(
+        seen,
+        F.count(F.lit(1)).alias("rows"),
+        F.sum("records").alias("records"),
+        F.sum("unstamped").alias("unstamped"),
+    )
+    (
+        kept.sortWithinPartitions("partition", "key")
+        .select("partition", "key", "value", "mark", F.col("value").isNotNull().alias("kept"))
+        .write.option("maxRecordsPerFile", ROWS_PER_FILE)
+        .parquet(f"file://{to}")
+    )
+    return {name: seen.get.get(name) or 0 for name in ("rows", "records", "unstamped")}
+
+
+def _summary(spark: SparkSession, rows: Path, expected: int) -> Sequence[Row]:
+    """Give each partition's count of keys and highest mark, from what the driver finds in its folder."""
+    listed = list(rows.glob("*.parquet")) if rows.is_dir() else []
+    found = []
+    if listed:
+        summed = spark.read.parquet(f"file://{rows}").groupBy("partition")
+        found = summed.agg(
+            F.count(F.lit(1)).alias("rows"),
+            F.sum(F.col("kept").cast("bigint")).alias("keys"),
+            F.max("mark").alias("mark"),
+        ).collect()
+    if sum(row["rows"] for row in found) != expected:
+        raise TargetError(
+            f"of {expected} rows that the executors wrote to {rows} the driver finds "
+            f"{sum(row['rows'] for row in found)}: {SHARED}. Nothing was replaced"
+        )
+    return found
+
+
+def _make_tables(spark: SparkSession, work: Path) -> dict[int, list[SeedTable]]:
+    """Have the executors make tables of the rows; give each partition's, in the order of their keys, by final names."""
+    target = work / NEW
+    target.mkdir()
+    files = sorted(str(file) for file in (work / "rows").glob("*.parquet"))
+    made: dict[int, list[SeedTable]] = {}
+    if files:
+        context = spark.sparkContext
+        results = context.parallelize(files, len(files)).map(_table_maker(str(target))).collect()
+        for partition, table in (pair for result in results for pair in _told(result)):
+            own = made.setdefault(partition, [])
+            name = table_file(partition, len(own))
+            own.append(replace(table, file=name))
+            _require_table(target / table.file, table)
+            (target / table.file).rename(target / name)
+    shutil.rmtree(work / "rows")
+    # what failed attempts left
+    named = {table.file for tables in made.values() for table in tables}
+    for file in target.iterdir():
+        if file.name not in named:
+            file.unlink()
+    return made
+
+
+def _require_table(file: Path, table: SeedTable) -> None:
+    """Check that the driver has a table as the executor wrote it.
+
+    Raises:
+        TargetError: It hasn't.
+    """
+    if not file.exists():
+        raise TargetError(f"the driver finds no {file}, which an executor wrote: {SHARED}. Nothing was replaced")
+    if (file.stat().st_size, crc32(file)) != (table.size_bytes, table.crc32):
+        raise TargetError(f"{file} isn't what the executor wrote: check the disk, or the mount. Nothing was replaced")
+
+
+def _table_maker(target: str) -> Callable[[str], Any]:
+    """Give what runs on executors: it travels by value, so that an executor without our packages can say so."""
+
+    def make(file: str) -> Any:
+        import socket
+
+        host = socket.gethostname()
+        try:
+            from pathlib import Path
+            from uuid import uuid4
+
+            from spark_replay.snapshot.tables import tables_of
+        except ImportError as error:
+            return "tools", f"{error} on the executor {host}"
+        if not Path(target).is_dir():
+            return "folder", f"the executor {host} doesn't see {target}"
+        try:
+            made = tables_of(Path(file), Path(target) / uuid4().hex)
+        except ValueError as error:
+            return "files", f"{error} on the executor {host}"
+        return "made", [(number, table.file, table.size_bytes, table.crc32, table.keys) for number, table in made]
+
+    return make
+
+
+def _told(result: tuple[str, Any]) -> list[tuple[int, SeedTable]]:
+    kind, told = result
+    if kind == "tools":
+        raise ToolMissingError(f"{told}: the executors' Python needs faust-actors, with rocksdict, to make a seed")
+    if kind != "made":
+        raise TargetError(f"{told}: {SHARED}, and may write to")
+    return [(number, SeedTable(*rest)) for number, *rest in told]
+
+
+def _part(
+    number: int, topic: Topic, began_ms: int, found: Row | None, tables: dict[int, list[SeedTable]]
+) -> SeedPartition:
+    position = Position(
+        source_offset=0,
+        changelog_offset=topic.starts[number],
+        wall_time_ms=began_ms,
+        epoch=0,
+        changelog_id=topic.topic_id,
+    )
+    mark = NO_STAMP if found is None or found["mark"] is None else bytes(found["mark"]).ljust(STAMP_BYTES, b"\0")
+    part = SeedPartition(number, advance(position, mark, topic.ends[number]), tuple(tables.get(number, ())))
+    expected = 0 if found is None else found["keys"]
+    if part.keys != expected:
+        raise ReadError(f"{topic.name} partition {number}: {expected} keys were read and {part.keys} written")
+    return part
+
+
+def _write_synced(file: Path, text: str) -> None:
+    with file.open("w", encoding="utf-8") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())

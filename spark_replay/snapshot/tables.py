@@ -1,0 +1,59 @@
+"""What an executor's Python does for a seed: RocksDB tables from a file of sorted rows.
+
+The one module here that needs rocksdict, for its table writer; imported inside of that task only. A library for it in
+the JVM would need RocksDB's native code of the very release that the workers have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stores._core.snapshot import TABLE_SUFFIX, SeedTable
+from stores.errors import StoreError
+from stores.tables import write_tables
+
+_BATCH_ROWS = 65_536
+_COLUMNS = ["partition", "key", "value"]
+_partition = itemgetter(0)
+
+
+def tables_of(rows: Path, prefix: Path) -> list[tuple[int, SeedTable]]:
+    """Write the rows of a Parquet file, sorted by partition and key, to tables whose names begin with `prefix`.
+
+    Args:
+        rows: `partition` int, `key` binary, `value` binary: stamped; null for a key that isn't there.
+        prefix: folder and beginning of the names; nobody else's.
+
+    Returns:
+        (partition, table) in the order of the rows.
+
+    Raises:
+        ValueError: a file can't be read or written; the text says which.
+    """
+    made: list[tuple[int, SeedTable]] = []
+    try:
+        for partition, group in groupby(_rows(rows), key=_partition):
+            content = ((key, value) for _, key, value in group)
+            made += [(partition, table) for table in write_tables(content, partial(_path, prefix, partition))]
+    except (StoreError, OSError, pa.ArrowException) as error:
+        raise ValueError(f"tables of {rows} can't be made: {error}") from error
+    return made
+
+
+def _path(prefix: Path, partition: int, number: int) -> Path:
+    return prefix.with_name(f"{prefix.name}-{partition}-{number}{TABLE_SUFFIX}")
+
+
+def _rows(file: Path) -> Iterator[tuple[int, bytes, bytes]]:
+    with pq.ParquetFile(file) as source:
+        for batch in source.iter_batches(_BATCH_ROWS, columns=_COLUMNS):
+            for row in zip(*(batch.column(name).to_pylist() for name in _COLUMNS), strict=True):
+                if row[2] is not None:
+                    yield row

@@ -1,0 +1,93 @@
+"""A changelog as a DataFrame: a source's records, and the stamp decoded by built-in functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_replay.sources.base import Source
+from spark_replay.sources.topic import Topic
+from stores._core.record import STAMP_BYTES, STAMP_HEADER, STAMP_VERSION
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+# (position from 1, bytes) of each field in the stamp
+_STAMP_FIELDS = {"epoch": 2, "source_offset": 10, "expires_at_ms": 18}
+
+
+def read_changelog(source: Source) -> DataFrame:
+    """Read all that is committed in a changelog.
+
+    Args:
+        source: The changelog, as `kafka(...)` or `archive(...)` gives it.
+
+    Returns:
+        One row a record: `partition` int, `offset` bigint, `key` binary, `value` binary (null in a
+        tombstone), `timestamp` timestamp, `epoch` bigint, `source_offset` bigint, `expires_at_ms` bigint (0:
+        never), `tombstone` boolean. A record without a key, or without a stamp of this release's version, has
+        null in the stamp's three columns.
+
+    Raises:
+        ReplayError: What `Source.describe` raises.
+    """
+    rows = read_rows(source, source.describe())
+    decoded = stamp_fields(F.col("stamp"))
+    return rows.select(
+        "partition",
+        "offset",
+        "key",
+        "value",
+        "timestamp",
+        *(column.alias(name) for name, column in decoded.items()),
+        F.col("value").isNull().alias("tombstone"),
+    )
+
+
+def read_rows(source: Source, topic: Topic) -> DataFrame:
+    """Read the committed records of a changelog between the `starts` and `ends` of `topic`.
+
+    Returns:
+        `partition`, `offset`, `key`, `value`, `timestamp` and `stamp`, the header's 25 bytes, or null where
+        the record has no key or no such header: a row with a null stamp is damage.
+    """
+    return stamped(source.records(topic))
+
+
+def read_uncommitted_rows(source: Source, topic: Topic) -> DataFrame | None:
+    """Read the same up to the high watermarks, committed or not; None where only what was committed is kept."""
+    records = source.uncommitted(topic)
+    return None if records is None else stamped(records)
+
+
+def stamped(records: DataFrame) -> DataFrame:
+    """Give `Source.records` as `read_rows` shapes them."""
+    return records.select("partition", "offset", "key", "value", "timestamp", _stamp().alias("stamp"))
+
+
+def stamp_fields(stamp: Column) -> dict[str, Column]:
+    """Give the stamp's `epoch`, `source_offset` and `expires_at_ms` as bigints; null of a null stamp."""
+    return {name: _int64(stamp, first) for name, first in _STAMP_FIELDS.items()}
+
+
+def _int64(raw: Column, first: int) -> Column:
+    # to base -10 conv reads 64 bits as a signed number
+    return F.conv(F.hex(F.substring(raw, first, 8)), 16, -10).cast("bigint")
+
+
+def _stamp() -> Column:
+    headers = F.col("headers")
+    first = F.get(headers, F.lit(0))
+    # a worker takes the last of several stamps. Functions with a lambda would keep Spark from compiling the stage
+    from_end = F.array_position(F.reverse(F.col("headers.key")), STAMP_HEADER)
+    found = F.get(headers, (F.size(headers) - from_end).cast("int"))
+    # the framework writes one header; looking there first keeps the search out of the usual record's way
+    is_usual = (F.size(headers) == 1) & (first["key"] == STAMP_HEADER)
+    raw = F.when(is_usual, first["value"]).when(from_end > 0, found["value"])
+    valid = (
+        F.col("key").isNotNull()
+        & (F.octet_length(raw) == STAMP_BYTES)
+        & (F.substring(raw, 1, 1) == F.lit(bytes([STAMP_VERSION])))
+    )
+    return F.when(valid, raw)

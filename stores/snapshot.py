@@ -1,0 +1,134 @@
+"""Seeds: a folder with the state of stores as RocksDB tables, for workers whose disk has nothing yet.
+
+{folder}/{store}/seed.json                       see `stores._core.snapshot`; written last
+{folder}/{store}/partition-00000-0000.sst …      see `stores.tables`
+
+Nothing here writes to the folder, and files once named by a manifest aren't changed: whoever makes a seed anew makes
+new files. So many workers may share it, and each may link its tables.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from stores._core.record import Position
+from stores._core.snapshot import SEED_MANIFEST, SeedPartition, decode_seed
+from stores.errors import SeedError
+from stores.rocks import RocksStore
+from stores.tables import crc32
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """One partition of a seed. Also a `stores.ports.SeedContent`."""
+
+    folder: Path
+    changelog: str
+    partition_count: int
+    part: SeedPartition
+
+    def __str__(self) -> str:
+        return f"the seed in {self.folder}"
+
+    @property
+    def position(self) -> Position:
+        """See `SeedContent.position`."""
+        return self.part.position
+
+    @property
+    def keys(self) -> int:
+        """How many keys it holds."""
+        return self.part.keys
+
+    def place(self, folder: Path) -> list[Path]:
+        """See `SeedContent.place`. A link costs no space and no time, where file system and rights allow one."""
+        placed = []
+        for table in self.part.tables:
+            source, target = self.folder / table.file, folder / table.file
+            try:
+                _link_or_copy(source, target)
+                size_bytes = target.stat().st_size
+                # What was linked or copied is looked at, so that nobody can exchange it afterwards.
+                sound = size_bytes == table.size_bytes and crc32(target) == table.crc32
+            except OSError as error:
+                raise SeedError(f"{source} can't be used: {error}") from error
+            if not sound:
+                raise SeedError(f"{source} isn't the file that {SEED_MANIFEST} tells of ({size_bytes} bytes): damaged")
+            placed.append(target)
+        return placed
+
+    def rows(self) -> Iterator[tuple[bytes, bytes]]:
+        """See `SeedContent.rows`. Makes a database of it, for the time of the call."""
+        with tempfile.TemporaryDirectory(prefix="seed-") as folder:
+            store = RocksStore.open(Path(folder) / "0")
+            try:
+                store.seed(self)
+                yield from store.scan()
+            finally:
+                store.close()
+
+
+class SeedFolder:
+    """A folder with seeds of an app's stores.
+
+    Args:
+        path: the folder.
+        app: the app they must be of.
+    """
+
+    def __init__(self, path: Path | str, *, app: str) -> None:
+        self.path = Path(path)
+        self.app = app
+
+    def find(self, store: str, partition: int) -> Seed | None:
+        """Give a partition's seed, None if there is none. Reads the manifest, not the tables.
+
+        Raises:
+            SeedError: the manifest can't be read, or is of another app or store.
+        """
+        folder = self.path / store
+        try:
+            text = (folder / SEED_MANIFEST).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise SeedError(f"{folder / SEED_MANIFEST} can't be read: {error}") from error
+        try:
+            manifest = decode_seed(text)
+        except ValueError as error:
+            raise SeedError(f"{folder / SEED_MANIFEST}: {error}") from error
+        if (manifest.app, manifest.store) != (self.app, store):
+            raise SeedError(
+                f"the seed in {folder} is of store {manifest.store!r} of app {manifest.app!r}, not of {store!r} of "
+                f"{self.app!r}"
+            )
+        parts = {part.partition: part for part in manifest.partitions}
+        if partition not in parts:
+            return None
+        return Seed(folder, manifest.changelog, manifest.partition_count, parts[partition])
+
+    def __repr__(self) -> str:
+        return f"SeedFolder({str(self.path)!r})"
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    """Give the file a second name, or copy it: to another file system, or where it may not be opened for writing.
+
+    RocksDB opens a file for writing once, to sync it.
+    """
+    if os.access(source, os.W_OK):
+        try:
+            os.link(source, target)
+        except OSError:
+            pass
+        else:
+            if not target.is_symlink():
+                return
+        # What a symbolic link leads to could be exchanged afterwards.
+        target.unlink(missing_ok=True)
+    shutil.copyfile(source, target)

@@ -1,0 +1,86 @@
+"""The fold, the stamp and the placement, against plain Python that shares no code with them."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from aiokafka.partitioner import murmur2 as reference
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_replay import home_partition, murmur2
+from spark_replay.fold.fold import last_writes, live
+from stores._core.record import encode_stamp
+from tests.spark.helpers import NOW_MS, Write, fold
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS = "partition int, offset bigint, key binary, value binary, stamp binary"
+
+int64 = st.integers(-(2**63), 2**63 - 1)
+writes = st.builds(
+    Write,
+    partition=st.integers(0, 2),
+    key=st.sampled_from([b"", b"a", b"b", b"\x00\xff", b"long" * 9]),
+    value=st.none() | st.binary(max_size=4),
+    source_offset=int64,
+    epoch=st.integers(0, 2**63 - 1),
+    expires_at_ms=st.sampled_from([0, 1, NOW_MS - 1, NOW_MS, NOW_MS + 1, 2**63 - 1]),
+)
+
+
+def test_murmur2_of_all_lengths_is_that_of_the_java_client(spark: SparkSession):
+    chance = random.Random(41)
+    keys = [chance.randbytes(length) for length in range(41) for _ in range(10)]
+    keys += [bytes([255]) * length for length in range(41)]
+    frame = spark.createDataFrame([(key,) for key in keys], "key binary")
+    rows = frame.select("key", murmur2(F.col("key")).alias("hash"), home_partition(F.col("key"), 7).alias("home"))
+    for key, hashed, home in rows.collect():
+        assert hashed == reference(bytes(key)), bytes(key)
+        assert home == (reference(bytes(key)) & 0x7FFFFFFF) % 7
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    records=st.lists(writes, max_size=60),
+    before=st.lists(st.none() | st.integers(0, 60), min_size=3, max_size=3),
+)
+def test_fold_equals_a_plain_one(spark: SparkSession, records: list[Write], before: list[int | None]):
+    log = [Write(**{**vars(write), "offset": offset}) for offset, write in enumerate(records)]
+    rows = [
+        (w.partition, w.offset, w.key, w.value, encode_stamp(w.epoch, w.source_offset, w.expires_at_ms)) for w in log
+    ]
+    folded = last_writes(spark.createDataFrame(rows, ROWS), before)
+    found = {
+        (row["partition"], bytes(row["key"])): (
+            bytes(row["value"]),
+            row["source_offset"],
+            row["epoch"],
+            row["expires_at_ms"],
+            row["offset"],
+        )
+        for row in live(folded, NOW_MS).collect()
+    }
+    expected = fold(log, before=before)
+    assert found == {
+        place: (w.value, w.source_offset, w.epoch, w.expires_at_ms, w.offset) for place, w in expected.items()
+    }
+
+
+def test_counts_of_a_fold_include_what_it_leaves_out(spark: SparkSession):
+    stamp = encode_stamp(1, 2, 3)
+    rows = [
+        (0, 0, b"k", b"v", stamp),
+        (0, 1, b"k", b"w", None),
+        (0, 2, b"k", b"x", None),
+        (0, 3, b"k", None, stamp),
+        (0, 4, b"later", b"v", stamp),
+    ]
+    folded = {bytes(row["key"]): row for row in last_writes(spark.createDataFrame(rows, ROWS), [3]).collect()}
+    row = folded[b"k"]
+    assert (row["last"]["offset"], row["later_offset"]) == (2, 3)
+    assert (row["records"], row["damaged"], row["damaged_offset"]) == (4, 2, 1)
+    assert (folded[b"later"]["last"], folded[b"later"]["later_offset"]) == (None, 4)

@@ -1,0 +1,430 @@
+"""Seeds by Spark: a store that begins from one ends as one that read all of the changelog."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from click.testing import CliRunner, Result
+
+from actors.runtime.state import restore
+from actors.runtime.state.restore import Changelog, Restorer
+from actors.runtime.state.state import Restored
+from spark_replay import PlacementError, ReadError, TargetError, ToolMissingError, WrongTopicError, kafka
+from spark_replay.cli import main
+from spark_replay.snapshot import publish as publishing
+from spark_replay.snapshot import snapshot as seeding
+from spark_replay.snapshot.publish import publish_state
+from spark_replay.snapshot.snapshot import store_of, write_seed
+from spark_replay.sources import KafkaSource
+from spark_replay.sources.topic import Topic, settings_of
+from stores._core.record import STAMP_BYTES, STAMP_HEADER, decode_stamp, encode_stamp
+from stores._core.snapshot import SEED_MANIFEST, decode_seed
+from stores.memory import MemoryStore
+from stores.ports import PartitionStore
+from stores.rocks import RocksStore
+from stores.snapshot import SeedFolder
+from tests.kafka.helpers import make_topics, producing, read_all, send, unique
+from tests.logs import Clock, Record
+from tests.logs import Log as Partition
+from tests.spark.helpers import PARTITIONS, Log, Transaction, Write, append, fold, home, put, write_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DAY_MS = 86_400_000
+
+
+def changelog(app: str) -> str:
+    return f"{unique(f'{app}-store')}-changelog"
+
+
+def owners(seed: int, *, count: int, epoch: int = 1) -> list[Transaction]:
+    """Commits of owners in growing epochs, some aborted, and what another program wrote in between."""
+    chance = random.Random(seed)
+    transactions, offset = [], 0
+    for _ in range(count):
+        if chance.random() < 0.1:
+            epoch, offset = epoch + 1, max(0, offset - chance.randint(0, 30))
+        writes = []
+        for name in chance.sample(range(60), k=chance.randint(1, 8)):
+            value = None if chance.random() < 0.3 else chance.randbytes(chance.randint(0, 20)).hex()
+            write = put(
+                f"key-{name}", value, source_offset=offset, epoch=epoch, expires_at_ms=chance.choice([0, 0, 5, 2**42])
+            )
+            if chance.random() < 0.1:
+                write = replace(write, headers=chance.choice([(), (("other", b"x"),), ((STAMP_HEADER, b"short"),)]))
+            elif chance.random() < 0.1:
+                stamps = (encode_stamp(epoch, offset), encode_stamp(epoch, offset, 7))
+                write = replace(write, headers=(("a", b"b"), *((STAMP_HEADER, stamp) for stamp in stamps)))
+            writes.append(write)
+            offset += 1
+        transactions.append(Transaction(tuple(writes), committed=chance.random() < 0.8))
+    transactions.append(Transaction((Write(0, None, b"no state"),)))
+    return transactions
+
+
+def restored(
+    log: Log, number: int, changelog_id: str, *, seeds: SeedFolder | None = None, store: PartitionStore
+) -> tuple[Restored, list[int]]:
+    """Restore a partition as a worker does, from the records as they were written; tell which were read too."""
+    records = [
+        Record(write.offset, write.key, write.value, write.wire_headers)
+        for write in sorted(log.records, key=lambda write: write.offset)
+        if write.partition == number
+    ]
+    part = Partition(records, end=log.ends[number] + 1)
+    clock = Clock()
+    clock.now_ms = seeding.now_ms()
+    changelog = Changelog(store_of(log.topic, "app"), log.topic, changelog_id, DAY_MS, 1_000_000, PARTITIONS)
+    restorer = Restorer(part, clock, clock_skew_margin_ms=1000, seeds=seeds)
+    return asyncio.run(restorer.restore(store, changelog, number)), part.given
+
+
+def source_of(spark: SparkSession, brokers: str, topic: str) -> KafkaSource:
+    return kafka(spark, brokers, topic)
+
+
+@pytest.fixture(scope="module")
+def log(brokers: str) -> Log:
+    return write_log(brokers, owners(7, count=60))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_seed_and_the_tail_are_the_changelog(
+    spark: SparkSession, brokers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+):
+    monkeypatch.setattr(seeding, "ROWS_PER_FILE", 7)
+    monkeypatch.setattr(restore, "LOOK_BACK", 2)
+    log = write_log(brokers, owners(seed, count=60))
+    source = source_of(spark, brokers, log.topic)
+    began_ms, asked_ms, describe = seeding.now_ms(), [], KafkaSource.describe
+
+    def asked(source: KafkaSource) -> Topic:
+        asked_ms.append(seeding.now_ms())
+        return describe(source)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaSource, "describe", asked)
+        done = write_seed(source, app="app", to=tmp_path / "seeds")
+    cut = source.describe()
+    assert done.records == sum(write.key is not None for write in log.records)
+    assert done.unstamped > 0
+    before = [restored(log, number, cut.topic_id, store=MemoryStore())[0].position for number in range(PARTITIONS)]
+    asyncio.run(append(brokers, log, owners(seed + 10, count=15, epoch=9)))
+    folder, keys = SeedFolder(tmp_path / "seeds", app="app"), 0
+    for number in range(PARTITIONS):
+        store = RocksStore.open(tmp_path / str(number))
+        by_log, _ = restored(log, number, cut.topic_id, store=MemoryStore())
+        by_seed, read = restored(log, number, cut.topic_id, seeds=folder, store=store)
+        assert list(store.scan()) == list(by_log.store.scan())
+        assert replace(by_seed.position, wall_time_ms=0) == replace(by_log.position, wall_time_ms=0)
+        # a worker also looks whether the last records before the seed's end are those that it has
+        assert read == [w.offset for w in log.records if w.partition == number and w.offset >= cut.ends[number] - 2]
+        part = folder.find(store_of(log.topic, "app"), number)
+        at_cut = replace(before[number], changelog_offset=cut.ends[number], wall_time_ms=part.position.wall_time_ms)
+        assert part.position == at_cut, "what the tail's owners wrote may hide it"
+        assert began_ms <= part.position.wall_time_ms <= asked_ms[0], "deletes may escape what is read from then on"
+        assert number or len(part.part.tables) > 1, "one table says nothing of their order"
+        keys += part.keys
+        store.close()
+    assert done.keys == keys
+
+
+def test_an_empty_changelog(spark: SparkSession, brokers: str, tmp_path: Path):
+    log = write_log(brokers, [])
+    done = write_seed(source_of(spark, brokers, log.topic), app="app", to=tmp_path)
+    assert (done.keys, done.records, done.size_bytes) == (0, 0, 0)
+    [store] = tmp_path.iterdir()
+    parts = decode_seed((store / SEED_MANIFEST).read_text()).partitions
+    assert [(part.position.epoch, part.position.source_offset, part.tables) for part in parts] == [(0, 0, ())] * 3
+
+
+def test_keys_sort_by_their_bytes_not_by_sign_or_letters(spark: SparkSession, brokers: str, tmp_path: Path):
+    keys = [b"", b"\x00", b"\x00\x00", b"a", b"a\x00", b"\x7f", b"\x80", b"\xff", b"\xff\x00", "é".encode(), b"Z"]
+    writes = tuple(Write(1, key, b"v", epoch=2, source_offset=n) for n, key in enumerate(keys))
+    log = write_log(brokers, [Transaction(writes)])
+    write_seed(source_of(spark, brokers, log.topic), app="app", to=tmp_path)
+    seed = SeedFolder(tmp_path, app="app").find(store_of(log.topic, "app"), 1)
+    assert [key for key, _ in seed.rows()] == sorted(keys)
+    assert (seed.position.epoch, seed.position.source_offset) == (2, len(keys))
+
+
+def test_an_open_transaction_is_behind_the_seed(spark: SparkSession, brokers: str, tmp_path: Path):
+    log = write_log(brokers, [Transaction((put("a", "1"),))])
+    source, loop = source_of(spark, brokers, log.topic), asyncio.new_event_loop()
+    cut = source.describe().ends[home(b"a")]
+    producer = loop.run_until_complete(transacting(brokers))
+    try:
+        for write in (put("a", "2"), put("a", "3")):
+            sent = producer.send_and_wait(
+                log.topic, write.value, write.key, partition=write.partition, headers=write.wire_headers
+            )
+            loop.run_until_complete(sent)
+        with pytest.raises(ReadError, match="a transaction is open"):
+            publish_state(source, source_of(spark, brokers, changelog("new")))
+        write_seed(source, app="app", to=tmp_path)
+        loop.run_until_complete(producer.commit_transaction())
+    finally:
+        loop.run_until_complete(producer.stop())
+        loop.close()
+    seed = SeedFolder(tmp_path, app="app").find(store_of(log.topic, "app"), home(b"a"))
+    assert seed.position.changelog_offset == cut
+    assert [raw[STAMP_BYTES:] for _, raw in seed.rows()] == [b"1"]
+
+
+async def transacting(brokers: str) -> AIOKafkaProducer:
+    producer = AIOKafkaProducer(bootstrap_servers=brokers, transactional_id=unique("t"), transaction_timeout_ms=600_000)
+    await producer.start()
+    await producer.begin_transaction()
+    return producer
+
+
+def test_an_existing_seed_is_kept_until_the_new_one_is_complete(
+    spark: SparkSession, brokers: str, log: Log, tmp_path: Path
+):
+    source, own = source_of(spark, brokers, log.topic), tmp_path / store_of(log.topic, "app")
+    write_seed(source, app="app", to=tmp_path)
+    before = (own / SEED_MANIFEST).read_text()
+    with pytest.raises(TargetError, match="exists: choose another folder"):
+        write_seed(source, app="app", to=tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(KafkaSource, "require_deletes_kept", lambda *_: (_ for _ in ()).throw(ReadError("stopped")))
+        with pytest.raises(ReadError, match="stopped"):
+            write_seed(source, app="app", to=tmp_path, overwrite=True)
+    assert (own / SEED_MANIFEST).read_text() == before
+    write_seed(source, app="app", to=tmp_path, overwrite=True)
+    assert (own / SEED_MANIFEST).read_text() != before
+    assert [path.name for path in tmp_path.iterdir()] == [own.name]
+
+
+def test_a_folder_of_something_else_is_kept(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
+    own = tmp_path / store_of(log.topic, "app")
+    own.mkdir()
+    (own / "mine").write_text("data")
+    with pytest.raises(TargetError, match="is no seed"):
+        write_seed(source_of(spark, brokers, log.topic), app="app", to=tmp_path, overwrite=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TargetError, match="can't be written"):
+        write_seed(source_of(spark, brokers, log.topic), app="app", to=tmp_path / "file")
+
+
+def test_a_topic_of_another_app(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
+    with pytest.raises(WrongTopicError, match="isn't a changelog of the app 'other'"):
+        write_seed(source_of(spark, brokers, log.topic), app="other", to=tmp_path)
+    for topic in ("app-changelog", "app--changelog", "apps-store-changelog", "app-store"):
+        with pytest.raises(WrongTopicError):
+            store_of(topic, "app")
+
+
+def test_a_reading_that_outlasts_deletes(spark: SparkSession, brokers: str, tmp_path: Path):
+    log = write_log(brokers, [Transaction((put("a", "1"),))], config={"delete.retention.ms": "0"})
+    with pytest.raises(ReadError, match=r"took longer than its delete.retention.ms=0"):
+        write_seed(source_of(spark, brokers, log.topic), app="app", to=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_executors_do_not_share(
+    spark: SparkSession, brokers: str, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    source = source_of(spark, brokers, log.topic)
+    real = seeding._write_rows
+
+    def elsewhere(source, topic, to):
+        return real(source, topic, tmp_path / "their own disk")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(seeding, "_write_rows", elsewhere)
+        with pytest.raises(TargetError, match="the driver finds 0: give --to a folder that driver and executors share"):
+            write_seed(source, app="app", to=tmp_path / "to")
+    with monkeypatch.context() as patch:
+        patch.setattr(seeding, "_table_maker", lambda _: _maker(f"{tmp_path}/none"))
+        with pytest.raises(TargetError, match="doesn't see"):
+            write_seed(source, app="app", to=tmp_path / "to")
+
+
+_maker = seeding._table_maker
+
+
+def test_executors_without_the_table_writer(
+    spark: SparkSession, brokers: str, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def bare(target: str):
+        make = _maker(target)
+
+        def run(file: str):
+            sys.modules["spark_replay.snapshot.tables"] = None
+            try:
+                return make(file)
+            finally:
+                del sys.modules["spark_replay.snapshot.tables"]
+
+        return run
+
+    monkeypatch.setattr(seeding, "_table_maker", bare)
+    with pytest.raises(ToolMissingError, match="the executors' Python needs faust-actors"):
+        write_seed(source_of(spark, brokers, log.topic), app="app", to=tmp_path / "to")
+
+
+# --- publish --------------------------------------------------------------------------------------------------------
+
+
+def published(brokers: str, topic: str) -> dict[tuple[int, bytes], tuple[bytes, tuple[int, int, int]]]:
+    found = {}
+    for record in asyncio.run(read_all(brokers, topic)):
+        [(name, raw)] = record.headers
+        assert name == STAMP_HEADER
+        stamp = decode_stamp(raw)
+        assert (record.partition, record.key) not in found
+        found[record.partition, record.key] = (
+            record.value,
+            (stamp.epoch, stamp.source_offset, stamp.expires_at_ms),
+        )
+    return found
+
+
+@pytest.mark.parametrize("partitions", [None, 7])
+def test_a_published_state(spark: SparkSession, brokers: str, tmp_path: Path, partitions: int | None):
+    log = write_log(
+        brokers,
+        [t for t in owners(3, count=40) if all(w.headers is None and w.key for w in t.writes)],
+        config={"cleanup.policy": "compact", "delete.retention.ms": "77000000", "max.message.bytes": "2000000"},
+    )
+    large = put("large", "x" * 1_500_000)
+    asyncio.run(append_large(brokers, log, large))
+    name = changelog("new")
+    source, target = source_of(spark, brokers, log.topic), source_of(spark, brokers, name)
+    keys = publish_state(source, target, partitions=partitions)
+    state = fold(log.records, as_of_ms=0)
+    assert published(brokers, name) == {
+        (home(key, partitions or PARTITIONS), key): (write.value, (0, 0, write.expires_at_ms))
+        for (_, key), write in state.items()
+    }
+    settings = settings_of(spark, brokers, name, {})
+    assert settings.own == {
+        "cleanup.policy": "compact",
+        "delete.retention.ms": "77000000",
+        "max.message.bytes": "2000000",
+    }
+    done = write_seed(target, app="new", to=tmp_path)
+    assert (done.keys, keys) == (len(state), len(state))
+    parts = decode_seed((tmp_path / store_of(name, "new") / SEED_MANIFEST).read_text()).partitions
+    assert len(parts) == (partitions or PARTITIONS)
+    assert {(part.position.epoch, part.position.source_offset) for part in parts} == {(0, 0)}
+    assert tuple(part.position.changelog_offset for part in parts) == target.describe().ends
+
+
+async def append_large(brokers: str, log: Log, write: Write) -> None:
+    async with producing(brokers, max_request_size=3_000_000) as producer:
+        done = await producer.send_and_wait(
+            log.topic, write.value, write.key, partition=write.partition, headers=write.wire_headers
+        )
+    log.records.append(replace(write, offset=done.offset))
+
+
+def test_a_state_that_is_placed_otherwise_is_not_spread(spark: SparkSession, brokers: str):
+    stray = replace(put("stray", "1"), partition=(home(b"stray") + 1) % PARTITIONS)
+    log = write_log(brokers, [Transaction((stray, put("fine", "2")))])
+    target = source_of(spark, brokers, changelog("new"))
+    with pytest.raises(PlacementError, match=r"b'stray' in \d.*placement=\"task\""):
+        publish_state(source_of(spark, brokers, log.topic), target, partitions=7)
+    assert publish_state(source_of(spark, brokers, log.topic), target) == 2
+    assert {key: partition for partition, key in published(brokers, target.topic)}[b"stray"] == stray.partition
+
+
+def test_one_partition_does_not_show_how_keys_are_placed(spark: SparkSession, brokers: str):
+    topic = changelog("app")
+    asyncio.run(make_topics(brokers, topic, partitions=1))
+    asyncio.run(send(brokers, topic, [(b"a", b"1"), (b"b", b"2")], partitions=1))
+    source, target = source_of(spark, brokers, topic), source_of(spark, brokers, changelog("new"))
+    with pytest.raises(PlacementError, match="say --placed-by-key"):
+        publish_state(source, target, partitions=4)
+    assert publish_state(source, target, partitions=4, placed_by_key=True) == 2
+
+
+@pytest.mark.parametrize(
+    ("partitions", "policy", "records", "text"),
+    [
+        (PARTITIONS, "compact", 1, "has, or had, records"),
+        (PARTITIONS + 1, "compact", 0, f"has {PARTITIONS + 1} partitions, not {PARTITIONS}"),
+        (PARTITIONS, "delete", 0, "has cleanup.policy=delete, not compact"),
+    ],
+)
+def test_a_topic_that_is_not_new(
+    spark: SparkSession, brokers: str, log: Log, partitions: int, policy: str, records: int, text: str
+):
+    name = changelog("new")
+    asyncio.run(make_topics(brokers, name, partitions=partitions, config={"cleanup.policy": policy}))
+    asyncio.run(send(brokers, name, [(b"a", b"1")] * records, partitions=partitions))
+    with pytest.raises(TargetError, match=text):
+        publish_state(source_of(spark, brokers, log.topic), source_of(spark, brokers, name))
+
+
+def test_a_changelog_that_is_written_to_meanwhile(spark: SparkSession, brokers: str, monkeypatch: pytest.MonkeyPatch):
+    log = write_log(brokers, [Transaction((put("a", "1"),))])
+    real = publishing._write
+
+    def write(*args: object):
+        real(*args)
+        asyncio.run(append(brokers, log, [Transaction((put("a", "2"),))]))
+
+    monkeypatch.setattr(publishing, "_write", write)
+    with pytest.raises(ReadError, match="was written to while it was read: stop the app's workers"):
+        publish_state(source_of(spark, brokers, log.topic), source_of(spark, brokers, changelog("new")))
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(main, ["seed", *(str(arg) for arg in args)])
+
+
+def one_error(result: Result) -> str:
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    [line] = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    return line
+
+
+def test_the_command(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
+    common = ["--brokers", brokers, "--changelog", log.topic, "--to", tmp_path / "to"]
+    planned = run(*common, "--app", "app", "--dry-run")
+    assert planned.exit_code == 0, planned.output
+    assert json.loads(planned.stdout.splitlines()[-1])["writes"] == str(tmp_path / "to" / store_of(log.topic, "app"))
+    assert list(tmp_path.iterdir()) == []
+    result = run(*common, "--app", "app")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout.splitlines()[-1])
+    assert (told["app"], told["store"]) == ("app", store_of(log.topic, "app"))
+    assert told["keys"] == sum(key is not None for _, key in fold(log.records, as_of_ms=0))
+    assert "exists" in one_error(run(*common, "--app", "app"))
+    assert run(*common, "--app", "app", "--overwrite").exit_code == 0
+    assert "isn't a changelog of the app 'wrong'" in one_error(run(*common, "--app", "wrong"))
+    assert "leave --archive out" in run(*common, "--app", "app", "--archive", tmp_path).output
+
+
+def test_the_command_publishes(spark: SparkSession, brokers: str, tmp_path: Path):
+    log = write_log(brokers, [Transaction((put("a", "1"), put("b", "2"), put("c", "3"), put("a", None)))])
+    name = changelog("new")
+    rest = ["--brokers", brokers, "--changelog", log.topic, "--to", tmp_path, "--publish", name]
+    assert "isn't a changelog of the app 'app'" in one_error(run(*rest, "--app", "app"))
+    result = run(*rest, "--app", "new", "--publish-partitions", 5)
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout.splitlines()[-1])
+    assert (told["changelog"], told["keys"]) == (name, 2)
+    assert {place for place, _ in published(brokers, name)} == {home(b"b", 5), home(b"c", 5)}
+    assert "has, or had, records" in one_error(run(*rest, "--app", "new", "--overwrite"))
+
+
+def test_an_unknown_topic(spark: SparkSession, brokers: str, tmp_path: Path):
+    rest = ["--brokers", brokers, "--changelog", "app-none-changelog", "--to", tmp_path, "--app", "app"]
+    assert "has no topic app-none-changelog" in one_error(run(*rest))
+    assert list(tmp_path.iterdir()) == []

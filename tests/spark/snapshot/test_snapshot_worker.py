@@ -1,0 +1,242 @@
+"""Real workers that begin from a seed: an empty disk, a process killed on the way, another number of partitions."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import random
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import CommitFailedError
+from aiokafka.structs import TopicPartition
+
+from spark_replay import kafka
+from spark_replay.comparison.validate import validate_exports
+from spark_replay.snapshot.publish import publish_state
+from spark_replay.snapshot.snapshot import now_ms, write_seed
+from stores.export import export_store
+from stores.snapshot import SeedFolder
+from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MODULE = "tests.kafka.apps.seeded_app"
+PARTITIONS = 2
+KEYS = [f"key-{number}".encode() for number in range(300)]
+
+
+def counted(inputs: list[tuple[bytes, bytes]]) -> dict[bytes, int]:
+    return dict(collections.Counter(key for key, _ in inputs))
+
+
+@dataclass
+class App:
+    """An app under test, with all that was sent to it."""
+
+    name: str
+    brokers: str
+    folder: Path
+    started: list[WorkerProcess]
+    sent: list[tuple[bytes, bytes]]
+    partitions: int = PARTITIONS
+    counted_before: int = 0
+
+    @property
+    def changelog(self) -> str:
+        return f"{self.name}-counts-changelog"
+
+    def make(self) -> App:
+        asyncio.run(make_topics(self.brokers, f"{self.name}-in", f"{self.name}-out", partitions=self.partitions))
+        return self
+
+    def send(self, count: int) -> None:
+        choice = random.Random(len(self.sent))
+        more = [(choice.choice(KEYS), b"x") for _ in range(count)]
+        asyncio.run(send(self.brokers, f"{self.name}-in", more, partitions=self.partitions))
+        self.sent += more
+
+    def worker(self, folder: str, **environment: str) -> WorkerProcess:
+        worker = WorkerProcess(
+            MODULE,
+            self.brokers,
+            self.folder / folder,
+            APP_NAME=self.name,
+            INSTANCE_ID="one",
+            PYTHONUNBUFFERED="1",
+            **environment,
+        )
+        self.started.append(worker)
+        return worker.start()
+
+    def wait(self, worker: WorkerProcess) -> None:
+        """Wait until all that was sent is counted."""
+
+        async def is_done() -> bool:
+            assert worker.is_running(), worker.log()[-3000:]
+            return len(await read_all(self.brokers, f"{self.name}-out")) >= len(self.sent) - self.counted_before
+
+        asyncio.run(eventually(is_done, what=lambda: worker.log()[-3000:]))
+
+    def changelog_records(self) -> list:
+        return asyncio.run(read_all(self.brokers, self.changelog))
+
+    def check(self, spark: SparkSession, worker: WorkerProcess) -> None:
+        """Stop the worker; what it holds is what was sent, and what the changelog says, key by key."""
+        assert worker.terminate() == 0, worker.log()[-3000:]
+        assert {record.key: int(record.value) for record in self.changelog_records()} == counted(self.sent)
+        to = worker.folder.with_suffix(".export")
+        export_store(
+            worker.folder / "v1" / "actors",
+            "counts",
+            to,
+            app=self.name,
+            changelog=self.changelog,
+            placement="key",
+            partition_count=self.partitions,
+            worker="one",
+            now_ms=now_ms(),
+        )
+        report = validate_exports(kafka(spark, self.brokers, self.changelog), against=to)
+        assert (report.mismatches, report.counts["equal"]) == (0, len(counted(self.sent)))
+        assert report.partitions_without_export == []
+
+
+@pytest.fixture
+def app(brokers: str, tmp_path: Path) -> Iterator[App]:
+    made = App(unique("seed"), brokers, tmp_path, [], []).make()
+    yield made
+    for worker in made.started:
+        worker.kill()
+
+
+def seed_with_a_tail(app: App, spark: SparkSession) -> SeedFolder:
+    app.send(1500)
+    one = app.worker("one")
+    app.wait(one)
+    assert one.terminate() == 0
+    write_seed(kafka(spark, app.brokers, app.changelog), app=app.name, to=app.folder / "seeds")
+    app.send(200)
+    two = app.worker("two")
+    app.wait(two)
+    assert two.terminate() == 0
+    assert "begun with" not in two.log()
+    return SeedFolder(app.folder / "seeds", app=app.name)
+
+
+def restored(worker: WorkerProcess) -> int:
+    return sum(int(count) for count in re.findall(r"restored (\d+) records in", worker.log()))
+
+
+def owns_all(app: App, worker: WorkerProcess) -> None:
+    found = f"actor count owns {app.name}-in"
+    asyncio.run(eventually(lambda: worker.log().count(found) >= app.partitions, what=lambda: worker.log()[-3000:]))
+
+
+def test_a_new_worker_reads_the_tail_only(spark: SparkSession, app: App):
+    seeds = seed_with_a_tail(app, spark)
+    parts = [seeds.find("counts", number) for number in range(PARTITIONS)]
+    tail = [
+        record
+        for record in app.changelog_records()
+        if record.offset >= parts[record.partition].position.changelog_offset
+    ]
+    worker = app.worker("fresh", STATE_SEED=str(app.folder / "seeds"))
+    owns_all(app, worker)
+    assert restored(worker) == len(tail) > 0
+    assert sum(map(int, re.findall(r"begun with (\d+) keys of the seed in", worker.log()))) == sum(
+        part.keys for part in parts
+    )
+    app.send(100)
+    app.wait(worker)
+    app.check(spark, worker)
+
+
+@pytest.mark.parametrize("point", ["placed", "built", "removed", "exchanged"])
+def test_a_worker_killed_while_it_takes_the_seed(spark: SparkSession, app: App, point: str):
+    seed_with_a_tail(app, spark)
+    doomed = app.worker("fresh", STATE_SEED=str(app.folder / "seeds"), SEED_CRASH_AT=point)
+    assert doomed.wait() == -signal.SIGKILL, doomed.log()[-3000:]
+    assert "owns" not in doomed.log()
+    worker = app.worker("fresh", STATE_SEED=str(app.folder / "seeds"))
+    owns_all(app, worker)
+    assert worker.log().count("begun with") == (1 if point == "exchanged" else 2)
+    app.send(100)
+    app.wait(worker)
+    app.check(spark, worker)
+
+
+def test_a_damaged_seed_costs_a_line_and_the_time(spark: SparkSession, app: App):
+    seed_with_a_tail(app, spark)
+    table = min((app.folder / "seeds" / "counts").glob("*.sst"))
+    raw = bytearray(table.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    table.write_bytes(raw)
+    worker = app.worker("fresh", STATE_SEED=str(app.folder / "seeds"))
+    owns_all(app, worker)
+    [line] = [line for line in worker.log().splitlines() if "the seed isn't used" in line]
+    assert f"{app.changelog}[0]" in line
+    assert "isn't the file that seed.json tells of" in line
+    assert worker.log().count("begun with") == 1
+    app.check(spark, worker)
+
+
+def test_another_number_of_partitions(spark: SparkSession, app: App, brokers: str):
+    """The steps of docs/seeds.md; then an operator's reset is noticed as ever."""
+    app.send(1500)
+    first = app.worker("one")
+    app.wait(first)
+    assert first.terminate() == 0
+    new = App(f"{app.name}b", brokers, app.folder / "b", app.started, list(app.sent), 5, len(app.sent)).make()
+    old, target = kafka(spark, brokers, app.changelog), kafka(spark, brokers, new.changelog)
+    keys = publish_state(old, target, partitions=5)
+    seeds = new.folder / "seeds"
+    assert write_seed(target, app=new.name, to=seeds).keys == keys
+    worker = new.worker("data", STATE_SEED=str(seeds))
+    new.send(300)
+    new.wait(worker)
+    assert worker.log().count("begun with") == 5
+    assert restored(worker) == 0
+    new.check(spark, worker)
+
+    without = new.worker("without a seed")
+    owns_all(new, without)
+    assert restored(without) >= keys
+    new.check(spark, without)
+
+    asyncio.run(reset(new))
+    stands_still(new.worker("again", STATE_SEED=str(seeds)))
+    stands_still(new.worker("again without"))
+
+
+def stands_still(worker: WorkerProcess) -> None:
+    reason = "committed offset 0 was set by hand or by another program"
+    asyncio.run(eventually(lambda: reason in worker.log(), what=lambda: worker.log()[-3000:]))
+    assert worker.terminate() == 0
+
+
+async def reset(app: App) -> None:
+    consumer = AIOKafkaConsumer(bootstrap_servers=app.brokers, group_id=f"{app.name}-actors", enable_auto_commit=False)
+    await consumer.start()
+    try:
+        parts = [TopicPartition(f"{app.name}-in", number) for number in range(app.partitions)]
+        consumer.assign(parts)
+
+        async def is_done() -> bool:
+            # A static member stays in the group until its session ends, and nobody else may commit.
+            try:
+                await consumer.commit(dict.fromkeys(parts, 0))
+            except CommitFailedError:
+                return False
+            return True
+
+        await eventually(is_done)
+    finally:
+        await consumer.stop()

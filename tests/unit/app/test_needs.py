@@ -1,0 +1,340 @@
+"""What an app needs of its cluster: topics, settings and permissions, as it says and as the pages say."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from faust.cli.faust import cli
+
+from actors import App
+from actors._faust.setup import Setup
+from actors._faust.startup.needs import TopicNeed, counts, permissions, topic_needs
+from actors._faust.startup.topic_settings import Finding, command, findings, told
+from actors._kafka.admin.control import TopicInfo
+from actors._kafka.permissions import Operation, Permission, acl_commands
+from actors.cli.topics_as import FORMATS, Plan, as_json
+from tests.documents import ROOT
+from tests.kafka.apps.needs_app import FEATURES, make
+
+BOOTSTRAP = "127.0.0.1:9092"
+GOOD = {
+    "cleanup.policy": "compact",
+    "max.message.bytes": "1048588",
+    "max.compaction.lag.ms": "604800000",
+    "min.insync.replicas": "2",
+    "message.timestamp.type": "CreateTime",
+    "unclean.leader.election.enable": "false",
+}
+NAMES = {
+    "app": "shop",
+    "input": "shop-in",
+    "output": "shop-out",
+    "store": "counts",
+    "model": "shop-models",
+    "viewed": "shop-seen",
+    "actor": "work",
+    "asked": "shop-asked",
+    "answering": "answer",
+}
+ALWAYS = ("an actor", "`exactly_once`, the default", "other declared topics, which handlers send to")
+ROWS = {
+    "store": ("a store, or the state of a class actor",),
+    "publish": ("a store, or the state of a class actor", "`publish=`"),
+    "view": ("a view",),
+    "timers": ("`timers=True`",),
+    "effects": ("`effects=`",),
+    "dedupe": ("`dedupe_by=`",),
+    "park": ('`on_error="park"`', '`on_error="park"`, `dead_letters=True`'),
+    "ask": ("an actor that answers",),
+}
+
+
+def setup_of(features: Collection[str], **options: Any) -> Setup:
+    """Give the settings of an app with these features."""
+    features = {*features, *(["store"] if "publish" in features else [])}
+    return Setup(make("shop", features, broker=f"kafka://{BOOTSTRAP}", **options))
+
+
+def needed(features: Collection[str], **options: Any) -> tuple[Setup, dict[str, TopicNeed]]:
+    """Give what such an app needs, by topic."""
+    setup = setup_of(features, **options)
+    return setup, {need.name: need for need in topic_needs(setup)}
+
+
+# --- permissions -----------------------------------------------------------------------------------------------------
+
+
+def the_table() -> Mapping[str, list[tuple[str, str]]]:
+    """Give the rows of docs/security.md: by feature, resources with operations."""
+    page = (ROOT / "docs" / "security.md").read_text()
+    table = page[page.index("### Permissions") : page.index("## Files")]
+    rows = re.findall(r"^\| (.+?) \| (\w.*?`.*?`) \| ([A-Za-z, ]+) \|$", table, re.MULTILINE)
+    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for feature, resource, operations in rows:
+        found[feature].append((resource, operations))
+    return found
+
+
+def told_of(resource: str, operations: str) -> list[Permission]:
+    """Give the permissions of a row, with the names of the app in place."""
+    kind, name = re.fullmatch(r"(\w+)[^`]*`(.+)`", resource).groups()  # type: ignore[union-attr]
+    kinds = {"topic": "topic", "group": "group", "transactional": "transactional-id"}
+    words = {operation.word: operation for operation in Operation}
+    return [Permission(kinds[kind], name.format(**NAMES), words[word]) for word in operations.split(", ")]
+
+
+@pytest.mark.parametrize("features", [[], *([feature] for feature in ROWS), list(ROWS)], ids=str)
+def test_an_app_needs_what_the_table_has_for_its_features(features: list[str]) -> None:
+    table = the_table()
+    wanted = {row for feature in features for row in ROWS[feature]} | {*ALWAYS}
+    told = {one for row in wanted for resource, operations in table[row] for one in told_of(resource, operations)}
+    setup, needs = needed(features)
+    assert set(permissions(setup, needs.values())) == told
+
+
+def test_the_table_has_no_other_features() -> None:
+    assert {*the_table()} == {*ALWAYS, *(row for rows in ROWS.values() for row in rows)}
+
+
+def test_commands_name_each_resource_once_with_its_operations() -> None:
+    wanted = [
+        Permission("topic", "b", Operation.WRITE),
+        Permission("topic", "a", Operation.READ),
+        Permission("topic", "b", Operation.READ),
+        Permission("topic", "c", Operation.READ),
+        Permission("transactional-id", "shop:", Operation.WRITE),
+    ]
+    head = f"kafka-acls.sh --bootstrap-server {BOOTSTRAP} --add --allow-principal User:bank"
+    assert acl_commands(wanted, bootstrap=BOOTSTRAP, principal="User:bank") == [
+        f"{head} --operation Read --topic a --topic c",
+        f"{head} --operation Read --operation Write --topic b",
+        f"{head} --operation Write --transactional-id shop: --resource-pattern-type prefixed",
+    ]
+
+
+def test_names_from_certificates_and_programs_are_one_word_of_a_shell() -> None:
+    user = "User:CN=bank one,O=$(reboot)"
+    (line,) = acl_commands([Permission("topic", "a;b", Operation.READ)], bootstrap="b:1", principal=user)
+    assert shlex.split(line)[-5:] == [user, "--operation", "Read", "--topic", "a;b"]
+    line = FORMATS["kafka-topics"](a_plan(needs=[TopicNeed(name="a b", roles=("x",), operations=frozenset())]))
+    assert shlex.split(line)[5:7] == ["--topic", "a b"]
+
+
+# --- topics ----------------------------------------------------------------------------------------------------------
+
+
+def test_all_topics_are_there_with_their_partitions() -> None:
+    _, needs = needed(FEATURES)
+    sizes = counts(needs.values(), 4)
+    assert {name: size for name, size in sizes.items() if size != 4} == {
+        "shop-actors-owners": 1,
+        "shop-dead-letters": 1,
+        "shop-replies": 8,
+        "shop-flags-writes": 1,
+        "shop-flags-changelog": 1,
+        "shop-flags-answers-changelog": 1,
+    }
+    assert {name for name, need in needs.items() if not need.is_made} == {
+        "shop-in",
+        "shop-out",
+        "shop-asked",
+        "shop-seen",
+    }
+    assert len(needs) == 17
+
+
+def test_settings_are_those_with_which_a_worker_makes_them() -> None:
+    setup, needs = needed(["store", "ask"], changelog_min_insync_replicas=2)
+    made = setup.changelog_settings.topic_config()
+    assert needs["shop-counts-changelog"].config == made
+    assert made["min.insync.replicas"] == "2"
+    assert needs["shop-actors-owners"].config == {**made, "message.timestamp.type": "LogAppendTime"}
+    assert needs["shop-replies"].config["cleanup.policy"] == "delete"
+
+
+# --- what is printed -------------------------------------------------------------------------------------------------
+
+
+def a_plan(**more: Any) -> Plan:
+    """Give all features, to be printed."""
+    setup, needs = needed(FEATURES)
+    given: dict[str, Any] = {
+        "needs": list(needs.values()),
+        "permissions": permissions(setup, needs.values()),
+        "bootstrap": BOOTSTRAP,
+        "principal": "User:bank",
+        "partitions": 4,
+        "replication": None,
+        "cluster": "main",
+    }
+    return Plan(**{**given, **more})
+
+
+def test_kafkas_tools_make_each_topic() -> None:
+    lines = FORMATS["kafka-topics"](a_plan(replication=3)).splitlines()
+    assert len(lines) == 17
+    head = f"kafka-topics.sh --bootstrap-server {BOOTSTRAP} --create --if-not-exists --topic"
+    assert lines[2] == f"{head} shop-in --partitions 4 --replication-factor 3"
+    assert any(
+        line.startswith(f"{head} shop-counts-changelog --partitions 4 --replication-factor 3 --config cleanup.pol")
+        for line in lines
+    )
+    assert "--replication-factor" not in FORMATS["kafka-topics"](a_plan())
+
+
+def test_strimzis_resources_are_yaml() -> None:
+    *topics, user = yaml.safe_load_all(FORMATS["strimzi"](a_plan()))
+    assert [one["spec"]["topicName"] for one in topics] == [need.name for need in a_plan().needs]
+    for one in topics:
+        assert one["kind"] == "KafkaTopic"
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", one["metadata"]["name"])
+        assert one["metadata"]["labels"] == {"strimzi.io/cluster": "main"}
+    changelog = next(one for one in topics if one["spec"]["topicName"] == "shop-counts-changelog")
+    assert changelog["spec"]["config"]["cleanup.policy"] == "compact"
+    assert (user["kind"], user["metadata"]["name"]) == ("KafkaUser", "bank")
+    acls = {
+        (acl["resource"]["type"], acl["resource"]["name"], operation)
+        for acl in user["spec"]["authorization"]["acls"]
+        for operation in acl["operations"]
+    }
+    kinds = {"topic": "topic", "group": "group", "transactional-id": "transactionalId"}
+    assert acls == {(kinds[one.resource], one.name, one.operation.word) for one in a_plan().permissions}
+
+
+def test_names_that_kubernetes_or_terraform_do_not_take_stay_apart() -> None:
+    needs = [
+        TopicNeed(name=name, roles=("output",), operations=frozenset()) for name in ("Ab.c", "ab.c", "Ab_c", "1a", "-a")
+    ]
+    *topics, _ = yaml.safe_load_all(FORMATS["strimzi"](a_plan(needs=needs)))
+    assert len({one["metadata"]["name"] for one in topics}) == len(needs)
+    text = FORMATS["terraform"](a_plan(needs=needs, permissions=[]))
+    names = re.findall(r'^resource "kafka_topic" "([A-Za-z_][\w-]*)"', text, re.MULTILINE)
+    assert len(set(names)) == len(needs)
+
+
+def test_terraforms_resources_have_all_topics_and_permissions() -> None:
+    text = FORMATS["terraform"](a_plan())
+    assert re.findall(r'^  name +=\s"(.+)"$', text, re.MULTILINE) == [need.name for need in a_plan().needs]
+    assert text.count('resource "kafka_acl"') == len(a_plan().permissions)
+    assert text.count("{") == text.count("}")
+    assert 'resource_pattern_type_filter = "Prefixed"' in text
+    assert "$${" in FORMATS["terraform"](a_plan(principal="User:${x}"))
+
+
+def test_json_says_which_number_follows_which() -> None:
+    found = as_json(a_plan())
+    by_name = {one["topic"]: one for one in found["topics"]}
+    assert (by_name["shop-in"]["partitions"], by_name["shop-in"]["partitions_of"]) == (None, None)
+    assert by_name["shop-counts-changelog"]["partitions_of"] == "shop-in"
+    assert by_name["shop-actors-owners"]["partitions"] == 1
+    assert {one["pattern"] for one in found["permissions"]} == {"literal", "prefixed"}
+    json.dumps(found)
+
+
+@pytest.mark.parametrize("shape", ["table", "json", *FORMATS])
+def test_the_command_asks_no_broker(shape: str, caplog: pytest.LogCaptureFixture) -> None:
+    # A command silences the client for the rest of its process; the fixture puts the level back.
+    caplog.set_level(logging.NOTSET, logger="aiokafka")
+    run = CliRunner().invoke(cli, ["-A", "tests.unit.cli.needs_app", "topics", "--format", shape])
+    assert run.exit_code == 0, run.output
+    assert "needs-counts-changelog" in run.output
+
+
+# --- settings of existing topics -------------------------------------------------------------------------------------
+
+
+def seen(topic: str, change: Mapping[str, str], *, replicas: int = 3, brokers: int = 3) -> list[Finding]:
+    """Give the findings where one topic has other settings."""
+    setup, needs = needed(["store", "timers"])
+    found = {name: TopicInfo(name, uuid4(), 4, replicas if name == topic else 3) for name in needs}
+    configs = {name: {**GOOD, **(change if name == topic else {})} for name in needs}
+    if brokers == 1:
+        found = {name: TopicInfo(name, uuid4(), 4, 1) for name in needs}
+        configs = {name: {**config, "min.insync.replicas": "1"} for name, config in configs.items()}
+    return findings(setup, needs.values(), found, configs, broker_count=brokers)
+
+
+def test_good_settings_are_not_told() -> None:
+    assert seen("shop-in", {}) == []
+    assert seen("shop-in", {}, brokers=1) == [], "one broker can't do better"
+
+
+@pytest.mark.parametrize(
+    ("topic", "change", "replicas", "what", "repair"),
+    [
+        ("shop-counts-changelog", {"min.insync.replicas": "1"}, 1, "one replica", ""),
+        ("shop-in", {"min.insync.replicas": "1"}, 3, "min.insync.replicas=1", "min.insync.replicas=2"),
+        (
+            "shop-out",
+            {"unclean.leader.election.enable": "true"},
+            3,
+            "unclean.leader.election.enable=true",
+            "unclean.leader.election.enable=false",
+        ),
+        (
+            "shop-in",
+            {"message.timestamp.type": "LogAppendTime"},
+            3,
+            "message.timestamp.type=LogAppendTime",
+            "message.timestamp.type=CreateTime",
+        ),
+        (
+            "shop-counts-changelog",
+            {"max.message.bytes": "500000"},
+            3,
+            "max.message.bytes=500000",
+            "max.message.bytes=1048588",
+        ),
+        (
+            "shop-counts-changelog",
+            {"max.compaction.lag.ms": "9223372036854775807"},
+            3,
+            "max.compaction.lag.ms=9223372036854775807",
+            "max.compaction.lag.ms=604800000",
+        ),
+    ],
+)
+def test_a_setting_that_endangers_something_is_told_with_its_repair(
+    topic: str, change: dict[str, str], replicas: int, what: str, repair: str
+) -> None:
+    (one,) = seen(topic, change, replicas=replicas)
+    assert (one.topic, one.what, one.change, one.is_error) == (topic, what, repair, False)
+    (line,) = told(BOOTSTRAP, [one])
+    assert line.endswith(command(BOOTSTRAP, repair, [topic]))
+    assert f"--add-config {repair}" in line if repair else "kafka-reassign-partitions.sh" in line
+
+
+def test_more_replicas_in_sync_than_there_are_is_an_error() -> None:
+    (one,) = seen("shop-counts-changelog", {"min.insync.replicas": "3"}, replicas=2)
+    assert (one.is_error, one.change) == (True, "min.insync.replicas=1")
+    (one, *_) = seen("shop-in", {"min.insync.replicas": "2"}, replicas=1)
+    assert (one.is_error, one.change) == (False, "min.insync.replicas=1"), "a worker only reads it"
+
+
+def test_neither_a_worker_nor_faust_makes_topics_where_that_is_forbidden() -> None:
+    assert not App("shop", broker="kafka://127.0.0.1:1", create_topics=False).conf.topic_allow_declare
+    assert App("shop", broker="kafka://127.0.0.1:1").conf.topic_allow_declare
+
+
+def test_the_same_of_several_topics_is_one_line() -> None:
+    several = [*seen("shop-in", {"min.insync.replicas": "1"}), *seen("shop-out", {"min.insync.replicas": "1"})]
+    (line,) = told(BOOTSTRAP, several)
+    assert line.startswith("topics shop-in, shop-out: min.insync.replicas=1: ")
+    assert "for t in shop-in shop-out; do kafka-configs.sh" in line
+
+
+def test_times_of_appends_matter_to_actors_with_timers_only() -> None:
+    setup, needs = needed(["store"])
+    found = {name: TopicInfo(name, uuid4(), 4, 3) for name in needs}
+    configs = {name: {**GOOD, "message.timestamp.type": "LogAppendTime"} for name in needs}
+    assert findings(setup, needs.values(), found, configs, broker_count=3) == []

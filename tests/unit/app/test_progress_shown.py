@@ -1,0 +1,324 @@
+"""What a worker says of restores and of what it waits for, on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import pty
+import select
+from collections.abc import Iterator
+from typing import TextIO
+
+import pytest
+from faust.utils.terminal import Spinner, SpinnerHandler
+
+from actors import App, Context
+from actors._core.task.lifecycle import State
+from actors._faust.startup import progress
+from actors._faust.startup.progress import (
+    FIRST_LINE_S,
+    LINE_EVERY_S,
+    LOOK_S,
+    Announcer,
+    Lines,
+    ranges,
+    reminding,
+    restoring_text,
+    waiting_texts,
+)
+from actors._faust.startup.progress_bar import Bar, is_terminal, logs_elsewhere
+from actors.cli.progress import reporting
+from actors.ports import TopicPartition
+from actors.runtime.observe.meters import RestoreMeter
+from actors.runtime.observe.waiting import STALLED_S, Restoring, Scene, Watch, why_stalled
+from actors.testing import ActorTestDriver
+from tests.kafka.helpers import eventually
+from tests.terminal import Screen
+
+LOGGER = logging.getLogger("tests.progress")
+OWN = logging.Filter(LOGGER.name)
+"""Other tests of this process may have left somebody behind who logs, a Spark session for one."""
+BELL = b"\a"
+DEADLINE_S = 20.0
+
+
+def restore(partition: int = 0, position: int = 120_000, *, stalled_s: float = 0.0, start: int = 0) -> Restoring:
+    return Restoring(
+        store="runs-state", partition=partition, start=start, position=position, end=1_000_000, stalled_s=stalled_s
+    )
+
+
+# --- lines ---------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_are_given_as_ranges():
+    assert ranges([3, 0, 1, 2, 7, 9, 10]) == "0-3, 7, 9-10"
+
+
+def test_a_line_names_the_first_restores_and_counts_the_others():
+    assert restoring_text([restore(3)]) == "restoring runs-state[3] 120,000 of 1,000,000"
+    assert restoring_text([restore(number, start=20_000) for number in range(12)]) == (
+        "restoring runs-state[0] 100,000 of 980,000, runs-state[1] 100,000 of 980,000, runs-state[2] 100,000 of "
+        "980,000 and 9 more, 1,200,000 of 11,760,000 in all"
+    )
+
+
+def test_a_restore_that_doesnt_move_says_why():
+    stuck, moving = restore(stalled_s=STALLED_S), restore(1)
+    assert why_stalled(stuck, [stuck, moving], []) == "the last stable offset, held back by an open transaction"
+    assert why_stalled(stuck, [stuck, moving], ["b:1"]) == "broker b:1, which can't be reached"
+    queued = restore(2, 0, stalled_s=STALLED_S)
+    assert why_stalled(queued, [queued, moving], []) == "its turn: other restores come first"
+    assert waiting_texts(Scene(restores=(stuck, moving)), []) == [
+        "waiting for the last stable offset, held back by an open transaction (runs-state[0])"
+    ]
+
+
+def test_lines_come_at_a_bounded_rate_whatever_happens(caplog: pytest.LogCaptureFixture):
+    lines, now_s = Lines(), 0.0
+    with caplog.at_level(logging.INFO):
+        for number in range(400):
+            now_s = number * LOOK_S
+            scene = Scene(restores=tuple(restore(one, number) for one in range(64)), waits={"x": []})
+            lines.show(scene, ["waiting for x"], now_s)
+            lines.ready(scene, ["waiting for x"], now_s)
+        first = (now_s - FIRST_LINE_S) // LINE_EVERY_S + 1
+        assert len(caplog.messages) == 2 * first
+        lines.ready(Scene(owned={"run": [0, 1, 2]}, halted=("in[7] offset 12",)), [], now_s)
+        for _ in range(100):
+            lines.ready(Scene(owned={"run": [0, 1, 2]}, halted=("in[7] offset 12",)), [], now_s)
+    assert caplog.messages[2 * int(first) :] == [
+        f"this worker has partitions of run 0-2; halted in front of in[7] offset 12, after {now_s:.1f} s"
+    ]
+
+
+def test_a_quick_start_says_only_what_it_owns(caplog: pytest.LogCaptureFixture):
+    lines = Lines()
+    with caplog.at_level(logging.INFO):
+        lines.show(Scene(restores=(restore(),)), [], 0.0)
+        lines.ready(Scene(restores=(restore(),)), [], 0.0)
+        lines.ready(Scene(owned={"run": [1]}), [], 1.0)
+        lines.ready(Scene(), [], 9.0)
+    assert caplog.messages == [
+        "this worker has partitions of run 1, after 1.0 s",
+        "this worker has no partition: the group's other workers have all",
+    ]
+
+
+def test_a_watch_sees_what_tasks_do_and_wait_for():
+    app = App("watched")
+    source = app.topic("in", key_type=str, value_type=str)
+
+    @app.actor(source)
+    async def act(ctx: Context, value: str) -> None:
+        if value == "bad":
+            raise ValueError(value)
+
+    with ActorTestDriver(app, partitions=4) as driver:
+        watch = Watch()
+        assert driver._worker is not None
+        tasks = sorted(driver._worker.tasks, key=lambda task: task.partition)
+        assert watch.look(tasks, 0.0) == Scene(owned={"act": [0, 1, 2, 3]})
+        driver.post(source, key="ada", value="bad", partition=3)
+        driver.advance(1, settle=False)
+        meter = RestoreMeter("s", 0, 0, 5, 10)
+        tasks[0]._ownership.state, tasks[1]._ownership.state = State.RESTORING, State.CLAIMING
+        tasks[0].meters.restoring.append(meter)
+        tasks[1]._predecessor = tasks[2]
+        scene = watch.look(tasks, 1.0)
+        assert scene.owned == {"act": [2]}
+        assert scene.halted == ("in[3] offset 0",)
+        assert scene.waits == {"the end of this worker's former task": [TopicPartition("in", 1)]}
+        assert scene.restores == (Restoring(store="s", partition=0, start=0, position=5, end=10),)
+        assert watch.look(tasks, 1.0 + STALLED_S).restores[0].is_stalled
+        meter.read(6, 1)
+        assert not watch.look(tasks, 2.0 + STALLED_S).restores[0].is_stalled
+        tasks[1]._predecessor = None
+        assert list(watch.look(tasks, 9.0).waits) == ["the new epoch is being written"]
+
+
+def test_a_rebalance_is_told_from_having_nothing_to_do(caplog: pytest.LogCaptureFixture):
+    app = App("announced")
+
+    @app.actor(app.topic("in", key_type=str, value_type=str))
+    async def act(ctx: Context, value: str) -> None:
+        pass
+
+    with ActorTestDriver(app, partitions=2) as driver, caplog.at_level(logging.INFO, "actors._faust.startup.progress"):
+        worker = driver._worker
+        assert worker is not None
+        announcer = Announcer(worker, group="g", away=lambda: ["b:1"], stream=None)
+        tasks, worker._tasks, worker.meters.rebalances = worker._tasks, {}, 0
+
+        def said_from(now_s: float) -> list[str]:
+            caplog.clear()
+            for number in range(10):
+                announcer.look(now_s + number * LOOK_S)
+            return caplog.messages
+
+        assert said_from(0.0) == [
+            "waiting for the group g: to be let in by all its members; broker b:1 can't be reached"
+        ]
+        worker._tasks, worker.meters.rebalances = tasks, 1
+        assert said_from(10.0) == ["this worker has partitions of act 0-1, after 10.0 s"]
+        worker._tasks = {}
+        assert said_from(20.0) == [
+            "waiting for the group g: its members agree on who owns what; broker b:1 can't be reached"
+        ]
+        worker.meters.rebalances = 2
+        assert said_from(30.0) == ["this worker has no partition: the group's other workers have all, after 10.0 s"]
+        worker._tasks = tasks
+
+
+async def test_what_takes_long_at_the_start_is_said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    async with reminding("waiting for what is quick"):
+        pass
+    monkeypatch.setattr(progress, "FIRST_LINE_S", 0.0)
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+    with caplog.at_level(logging.INFO):
+        async with reminding("waiting for a view"):
+            await eventually(lambda: len(caplog.messages) >= 2)
+    assert set(caplog.messages) == {"waiting for a view"}
+
+
+# --- on a terminal -------------------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A pseudo-terminal: `stream` is the program's side."""
+
+    def __init__(self) -> None:
+        self._master, slave = pty.openpty()
+        self.stream: TextIO = os.fdopen(slave, "w", buffering=1)
+
+    def read(self) -> str:
+        """Give what was written since the last call."""
+        self.stream.flush()
+        # The kernel carries it over in its own time, and in order.
+        os.write(self.stream.fileno(), BELL)
+        found = b""
+        while not found.endswith(BELL):
+            readable, _, _ = select.select([self._master], [], [], DEADLINE_S)
+            assert readable, f"only {found!r} came"
+            found += os.read(self._master, 65_536)
+        return found.removesuffix(BELL).decode()
+
+    def close(self) -> None:
+        self.stream.close()
+        os.close(self._master)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    held = Terminal()
+    yield held
+    held.close()
+
+
+@pytest.fixture
+def logged(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> logging.Handler:
+    """A root logger as Faust makes it, on the terminal."""
+    handler = logging.StreamHandler(terminal.stream)
+    handler.addFilter(OWN)
+    monkeypatch.setattr(logging.root, "handlers", [handler])
+    monkeypatch.setattr(logging.root, "level", logging.DEBUG)
+    return handler
+
+
+def test_log_lines_and_the_bar_dont_tear_each_other(terminal: Terminal, logged: logging.StreamHandler):
+    bar, screen = Bar(terminal.stream), Screen(100)
+    for number in range(5):
+        bar.show([restore(part, number * 200_000) for part in range(9)], ["waiting for the group x"])
+        LOGGER.warning("line %d, which is whole", number)
+        screen.feed(terminal.read())
+    lines = screen.text.splitlines()
+    assert [line for line in lines if "whole" in line] == [f"line {number}, which is whole" for number in range(5)]
+    shown = lines[5:]
+    assert len([line for line in shown if "800,000 of 1,000,000" in line]) == 6
+    assert len([line for line in shown if "and 3 more" in line and "2,400,000 of 3,000,000" in line]) == 1
+    assert shown[-1] == "waiting for the group x"
+    bar.hide()
+    bar.hide()
+    LOGGER.warning("afterwards")
+    assert logged.stream is terminal.stream
+    assert screen.feed(terminal.read()).text.split() == [
+        *" ".join(f"line {number}, which is whole" for number in range(5)).split(),
+        "afterwards",
+    ]
+
+
+def test_without_the_detour_they_would_tear(terminal: Terminal, logged: logging.StreamHandler):
+    """The damage that the test above is there for."""
+    bar, screen = Bar(terminal.stream), Screen(100)
+    bar.show([restore()], [])
+    logged.setStream(terminal.stream)
+    LOGGER.warning("line 0, which is whole")
+    bar.show([restore()], [])
+    LOGGER.warning("line 1, which is whole")
+    lines = screen.feed(terminal.read()).text.splitlines()
+    bar.hide()
+    assert [line for line in lines if "whole" in line] != ["line 0, which is whole", "line 1, which is whole"]
+
+
+def test_the_spinner_rests_meanwhile(terminal: Terminal, logged: logging.Handler, monkeypatch: pytest.MonkeyPatch):
+    logged.setLevel(logging.WARNING)
+    spinner = Spinner(terminal.stream)
+    turning = SpinnerHandler(spinner, level=logging.DEBUG)
+    turning.addFilter(OWN)
+    # Without pytest's own, which log elsewhere.
+    monkeypatch.setattr(logging.root, "handlers", [logged, turning])
+    print("starting", end="", file=terminal.stream, flush=True)
+    LOGGER.debug("it turns")
+    bar, screen = Bar(terminal.stream), Screen(100)
+    bar.show([restore()], [])
+    shown = terminal.read()
+    for _ in range(3):
+        LOGGER.debug("it would turn")
+    assert terminal.read() == ""
+    assert not logs_elsewhere()
+    lines = screen.feed(shown).text.splitlines()
+    assert lines[0].startswith("starting")
+    assert "of" not in lines[0]
+    assert lines[1].startswith("restoring runs-state[0]")
+    bar.hide()
+    LOGGER.debug("it turns")
+    assert screen.feed(terminal.read()).text.splitlines()[1:] == [spinner.sprites[1].rstrip()]
+    # It would show the cursor again at the end of the process, on a terminal that is closed by then.
+    atexit.unregister(Spinner._finish)
+
+
+def test_a_bar_has_colours_unless_they_are_unwanted(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
+    codes = []
+    for unwanted in (False, True):
+        if unwanted:
+            monkeypatch.setenv("NO_COLOR", "1")
+        bar = Bar(terminal.stream)
+        bar.show([restore()], ["waiting"])
+        bar.hide()
+        codes.append(Screen(100).feed(terminal.read()).codes - {"0", "1", ""})
+    assert codes[0]
+    assert codes[1] == set()
+
+
+def test_a_bar_needs_a_terminal_that_can_show_it(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
+    assert is_terminal(terminal.stream)
+    monkeypatch.setenv("TERM", "dumb")
+    assert not is_terminal(terminal.stream)
+    monkeypatch.setenv("TERM", "xterm")
+    with open(os.devnull, "w") as nothing:
+        assert not is_terminal(nothing)
+
+
+def test_an_export_has_a_bar_on_a_terminal_only(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
+    for is_smart in (True, False):
+        monkeypatch.setenv("TERM", "xterm" if is_smart else "dumb")
+        with reporting(terminal.stream, [0, 4], quiet=False) as report:
+            report(0, 1_000)
+            report(4, 2_000)
+        shown = Screen(100).feed(terminal.read()).text
+        assert ("partition 4: 2,000 keys, done" in shown) is not is_smart
+        assert ("2/2 partitions" in shown) is is_smart

@@ -1,0 +1,125 @@
+"""What the lock service's commands show, without a broker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from actors._core.coordination.locks import Holder, Lock
+from actors._core.coordination.registry import Node
+from actors.cli.coordination import config, locks
+from actors.coordination.cli import COMMANDS
+from actors.coordination.cli.locks import how_held
+from actors.coordination.cli.reading import Found
+from actors.coordination.cli.text import SHOWN_CHARS, duration, left, quoted, short
+from actors.coordination.service import Resource
+from stores._core.printable import printable
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (-5, "0.0 s"),
+        (0, "0.0 s"),
+        (1_260, "1.3 s"),
+        (9_999, "10.0 s"),
+        (10_000, "10 s"),
+        (59_999, "59 s"),
+        (60_000, "1 min 0 s"),
+        (3_599_999, "59 min 59 s"),
+        (7_500_000, "2 h 5 min"),
+    ],
+)
+def test_durations(ms: int, text: str) -> None:
+    assert duration(ms) == text
+
+
+def test_what_ends_now_is_over() -> None:
+    assert left(1_000, 1_000) == "over"
+    assert left(1_001, 1_000) == "0.0 s"
+
+
+@pytest.mark.parametrize("text", ["a\x1b[2Jb", "a\nb", "a\x9bb", "a\u202eb", "\ud800"])
+def test_nothing_of_a_user_moves_the_cursor(text: str) -> None:
+    for shown in (printable(text), short(text), quoted(text)):
+        assert shown.isprintable()
+        shown.encode()
+
+
+def test_a_long_text_is_cut_in_a_table() -> None:
+    assert short("x" * SHOWN_CHARS) == "x" * SHOWN_CHARS
+    assert short("x" * (SHOWN_CHARS + 1)) == "x" * (SHOWN_CHARS - 1) + "…"
+
+
+def holder(**more: object) -> Holder:
+    given = {"owner": "o", "token": 1, "shared": False, "permits": 1, "count": 1, "expires_ms": 50, "data": ""}
+    return Holder(**{**given, **more})
+
+
+def found(resource: Resource, now_ms: int) -> Found:
+    return Found(name="n", partition=0, resource=resource, changed_at_ms=0, now_ms=now_ms)
+
+
+def test_how_a_lock_is_held() -> None:
+    assert how_held(Lock(), holder()) == "alone"
+    assert how_held(Lock(), holder(shared=True, count=3)) == "shared, 3 times"
+    assert how_held(Lock(kind="semaphore", limit=5), holder(permits=2)) == "2 of 5"
+
+
+def test_a_lease_and_an_ephemeral_node_are_over_at_their_end() -> None:
+    resource = Resource(
+        lock=Lock(holders=(holder(),), last_token=1), node=Node(version=1, data="d", session="s", expires_ms=50)
+    )
+    before, after = found(resource, 49), found(resource, 50)
+    assert (before.is_held, before.node) == (True, resource.node)
+    assert (after.is_held, after.node) == (False, None)
+    assert after.lock_json()["holders"][0]["over"]
+
+
+def test_uses_of_a_name() -> None:
+    assert found(Resource(), 0).kind == "(nothing)"
+    both = Resource(lock=Lock(kind="semaphore", limit=3, last_token=9), node=Node(version=2))
+    assert found(both, 0).uses == ["lock", "node"]
+    assert found(both, 0).kind == "semaphore of 3, node"
+
+
+@pytest.mark.parametrize("group", [locks, config])
+def test_help_of_each_command_has_an_example_of_it(group: click.Group) -> None:
+    for path in ([], *([name] for name in COMMANDS[str(group.name)])):
+        done = CliRunner().invoke(group, [*path, "--help"])
+        assert done.exit_code == 0, done.output
+        examples = [line.strip() for line in done.output.splitlines() if line.strip().startswith("faust ")]
+        assert examples
+        for example in examples:
+            assert f" -A actors.coordination.app {' '.join([str(group.name), *path])}" in example
+
+
+@pytest.mark.parametrize(
+    ("group", "arguments", "part"),
+    [
+        (locks, ["show"], "'NAME'"),
+        (locks, ["show", ""], "at least one character"),
+        (locks, ["burn"], "'burn'"),
+        (locks, ["break", "x", "--timeout", "0"], "--timeout"),
+        (config, ["set", "x"], "'VALUE'"),
+        (config, ["set", "x", "1", "--version", "0"], "--version"),
+        (config, ["set", "x", "-5"], "-5"),
+        (config, ["get", "\udcff"], "isn't UTF-8 text"),
+        (config, ["delete", "x", "--version", "two"], "'two'"),
+        (config, ["watch", "x", "--count", "0"], "--count"),
+    ],
+)
+def test_bad_arguments_are_usage_errors(group: click.Group, arguments: list[str], part: str) -> None:
+    done = CliRunner().invoke(group, arguments)
+    assert done.exit_code == 2, done.output
+    assert part in done.stderr
+
+
+def test_a_worker_doesnt_import_the_commands() -> None:
+    program = "import sys, actors; print('actors.coordination' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -1,0 +1,329 @@
+"""What the clients do when a permission is withdrawn, or a coordinator has no connection: without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.errors import (
+    GroupAuthorizationFailedError,
+    KafkaConnectionError,
+    KafkaError,
+    NodeNotReadyError,
+    TopicAuthorizationFailedError,
+)
+from aiokafka.protocol.transaction import EndTxnRequest
+from aiokafka.structs import TopicPartition as KafkaPartition
+
+from actors import App, Context, OnError
+from actors._kafka.connection import Connection
+from actors._kafka.consume import consumer as consuming
+from actors._kafka.consume.consumer import KafkaSource
+from actors._kafka.produce import requests as asking
+from actors._kafka.produce.appends import KafkaAppends
+from actors._kafka.produce.producer import QUICK_BACKOFF_S, Throttle, TransportFaultError, _drop_unsent, _guard, _send
+from actors._kafka.produce.requests import KafkaAsks
+from actors.errors import BrokerUnavailableError
+from actors.ports import Question, TopicPartition
+from actors.testing import ActorTestDriver
+from actors.testing.fakes.requests import FakeAsks
+
+INPUT = KafkaPartition("in", 0)
+
+
+class FakeConsumer:
+    """As much of a consumer as the source uses; a poll raises `error`."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.polls = 0
+        self.paused_now: set[KafkaPartition] = set()
+        self.heartbeats = 0
+        self._client = SimpleNamespace(send=None, force_metadata_update=lambda: None)
+        self._subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=None))
+        self._fetcher = SimpleNamespace(error_future=asyncio.get_running_loop().create_future())
+        dead = asyncio.get_running_loop().create_future()
+        dead.set_result(None)
+        self._coordinator = SimpleNamespace(
+            group_id="group",
+            _heartbeat_task=dead,
+            _start_heartbeat_task=self._beat,
+            check_errors=self._check,
+        )
+
+    def _beat(self) -> None:
+        self.heartbeats += 1
+
+    def _check(self) -> None:
+        self.polls += 1
+        if self.error is not None:
+            raise self.error
+
+    async def getmany(self, *_: Any, **__: Any) -> dict[KafkaPartition, Any]:
+        self._check()
+        return {}
+
+    def assignment(self) -> set[KafkaPartition]:
+        return {INPUT, KafkaPartition("other", 0)}
+
+    def pause(self, partition: KafkaPartition) -> None:
+        self.paused_now.add(partition)
+
+
+def source_of(consumer: FakeConsumer, lost: dict[TopicPartition, str]) -> KafkaSource:
+    return KafkaSource(
+        consumer,
+        assigned=lambda *_: None,
+        revoked=lambda: asyncio.sleep(0),
+        room=lambda: None,
+        lost=lost.__setitem__,
+        failed=lambda error: pytest.fail(repr(error)),
+    )
+
+
+async def test_a_group_that_may_not_be_read_is_tried_again_with_heartbeats_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(consuming, "RETRY_S", 0.0)
+    monkeypatch.setattr(consuming, "DENIED_RETRY_S", 0.0)
+    consumer, lost = FakeConsumer(), dict[TopicPartition, str]()
+    source = source_of(consumer, lost)
+    consumer.error = GroupAuthorizationFailedError("group")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert await source.poll([], 0.0) == {}
+            source.check()
+    assert consumer.heartbeats >= 1
+    assert consumer.polls == 6
+    assert [message for message in caplog.messages if "isn't allowed Read on group group" in message] == caplog.messages
+    assert len(caplog.messages) == 1
+    consumer.error = None
+    assert await source.poll([], 0.0) == {}
+    consumer.error = KafkaError("the coordination ended")
+    with pytest.raises(BrokerUnavailableError, match="the coordination ended"):
+        source.check()
+
+
+async def test_a_group_that_may_not_be_read_is_asked_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consuming, "RETRY_S", 0.0)
+    consumer = FakeConsumer()
+    source = source_of(consumer, {})
+    consumer.error = GroupAuthorizationFailedError("group")
+    for _ in range(20):
+        await source.poll([], 0.0)
+        source.check()
+    assert consumer.polls <= 2
+
+
+async def test_an_input_that_may_not_be_read_stops_only_its_own_partitions() -> None:
+    consumer, lost = FakeConsumer(), dict[TopicPartition, str]()
+    consumer.error = TopicAuthorizationFailedError("in")
+    assert await source_of(consumer, lost).poll([], 0.0) == {}
+    assert consumer.paused_now == {INPUT}
+    assert list(lost) == [TopicPartition("in", 0)]
+    assert "isn't allowed Read on topic in" in lost[TopicPartition("in", 0)]
+
+
+async def test_an_input_that_may_not_be_described_ends_no_coordination() -> None:
+    async def denied(_: Any) -> None:
+        raise KafkaError(repr(TopicAuthorizationFailedError()))
+
+    coordinator = SimpleNamespace(
+        _perform_assignment=None, _on_join_complete=None, _subscription=None, _do_fetch_commit_offsets=denied
+    )
+    consuming._prepare(coordinator)
+    seen: list[Any] = []
+    state = SimpleNamespace(update_committed=seen.append)
+    assigned = SimpleNamespace(requesting_committed=lambda: [INPUT], state_value=lambda _: state)
+    assert await GroupCoordinator._maybe_refresh_commit_offsets(coordinator, assigned)
+    assert [committed.offset for committed in seen] == [-1]
+
+
+@pytest.fixture
+async def producer() -> Any:
+    """One in a transaction, which isn't connected."""
+    made = AIOKafkaProducer(bootstrap_servers="127.0.0.1:1", transactional_id="t")
+    made._txn_manager.set_pid_and_epoch(1, 0)
+    made._txn_manager.begin_transaction()
+    yield made
+    made._closed = True
+
+
+async def queued(producer: AIOKafkaProducer, topic: str) -> asyncio.Future[Any]:
+    builder = producer.create_batch()
+    builder.append(key=b"k", value=b"v", timestamp=1)
+    future = await producer._message_accumulator.add_batch(builder, KafkaPartition(topic, 0), 1.0)
+    assert isinstance(future, asyncio.Future)
+    return future
+
+
+async def test_a_transaction_that_failed_sends_nothing_more(producer: AIOKafkaProducer) -> None:
+    """Partitions that weren't added to it would get records that no marker ends."""
+    _guard(producer)
+    futures = [await queued(producer, topic) for topic in ("changelog", "out")]
+    denied = TopicAuthorizationFailedError({"out"})
+    producer._txn_manager.error_transaction(denied)
+    assert await asyncio.gather(*futures, return_exceptions=True) == [denied, denied]
+    producer.client.cluster.leader_for_partition = lambda _: 1  # type: ignore[method-assign]
+    assert producer._message_accumulator.drain_by_nodes(set()) == ({}, False)
+    assert producer._txn_manager.wait_for_transaction_end().exception() is denied
+
+
+async def test_a_batch_that_waits_to_be_sent_again_is_dropped_without_an_error_in_a_callback(
+    producer: AIOKafkaProducer,
+) -> None:
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    future = await queued(producer, "out")
+    accumulator = producer._message_accumulator
+    batch = accumulator._pop_batch(KafkaPartition("out", 0))
+    accumulator.reenqueue(batch)
+    _drop_unsent(producer, KafkaError("dropped"))
+    with pytest.raises(KafkaError, match="dropped"):
+        await future
+    await asyncio.sleep(0)
+    assert reported == []
+    assert not accumulator._pending_batches
+
+
+async def test_only_a_request_that_may_have_been_sent_is_fatal(producer: AIOKafkaProducer) -> None:
+    errors: list[Exception] = [NodeNotReadyError("no connection"), KafkaConnectionError("closed")]
+
+    async def send(*_: Any, **__: Any) -> None:
+        raise errors.pop(0)
+
+    producer.client.send = send
+    _guard(producer)
+    request = EndTxnRequest("t", 1, 0, True)
+    backoff_s = producer._sender._retry_backoff = QUICK_BACKOFF_S
+    with pytest.raises(NodeNotReadyError):
+        await producer.client.send(1, request)
+    assert producer._sender._retry_backoff > backoff_s
+    with pytest.raises(TransportFaultError):
+        await producer.client.send(1, request)
+
+
+async def test_a_batch_whose_successor_is_not_taken_leaves_no_error_behind(producer: AIOKafkaProducer) -> None:
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    first = asyncio.get_running_loop().create_future()
+    answers: list[Any] = [first, KafkaError("not taken")]
+
+    async def send_batch(*_: Any, **__: Any) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    producer.send_batch = send_batch
+    with pytest.raises(KafkaError, match="not taken"):
+        await _send(producer, INPUT, [producer.create_batch(), producer.create_batch()])
+    first.set_exception(KafkaError("dropped"))
+    await asyncio.sleep(0)
+    del first
+    assert reported == []
+
+
+async def test_a_quota_is_named_while_it_may_be_the_cause(producer: AIOKafkaProducer) -> None:
+    answers = [SimpleNamespace(throttle_time_ms=0), SimpleNamespace(throttle_time_ms=12_300)]
+
+    async def send(*_: Any, **__: Any) -> Any:
+        return answers.pop(0)
+
+    producer.client.send = send
+    throttle = Throttle(producer.client)
+    await producer.client.send(1, None)
+    assert throttle.told(20.0) == ""
+    await producer.client.send(1, None)
+    assert "a broker let this client wait 12.3 s, because of a quota" in throttle.told(20.0)
+
+
+async def test_a_producer_with_a_refused_batch_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The brokers refuse all its later batches of the partition, since they haven't seen the sequence numbers."""
+    answers: list[Exception | None] = [None, TopicAuthorizationFailedError("locks"), None]
+    made: list[SimpleNamespace] = []
+
+    async def send(*_: Any, **__: Any) -> asyncio.Future[None]:
+        done, error = asyncio.get_running_loop().create_future(), answers.pop(0)
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+        return done
+
+    async def start() -> SimpleNamespace:
+        running = SimpleNamespace(sender_task=asyncio.get_running_loop().create_future())
+        made.append(SimpleNamespace(send=send, stop=lambda: asyncio.sleep(0), _sender=running))
+        return made[-1]
+
+    appends = KafkaAppends(Connection((), security={"sasl_plain_username": "bob"}), 1_000)
+    monkeypatch.setattr(appends, "_start", start)
+    place = TopicPartition("locks", 0)
+    await appends.append(place, b"k", b"v", ())
+    with pytest.raises(BrokerUnavailableError, match="User:bob isn't allowed Write on topic locks"):
+        await appends.append(place, b"k", b"v", ())
+    await appends.append(place, b"k", b"v", ())
+    assert len(made) == 2
+    await appends.close()
+
+
+async def test_who_asks_hears_that_answers_may_not_be_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(asking, "RETRY_S", 0.0)
+    reads = 0
+
+    async def denied(*_: Any, **__: Any) -> None:
+        nonlocal reads
+        reads += 1
+        if reads > 3:
+            raise ValueError(reads)
+        raise TopicAuthorizationFailedError("app-replies")
+
+    monkeypatch.setattr(asking, "fetched", denied)
+    asks = KafkaAsks(Connection(()), group="g", topic="app-replies", replication_factor=-1)
+    question = Question(id="q", topic="in", partition=0, key=b"k", value=b"v", headers=[])
+    with asks._waiting.question(question) as answer, caplog.at_level(logging.WARNING):
+        with pytest.raises(ValueError, match="4"):
+            await asks._read(None, KafkaPartition("app-replies", 0))
+        error = answer.exception()
+    assert isinstance(error, BrokerUnavailableError)
+    assert "isn't allowed Read on topic app-replies" in error.missing
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize("then", ["stop", "skip", "park"])
+def test_a_message_whose_question_is_not_allowed_waits_until_it_is(
+    monkeypatch: pytest.MonkeyPatch, then: Literal["stop", "skip", "park"]
+) -> None:
+    app = App("asking", broker="kafka://127.0.0.1:1")
+    inbox, orders = app.topic("inbox", key_type=str, value_type=int), app.topic("orders", key_type=str, value_type=int)
+    done = app.topic("done", key_type=str, value_type=int)
+    tries: list[Question] = []
+    send = FakeAsks._send
+
+    async def sent_if_allowed(asks: FakeAsks, question: Question) -> None:
+        tries.append(question)
+        if len(tries) < 30:
+            raise BrokerUnavailableError("User:bob isn't allowed", missing="User:bob isn't allowed Write on inbox")
+        await send(asks, question)
+
+    monkeypatch.setattr(FakeAsks, "_send", sent_if_allowed)
+
+    @app.actor(inbox)
+    def doubled(ctx: Context, number: int) -> int:
+        return 2 * number
+
+    @app.actor(orders, concurrency=2, on_error=OnError(then=then))
+    async def order(ctx: Context, number: int) -> None:
+        ctx.send(done, key=ctx.key, value=await ctx.ask(doubled, "a", number, timeout=timedelta(seconds=1)))
+
+    with ActorTestDriver(app) as driver:
+        driver.send(orders, key="x", value=4)
+        assert [sent.value for sent in driver.outputs(done)] == [8]

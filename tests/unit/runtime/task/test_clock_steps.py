@@ -1,0 +1,88 @@
+"""Steps of a worker's wall clock: timers and expiry go on, and the partition's time never goes back."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from actors import App, Context
+from actors.runtime.state.state import Restored
+from actors.testing import ActorTestDriver
+from stores._core.record import Position
+from stores.memory import MemoryStore
+
+HOUR_MS = 3_600_000
+TEN_MINUTES_MS = 600_000
+
+
+def reminders(concurrency: int = 1):
+    """Give an app whose messages set a timer and a key that expires, and what it was told when."""
+    app = App("steps", broker="kafka://127.0.0.1:1")
+    orders = app.topic("orders", key_type=str, value_type=str)
+    fired, expired, told = [], [], []
+
+    def expire(ctx: Context, value: str) -> None:
+        expired.append(value)
+
+    brief = app.store("brief", key_type=str, value_type=str, ttl=timedelta(seconds=30), on_expire=expire)
+
+    @app.actor(orders, stores=[brief], concurrency=concurrency, timers=True)
+    async def order(ctx: Context, value: str) -> None:
+        told.append(ctx.now_ms)
+        if ctx.timer is not None:
+            fired.append(value)
+            return
+        brief.set(ctx.key, value)
+        ctx.schedule(value, after=timedelta(seconds=30))
+
+    return app, orders, fired, expired, told
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("step_ms", [HOUR_MS, TEN_MINUTES_MS])
+def test_what_waits_while_the_clock_is_set_back_comes_within_twice_its_time(concurrency, restarts, step_ms, caplog):
+    app, orders, fired, expired, told = reminders(concurrency)
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver._clock.wall_offset_ms = step_ms
+        driver.send(orders, key="during", value="during")
+        driver._clock.wall_offset_ms = 0
+        if restarts:
+            driver.crash(keep_disk=False)
+        driver.send(orders, key="after", value="after")
+        driver.advance(29)
+        assert not fired
+        # The sweeper rests for some seconds between its passes.
+        driver.advance(32)
+        assert sorted(fired) == ["after", "during"]
+        driver.advance(15)
+        assert sorted(expired) == ["after", "during"]
+        assert told == sorted(told)
+    assert (f"{step_ms / 1000:.1f} s ahead" in caplog.text) is restarts
+
+
+def test_the_partitions_time_is_the_clocks_again_after_twice_the_step():
+    app, orders, _, _, told = reminders()
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver._clock.wall_offset_ms = TEN_MINUTES_MS
+        driver.send(orders, key="a", value="x")
+        driver._clock.wall_offset_ms = 0
+        for number in range(1, 5):
+            driver.crash(keep_disk=False)
+            driver.advance(300)
+            driver.send(orders, key="a", value="x")
+            told.append(driver._clock_ms())
+            ahead_ms = told[-2] - told.pop()
+            assert abs(ahead_ms - (TEN_MINUTES_MS - number * 150_000)) < 1_000
+        assert told == sorted(told)
+
+
+def test_a_position_that_was_written_by_a_clock_that_was_ahead_is_put_right_by_the_next_commit():
+    store = MemoryStore()
+    store.apply([], Position(1, 1, HOUR_MS, 1, "id"))
+    held = Restored(store, Position(1, 1, HOUR_MS, 1, "id"), is_empty=False)
+    writes = [(b"a", b"1")]
+    asyncio.run(held.write(writes, 1, source_offset=2, changelog_offset=2, wall_time_ms=1_000, epoch=1))
+    assert store.position() == Position(2, 2, 1_000, 1, "id")

@@ -1,0 +1,121 @@
+"""Tasks and workers that end: whose the stores are then, what is said of them, and what comes first."""
+
+import asyncio
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from actors._core.group.assign import Task as TaskId
+from actors._core.task.lifecycle import State
+from actors._faust.service import ActorService
+from actors._faust.standbys import lags
+from actors.ports import Identity, TopicIdentity, TopicPartition
+from actors.runtime.worker import Worker, WorkerSettings
+from actors.testing import FakeClock
+
+FIRST = TopicPartition("in", 0)
+
+
+class Group:
+    """It has forgotten the members of generation 1."""
+
+    async def is_member(self, identity: Identity) -> bool:
+        return identity.generation != 1
+
+    async def topic_ids(self, names: Iterable[str]) -> dict[str, TopicIdentity]:
+        return {name: TopicIdentity("", 1) for name in names}
+
+
+class Log:
+    """A broker that answers the first generation only."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._answers = identity.generation == 1
+
+    async def fence(self) -> None:
+        if not self._answers:
+            await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        return
+
+
+def make_worker() -> Worker:
+    spec: Any = SimpleNamespace(name="count", topic="in", partition_count=2, concurrency=1, stores=(1,), changelogs={})
+    sink = SimpleNamespace(stop_delivery=lambda source: None)
+    services: Any = SimpleNamespace(group=Group(), clock=FakeClock(), sink=sink, let_go=None)
+    settings: Any = SimpleNamespace(queue_records=100, backoff=None, rules=None)
+    nothing: Any = None
+
+    def log(spec: Any, partition: int, identity: Identity) -> Any:
+        return Log(identity)
+
+    def failed(error: BaseException) -> None:
+        raise error
+
+    return Worker(
+        [spec],
+        source=nothing,
+        services=services,
+        task_settings=settings,
+        settings=WorkerSettings(revoke_s=1.0),
+        task_log=log,
+        on_failure=failed,
+    )
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_stores_are_free_after_a_task_that_ended_by_itself_too(generation: int) -> None:
+    async def test() -> None:
+        worker = make_worker()
+        worker.assigned(Identity("a", generation), [FIRST])
+        (task,) = worker.tasks
+        if generation == 1:
+            assert await task.is_over(5)
+        assert not worker.is_free(FIRST)
+        await worker.revoked()
+        worker.assigned(Identity("a", generation + 1), [])
+        await asyncio.sleep(0)
+        assert worker.is_free(FIRST)
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("state", "said"), [(State.RUNNING, 0), (State.COMMITTING, 0), (State.HALTED, 0), (State.RESTORING, None)]
+)
+def test_an_owner_that_restores_anew_doesnt_say_that_it_has_everything(state: State, said: int | None) -> None:
+    specs: Any = [SimpleNamespace(name="count", topic="in", stores=(1,))]
+    task: Any = SimpleNamespace(source=FIRST, epoch=3, state=state)
+    copies: Any = SimpleNamespace(lags=dict)
+    worker = make_worker()
+    worker._tasks[FIRST] = task
+    assert lags(specs, worker, copies).get(TaskId("count", 0)) == said
+
+
+def test_the_group_is_left_before_the_copies_are_stopped() -> None:
+    done: list[str] = []
+
+    def part(name: str) -> Any:
+        async def end() -> None:
+            done.append(name)
+
+        return SimpleNamespace(close=end, stop=end)
+
+    service: Any = SimpleNamespace(
+        app=SimpleNamespace(close_asks=part("asks").close),
+        _cache=SimpleNamespace(close=lambda: done.append("stores")),
+        _collector=None,
+        _control=None,
+        _dispatcher=None,
+        _folder=None,
+        _loop_watch=None,
+        _clock_watch=None,
+        _source=part("group"),
+        _standbys=part("copies"),
+        _views=[],
+    )
+    asyncio.run(ActorService._close_parts(service))
+    assert done == ["group", "copies", "asks", "stores"]

@@ -1,0 +1,68 @@
+"""What the description of the queries says of each path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors import App, Context
+from actors.web.queries.openapi import description
+
+
+@pytest.fixture(scope="module")
+def said() -> Any:
+    app = App("x", broker="kafka://127.0.0.1:1")
+    words = app.store("words", key_type=str, value_type=str)
+
+    @app.actor(app.topic("in", key_type=str, value_type=str), stores=[words])
+    async def talk(ctx: Context, word: str) -> None: ...
+
+    @app.query(talk)
+    def has(ctx: Context, word: str) -> bool:
+        return ctx.key == word
+
+    @app.query(talk)
+    def like(ctx: Context, read: bool, word: str) -> bool:
+        return read or ctx.key == word
+
+    return description(app)
+
+
+ASK = "/actors/talk/_ask/has/{key}"
+
+
+def test_who_answers_can_be_chosen_where_a_copy_may(said: Any) -> None:
+    choosing = {
+        (path, method)
+        for path, of_path in said["paths"].items()
+        for method, operation in of_path.items()
+        if "read" in [parameter["name"] for parameter in operation["parameters"]]
+    }
+    asks = {(path, method) for path in (ASK, ASK.replace("has", "like")) for method in ("get", "post")}
+    assert choosing == {("/actors/{store}", "get"), ("/actors/{store}/{key}", "get")} | asks
+
+
+def test_no_parameter_is_there_twice(said: Any) -> None:
+    for of_path in said["paths"].values():
+        for operation in of_path.values():
+            names = [parameter["name"] for parameter in operation["parameters"]]
+            assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "more"),
+    [
+        ("/actors", "get", set()),
+        ("/actors/{store}/{key}", "get", {"421"}),
+        ("/actors/{store}", "get", {"421"}),
+        ("/actors/{store}/_count", "get", {"421"}),
+        ("/actors/{store}/_many", "post", {"413", "421"}),
+        (ASK, "get", {"421", "422"}),
+        (ASK, "post", {"413", "421", "422"}),
+    ],
+)
+def test_refusals_are_described_where_they_can_come(said: Any, path: str, method: str, more: set[str]) -> None:
+    responses = said["paths"][path][method]["responses"]
+    assert responses.keys() == {"200", "400", "401", "403", "404", "429", "503"} | more
+    assert said["components"]["responses"].keys() >= responses.keys() - {"200"}
