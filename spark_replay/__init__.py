@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from spark_replay.report.report import Example, Report
     from spark_replay.session import spark_session
     from spark_replay.snapshot.publish import publish_state
-    from spark_replay.snapshot.snapshot import Seeded, write_seed
+    from spark_replay.snapshot.snapshot import WrittenSnapshot, write_snapshot
     from spark_replay.sources import Source, archive, kafka
     from spark_replay.sources.archiving import Archived, Wanted, archive_topics
     from spark_replay.sources.changelog import read_changelog
@@ -81,13 +81,13 @@ __all__ = [
     "Recomputed",
     "ReplayError",
     "Report",
-    "Seeded",
     "Source",
     "TargetError",
     "ToolMissingError",
     "UnknownTopicError",
     "Wanted",
     "Workers",
+    "WrittenSnapshot",
     "WrongTopicError",
     "archive",
     "archive_topics",
@@ -112,7 +112,7 @@ __all__ = [
     "validate_live",
     "validate_states",
     "write_rebuild",
-    "write_seed",
+    "write_snapshot",
 ]
 
 # imported when asked for: without pyspark the command still starts, and says what is missing
@@ -130,7 +130,7 @@ _HOMES = {
     "Recompute": "recompute.plan",
     "Recomputed": "recompute.report",
     "Report": "report.report",
-    "Seeded": "snapshot.snapshot",
+    "WrittenSnapshot": "snapshot.snapshot",
     "Source": "sources",
     "archive": "sources",
     "compare": "comparison.compare",
@@ -154,7 +154,7 @@ _HOMES = {
     "validate_live": "comparison.live",
     "validate_states": "comparison.diff",
     "write_rebuild": "fold.rebuild",
-    "write_seed": "snapshot.snapshot",
+    "write_snapshot": "snapshot.snapshot",
 }
 
 

@@ -15,7 +15,7 @@ with the log at that very position, so that a key which is written meanwhile is 
 is moving, and is asked again, after the time in `Retry-After` if it has one; other answers are errors, with `title` and
 `detail` (RFC 9457).
 
-No stamps are told: values and expiries are compared, and causes decided by these alone.
+Write metadata isn't served: values and expiries are compared, and causes decided by these alone.
 """
 
 from __future__ import annotations

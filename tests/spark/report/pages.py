@@ -156,7 +156,7 @@ def _findings(count: int) -> tuple[Finding, ...]:
 
 def pages() -> dict[str, str]:
     """The pages that are worth a look, by name."""
-    causes = {"unstamped_record": 1, "stale_owner": 4, "never_committed": 13}
+    causes = {"record_without_metadata": 1, "stale_owner": 4, "never_committed": 13}
     nasty = make_report(3, causes={"a_new_cause": 2, NASTY: 1}, key=NASTY)
     return {
         "damaged": render_report(make_report(12, causes=causes, findings=True), made=MADE, profile=make_profile(12)),
