@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from spark_replay.comparison.diff import validate_states
     from spark_replay.comparison.invariants import Asked, Finding, find_violations
     from spark_replay.comparison.live import Workers, validate_live
+    from spark_replay.comparison.report import Example, Report
     from spark_replay.comparison.validate import compare_exports, explain_exports, validate_exports
     from spark_replay.fold.placement import home_partition, murmur2
     from spark_replay.fold.points import AsOf
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from spark_replay.recompute.recompute import recompute_actor, recompute_keys
     from spark_replay.recompute.report import Recomputed
     from spark_replay.report.profile import Profile, profile_log
-    from spark_replay.report.report import Example, Report
     from spark_replay.session import spark_session
     from spark_replay.snapshot.publish import publish_state
     from spark_replay.snapshot.snapshot import WrittenSnapshot, write_snapshot
@@ -125,11 +125,11 @@ _HOMES = {
     "archive_topics": "sources.archiving",
     "read_rebuild": "fold.rebuild",
     "unknown_keys": "fold.rebuild",
-    "Example": "report.report",
+    "Example": "comparison.report",
     "Rebuilt": "fold.rebuild",
     "Recompute": "recompute.plan",
     "Recomputed": "recompute.report",
-    "Report": "report.report",
+    "Report": "comparison.report",
     "WrittenSnapshot": "snapshot.snapshot",
     "Source": "sources",
     "archive": "sources",

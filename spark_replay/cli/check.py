@@ -71,7 +71,8 @@ def check(json_file: Path | None, dry_run: bool, **options: Any) -> None:
         started = time.monotonic()
         with progress(spark.sparkContext, console, f"check {source.topic}"):
             found = find_violations(source, source.describe(), _asked(spark, given, options))
-    from spark_replay.report.report import SCHEMA, show_findings
+    from spark_replay.comparison.report import SCHEMA
+    from spark_replay.report.tables import show_findings
 
     show_findings(found, console)
     totals = {

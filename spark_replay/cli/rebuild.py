@@ -18,7 +18,7 @@ from spark_replay.cli.options import (
     source_options,
     spark_for,
 )
-from spark_replay.report.printing import say
+from spark_replay.printing import say
 from spark_replay.session import require_pyspark
 
 if TYPE_CHECKING:

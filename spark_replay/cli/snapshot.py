@@ -21,7 +21,7 @@ from spark_replay.cli.options import (
     spark_for,
 )
 from spark_replay.errors import ReadError
-from spark_replay.report.printing import say
+from spark_replay.printing import say
 
 if TYPE_CHECKING:
     from spark_replay.sources import KafkaSource

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.console import Console
 
+    from spark_replay.comparison.report import Report
     from spark_replay.report.plans import Plan
-    from spark_replay.report.report import Report
     from spark_replay.sources import Source
 
 _POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `rebuild` takes it."
@@ -173,7 +173,7 @@ def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, min_
 
 
 def _tell(found: Report, console: Console, json_file: Path | None) -> None:
-    from spark_replay.report.report import show
+    from spark_replay.report.tables import show
 
     show(found, console)
     if json_file is not None:

@@ -12,10 +12,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.causes import DIFFERENCES
 from spark_replay.comparison.compare import CONTENT, compare
+from spark_replay.comparison.report import KINDS, Example, Report, side
 from spark_replay.fold.points import AsOf, now_ms
 from spark_replay.fold.rebuild import folded_at
-from spark_replay.report.printing import printable
-from spark_replay.report.report import KINDS, Example, Report, side
+from spark_replay.printing import printable
 from spark_replay.sources.base import Source
 from spark_replay.sources.reading import reading
 

@@ -9,11 +9,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.compare import CONTENT_AND_METADATA, differences
 from spark_replay.comparison.held import Held
-from spark_replay.fold.columns import by_partition
 from spark_replay.fold.fold import expired
 from spark_replay.fold.placement import home_partition
 from spark_replay.fold.points import Point, now_ms, point_at
 from spark_replay.sources.changelog import metadata_fields
+from spark_replay.sources.columns import by_partition
 from spark_replay.sources.topic import Topic
 
 if TYPE_CHECKING:

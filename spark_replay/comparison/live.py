@@ -40,11 +40,11 @@ from spark_replay.comparison.causes import Known
 from spark_replay.comparison.compare import CONTENT
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.judging import judge_both, logged
+from spark_replay.comparison.report import Report, report
 from spark_replay.comparison.validate import explain_rows, summarise_judged
 from spark_replay.errors import LiveError, LogTooShortError, ToolMissingError
 from spark_replay.fold.points import now_ms, point_at
 from spark_replay.fold.settled import settle
-from spark_replay.report.report import Report, report
 from spark_replay.session import first_line
 from spark_replay.sources.base import Source
 from spark_replay.sources.changelog import read_rows

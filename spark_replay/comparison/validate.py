@@ -36,10 +36,10 @@ from spark_replay.comparison.compare import CONTENT_AND_METADATA
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.invariants import Asked, Finding, find_violations
 from spark_replay.comparison.judging import FINE, held_point, judge
+from spark_replay.comparison.report import Report, Summary, report
 from spark_replay.comparison.sides import open_side
 from spark_replay.errors import ExportError, LogTooShortError
 from spark_replay.fold.settled import settle
-from spark_replay.report.report import Report, Summary, report
 from spark_replay.sources.base import Source
 from spark_replay.sources.changelog import read_rows, read_uncommitted_rows
 from spark_replay.sources.reading import reading

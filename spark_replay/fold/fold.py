@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.fold.columns import by_partition
 from spark_replay.sources.changelog import metadata_fields
+from spark_replay.sources.columns import by_partition
 from stores._core.record import NEVER
 
 if TYPE_CHECKING:

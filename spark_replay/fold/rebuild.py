@@ -16,12 +16,12 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import ReadError, TargetError, WrongTopicError
 from spark_replay.fold.decoding import Codecs, decoded
-from spark_replay.fold.digests import digests, require_same
 from spark_replay.fold.fold import live
 from spark_replay.fold.points import AsOf, Point, find_point
 from spark_replay.fold.settled import Settled, settle
-from spark_replay.report.printing import printable
+from spark_replay.printing import printable
 from spark_replay.sources.base import Source
+from spark_replay.sources.digests import digests, require_same
 from spark_replay.sources.formats import read_files, require_format, write_files
 from spark_replay.sources.reading import reading
 from spark_replay.sources.staging import NEW, local_folder, replacing

@@ -25,15 +25,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_replay.errors import ReadError, WrongTopicError
 from spark_replay.fold.fold import last_writes, merged
 from spark_replay.fold.points import Point, point_at
-from spark_replay.sources.base import RECORDS, Source
+from spark_replay.sources.base import RECORDS, LiveSource, Source
 from spark_replay.sources.changelog import read_rows, with_metadata
 from spark_replay.sources.reading import reading
 from spark_replay.sources.topic import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-    from spark_replay.sources.kafka import KafkaSource
 
 ATTEMPTS = 3
 _FEW_OFFSETS = 20_000
@@ -130,7 +128,7 @@ class _Fold:
     def of(self, topic: Topic, point: Point) -> DataFrame:
         return self._folded(read_rows(self.source, self.read(topic, point)), point)
 
-    def settled(self, live: KafkaSource, topic: Topic, point: Point, risky: Collection[int]) -> Settled | None:
+    def settled(self, live: LiveSource, topic: Topic, point: Point, risky: Collection[int]) -> Settled | None:
         """Fold as of one moment; None if compaction came in between."""
         began_s, read = time.monotonic(), self.read(topic, point)
         first = self.of(topic, point).localCheckpoint()
@@ -145,7 +143,7 @@ class _Fold:
         return Settled(topic=now, point=point_at(now, point.before, point.times_ms), folded=folded, is_kept=True)
 
     def _caught_up(
-        self, live: KafkaSource, topic: Topic, point: Point, risky: Collection[int]
+        self, live: LiveSource, topic: Topic, point: Point, risky: Collection[int]
     ) -> tuple[Topic, list[DataFrame]]:
         """Read what came meanwhile, until nothing is left to read at one moment."""
         tails: list[DataFrame] = []

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_replay.apps import load_replayer
 from spark_replay.errors import AppError, InputError, LogTooShortError, TargetError, UnknownTopicError
-from spark_replay.fold.columns import by_partition
 from spark_replay.fold.rebuild import SUMMARY, read_rebuild
-from spark_replay.recompute.apps import load_replayer
 from spark_replay.recompute.committed import CommittedOffset, committed_offsets
 from spark_replay.sources import kafka
 from spark_replay.sources.changelog import metadata_fields, read_rows
+from spark_replay.sources.columns import by_partition
 from spark_replay.sources.reading import reading
 from spark_replay.sources.topic import Topic, describe_topic
 from stores._core.outside import MISSHAPEN
@@ -178,7 +178,7 @@ def require_same_topics(
     """See that the group's last commits were about these topics, and the state is of this input only.
 
     Args:
-        replayer: What `spark_replay.recompute.apps` describes.
+        replayer: What `spark_replay.apps` describes.
         source: The input as it is now.
         changelogs: By store, its changelog as it is now.
         committed: The group's offset of each partition.

@@ -31,7 +31,6 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import RecomputeError
-from spark_replay.fold.columns import by_partition
 from spark_replay.fold.fold import expired
 from spark_replay.fold.points import now_ms, point_at
 from spark_replay.fold.rebuild import read_rebuild
@@ -41,6 +40,7 @@ from spark_replay.recompute.report import FINE, Recomputed, recomputed
 from spark_replay.recompute.worker import INPUT_COLUMNS, OUTPUT_SCHEMA, Job, replay_rows
 from spark_replay.sources import kafka
 from spark_replay.sources.changelog import metadata_fields
+from spark_replay.sources.columns import by_partition
 from spark_replay.sources.reading import reading
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from stores._files import open_private
 
 if TYPE_CHECKING:
     from spark_replay.comparison.invariants import Finding
+    from spark_replay.comparison.report import Example, Report
     from spark_replay.report.profile import Profile
-    from spark_replay.report.report import Example, Report
 
 GENERATOR = "faust-actors spark_replay"
 _DISTRIBUTION = "faust-actors"

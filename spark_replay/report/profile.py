@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.fold.fold import expired
 from spark_replay.fold.points import now_ms
-from spark_replay.report.printing import printable, say
+from spark_replay.printing import printable, say
 from spark_replay.sources.base import Source
 from spark_replay.sources.changelog import metadata_fields, read_rows
 from spark_replay.sources.reading import reading

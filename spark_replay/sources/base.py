@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.sources.reading import reading
+from spark_replay.sources.tailing import Record
 from spark_replay.sources.topic import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from spark_replay.sources.kafka import KafkaSource
 
 RECORDS = (
     "partition int, offset bigint, key binary, value binary, timestamp timestamp, "
@@ -35,7 +34,7 @@ class Source(ABC):
     topic: str
 
     @property
-    def live(self) -> KafkaSource | None:
+    def live(self) -> LiveSource | None:
         """The log that others may write to and compact while it is read, None if there is none."""
         return None
 
@@ -81,6 +80,25 @@ class Source(ABC):
     @abstractmethod
     def __str__(self) -> str:
         """Say where the records come from, for errors and plans."""
+
+
+class LiveSource(Source):
+    """A log that others may write to and compact while it is read."""
+
+    @abstractmethod
+    def catch_up(self, topic: Topic, numbers: Iterable[int]) -> tuple[tuple[int, ...], list[Record]]:
+        """Read some partitions from their ends in `topic` until all that is committed has been read at one moment.
+
+        Returns:
+            Each partition's end at that moment, and the records up to there, as `RECORDS`.
+
+        Raises:
+            ReadError: More is written than can be read, or the brokers don't answer.
+        """
+
+    @abstractmethod
+    def keeps_deletes(self, reading_s: float) -> bool:
+        """Tell whether compaction can't have removed a tombstone during a read that took `reading_s` seconds."""
 
 
 def first_since(records: DataFrame, timestamp_ms: int, what: str) -> dict[int, int]:

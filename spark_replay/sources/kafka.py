@@ -13,7 +13,7 @@ from spark_replay.errors import LogTooShortError, ReadError, ReplayError, WrongT
 from spark_replay.session import require_classic
 from spark_replay.sources import tailing
 from spark_replay.sources.archive import ArchiveSource, read_ledger
-from spark_replay.sources.base import Source, first_since
+from spark_replay.sources.base import LiveSource, Source, first_since
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.ledger import escaped_deletes
 from spark_replay.sources.reading import reading
@@ -28,7 +28,7 @@ FETCHING = {"max.poll.records": "5000", "max.partition.fetch.bytes": "8388608"}
 
 
 @dataclass(frozen=True)
-class KafkaSource(Source):
+class KafkaSource(LiveSource):
     """A topic as the brokers hold it, read committed.
 
     Attributes:
@@ -67,18 +67,11 @@ class KafkaSource(Source):
         return self._read(whole, "read_uncommitted", minPartitions=self._shares(topic))
 
     def catch_up(self, topic: Topic, numbers: Iterable[int]) -> tuple[tuple[int, ...], list[tailing.Record]]:
-        """Read some partitions from their ends in `topic` until all that is committed has been read at one moment.
-
-        Returns:
-            Each partition's end at that moment, and the records up to there, as `RECORDS`.
-
-        Raises:
-            ReadError: More is written than can be read, or the brokers don't answer.
-        """
+        """Read on with a consumer of its own."""
         return tailing.catch_up(self.spark, client_options(self.brokers, self.options), topic, numbers)
 
     def keeps_deletes(self, reading_s: float) -> bool:
-        """Tell whether compaction can't have removed a tombstone during a read that took so long."""
+        """Compare with the topic's `delete.retention.ms`."""
         return reading_s * 1000 < self._delete_retention_ms()
 
     def require_deletes_kept(self, reading_s: float) -> None:

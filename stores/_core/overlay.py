@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from stores._core.record import METADATA_BYTES, METADATA_VERSION, NEVER, encode_metadata, is_expired, pack_metadata
 
 if TYPE_CHECKING:
-    from stores.ports import PartitionReader
+    from stores._core.reader import PartitionReader
 
 Entry: TypeAlias = tuple[bytes, bytes | None]
 """The write metadata, and the value or None for a delete."""

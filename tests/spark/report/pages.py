@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 from spark_replay.comparison.invariants import CHECKS, Finding
+from spark_replay.comparison.report import KINDS, Example, Report
 from spark_replay.report.html import Made, render_report
 from spark_replay.report.profile import Age, Epoch, Key, Partition, Profile, Slot
-from spark_replay.report.report import KINDS, Example, Report
 
 NOW_MS = 1_760_000_000_000
 DAY_MS = 86_400_000

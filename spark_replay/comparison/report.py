@@ -1,4 +1,4 @@
-"""What a validation found: counts, examples that name the cause, and how both are shown."""
+"""What a validation found: counts, and examples that name the cause."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING, Any
 from spark_replay.comparison.causes import CAUSES, NOT_JUDGED
 from spark_replay.comparison.held import Held
 from spark_replay.comparison.invariants import Finding, finding
-from spark_replay.report.printing import printable, say
+from spark_replay.printing import printable
 from spark_replay.sources.topic import Topic
-from stores._core.printable import printable as escaped
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
-    from rich.console import Console
 
 SCHEMA = 1
 """The version of the JSON report: it grows when a field is taken away or means something else."""
 MISMATCHES = ("missing", "extra", "different", "wrong_partition", "without_metadata")
 KINDS = ("equal", *MISMATCHES, "superseded")
-_EXAMPLES = 10
 _FACTS = {
     "overlapping_owners": (
         "the log's write of epoch {log[epoch]} at offset {log[offset]} lies behind epoch {overlap[epoch]}, which began "
@@ -284,59 +281,3 @@ def side(held: Row | None) -> dict[str, Any] | None:
         return None
     fields: dict[str, Any] = held.asDict()
     return fields | {"value": printable(fields["value"])}
-
-
-def show(found: Report, console: Console) -> None:
-    """Print a report as tables a person reads."""
-    console.print(_table(found, f"{found.changelog} against the {found.against}", KINDS, found.by_partition))
-    if found.causes:
-        console.print(_table(found, "causes", tuple(found.causes), found.causes_by_partition))
-    for line in _lines(found):
-        say(console, line)
-    show_findings(found.findings, console)
-
-
-def show_findings(findings: Sequence[Finding], console: Console) -> None:
-    """Print what the checks of a log found."""
-    for found in findings:
-        verdict = "holds" if not found.count else f"{found.count:,} records are against it"
-        lines = [f"{found.check}: {found.means}: {verdict}"]
-        lines += [f"    {text}" for text in (*found.examples[:_EXAMPLES], *found.notes)]
-        for line in lines:
-            say(console, line)
-
-
-def _table(found: Report, title: str, names: Sequence[str], counts: Mapping[int, Mapping[str, int]]) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=Text(escaped(title)), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("partition", "position", *names):
-        table.add_column(name.replace("_", " "), justify="right", overflow="fold")
-    numbers = {*counts, *found.positions} if names is KINDS else set(counts)
-    for number in sorted(numbers):
-        row = counts.get(number, {})
-        position = str(found.positions.get(number, "not held"))
-        table.add_row(str(number), position, *(f"{row.get(name, 0):,}" for name in names))
-    table.add_section()
-    total = sum((Counter(row) for row in counts.values()), Counter())
-    table.add_row("all", "", *(f"{total[name]:,}" for name in names))
-    return table
-
-
-def _lines(found: Report) -> list[str]:
-    lines = [f"nobody holds partition {number}, which has keys" for number in found.partitions_without_export]
-    lines += [f"stale copy, not compared: {copy}" for copy in found.stale_copies]
-    lines += found.notes
-    if found.over:
-        lines.append(f"{found.over:,} keys are held that expired and aren't removed yet")
-    for kind, examples in found.examples.items():
-        for example in examples:
-            lines.append(f"{kind}: partition {example.partition} key {example.key}: {example.cause}: {example.seen}")
-            lines += [f"    {name}: {_told(held)}" for name, held in (("log", example.log), ("export", example.export))]
-    return lines
-
-
-def _told(held: Mapping[str, Any] | None) -> str:
-    return "nothing" if held is None else ", ".join(f"{name} {value}" for name, value in held.items())
