@@ -38,8 +38,7 @@ from spark_replay.errors import (
 )
 
 if TYPE_CHECKING:
-    from spark_replay.comparison.compare import compare
-    from spark_replay.comparison.diff import validate_states
+    from spark_replay.comparison.diff import compare, validate_states
     from spark_replay.comparison.invariants import Asked, Finding, find_violations
     from spark_replay.comparison.live import Workers, validate_live
     from spark_replay.comparison.report import Example, Report
@@ -133,7 +132,7 @@ _HOMES = {
     "WrittenSnapshot": "snapshot.snapshot",
     "Source": "sources",
     "archive": "sources",
-    "compare": "comparison.compare",
+    "compare": "comparison.diff",
     "compare_exports": "comparison.validate",
     "explain_exports": "comparison.validate",
     "find_violations": "comparison.invariants",

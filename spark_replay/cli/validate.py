@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,6 @@ from spark_replay.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from rich.console import Console
 
     from spark_replay.comparison.report import Report
@@ -35,55 +34,6 @@ if TYPE_CHECKING:
     from spark_replay.sources import Source
 
 _POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `rebuild` takes it."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Against:
-    """What to compare the changelog with, as it was given.
-
-    Attributes:
-        folder: A folder, or None.
-        urls: Running workers, or none.
-        store: Their store, None if it isn't needed.
-        sample: How many keys to ask them for, None for all.
-        brokers: Another cluster, or None.
-        changelog: The changelog there, None if it has the same name.
-        as_of: The point of the changelog.
-        other_as_of: The point of the other one, None if it is the same.
-        placement: Of data folders and rebuilds.
-        metadata: Whether write metadata counts between two logs.
-        invariants: Whether to check the log too.
-        live: How to get into the workers.
-    """
-
-    folder: Path | None
-    urls: tuple[str, ...]
-    store: str | None
-    sample: int | None
-    brokers: str | None
-    changelog: str | None
-    as_of: str
-    other_as_of: str | None
-    placement: str
-    metadata: bool
-    invariants: bool
-    live: Live
-
-    def __post_init__(self) -> None:
-        other = self.brokers is not None or self.changelog is not None or self.other_as_of is not None
-        if [self.folder is not None, bool(self.urls), other].count(True) != 1:
-            raise click.UsageError(
-                "say what to compare with: --against DIR; or --live URL; or another log with --against-brokers, "
-                "--against-changelog, --against-as-of"
-            )
-        if not other and (self.as_of != "latest" or self.metadata):
-            raise click.UsageError("--as-of and --metadata go with another log: a folder or worker tells its own point")
-        if self.folder is None and self.invariants:
-            raise click.UsageError("--invariants goes with --against DIR; of a log alone `check` tells")
-        if self.live.is_given and not self.urls:
-            raise click.UsageError("--live-token-file, --live-ca and --live-certificate go with --live")
-        if bool(self.urls) != (self.store is not None) or (self.sample is not None and not self.urls):
-            raise click.UsageError("--live needs --store, and --store and --sample need --live")
 
 
 @click.command()
@@ -146,8 +96,8 @@ def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, min_
     python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop-spent-changelog \\
         --live http://127.0.0.1:6066 --store spent --sample 10000
     """  # noqa: D301  click takes this character for "leave the lines as they are"
+    _require_one_side(options)
     given, console = Given.of(options), make_console()
-    against = _against(options)
     with failing():
         require_writable(html_file)
         with spark_for(given, console) as spark:
@@ -155,11 +105,11 @@ def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, min_
 
             source = given.source(spark)
             if dry_run:
-                say_plan(_plan(source, against), console)
+                say_plan(_plan(source, options), console)
                 return
             with progress(spark.sparkContext, console, f"validate {source.topic}"):
-                found = _validate(spark, given, source, against)
-            _tell(found, console, json_file)
+                found = _compare(source, given, options)
+            _show(found, console, json_file)
             if html_file is not None:
                 with progress(spark.sparkContext, console, f"profile {source.topic}"):
                     _write_page(html_file, found, source)
@@ -172,7 +122,72 @@ def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, min_
     sys.exit(0 if found.is_clean else 1)
 
 
-def _tell(found: Report, console: Console, json_file: Path | None) -> None:
+def _require_one_side(options: dict[str, Any]) -> None:
+    urls, has_store = options["live"], options["store"] is not None
+    is_log = any(options[name] is not None for name in ("against_brokers", "against_changelog", "against_as_of"))
+    if [options["against"] is not None, bool(urls), is_log].count(True) != 1:
+        raise click.UsageError(
+            "say what to compare with: --against DIR; or --live URL; or another log with --against-brokers, "
+            "--against-changelog, --against-as-of"
+        )
+    if not is_log and (options["as_of"] != "latest" or options["metadata"]):
+        raise click.UsageError("--as-of and --metadata go with another log: a folder or worker tells its own point")
+    if options["against"] is None and options["invariants"]:
+        raise click.UsageError("--invariants goes with --against DIR; of a log alone `check` tells")
+    if Live.of(options).is_given and not urls:
+        raise click.UsageError("--live-token-file, --live-ca and --live-certificate go with --live")
+    if bool(urls) != has_store or (options["sample"] is not None and not urls):
+        raise click.UsageError("--live needs --store, and --store and --sample need --live")
+
+
+def _compare(source: Source, given: Given, options: dict[str, Any]) -> Report:
+    if options["against"] is not None:
+        from spark_replay.comparison.invariants import Asked
+        from spark_replay.comparison.validate import validate_exports
+
+        placement = options["placement"]
+        asked = Asked(placement=placement) if options["invariants"] else None
+        return validate_exports(source, against=options["against"], placement=placement, invariants=asked)
+    if options["live"]:
+        return _compare_live(source, options)
+    from spark_replay.comparison.diff import validate_states
+
+    other = _other(source, given, options)
+    points = {"as_of": options["as_of"], "against_as_of": options["against_as_of"]}
+    return validate_states(source, other, **points, metadata=options["metadata"])
+
+
+def _compare_live(source: Source, options: dict[str, Any]) -> Report:
+    from spark_replay.comparison.live import Workers, validate_live
+
+    live = Live.of(options)
+    workers = Workers(_urls(options), token=live.token(), ssl=live.context())
+    try:
+        return validate_live(
+            source, workers, store=options["store"], sample=options["sample"], placement=options["placement"]
+        )
+    finally:
+        workers.close()
+
+
+def _urls(options: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(filter(None, options["live"].split(",")))
+
+
+def _other(source: Source, given: Given, options: dict[str, Any]) -> Source:
+    brokers, changelog = options["against_brokers"], options["against_changelog"]
+    if brokers is None and changelog is None:
+        return source
+    there = replace(given, changelog=changelog or given.changelog)
+    if brokers is not None:
+        from spark_replay.sources.topic import require_reachable
+
+        require_reachable(brokers)
+        there = replace(there, brokers=brokers, archive=None)
+    return there.source(source.spark)
+
+
+def _show(found: Report, console: Console, json_file: Path | None) -> None:
     from spark_replay.report.tables import show
 
     show(found, console)
@@ -188,83 +203,25 @@ def _write_page(file: Path, found: Report, source: Source) -> None:
     write_page(file, render_report(found, made=made, profile=profile_log(source)))
 
 
-def _against(options: dict[str, Any]) -> Against:
-    return Against(
-        folder=options["against"],
-        urls=tuple(filter(None, (options["live"] or "").split(","))),
-        store=options["store"],
-        sample=options["sample"],
-        brokers=options["against_brokers"],
-        changelog=options["against_changelog"],
-        as_of=options["as_of"],
-        other_as_of=options["against_as_of"],
-        placement=options["placement"],
-        metadata=options["metadata"],
-        invariants=options["invariants"],
-        live=Live.of(options),
-    )
-
-
-def _validate(spark: SparkSession, given: Given, source: Source, against: Against) -> Report:
-    from spark_replay.comparison.diff import validate_states
-    from spark_replay.comparison.invariants import Asked
-    from spark_replay.comparison.validate import validate_exports
-
-    if against.folder is not None:
-        asked = Asked(placement=against.placement) if against.invariants else None
-        return validate_exports(source, against=against.folder, placement=against.placement, invariants=asked)
-    if against.urls:
-        return _validate_live(source, against)
-    return validate_states(
-        source,
-        _other(spark, given, source, against),
-        as_of=against.as_of,
-        against_as_of=against.other_as_of,
-        metadata=against.metadata,
-    )
-
-
-def _validate_live(source: Source, against: Against) -> Report:
-    from spark_replay.comparison.live import Workers, validate_live
-
-    workers = Workers(against.urls, token=against.live.token(), ssl=against.live.context())
-    try:
-        return validate_live(
-            source, workers, store=against.store or "", sample=against.sample, placement=against.placement
-        )
-    finally:
-        workers.close()
-
-
-def _other(spark: SparkSession, given: Given, source: Source, against: Against) -> Source:
-    if against.brokers is None and against.changelog is None:
-        return source
-    there = replace(given, changelog=against.changelog or given.changelog)
-    if against.brokers is not None:
-        from spark_replay.sources.topic import require_reachable
-
-        require_reachable(against.brokers)
-        there = replace(there, brokers=against.brokers, archive=None)
-    return there.source(spark)
-
-
-def _plan(source: Source, against: Against) -> Plan:
-    from spark_replay.comparison.exports import find_exports
-    from spark_replay.comparison.sides import EXPORTS, kind_of
+def _plan(source: Source, options: dict[str, Any]) -> Plan:
     from spark_replay.report.plans import plan_reading
 
-    if against.urls:
-        count = "all keys" if against.sample is None else f"{against.sample:,} keys"
-        return plan_reading("validate", source, also=f"would ask {', '.join(against.urls)} for {count}")
-    if against.folder is None:
-        where = against.brokers or "the same brokers"
-        also = f"would compare with {against.changelog or source.topic} of {where} at {against.other_as_of or 'latest'}"
-        return plan_reading("validate", source, also=also)
-    kind = kind_of(against.folder)
+    return plan_reading("validate", source, also=_planned(source, options))
+
+
+def _planned(source: Source, options: dict[str, Any]) -> str:
+    from spark_replay.comparison.exports import EXPORTS, find_exports, kind_of
+
+    folder, sample = options["against"], options["sample"]
+    if options["live"]:
+        count = "all keys" if sample is None else f"{sample:,} keys"
+        return f"would ask {', '.join(_urls(options))} for {count}"
+    if folder is None:
+        where, point = options["against_brokers"] or "the same brokers", options["against_as_of"] or "latest"
+        return f"would compare with {options['against_changelog'] or source.topic} of {where} at {point}"
+    kind = kind_of(folder)
     if kind != EXPORTS:
-        return plan_reading("validate", source, also=f"would read the {kind} in {against.folder}")
-    exports = find_exports(against.folder, source.topic)
-    files = [copy.file for copy in exports.chosen]
+        return f"would read the {kind} in {folder}"
+    files = [copy.file for copy in find_exports(folder, source.topic).chosen]
     size = sum(file.stat().st_size for file in files)
-    also = f"would read {len(files)} exported files of {size:,} bytes in {against.folder}"
-    return plan_reading("validate", source, also=also)
+    return f"would read {len(files)} exported files of {size:,} bytes in {folder}"

@@ -11,7 +11,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.causes import DIFFERENCES
-from spark_replay.comparison.compare import CONTENT, compare
+from spark_replay.comparison.judging import CONTENT, CONTENT_AND_METADATA, differences
 from spark_replay.comparison.report import KINDS, Example, Report, side
 from spark_replay.fold.points import AsOf, now_ms
 from spark_replay.fold.rebuild import folded_at
@@ -79,6 +79,40 @@ def validate_states(
         ends=topics[0].ends,
         seconds=time.monotonic() - started,
     )
+
+
+def compare(left: DataFrame, right: DataFrame, *, metadata: bool = True, by_partition: bool = True) -> DataFrame:
+    """Compare two states key by key.
+
+    Args:
+        left: What is taken for right: rows as `rebuild_state` gives them.
+        right: What is judged: the same columns, `offset` not needed.
+        metadata: Whether source offset and epoch have to be equal too. In two clusters they may differ.
+        by_partition: Whether a key in another partition is another key. If not, `partition` is the left one's.
+
+    Returns:
+        One row a key: `partition` int, `key` binary, `kind` string (`equal`, `missing` on the right, `extra`
+        there, `different`), `left` and `right` (structs of `value`, `source_offset`, `epoch`, `expires_at_ms`;
+        null where the side has nothing), `differs` (array of the names that do).
+    """
+    names = CONTENT_AND_METADATA if metadata else CONTENT
+    keys = ["partition", "key"] if by_partition else ["key"]
+    both = _side(left, "left", keys).join(_side(right, "right", keys), on=keys, how="full_outer")
+    if not by_partition:
+        both = both.withColumn("partition", F.coalesce("left_partition", "right_partition"))
+    differs = differences("left", "right", names)
+    kind = (
+        F.when(F.col("right").isNull(), "missing")
+        .when(F.col("left").isNull(), "extra")
+        .when(F.size(differs) > 0, "different")
+        .otherwise("equal")
+    )
+    return both.select("partition", "key", kind.alias("kind"), "left", "right", differs.alias("differs"))
+
+
+def _side(state: DataFrame, name: str, keys: Sequence[str]) -> DataFrame:
+    more = [] if "partition" in keys else [F.col("partition").alias(f"{name}_partition")]
+    return state.select(*keys, *more, F.struct(*CONTENT_AND_METADATA).alias(name))
 
 
 def summarise_states(compared: DataFrame) -> tuple[list[Row], list[Row]]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.comparison.compare import CONTENT_AND_METADATA, differences
 from spark_replay.comparison.held import Held
 from spark_replay.fold.fold import expired
 from spark_replay.fold.placement import home_partition
@@ -19,6 +18,8 @@ from spark_replay.sources.topic import Topic
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+CONTENT = ("value", "expires_at_ms")
+CONTENT_AND_METADATA = ("value", "source_offset", "epoch", "expires_at_ms")
 FINE = ("equal", "absent")
 
 
@@ -69,24 +70,15 @@ def judge_both(both: DataFrame, *, home: Column, as_of_ms: Column, compared: Seq
             "differs": differences("log", "export", compared),
         }
     )
-    return sided.select(
-        "partition",
-        "key",
-        _kind().alias("kind"),
-        "log",
-        "export",
-        "differs",
-        "home",
-        "claimed",
-        F.coalesce("export_rows", F.lit(0)).alias("export_rows"),
-        "later_offset",
-        "damaged_offset",
-        F.coalesce("records", F.lit(0)).alias("records"),
-        F.coalesce("damaged", F.lit(0)).alias("damaged"),
-        "live",
-        "position",
-        F.coalesce(F.col("export").isNotNull() & ~F.col("held"), F.lit(False)).alias("is_over"),
-    )
+    none = {name: F.coalesce(name, F.lit(0)) for name in ("export_rows", "records", "damaged")}
+    is_over = F.coalesce(F.col("export").isNotNull() & ~F.col("held"), F.lit(False))
+    return sided.withColumns({"kind": _kind(), "is_over": is_over, **none}).drop("held")
+
+
+def differences(left: str, right: str, names: Sequence[str]) -> Column:
+    """Give the names of the fields in which two structs differ."""
+    found = [F.when(~F.col(f"{left}.{name}").eqNullSafe(F.col(f"{right}.{name}")), name) for name in names]
+    return F.filter(F.array(*found), lambda name: name.isNotNull())
 
 
 def logged(folded: DataFrame) -> DataFrame:

@@ -37,9 +37,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.causes import Known
-from spark_replay.comparison.compare import CONTENT
 from spark_replay.comparison.held import Held, Part
-from spark_replay.comparison.judging import judge_both, logged
+from spark_replay.comparison.judging import CONTENT, judge_both, logged
 from spark_replay.comparison.report import Report, report
 from spark_replay.comparison.validate import explain_rows, summarise_judged
 from spark_replay.errors import LiveError, LogTooShortError, ToolMissingError

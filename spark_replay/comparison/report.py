@@ -159,7 +159,7 @@ class Summary:
 
 
 def report(summary: Summary, *, topic: Topic, held: Held, seconds: float, findings: Sequence[Finding] = ()) -> Report:
-    """Make a report of what `spark_replay.comparison.validate.summarise` gives."""
+    """Make a report of what `spark_replay.comparison.validate.summarise_judged` gives."""
     by_partition: dict[int, Counter[str]] = {}
     keys: Counter[int] = Counter()
     for row in summary.kinds:

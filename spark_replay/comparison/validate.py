@@ -32,12 +32,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.storagelevel import StorageLevel
 
 from spark_replay.comparison.causes import Known, name_causes
-from spark_replay.comparison.compare import CONTENT_AND_METADATA
+from spark_replay.comparison.exports import open_side
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.invariants import Asked, Finding, find_violations
-from spark_replay.comparison.judging import FINE, held_point, judge
+from spark_replay.comparison.judging import CONTENT_AND_METADATA, FINE, held_point, judge
 from spark_replay.comparison.report import Report, Summary, report
-from spark_replay.comparison.sides import open_side
 from spark_replay.errors import ExportError, LogTooShortError
 from spark_replay.fold.settled import settle
 from spark_replay.sources.base import Source
@@ -81,7 +80,9 @@ def validate_exports(
         described = source.describe()
         require_comparable(held, described)
         with reading(f"{source} or the {held.kind} in {against}"):
-            summary, described = summarise(source, described, held)
+            judged, described = _judged(source, described, held)
+            summary = summarise_judged(judged, lambda: _explained(source, described, held, judged))
+        _require_read(summary, held)
     findings: tuple[Finding, ...] = ()
     if invariants is not None:
         findings = find_violations(source, described, replace(invariants, placement=held.placement))
@@ -143,20 +144,6 @@ def require_comparable(held: Held, topic: Topic) -> None:
             raise LogTooShortError(f"{topic.name} partition {part.partition} {problem}")
 
 
-def summarise(source: Source, topic: Topic, held: Held) -> tuple[Summary, Topic]:
-    """Count the kinds and causes of each partition, and name up to 10 keys of each kind and cause that isn't fine.
-
-    Causes and keys are looked for in a second pass, only when there is one to name.
-
-    Returns:
-        What was found, and the topic as it was when its log had been read.
-    """
-    judged, topic = _judged(source, topic, held)
-    summary = summarise_judged(judged, lambda: _explained(source, topic, held, judged))
-    _require_read(summary, held)
-    return summary, topic
-
-
 def _require_read(summary: Summary, held: Held) -> None:
     """Check that the executors read all rows that the files are said to have.
 
@@ -180,7 +167,12 @@ def _judged(source: Source, topic: Topic, held: Held) -> tuple[DataFrame, Topic]
 
 
 def summarise_judged(judged: DataFrame, explain: Callable[[], DataFrame]) -> Summary:
-    """Do what `summarise` does with judged rows; `explain` gives those that aren't fine with their causes."""
+    """Count the kinds and causes of each partition, and name up to 10 keys of each kind and cause that isn't fine.
+
+    Args:
+        judged: What `judge` returns.
+        explain: Returns the rows that aren't fine with their causes. Called, for a second pass, only if there are any.
+    """
     counted = (
         judged.groupBy("partition", "kind")
         .agg(

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from spark_replay.comparison.causes import CAUSES, Known
+from spark_replay.comparison.exports import kind_of
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.invariants import CHECKS
-from spark_replay.comparison.sides import kind_of
 from spark_replay.comparison.workers import find_workers, store_of, worker_name
 from spark_replay.errors import ExportError
 from spark_replay.sources.topic import Span, Topic
