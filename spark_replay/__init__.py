@@ -53,9 +53,11 @@ if TYPE_CHECKING:
     from spark_replay.session import spark_session
     from spark_replay.snapshot.publish import publish_state
     from spark_replay.snapshot.snapshot import WrittenSnapshot, write_snapshot
-    from spark_replay.sources import Source, archive, kafka
+    from spark_replay.sources.archive import archive
     from spark_replay.sources.archiving import Archived, Wanted, archive_topics
+    from spark_replay.sources.base import Source
     from spark_replay.sources.changelog import read_changelog
+    from spark_replay.sources.kafka import kafka
 
 __all__ = [
     "AppError",
@@ -130,14 +132,14 @@ _HOMES = {
     "Recomputed": "recompute.report",
     "Report": "comparison.report",
     "WrittenSnapshot": "snapshot.snapshot",
-    "Source": "sources",
-    "archive": "sources",
+    "Source": "sources.base",
+    "archive": "sources.archive",
     "compare": "comparison.diff",
     "compare_exports": "comparison.validate",
     "explain_exports": "comparison.validate",
     "find_violations": "comparison.invariants",
     "home_partition": "fold.placement",
-    "kafka": "sources",
+    "kafka": "sources.kafka",
     "murmur2": "fold.placement",
     "plan_recompute": "recompute.plan",
     "publish_state": "snapshot.publish",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_replay.report.plans import Plan
-    from spark_replay.sources import Source
+    from spark_replay.sources.base import Source
 
 _FILE_WIDTH = 120
 
@@ -88,7 +88,7 @@ class Given:
 
     def client(self, spark: SparkSession) -> dict[str, str]:
         """Give the Kafka client's settings; those of `--kafka-option` go before those of the file."""
-        from spark_replay.sources import read_properties
+        from spark_replay.sources.kafka import read_properties
 
         file = {} if self.kafka_properties is None else read_properties(spark, self.kafka_properties)
         return file | self.kafka_options
@@ -101,7 +101,8 @@ class Given:
 
     def source(self, spark: SparkSession) -> Source:
         """Give the changelog as a source."""
-        from spark_replay.sources import archive, kafka
+        from spark_replay.sources.archive import archive
+        from spark_replay.sources.kafka import kafka
 
         older = None if self.archive is None else archive(spark, self.archive, self.changelog)
         if self.brokers is None:

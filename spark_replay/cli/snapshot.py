@@ -24,7 +24,7 @@ from spark_replay.errors import ReadError
 from spark_replay.printing import say
 
 if TYPE_CHECKING:
-    from spark_replay.sources import KafkaSource
+    from spark_replay.sources.kafka import KafkaSource
 
 
 @click.command()
@@ -77,7 +77,7 @@ def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, dry_run: 
         from spark_replay.report.plans import plan_reading
         from spark_replay.report.progress import progress
         from spark_replay.snapshot.snapshot import require_no_snapshot, store_of, write_snapshot
-        from spark_replay.sources import kafka
+        from spark_replay.sources.kafka import kafka
 
         source = kafka(spark, given.brokers, given.changelog, given.client(spark))
         store = store_of(publish or source.topic, app)
@@ -101,7 +101,7 @@ def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, dry_run: 
 
 def _published(source: KafkaSource, topic: str, options: dict[str, Any]) -> tuple[KafkaSource, int]:
     from spark_replay.snapshot.publish import publish_state
-    from spark_replay.sources import kafka
+    from spark_replay.sources.kafka import kafka
 
     target = kafka(
         source.spark,

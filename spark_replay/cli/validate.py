@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from spark_replay.comparison.report import Report
     from spark_replay.report.plans import Plan
-    from spark_replay.sources import Source
+    from spark_replay.sources.base import Source
 
 _POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `rebuild` takes it."
 

@@ -38,9 +38,9 @@ from spark_replay.fold.settled import settle
 from spark_replay.recompute.plan import Recompute
 from spark_replay.recompute.report import FINE, Recomputed, recomputed
 from spark_replay.recompute.worker import INPUT_COLUMNS, OUTPUT_SCHEMA, Job, replay_rows
-from spark_replay.sources import kafka
 from spark_replay.sources.changelog import metadata_fields
 from spark_replay.sources.columns import by_partition
+from spark_replay.sources.kafka import kafka
 from spark_replay.sources.reading import reading
 
 if TYPE_CHECKING:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from spark_replay.fold.points import AsOf, find_offsets, point_at
 from spark_replay.printing import say
-from spark_replay.sources import ArchiveSource, JoinedSource, Source
+from spark_replay.sources.archive import ArchiveSource
+from spark_replay.sources.base import Source
+from spark_replay.sources.kafka import JoinedSource
 from spark_replay.sources.topic import Topic
 from stores._core.printable import printable as escaped
 

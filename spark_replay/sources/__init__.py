@@ -7,9 +7,3 @@ bounds. So one run reads one state of the log, however much is written meanwhile
     old = spark_replay.archive(spark, "/data/archive", "dispatcher-run-command-state-changelog")
     both = log.after(old)
 """
-
-from spark_replay.sources.archive import ArchiveSource, archive
-from spark_replay.sources.base import Source
-from spark_replay.sources.kafka import JoinedSource, KafkaSource, kafka, read_properties
-
-__all__ = ["ArchiveSource", "JoinedSource", "KafkaSource", "Source", "archive", "kafka", "read_properties"]

@@ -13,7 +13,7 @@ import pytest
 
 from spark_replay import ExportError, Report, explain_exports, kafka, validate_exports, write_rebuild
 from spark_replay.comparison.causes import CAUSES
-from spark_replay.sources import KafkaSource
+from spark_replay.sources.kafka import KafkaSource
 from tests.spark.damage import NEW, OLD, Damage, Worker, by, damages, extend, named_log, two_owners
 from tests.spark.helpers import PARTITIONS, Export, Log, Transaction, Write, home, put, write_log
 

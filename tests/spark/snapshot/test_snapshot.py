@@ -23,7 +23,7 @@ from spark_replay.snapshot import publish as publishing
 from spark_replay.snapshot import snapshot as seeding
 from spark_replay.snapshot.publish import publish_state
 from spark_replay.snapshot.snapshot import store_of, write_snapshot
-from spark_replay.sources import KafkaSource
+from spark_replay.sources.kafka import KafkaSource
 from spark_replay.sources.topic import Topic, settings_of
 from stores._core.record import METADATA_BYTES, METADATA_HEADER, decode_metadata, encode_metadata
 from stores._core.snapshot import SNAPSHOT_MANIFEST, decode_snapshot

@@ -11,8 +11,8 @@ import pytest
 
 from dev.kafka import Cluster, Secure
 from spark_replay import ReplayError, kafka
-from spark_replay.sources import read_properties
 from spark_replay.sources.changelog import read_rows
+from spark_replay.sources.kafka import read_properties
 from tests.certificates import Authority
 from tests.spark.helpers import Log, random_transactions, write_log
 
