@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from numbers import Number
 from typing import Any
 
@@ -66,6 +66,29 @@ def limited(record: logging.LogRecord) -> bool:
     if lines >= TRACEBACKS_PER_S:
         record.exc_info = record.exc_text = None
     return lines < LINES_PER_S
+
+
+class Reminders:
+    """Tells when a line that would be logged again and again is due: at first, and then once in `every_s` seconds.
+
+    Lines of different kinds don't hold up each other. Kinds that were last due longer ago are forgotten.
+    """
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._said_s: dict[Hashable, float] = {}
+
+    def is_due(self, now_s: float, kind: Hashable = "") -> bool:
+        """Tell whether a line of this kind is to be logged now, which is noted then."""
+        if kind in self._said_s and now_s - self._said_s[kind] < self._every_s:
+            return False
+        self._said_s = {one: at_s for one, at_s in self._said_s.items() if now_s - at_s < self._every_s}
+        self._said_s[kind] = now_s
+        return True
+
+    def forget(self, kind: Hashable = "") -> None:
+        """Let the next line of this kind be due at once."""
+        self._said_s.pop(kind, None)
 
 
 def reason_of(error: BaseException) -> str:

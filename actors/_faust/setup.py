@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from faust.sensors import Monitor
 from faust.types import ProcessingGuarantee
 
+from actors._core.backoff import Backoff
 from actors._core.group.placement import PlacementRules
 from actors._core.logs import escaping
 from actors._core.partitioner import MURMUR2, Partitioner
-from actors._core.task.commit import Backoff, CommitPolicy
+from actors._core.task.commit import CommitPolicy
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
 from actors._faust.publishing import publication, published_stores

@@ -84,15 +84,3 @@ class CommitPolicy:
     def rest_s(self, commit_s: float) -> float:
         """Give how long to gather records after a commit that took `commit_s`, before the next that isn't due."""
         return min(self.interval_s, self.rest * commit_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """Waits between takeovers that fail one after the other: exponential up to a cap."""
-
-    first_s: float = 0.05
-    cap_s: float = 5.0
-
-    def delay_s(self, failures: int) -> float:
-        """Give the wait before try number `failures` + 1, counted from 1."""
-        return float(min(self.cap_s, self.first_s * 2 ** min(failures - 1, 20)))

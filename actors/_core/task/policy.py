@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, get_args
 
-from actors._core.task.commit import Backoff
+from actors._core.backoff import Backoff
 
 Then = Literal["stop", "skip", "park"]
 Misplaced = Literal["stop", "warn"]

@@ -15,7 +15,8 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 
-from actors._core.task.commit import Backoff, CommitPolicy
+from actors._core.backoff import Backoff
+from actors._core.task.commit import CommitPolicy
 from actors._core.task.lifecycle import State
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._kafka.admin.control import ControlPlane
