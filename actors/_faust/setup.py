@@ -30,8 +30,9 @@ from actors._kafka.admin.owners import StoreRecord
 from actors._kafka.admin.topics import DEFAULT_MAX_RECORD_BYTES, ChangelogSettings, Topics
 from actors._kafka.connection import Connection
 from actors._kafka.consume.consumer import GroupSettings, check_timeouts
-from actors._kafka.produce.producer import OrderedLog, TransactionLog
-from actors._kafka.produce.requests import KafkaAsks
+from actors._kafka.produce.ordered import OrderedLog
+from actors._kafka.produce.transactions import TransactionLog
+from actors._kafka.requests import KafkaAsks
 from actors.declare.codecs import by_value, key_codec, resolve, topic_codecs
 from actors.declare.options import milliseconds
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
@@ -15,13 +15,14 @@ from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from actors._core.logs import escaping
 from actors._kafka.outage import Outages
 from actors._kafka.permissions import DESCRIBE, Operation, lacking, principal
-from actors._kafka.records import RAW
 from actors._kafka.tokens import PROVIDER, Tokens
 from actors.errors import BrokerUnavailableError
+from actors.runtime.cancellation import is_cancelled
 
 logger = escaping(logging.getLogger(__name__))
 
 CLOSE_S = 2.0
+Client = TypeVar("Client", AIOKafkaProducer, AIOKafkaConsumer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,7 @@ def broker_errors(what: str, connection: Connection | None = None, operation: Op
         why = missing or words_of(error)
         raise BrokerUnavailableError(f"{what}: {why}", missing=missing) from error
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
+        if is_cancelled():
             raise
         raise BrokerUnavailableError(f"{what}: the client gave the request up") from error
 
@@ -96,18 +96,19 @@ def is_denied(error: BrokerUnavailableError) -> bool:
     return isinstance(error.__cause__, TopicAuthorizationFailedError)
 
 
-def committed_reader(connection: Connection, role: str, fetch_bytes: int) -> AIOKafkaConsumer:
-    """Make a consumer without a group that reads what is committed, from where it is told to; it isn't started."""
-    consumer = AIOKafkaConsumer(
-        **connection.arguments(role),
-        isolation_level="read_committed",
-        enable_auto_commit=False,
-        auto_offset_reset="none",
-        max_partition_fetch_bytes=fetch_bytes,
-        key_deserializer=RAW,
-    )
-    connection.outages.watch(consumer._client)
-    return consumer
+async def started(client: Client, connection: Connection) -> Client:
+    """Start a client that shares what is known about brokers; return it. One that can't start is let go.
+
+    Raises:
+        KafkaError: it can't start; see `broker_errors`.
+    """
+    connection.outages.watch(client._client if isinstance(client, AIOKafkaConsumer) else client.client)
+    try:
+        await client.start()
+    except BaseException:
+        await let_go(client)
+        raise
+    return client
 
 
 async def let_go(client: AIOKafkaProducer | AIOKafkaConsumer) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiokafka import AIOKafkaProducer
 
-from actors._kafka.connection import Connection, broker_errors, let_go
+from actors._kafka.connection import Connection, broker_errors, let_go, started
 from actors._kafka.permissions import WRITE
 
 BROKER_TIME = "message.timestamp.type"
@@ -20,13 +20,11 @@ async def broker_time_ms(connection: Connection, topic: str) -> int | None:
     Raises:
         BrokerUnavailableError: no broker answers.
     """
-    producer = AIOKafkaProducer(**connection.arguments("clock"))
-    connection.outages.watch(producer.client)
-    try:
-        with broker_errors(f"asking for the time with a record in {topic}", connection, WRITE):
-            await producer.start()
+    with broker_errors(f"asking for the time with a record in {topic}", connection, WRITE):
+        producer = await started(AIOKafkaProducer(**connection.arguments("clock")), connection)
+        try:
             written = await producer.send_and_wait(topic, None, KEY, partition=0)
-    finally:
-        await let_go(producer)
+        finally:
+            await let_go(producer)
     has_its_time = written.timestamp_type == 1
     return int(written.timestamp) if has_its_time else None

@@ -18,7 +18,7 @@ from aiokafka import AIOKafkaProducer
 
 from actors._core.logs import escaping
 from actors._core.outside import MALFORMED
-from actors._kafka.connection import Connection, broker_errors, let_go
+from actors._kafka.connection import Connection, broker_errors, let_go, started
 from actors._kafka.permissions import WRITE
 from actors.errors import UnreadableLogError, show_bytes
 from actors.ports import LogRecord, Logs, Output, OwnerRecord, TopicPartition
@@ -213,12 +213,10 @@ async def forget_owners(connection: Connection, topic: str, records: Iterable[Ow
 
 
 async def _write(connection: Connection, topic: str, values: Mapping[bytes, bytes | None]) -> None:
-    producer = AIOKafkaProducer(**connection.arguments("registry"), acks="all")
-    connection.outages.watch(producer.client)
-    try:
-        with broker_errors(f"writing into {topic}", connection, WRITE):
-            await producer.start()
+    with broker_errors(f"writing into {topic}", connection, WRITE):
+        producer = await started(AIOKafkaProducer(**connection.arguments("registry"), acks="all"), connection)
+        try:
             for key, value in values.items():
                 await producer.send_and_wait(topic, value, key, partition=0)
-    finally:
-        await let_go(producer)
+        finally:
+            await let_go(producer)

@@ -10,7 +10,7 @@ from aiokafka.errors import BrokerResponseError, MessageSizeTooLargeError, Recor
 
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.topics import Topics
-from actors._kafka.connection import Connection, broker_errors, let_go
+from actors._kafka.connection import Connection, broker_errors, let_go, started
 from actors._kafka.permissions import WRITE
 from actors.errors import BrokerUnavailableError, RecordTooLargeError, show_bytes
 from actors.ports import TopicPartition
@@ -86,14 +86,8 @@ class KafkaAppends:
             # The topic decides what is too large.
             max_request_size=MAX_REQUEST_BYTES,
         )
-        self._connection.outages.watch(producer.client)
-        try:
-            with broker_errors("connecting to append", self._connection, WRITE):
-                await producer.start()
-        except BaseException:
-            await let_go(producer)
-            raise
-        return producer
+        with broker_errors("connecting to append", self._connection, WRITE):
+            return await started(producer, self._connection)
 
 
 def is_spent(producer: AIOKafkaProducer) -> bool:

@@ -23,7 +23,7 @@ from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.owners import KafkaOwners, encode_owner
 from actors._kafka.connection import Connection
 from actors._kafka.consume.logs import KafkaLogs
-from actors._kafka.produce.producer import TransactionLog
+from actors._kafka.produce.transactions import TransactionLog
 from actors.ports import Identity, TopicPartition
 from actors.runtime.clock import SystemClock
 from actors.runtime.handlers.context import Context, Store

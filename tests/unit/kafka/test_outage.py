@@ -16,6 +16,7 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import KafkaConnectionError
 
 from actors import App
+from actors._core.logs import Reminders
 from actors._faust.setup import connection
 from actors._kafka import outage
 from actors._kafka.admin.broker_time import broker_time_ms
@@ -255,7 +256,7 @@ async def test_it_is_said_once_per_interval_and_at_the_end(
 ) -> None:
     # What other tests of this process met and said doesn't count: their brokers may be away until now.
     monkeypatch.setattr(outage._quiet, "_known", weakref.WeakSet())
-    monkeypatch.setattr(outage._quiet, "_passed_s", {})
+    monkeypatch.setattr(outage._quiet, "_reminders", Reminders(REMIND_S))
     world = Setting()
     client_log = logging.getLogger("aiokafka.client")
     Outages()  # the loggers that exist by now are looked after
@@ -314,7 +315,7 @@ def test_what_the_client_says_of_a_missing_permission_is_said_once_per_interval(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outage._quiet, "_known", weakref.WeakSet())
-    monkeypatch.setattr(outage._quiet, "_passed_s", {})
+    monkeypatch.setattr(outage._quiet, "_reminders", Reminders(REMIND_S))
     Outages()
     client_log = logging.getLogger("aiokafka.consumer.fetcher")
     with caplog.at_level(logging.WARNING):

@@ -24,10 +24,10 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from actors._core.logs import escaping
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.topics import Topics
-from actors._kafka.connection import Connection, broker_errors, let_go
+from actors._kafka.connection import Connection, broker_errors, let_go, started
+from actors._kafka.consume.records import RAW, fetched
 from actors._kafka.permissions import READ
 from actors._kafka.produce.appends import MAX_REQUEST_BYTES, is_spent, send_record
-from actors._kafka.records import RAW, fetched
 from actors.errors import AskClosedError, BrokerUnavailableError, UnknownTopicError
 from actors.ports import Answer, Question, TopicPartition, Unreadable
 from actors.runtime.handlers.failures import is_repeated
@@ -165,9 +165,8 @@ class KafkaAsks:
             auto_offset_reset="earliest",
             key_deserializer=RAW,
         )
-        self._connection.outages.watch(consumer._client)
+        await started(consumer, self._connection)
         try:
-            await consumer.start()
             consumer.assign([source])
             consumer.seek(source, (await consumer.end_offsets([source]))[source])
         except BaseException:
@@ -183,13 +182,7 @@ class KafkaAsks:
             # The topic decides what is too large.
             max_request_size=MAX_REQUEST_BYTES,
         )
-        self._connection.outages.watch(producer.client)
-        try:
-            await producer.start()
-        except BaseException:
-            await let_go(producer)
-            raise
-        self._producer = producer
+        self._producer = await started(producer, self._connection)
 
     @contextlib.asynccontextmanager
     async def _topics(self) -> AsyncIterator[Topics]:
