@@ -7,7 +7,6 @@ from where it was.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from aiokafka import AIOKafkaProducer
 
 from actors._core.logs import escaping
 from actors._core.outside import MALFORMED
+from actors._kafka.admin.shared import SharedRead
 from actors._kafka.connection import Connection, broker_errors, let_go, started
 from actors._kafka.permissions import WRITE
 from actors.errors import UnreadableLogError, show_bytes
@@ -87,9 +87,8 @@ class KafkaOwners:
         self._stores: dict[bytes, StoreRecord] = {}
         self._malformed: dict[bytes, int] = {}
         self._next_offset = 0
-        self._lock = asyncio.Lock()
-        self._asked = 0
-        self._covered = 0
+        self.refresh = SharedRead(self._read_to_end)
+        """Read to the end as it is now. Tasks that ask at the same time share one read."""
 
     @property
     def trouble(self) -> str:
@@ -142,25 +141,15 @@ class KafkaOwners:
                     error,
                 )
 
-    async def refresh(self) -> None:
-        """Read to the end as it is now. Tasks that ask at the same time share one read."""
-        self._asked += 1
-        ticket = self._asked
-        async with self._lock:
-            if ticket <= self._covered:
-                return
-            covered = self._asked
-            bounds = await self._logs.bounds(self._source)
-            if bounds.end < self._next_offset:
-                text = (
-                    "%s ends at offset %d, and was read up to %d: it was re-created or lost records; it is read again"
-                )
-                logger.warning(text, self._source, bounds.end, self._next_offset)
-                self._next_offset = bounds.start
-            self._next_offset = max(self._next_offset, bounds.start)
-            while self._next_offset < bounds.end:
-                await self._read(self._next_offset, bounds.end)
-            self._covered = covered
+    async def _read_to_end(self) -> None:
+        bounds = await self._logs.bounds(self._source)
+        if bounds.end < self._next_offset:
+            text = "%s ends at offset %d, and was read up to %d: it was re-created or lost records; it is read again"
+            logger.warning(text, self._source, bounds.end, self._next_offset)
+            self._next_offset = bounds.start
+        self._next_offset = max(self._next_offset, bounds.start)
+        while self._next_offset < bounds.end:
+            await self._read(self._next_offset, bounds.end)
 
     async def _read(self, start: int, end: int) -> None:
         """Read to `end`, or past records that can't be read: the epochs are in the changelogs and the offsets too."""
