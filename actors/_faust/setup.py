@@ -29,7 +29,7 @@ from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.owners import StoreRecord
 from actors._kafka.admin.topics import DEFAULT_MAX_RECORD_BYTES, ChangelogSettings, Topics
 from actors._kafka.connection import Connection
-from actors._kafka.consume.consumer import GroupSettings, check_timeouts
+from actors._kafka.consume.membership import GroupSettings, check_timeouts
 from actors._kafka.produce.ordered import OrderedLog
 from actors._kafka.produce.transactions import TransactionLog
 from actors._kafka.requests import KafkaAsks

@@ -13,7 +13,8 @@ from actors._core.group.assign import Declared
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.connection import Connection
 from actors._kafka.consume.assignor import ActorAssignor
-from actors._kafka.consume.consumer import GroupSettings, KafkaSource
+from actors._kafka.consume.consumer import KafkaSource
+from actors._kafka.consume.membership import GroupSettings
 from actors._kafka.consume.standby_owners import KafkaCopies
 from actors.ports import TopicPartition
 from tests.kafka.helpers import eventually, make_topics, unique

@@ -26,6 +26,7 @@ from actors._kafka import requests as asking
 from actors._kafka.connection import Connection
 from actors._kafka.consume import consumer as consuming
 from actors._kafka.consume.consumer import KafkaSource
+from actors._kafka.consume.membership import prepare_join
 from actors._kafka.produce.appends import KafkaAppends
 from actors._kafka.produce.failures import Throttle, TransportFaultError
 from actors._kafka.produce.sending import _send
@@ -140,7 +141,7 @@ async def test_an_input_that_may_not_be_described_ends_no_coordination() -> None
     coordinator = SimpleNamespace(
         _perform_assignment=None, _on_join_complete=None, _subscription=None, _do_fetch_commit_offsets=denied
     )
-    consuming._prepare(coordinator)
+    prepare_join(coordinator)
     seen: list[Any] = []
     state = SimpleNamespace(update_committed=seen.append)
     assigned = SimpleNamespace(requesting_committed=lambda: [INPUT], state_value=lambda _: state)
