@@ -17,7 +17,7 @@ MAX_CHARACTERS = 300
 
 
 def origin_of(address: str) -> str:
-    """Give an address as `scheme://host:port`, so that two texts for one place are one text.
+    """Return an address as `scheme://host:port`, so that two texts for one place are one text.
 
     Raises:
         ValueError: it is no such address, or has a path, a query, a fragment or a user; the text shows none of it.

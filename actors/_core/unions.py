@@ -13,5 +13,5 @@ def is_union(type_: Any) -> bool:
 
 
 def arms_of(type_: Any) -> tuple[Any, ...]:
-    """Give the types that a union has, or the one type that it is."""
+    """Return the types that a union has, or the one type that it is."""
     return typing.get_args(type_) if is_union(type_) else (type_,)

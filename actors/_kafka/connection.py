@@ -39,7 +39,7 @@ class Connection:
     def to(
         cls, brokers: str | Sequence[str], *, client_id: str, security: Mapping[str, Any] | None = None
     ) -> Connection:
-        """Give one to brokers as users name them: `host:port`, several with commas, or a list of them."""
+        """Return one to brokers as users name them: `host:port`, several with commas, or a list of them."""
         names = brokers.split(",") if isinstance(brokers, str) else brokers
         bootstrap = tuple(name.strip().removeprefix("kafka://") for name in names)
         return cls(bootstrap, security=dict(security or {}), client_id=client_id)
@@ -50,7 +50,7 @@ class Connection:
         return principal(self.security)
 
     def arguments(self, role: str) -> dict[str, Any]:
-        """Give the arguments that all of aiokafka's classes take; `role` tells clients apart in the broker's log."""
+        """Return the arguments that all of aiokafka's classes take; `role` tells clients apart in the broker's log."""
         return {
             "bootstrap_servers": list(self.bootstrap),
             "client_id": f"{self.client_id}-{role}",

@@ -73,12 +73,12 @@ class Permission:
 
 
 def on_topic(name: str, *operations: Operation) -> list[Permission]:
-    """Give permissions of one topic."""
+    """Return permissions of one topic."""
     return [Permission(Resource.TOPIC.value, name, operation) for operation in operations]
 
 
 def acl_commands(permissions: Iterable[Permission], *, bootstrap: str, principal: str) -> list[str]:
-    """Give the commands that grant them, one for all resources that need the same operations."""
+    """Return the commands that grant them, one for all resources that need the same operations."""
     operations: dict[tuple[str, str], list[Operation]] = defaultdict(list)
     for one in sorted(set(permissions)):
         operations[one.resource, one.name].append(one.operation)

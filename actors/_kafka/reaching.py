@@ -83,7 +83,7 @@ async def _refusal(connection: Connection) -> str | None:
 
 
 def _of_tls(address: str, error: Exception) -> str | None:
-    """Give what TLS has against the connection, None if it isn't that."""
+    """Return what TLS has against the connection, None if it isn't that."""
     # With TLS 1.3 a broker looks at our certificate when the handshake is over for us: the first request meets its no.
     refused = error if isinstance(error, ssl.SSLError) else error.__cause__
     if not isinstance(refused, ssl.SSLError):

@@ -85,7 +85,7 @@ class KafkaAsks:
                 return await answer
 
     async def partitions_of(self, topic: str) -> int:
-        """Give how many partitions an actor's input has; what was seen once isn't asked for again.
+        """Return how many partitions an actor's input has; what was seen once isn't asked for again.
 
         Raises:
             UnknownTopicError: the broker doesn't have it.

@@ -106,12 +106,12 @@ def assign(members: Sequence[Member], tasks: Collection[Task]) -> dict[str, tupl
 
 
 def identity_of(member: Member) -> tuple[str, str]:
-    """Give what members are ordered by."""
+    """Return what members are ordered by."""
     return member.instance_id or member.member_id, member.member_id
 
 
 def last_owners(members: Sequence[Member]) -> dict[Task, int]:
-    """Give the index of each task's last owner: of two that claim it, the one of the newer generation.
+    """Return the index of each task's last owner: of two that claim it, the one of the newer generation.
 
     A member that missed a generation still claims what it had before.
     """
@@ -124,7 +124,7 @@ def last_owners(members: Sequence[Member]) -> dict[Task, int]:
 
 
 def _copies(members: Sequence[Member], tasks: Iterable[Task]) -> dict[Task, list[tuple[int, int]]]:
-    """Give (position, member index) of what is on disk of each task, the highest position first."""
+    """Return (position, member index) of what is on disk of each task, the highest position first."""
     found: dict[Task, list[tuple[int, int]]] = {task: [] for task in tasks}
     for index, member in enumerate(members):
         for task, position in member.on_disk.items():
@@ -231,7 +231,7 @@ class _Problem:
         self._direct.append((task, index, self.flow.add_edge(node, target, capacity=1, cost=cost)))
 
     def owners(self) -> Iterable[tuple[Task, int]]:
-        """Give each task with its member's index, once the flow is solved."""
+        """Return each task with its member's index, once the flow is solved."""
         for task, index, edge in self._direct:
             if self.flow.flow_of(edge):
                 yield task, index
@@ -287,7 +287,7 @@ class _Flow:
         return True
 
     def _distances(self, source: int, sink: int, potential: Sequence[int]) -> list[int]:
-        """Give the distances from the source, exact up to the sink's (Dijkstra)."""
+        """Return the distances from the source, exact up to the sink's (Dijkstra)."""
         targets, capacities, costs = self._target, self._capacity, self._cost
         distance = [_UNREACHED] * len(self._edges_of)
         distance[source] = 0
@@ -321,7 +321,7 @@ class _Flow:
     def _find_path(
         self, source: int, sink: int, potential: Sequence[int], left: list[Any], seen: bytearray
     ) -> list[int]:
-        """Give a path as its edges, empty if there is none.
+        """Return a path as its edges, empty if there is none.
 
         `left` are the edges not tried yet, by node; `seen` marks nodes on the path and dead ends. Edges are
         tried in the order in which they were added: that decides between paths of equal cost.
@@ -394,7 +394,7 @@ _MEMBER_DECODER = msgspec.msgpack.Decoder(_MemberData)
 
 
 def encode_member_data(member: Member) -> bytes:
-    """Give what a member sends with its JoinGroup; the member id isn't part of it, the group knows it."""
+    """Return what a member sends with its JoinGroup; the member id isn't part of it, the group knows it."""
     owned = _partitions_by_actor(member.owned)
     held = {**dict.fromkeys(member.lags, 0), **member.on_disk}
     on_disk = _partitions_by_actor(held)
@@ -469,7 +469,7 @@ def decode_member_data(member_id: str, raw: bytes | None) -> Member:
 
 
 def words_of(member: Member, host: str = "") -> str:
-    """Say for a person which member of the group can't be understood, and what follows from it."""
+    """Return, for people, which member of the group can't be understood, and what follows from it."""
     where = f" on host {host[:200]!a}" if host else ""
     outcome = "other workers don't ask it" if member.is_known else "it gets no partitions"
     return f"member {member.member_id[:200]!a} of the group{where}: {member.trouble}: {outcome}"

@@ -35,7 +35,7 @@ class Admission:
     actors: Mapping[str, str]
 
     def topics_of(self, member: Member, subscription: Iterable[str]) -> list[str]:
-        """Give the topics of which a member may own partitions, of those that it subscribes to."""
+        """Return the topics of which a member may own partitions, of those that it subscribes to."""
         refused = self.refused.get(member.member_id, {})
         declared = None if member.declared is None else {one.topic for one in member.declared}
         return [topic for topic in subscription if topic not in refused and (declared is None or topic in declared)]
@@ -67,7 +67,7 @@ def admit(members: Sequence[Member]) -> Admission:
 
 
 def words_of_refusal(member_id: str, refused: Mapping[str, str], host: str = "") -> str:
-    """Say for a person which member runs another program, and what follows from it."""
+    """Return, for people, which member runs another program, and what follows from it."""
     where = f" on host {host[:200]!a}" if host else ""
     what = "; ".join(refused[topic] for topic in sorted(refused)[:MAX_SHOWN])
     topics = ", ".join(sorted(refused)[:MAX_SHOWN])
@@ -78,7 +78,7 @@ def words_of_refusal(member_id: str, refused: Mapping[str, str], host: str = "")
 
 
 def _difference(one: Declared, other: Declared) -> str:
-    """Say how a member's declaration differs from the others', "" if it doesn't."""
+    """Return how a member's declaration differs from the others', "" if it doesn't."""
     if one.actor != other.actor:
         return f"topic {one.topic} is the input of actor {one.actor} {_REFUSED}, and of actor {other.actor} {_RUNS}"
     if one.topic != other.topic:

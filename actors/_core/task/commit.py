@@ -33,7 +33,7 @@ class CommitMark:
     topics: TopicIds | None = None
 
     def encode(self) -> str:
-        """Give the mark as offset metadata."""
+        """Return the mark as offset metadata."""
         time = f".{self.now_ms}" if self.now_ms else ""
         topics = "" if self.topics is None else f"~{self.topics.encode()}"
         mark = f"{self.epoch};{self.transaction};{self.nonce}{topics}{time}"
@@ -82,5 +82,5 @@ class CommitPolicy:
     rest: float = 0.5
 
     def rest_s(self, commit_s: float) -> float:
-        """Give how long to gather records after a commit that took `commit_s`, before the next that isn't due."""
+        """Return how long to gather records after a commit that took `commit_s`, before the next that isn't due."""
         return min(self.interval_s, self.rest * commit_s)

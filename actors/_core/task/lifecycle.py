@@ -86,7 +86,7 @@ class IllegalTransitionError(RuntimeError):
 
 
 def advance(state: State, event: Event) -> State:
-    """Give the state after `event`.
+    """Return the state after `event`.
 
     Raises:
         IllegalTransitionError: the event can't happen in this state.

@@ -61,7 +61,7 @@ class OnError:
             )
 
     def wait_s(self, attempts: int) -> float:
-        """Give the wait after attempt number `attempts`, counted from 1, in seconds."""
+        """Return the wait after attempt number `attempts`, counted from 1, in seconds."""
         return Backoff(self.first_wait.total_seconds(), self.longest_wait.total_seconds()).delay_s(attempts)
 
 

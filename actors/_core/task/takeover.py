@@ -433,5 +433,5 @@ def _committed_start(facts: InputFacts, committed: int, rules: StartRules) -> St
 
 
 def next_epoch(known: Iterable[int]) -> int:
-    """Give an ownership epoch above every one that is known of."""
+    """Return an ownership epoch above every one that is known of."""
     return 1 + max(known, default=0)

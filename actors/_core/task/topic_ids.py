@@ -56,12 +56,12 @@ class TopicIds:
         return next((topic_id for name in names if (topic_id := self._changelogs.get(_short(name)))), "")
 
     def with_changelogs(self, changelogs: Mapping[str, str]) -> TopicIds:
-        """Give the same with other ids of the changelogs of these stores."""
+        """Return the same with other ids of the changelogs of these stores."""
         ids = {_short(store): topic_id for store, topic_id in changelogs.items()}
         return replace(self, _changelogs={**self._changelogs, **ids})
 
     def encode(self) -> str:
-        """Give the ids as text without `;`, `.` and `~`: input id, `since`, then a part for each store."""
+        """Return the ids as text without `;`, `.` and `~`: input id, `since`, then a part for each store."""
         return self._text
 
 
@@ -90,7 +90,7 @@ def _short(store: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def show_id(topic_id: str) -> str:
-    """Give a topic's id as Kafka's tools show it."""
+    """Return a topic's id as Kafka's tools show it."""
     return base64.urlsafe_b64encode(uuid.UUID(topic_id).bytes).decode().rstrip("=") if topic_id else ""
 
 

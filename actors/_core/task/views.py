@@ -59,7 +59,7 @@ def why_rebuild(
 
 
 def changes(writes: Iterable[tuple[bytes, bytes | None]], held: Callable[[bytes], bytes | None]) -> Iterator[Change]:
-    """Give what writes change, in their order. A write of what is there already, save for its stamp, is no change.
+    """Yield what writes change, in their order. A write of what is there already, save for its stamp, is no change.
 
     Args:
         writes: key and stamped value, None for a delete.
@@ -74,7 +74,7 @@ def changes(writes: Iterable[tuple[bytes, bytes | None]], held: Callable[[bytes]
 
 
 def differences(old: Iterator[tuple[bytes, bytes]], new: Iterator[tuple[bytes, bytes]]) -> Iterator[Change]:
-    """Give what differs between two states, each in byte order of the keys."""
+    """Yield what differs between two states, each in byte order of the keys."""
     left, right = next(old, None), next(new, None)
     while left is not None or right is not None:
         if right is None or (left is not None and left[0] < right[0]):

@@ -110,7 +110,7 @@ class BrokerClient:
         return error(topic) if topic else error()
 
     def _why(self, error: Exception) -> str:
-        """Give an error with the brokers that don't answer: the client's errors are often empty."""
+        """Return an error with the brokers that don't answer: the client's errors are often empty."""
         away = ", ".join(self.connection.outages.away)
         said = words_of(error)
         return f"{said}; no answer from broker {away}" if away else said

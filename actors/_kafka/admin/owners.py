@@ -68,7 +68,7 @@ class StoreRecord(msgspec.Struct, kw_only=True):
 
 
 def encode_owner(topic: str, record: OwnerRecord) -> Output:
-    """Give the registry's record as an output."""
+    """Return the registry's record as an output."""
     return Output(topic, 0, _owner_key(record), msgspec.json.encode(asdict(record)), [], None)
 
 
@@ -101,17 +101,17 @@ class KafkaOwners:
         return f"{where}: this isn't a record of the registry, and is skipped{more}"
 
     async def latest(self, actor: str, partition: int) -> OwnerRecord | None:
-        """Give the newest committed record of a task."""
+        """Return the newest committed record of a task."""
         await self.refresh()
         return self._records.get(f"{actor}/{partition}".encode())
 
     async def all(self) -> list[OwnerRecord]:
-        """Give the newest committed record of every task."""
+        """Return the newest committed record of every task."""
         await self.refresh()
         return sorted(self._records.values(), key=lambda record: (record.actor, record.partition))
 
     async def stores(self) -> dict[str, StoreRecord]:
-        """Give the stores that the app has recorded, by name."""
+        """Return the stores that the app has recorded, by name."""
         await self.refresh()
         return {record.store: record for record in self._stores.values()}
 

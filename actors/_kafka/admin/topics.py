@@ -42,7 +42,7 @@ class ChangelogSettings:
     compression: str | None
 
     def topic_config(self) -> dict[str, str]:
-        """Give the topic's settings."""
+        """Return the topic's settings."""
         config = {
             "cleanup.policy": "compact",
             "delete.retention.ms": str(self.delete_retention_ms),
@@ -67,7 +67,7 @@ class Topics:
         self._may_create = may_create
 
     async def existing(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """Give those of the topics that exist."""
+        """Return those of the topics that exist."""
         return await self._control.topics(names)
 
     async def ensure_compacted(
@@ -125,7 +125,7 @@ class Topics:
             await asyncio.sleep(0.05)
 
     async def denied(self, names: Iterable[str]) -> list[str]:
-        """Give those of the topics that this user may not make; none is made."""
+        """Return those of the topics that this user may not make; none is made."""
         topics = [NewTopic(name, 1, 1) for name in sorted(names)]
         response = await self._administer(
             "asking which topics may be made", lambda admin: admin.create_topics(topics, validate_only=True)

@@ -86,7 +86,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         self._owned_generation = -1
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-        """Give what this member tells the leader; aiokafka asks for it before it joins."""
+        """Return what this member tells the leader; aiokafka asks for it before it joins."""
         self.joins()
         member = Member(
             member_id="",
@@ -175,12 +175,12 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         self._is_new = False
 
     def _task_name(self, topic: str) -> str:
-        """Give the topic's actor."""
+        """Return the topic's actor."""
         return self._actors.get(topic, topic)
 
 
 def readable(metadata: bytes) -> bytes:
-    """Give a member's metadata, or empty metadata in the place of what aiokafka or the assignment couldn't take.
+    """Return a member's metadata, or empty metadata in the place of what aiokafka or the assignment couldn't take.
 
     aiokafka decodes what all members sent before it asks the assignor; an error there would end the leader, and then
     the next one. What can't be decoded, or has names of topics that Kafka doesn't allow, becomes a member without
@@ -196,7 +196,7 @@ def readable(metadata: bytes) -> bytes:
 
 
 def readable_assignment(assignment: bytes, topics: Collection[str]) -> bytes:
-    """Give what the group's leader assigned, or nothing in the place of what no leader of ours assigns.
+    """Return what the group's leader assigned, or nothing in the place of what no leader of ours assigns.
 
     The leader may be another program: then this member waits for another leader without partitions.
     """
@@ -220,7 +220,7 @@ def readable_assignment(assignment: bytes, topics: Collection[str]) -> bytes:
 def _encode(
     members: Iterable[str], owners: Mapping[tuple[str, int], Member], copies: Mapping[str, Copies]
 ) -> dict[str, ConsumerProtocolMemberAssignment]:
-    """Give the assignments; `owners` are those of the partitions of topics."""
+    """Return the assignments; `owners` are those of the partitions of topics."""
     partitions: dict[str, dict[str, list[int]]] = {member_id: defaultdict(list) for member_id in members}
     for (topic, partition), member in sorted(owners.items(), key=lambda pair: pair[0]):
         partitions[member.member_id][topic].append(partition)

@@ -66,7 +66,7 @@ class FetchesById:
         return _Response(response.API_VERSION, self._by_name(by_id, response.topics))
 
     def _by_name(self, request: _FetchById, topics: Sequence[Any]) -> list[tuple[str, list[tuple[Any, ...]]]]:
-        """Give what came as version 11 would have it, without the partitions whose ids are others than asked for."""
+        """Return what came as version 11 would have it, without the partitions whose ids are others than asked for."""
         found = []
         for topic_id, partitions, _ in topics:
             name, kept = request.names[topic_id], []
@@ -125,14 +125,14 @@ class _FetchById(Request[FetchRequest_v11 | FetchRequest_v13]):  # type: ignore[
                 self._topics.setdefault(topic_id, []).append((number, -1, offset, -1, -1, max_bytes, {}))
 
     def prepare(self, versions: dict[int, tuple[int, int]]) -> Any:
-        """Give the request for a broker of these versions."""
+        """Return the request for a broker of these versions."""
         lowest, highest = versions.get(self.API_KEY, (0, 0))
         if self._topics is None or not lowest <= FetchRequest_v13.API_VERSION <= highest:
             return self._request.prepare(versions)
         return self.build(FetchRequest_v13)
 
     def build(self, request_struct_class: Any) -> Any:
-        """Give version 13. The consumer has no session: each request names all partitions."""
+        """Return version 13. The consumer has no session: each request names all partitions."""
         asked, topics = self._request, self._topics or {}
         return request_struct_class(
             -1,

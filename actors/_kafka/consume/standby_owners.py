@@ -37,7 +37,7 @@ class KafkaCopies:
         self._group = group
 
     async def addresses(self) -> dict[Task, list[str]]:
-        """Give the addresses of the workers that keep a copy of each task, standbys first; empty in a rebalance.
+        """Return the addresses of the workers that keep a copy of each task, standbys first; empty in a rebalance.
 
         Raises:
             BrokerUnavailableError: the coordinator doesn't answer.
@@ -53,7 +53,7 @@ class KafkaCopies:
         return {task: standbys.get(task, []) + warm_ups.get(task, []) for task in standbys.keys() | warm_ups.keys()}
 
     async def members(self) -> Members:
-        """Give who is in the group.
+        """Return who is in the group.
 
         Raises:
             BrokerUnavailableError: the coordinator doesn't answer.
@@ -68,7 +68,7 @@ class KafkaCopies:
         )
 
     async def _members(self) -> list[tuple[Member, str, Copies]]:
-        """Give what each member says of itself, its host, and its copies."""
+        """Return what each member says of itself, its host, and its copies."""
         found = []
         with broker_errors(f"members of group {self._group}", self._control.connection):
             response = await self._control.ask_coordinator(DescribeGroupsRequest([self._group]))
@@ -82,7 +82,7 @@ class KafkaCopies:
 
 
 def _copies_of(assignment: bytes) -> Copies:
-    """Give a member's copies; none where the group's leader, another program, sent something else."""
+    """Return a member's copies; none where the group's leader, another program, sent something else."""
     try:
         return decode_copies(ConsumerProtocolMemberAssignment.decode(assignment).user_data)
     except (ValueError, TypeError):
