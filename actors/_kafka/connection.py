@@ -1,4 +1,4 @@
-"""What every client of the worker is made with."""
+"""What every client of the worker is made with, and what its errors become."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Client = TypeVar("Client", AIOKafkaProducer, AIOKafkaConsumer)
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where the brokers are (`host:port`, …) and how to get in (aiokafka's own arguments)."""
+    """Where the brokers are (`host:port`, …) and the credentials (aiokafka's own arguments)."""
 
     bootstrap: tuple[str, ...]
     security: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -39,7 +39,7 @@ class Connection:
     def to(
         cls, brokers: str | Sequence[str], *, client_id: str, security: Mapping[str, Any] | None = None
     ) -> Connection:
-        """Return one to brokers as users name them: `host:port`, several with commas, or a list of them."""
+        """Return the connection to brokers as users name them: `host:port`, several with commas, or a list."""
         names = brokers.split(",") if isinstance(brokers, str) else brokers
         bootstrap = tuple(name.strip().removeprefix("kafka://") for name in names)
         return cls(bootstrap, security=dict(security or {}), client_id=client_id)
@@ -50,7 +50,7 @@ class Connection:
         return principal(self.security)
 
     def arguments(self, role: str) -> dict[str, Any]:
-        """Return the arguments that all of aiokafka's classes take; `role` tells clients apart in the broker's log."""
+        """Return the arguments that all of aiokafka's classes take; `role` identifies a client in the broker's log."""
         return {
             "bootstrap_servers": list(self.bootstrap),
             "client_id": f"{self.client_id}-{role}",
@@ -60,19 +60,19 @@ class Connection:
 
     @property
     def login(self) -> dict[str, Any]:
-        """How to get in, with a token provider whose errors the client can bear."""
+        """The credentials, with a token provider whose errors the client handles."""
         provider = self.security.get(PROVIDER)
         return dict(self.security) if provider is None else {**self.security, PROVIDER: Tokens(provider)}
 
 
 @contextlib.contextmanager
 def broker_errors(what: str, connection: Connection | None = None, operation: Operation = DESCRIBE) -> Iterator[None]:
-    """Turn the client's errors into `BrokerUnavailableError`, naming what was being done.
+    """Turn the client's errors into `BrokerUnavailableError`, which begins with `what` was being done.
 
-    A missing permission is named with the user of `connection`; `operation` is what a topic was wanted for.
+    The error names a missing permission with the user of `connection`; `operation` is what a topic was needed for.
 
-    The client cancels futures of its own when a connection dies: a cancellation that the running task wasn't asked for
-    is a broker that is away.
+    The client cancels its own futures when a connection dies: if nobody cancelled the running task, a cancellation
+    means that the broker is away.
     """
     try:
         yield
@@ -83,11 +83,11 @@ def broker_errors(what: str, connection: Connection | None = None, operation: Op
     except asyncio.CancelledError as error:
         if is_cancelled():
             raise
-        raise BrokerUnavailableError(f"{what}: the client gave the request up") from error
+        raise BrokerUnavailableError(f"{what}: the client cancelled the request") from error
 
 
 def words_of(error: BaseException) -> str:
-    """Return an error's type and what it says, if it says anything."""
+    """Return an error's type, and its text if it has one."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
@@ -115,12 +115,11 @@ async def let_go(client: AIOKafkaProducer | AIOKafkaConsumer) -> None:
     """Stop a client, though its brokers may be away."""
     try:
         async with asyncio.timeout(CLOSE_S):
-            # A consumer that was only just started has a task that didn't begin yet; stopping it then ends half-way,
-            # in that task's cancellation.
+            # A task of a consumer that was just started may not have begun: `stop` would end with its cancellation.
             await asyncio.sleep(0)
             await client.stop()
     except (KafkaError, OSError, TimeoutError) as error:
-        logger.info("a client was let go: %r", error)
+        logger.info("stopping a client failed: %r", error)
         if isinstance(client, AIOKafkaConsumer):
-            # A fetch that failed ends `stop` half-way.
+            # A failed fetch makes `stop` leave the connections open.
             await client._client.close()

@@ -1,8 +1,8 @@
 """The leader registry: which worker owns which task, in which epoch, and which stores the app has.
 
-A compacted topic with one partition. The record of a task is written by each takeover in the same transaction as the
-offset's mark, the record of a store by a worker that starts. One reader serves all tasks of the worker, and reads on
-from where it was.
+A compacted topic with one partition. Each takeover writes the record of its task, in the same transaction as the
+offset's mark; a worker that starts writes the records of its stores. One reader serves all tasks of the worker, and
+continues where it stopped.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ logger = escaping(logging.getLogger(__name__))
 
 
 _STORE = b"store:"
-"""Begins the key of a store's record. A task's key can't: names have no colon."""
+"""The prefix of the keys of stores' records. No task's key has it: names have no colon."""
 
 
 MAX_NUMBER = 2**53
-"""Above every epoch, offset and time there is, and below what the formats of stamps and times hold."""
+"""Above all real epochs, offsets and times, and within what the formats of stamps and times hold."""
 MAX_NAMED = 100
-"""How many records that can't be read are named."""
+"""How many unreadable records are logged."""
 MAX_WORDS = 100
 
 
@@ -130,7 +130,7 @@ class KafkaOwners:
             else:
                 self._records[key] = _decode_owner(key, record.value)
         except MALFORMED as error:
-            # What stood there before stays: the record says nothing.
+            # An unreadable record changes nothing: the entry before it stays.
             if len(self._malformed) < MAX_NAMED:
                 self._malformed[key] = record.offset
                 logger.warning(
@@ -152,14 +152,14 @@ class KafkaOwners:
             await self._read(self._next_offset, bounds.end)
 
     async def _read(self, start: int, end: int) -> None:
-        """Read to `end`, or past records that can't be read: the epochs are in the changelogs and the offsets too."""
+        """Read to `end`, and skip records that can't be read: changelogs and offsets have the epochs as well."""
         try:
             async for records, next_offset in self._logs.read(self._source, start, end):
                 for record in records:
                     self._take(record)
                 self._next_offset = next_offset
         except UnreadableLogError as error:
-            logger.warning("the registry of owners, which goes on behind them: %s", error)
+            logger.warning("the registry of owners skips records that can't be read: %s", error)
             self._next_offset = error.next_offset
 
 
