@@ -83,7 +83,7 @@ def broker_errors(what: str, connection: Connection | None = None, operation: Op
     except asyncio.CancelledError as error:
         if is_cancelled():
             raise
-        raise BrokerUnavailableError(f"{what}: the client cancelled the request") from error
+        raise BrokerUnavailableError(f"{what}: the client gave the request up") from error
 
 
 def words_of(error: BaseException) -> str:
