@@ -36,7 +36,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from actors._core.group.assign import Task as TaskId
+from actors._core.group.members import Task as TaskId
 from actors._core.group.placement import Copies
 from actors._core.logs import escaping
 from actors._core.task.takeover import LogBounds, plan_restore
