@@ -1,7 +1,7 @@
 """Pages of a range that lies in several partitions, each of them in byte order of its keys.
 
-Whoever owns some of the partitions gives a part: rows from a place on, and how far it looked. Parts are merged up to
-the nearest of these places, so that no row is left out between two pages.
+The owner of some of the partitions returns a part: rows from a place on, and how far it looked. Parts are merged up to
+the nearest of these places, so that no row is missing between two pages.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class _ActorData(msgspec.Struct, array_like=True, frozen=True):
 
 
 MAX_MEMBER_BYTES = 512 * 1024
-"""What a member says: some 30,000 tasks. The group's record, one message, has to hold what all members say."""
+"""The most bytes of a member's data: some 30,000 tasks. The group's record, one message, holds the data of all."""
 _VERSION_DECODER = msgspec.msgpack.Decoder(_Version)
 _MEMBER_DECODER = msgspec.msgpack.Decoder(_MemberData)
 

@@ -1,11 +1,11 @@
-"""Which members of the group run the same program, as far as it can be told from what they declare.
+"""Which members of the group run the same program, judged by their declarations.
 
-Partitions are given out per actor, so members are compared per actor. Two of them declare an actor alike if its name,
-its input and how producers place the keys are the same, and one of them has all of the stores of the other: a rolling
-deploy adds stores, or removes some. Otherwise one of them would handle records that are the other's.
+Partitions are assigned per actor, so members are compared per actor. Two declarations of an actor match if its name,
+its input and the partitioner of its keys are the same, and one has all stores of the other: a rolling deploy adds
+stores, or removes some. Members whose declarations don't match would handle each other's records.
 
-Of declarations that differ, the one stays whose members owned partitions of the actor in the newest generation; before
-anybody did, the one of more members. Members of a release that declares nothing take part in everything.
+Of declarations that don't match, the one counts whose members owned partitions of the actor in the newest generation;
+if no member did, the one of more members. Members of a release that declares nothing take part in everything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which apps may use the same changelog: names of apps and stores have dashes too."""
+"""Which apps may use the same changelog: names of apps and stores may contain dashes, as changelogs' names do."""
 
 from __future__ import annotations
 

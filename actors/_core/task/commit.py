@@ -1,4 +1,4 @@
-"""What a commit says about itself, and when one is due."""
+"""The mark that a commit leaves in the offset's metadata, and when a commit is due."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CommitMark:
 
     `now_ms` is the partition's time, Unix milliseconds, 0 where it isn't known. It is behind a dot in the nonce.
     `topics` are the topics' ids, behind a tilde, before the dot; None in the marks of releases that don't write them.
-    Releases that don't know of one of them take it as a part of the nonce.
+    Releases without one of them read it as a part of the nonce.
     """
 
     epoch: int
@@ -41,7 +41,7 @@ class CommitMark:
 
 
 def parse_mark(metadata: str | None) -> CommitMark | None:
-    """Read an offset's metadata; None when it isn't ours, as after an operator's reset."""
+    """Decode an offset's metadata; None if this app didn't write it, as after an operator's reset."""
     parts = (metadata or "").split(";")
     if len(parts) not in (3, 4) or not (_is_number(parts[0]) and _is_number(parts[1])):
         return None

@@ -1,7 +1,7 @@
 """The topics that a commit is about, as text in the committed offset's metadata.
 
-A topic that is deleted and created again keeps its name and is another one: offsets and records of the first one mean
-nothing in it. Kafka gives each an id that never returns.
+A topic that is deleted and created again has the same name, but offsets and records of the former topic mean nothing
+in it. Kafka gives each topic an id that is never reused.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class TopicIds:
 
 
 def decode_topic_ids(text: str) -> TopicIds:
-    """Read what `TopicIds.encode` gave.
+    """Decode what `TopicIds.encode` returned.
 
     Raises:
         ValueError: it isn't that.
