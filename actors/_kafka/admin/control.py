@@ -89,9 +89,8 @@ class ControlPlane(BrokerClient):
     async def _heartbeat(self, identity: Identity) -> type[KafkaError]:
         """Return the coordinator's answer to a heartbeat."""
         response = await self.ask_coordinator(HeartbeatRequest(self._group, identity.generation, identity.member_id))
-        if response.error_code == _FENCED_INSTANCE_ID:
-            return UnknownMemberIdError
-        error: type[KafkaError] = for_code(response.error_code)
+        is_fenced = response.error_code == _FENCED_INSTANCE_ID
+        error: type[KafkaError] = UnknownMemberIdError if is_fenced else for_code(response.error_code)
         return error
 
     async def committed(self, source: TopicPartition) -> Committed | None:
