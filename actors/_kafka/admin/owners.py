@@ -31,7 +31,7 @@ _STORE = b"store:"
 
 
 MAX_NUMBER = 2**53
-"""Above all real epochs, offsets and times, and within what the formats of stamps and times hold."""
+"""Above all real epochs, offsets and times, and within what the formats of metadata and times hold."""
 MAX_NAMED = 100
 """How many unreadable records are logged."""
 MAX_WORDS = 100

@@ -158,7 +158,7 @@ class _MustMendError(Exception):
 
 
 class TopicCopy:
-    """All partitions of a compacted topic as stamped bytes.
+    """All partitions of a compacted topic as bytes with write metadata.
 
     Args:
         topic: its name.
