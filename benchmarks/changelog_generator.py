@@ -88,7 +88,7 @@ class Shape:
         return max(2, self.records // 2)
 
     def of(self, numbers: Numbers) -> Records:
-        """Give the records with these numbers."""
+        """Return the records with these numbers."""
         first, second = _mixed(numbers, 2 * self.seed), _mixed(numbers, 2 * self.seed + 1)
         share = (first >> np.uint64(11)).astype(np.float64) / 2.0**53
         keys = np.minimum(np.exp(share * np.log(self.names)).astype(np.int64) - 1, self.names - 1)
@@ -123,7 +123,7 @@ class State:
 
 
 def survivors(shape: Shape) -> Iterator[Records]:
-    """Give the records that the state consists of, in order, in chunks."""
+    """Yield the records that the state consists of, in order, in chunks."""
     last = np.full(shape.names, -1, dtype=np.int64)
     for start in range(0, shape.records, _CHUNK):
         numbers = np.arange(start, min(start + _CHUNK, shape.records), dtype=np.int64)

@@ -70,7 +70,7 @@ class Job:
         self._consumer = consumer
 
     async def look(self) -> tuple[float, float, int]:
-        """Give the time, the worker's CPU seconds so far, and how many records it has committed."""
+        """Return the time, the worker's CPU seconds so far, and how many records it has committed."""
         if self._worker.poll() is not None:
             raise RuntimeError(f"the worker ended with {self._worker.returncode}")
         sources = [TopicPartition("bench-input", number) for number in range(PARTITIONS)]
@@ -229,7 +229,7 @@ def _start_worker(brokers: str, folder: Path, port: int) -> subprocess.Popen[byt
 async def _round(
     job: Job, askers: dict[str, asyncio.subprocess.Process], seconds: float, number: int
 ) -> dict[str, Turn]:
-    """Give a turn of each kind; the order changes from round to round."""
+    """Return a turn of each kind; the order changes from round to round."""
     found = {}
     for kind in ORDERS[number % len(ORDERS)]:
         found[kind] = await job.turn(seconds, askers.get(kind))

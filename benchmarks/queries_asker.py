@@ -107,7 +107,7 @@ class Asker:
                 self._free.append(connection)
 
     def report(self) -> dict[str, float]:
-        """Give what came of the questions since the last report."""
+        """Return what came of the questions since the last report."""
         waits_ms = sorted(1000 * wait_s for wait_s in self.waits_s) or [0.0, 0.0]
         found = {
             **self.statuses,
@@ -120,12 +120,12 @@ class Asker:
 
 
 def asked_keys() -> list[bytes]:
-    """Give the keys that are asked for."""
+    """Return the keys that are asked for."""
     return [key for key, _ in zip((key for key, _ in half_repeats(2 * KEYS)), range(KEYS), strict=False)]
 
 
 def key_request(key: bytes, headers: str = "") -> bytes:
-    """Give the request for a key."""
+    """Return the request for a key."""
     path = base64.urlsafe_b64encode(key).rstrip(b"=").decode()
     return f"GET /actors/seen/{path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n".encode()
 

@@ -167,7 +167,7 @@ async def _measure(rounds: int, requests: int, at_once: list[int]) -> dict[str, 
 
 
 async def _ask(port: int, what: str, requests: int, width: int) -> float:
-    """Give the CPU time of a request in µs."""
+    """Return the CPU time of a request in µs."""
     asker = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.queries_cost", "--ask", str(port)),
         *("--what", what, "--requests", str(requests), "--at-once", str(width)),

@@ -90,7 +90,7 @@ async def _load(brokers: str, topic: str, records: int) -> None:
 
 
 async def _plain_loop(brokers: str, records: int) -> float:
-    """Give the records/s of a consumer that does nothing with them: the ratio to it is less moved by the machine."""
+    """Return the records/s of a consumer that does nothing with them: the ratio to it is less moved by the machine."""
     consumer = AIOKafkaConsumer(bootstrap_servers=brokers, enable_auto_commit=False)
     await consumer.start()
     consumer.assign([TopicPartition("bench-input", number) for number in range(PARTITIONS)])
@@ -143,7 +143,7 @@ def _spy(pid: int, output: str) -> subprocess.Popen[bytes]:
 async def measure(
     brokers: str, group: str, topic: str, records: int, worker: subprocess.Popen[bytes], *, partitions: int = PARTITIONS
 ) -> tuple[float, float]:
-    """Give the seconds, and the worker's CPU seconds, from owning all partitions to having committed all records."""
+    """Return the seconds, and the worker's CPU seconds, from owning all partitions to having committed all records."""
     consumer = AIOKafkaConsumer(bootstrap_servers=brokers, group_id=group, enable_auto_commit=False)
     await consumer.start()
     sources = [TopicPartition(topic, number) for number in range(partitions)]
@@ -165,7 +165,7 @@ async def measure(
 
 
 def cpu_s(pid: int) -> float:
-    """Give the CPU seconds of a process so far, in user and kernel."""
+    """Return the CPU seconds of a process so far, in user and kernel."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -119,7 +119,7 @@ async def _watch(group: Group, worker: Worker, samples: list[Sample]) -> None:
 
 
 def _commands(keys: int) -> Iterator[tuple[bytes, bytes]]:
-    """Give (key, value of 100 bytes): every key once, then any."""
+    """Yield (key, value of 100 bytes): every key once, then any."""
     numbers = random.Random(1)
     for number in itertools.count():
         key = number if number < keys else numbers.randrange(keys)
@@ -148,7 +148,7 @@ def _table(samples: Sequence[Sample], keys: int) -> Table:
 
 
 def _summary(samples: Sequence[Sample], keys: int) -> dict[str, object]:
-    """Give the figures; the slope is that of a line through the second half."""
+    """Return the figures; the slope is that of a line through the second half."""
     half = samples[len(samples) // 2 :]
     slope = statistics.linear_regression([one.at_s / 3600 for one in half], [one.rss_mb for one in half]).slope
     return {

@@ -96,7 +96,7 @@ class Fleet:
         return (self.folder / f"w{number}.log").read_text(errors="replace")
 
     def events(self) -> Iterator[tuple[float, int, int]]:
-        """Give (time, worker, partition) of each takeover, in order."""
+        """Return (time, worker, partition) of each takeover, in order."""
         found = []
         for number in self._workers:
             for line in self.log(number).splitlines():
@@ -108,11 +108,11 @@ class Fleet:
         return iter(sorted(found))
 
     def owners(self) -> dict[int, int]:
-        """Give the worker that took each partition over last."""
+        """Return the worker that took each partition over last."""
         return {partition: number for _, number, partition in self.events()}
 
     def restored(self) -> list[int]:
-        """Give the records that each restore read."""
+        """Return the records that each restore read."""
         text = "".join(self.log(number) for number in self._workers)
         return [int(count) for count in re.findall(r"changelog\[\d+\]: restored (\d+) records", text)]
 
@@ -159,7 +159,7 @@ class Watch:
             await outputs.close()
 
     def longest_s(self, since_s: float, until_s: float) -> dict[int, float]:
-        """Give the longest time without an output between two moments, by partition."""
+        """Return the longest time without an output between two moments, by partition."""
         longest = {}
         for partition, seen in self.seen_s.items():
             moments = [since_s, *(at_s for at_s in seen if since_s <= at_s <= until_s), until_s]
@@ -167,7 +167,7 @@ class Watch:
         return longest
 
     def first_after_s(self, partition: int, since_s: float) -> float:
-        """Give how long after a moment the next output came."""
+        """Return how long after a moment the next output came."""
         return next(at_s for at_s in self.seen_s[partition] if at_s > since_s) - since_s
 
 
@@ -230,7 +230,7 @@ async def _settled(fleet: Fleet) -> None:
 
 @contextlib.asynccontextmanager
 async def _notice(brokers: str) -> AsyncIterator[asyncio.Task[float]]:
-    """Give a task that ends, with the time, when the group's coordinator begins a rebalance."""
+    """Yield a task that ends, with the time, when the group's coordinator begins a rebalance."""
 
     async def watch() -> float:
         while True:

@@ -1,7 +1,7 @@
-"""Keeps the house in order: what ruff, mypy and import-linter don't look at.
+"""Checks what ruff, mypy and import-linter don't: sizes, names and comments.
 
-Files and functions have a size that a reader can hold, comments don't tell history, and no file names a host to
-install from.
+Functions, files and folders have a size that a reader can hold, module names say what is in the module, comments tell
+no history, and no file names a host to install from.
 """
 
 from __future__ import annotations
@@ -10,20 +10,35 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 MAX_FUNCTION_LINES = 70
 MAX_FILE_LINES = 600
+MAX_MODULES = 12
+"""In one folder of the product, without its rooms and its `__init__`."""
+LARGER_FOLDERS = {
+    "actors/cli": 30,  # a module for each command
+    "actors/coordination": 14,
+    "actors/runtime/handlers": 14,
+    "actors/runtime/task": 13,
+    "actors/web/access": 15,
+    "spark_replay/sources": 13,
+}
+"""The limits of folders that may hold more. A limit that isn't needed any more is a finding."""
+_PRODUCT = ("actors", "stores", "spark_replay")
+_MODULE_NAME = re.compile(r"_?[a-z][a-z0-9]*(_[a-z0-9]+){0,2}")
+_EMPTY_NAMES = frozenset(("common", "helper", "helpers", "misc", "stuff", "util", "utils"))
 _HISTORY = re.compile(r"#.*\b(formerly|used to be|no longer|was changed|TODO|FIXME|XXX|issue #?\d+)\b", re.IGNORECASE)
 _SOURCES = re.compile(r"--(extra-)?index-url|<repository>")
 _PINS = ("constraints.txt", "pyproject.toml")
-_BARE_ASSERT = ("actors", "stores", "spark_replay")
 
 
 def main() -> int:
-    """Print every finding, and give 1 if there is one."""
-    findings = [finding for path in _files() for finding in _look_at(path)]
+    """Print every finding, and return 1 if there is one."""
+    files = _files()
+    findings = [*look_at_folders(files), *(finding for path in files for finding in _look_at(path))]
     for finding in findings:
         print(finding)
     return 1 if findings else 0
@@ -37,6 +52,22 @@ def _files() -> list[Path]:
         text=True,
     ).stdout.split("\n")
     return [Path(name) for name in listed if name and Path(name).is_file()]
+
+
+def look_at_folders(files: Iterable[Path]) -> Iterator[str]:
+    """Yield what is wrong with the product's module names and with the sizes of its folders."""
+    modules = [path for path in files if path.suffix == ".py" and path.parts[0] in _PRODUCT and path.stem[:2] != "__"]
+    for path in modules:
+        if not _MODULE_NAME.fullmatch(path.stem) or path.stem in _EMPTY_NAMES:
+            yield f"{path}: name it after what is in it, in at most three words"
+    sizes = Counter(path.parent.as_posix() for path in modules)
+    for folder, size in sorted(sizes.items()):
+        limit = LARGER_FOLDERS.get(folder, MAX_MODULES)
+        if size > limit:
+            yield f"{folder}: {size} modules, more than {limit}: give a concern of its own a room"
+    for folder in LARGER_FOLDERS:
+        if sizes[folder] <= MAX_MODULES:
+            yield f"dev/tidy.py: {folder} has {sizes[folder]} modules: it needs no larger limit"
 
 
 def _look_at(path: Path) -> Iterator[str]:
@@ -62,7 +93,7 @@ def _look_at_code(path: Path, text: str) -> Iterator[str]:
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > MAX_FUNCTION_LINES:
                 yield f"{path}:{node.lineno}: {node.name} has {length} lines, more than {MAX_FUNCTION_LINES}"
-        if isinstance(node, ast.Assert) and path.parts[0] in _BARE_ASSERT:
+        if isinstance(node, ast.Assert) and path.parts[0] in _PRODUCT:
             yield f"{path}:{node.lineno}: a bare assert disappears under python -O: raise"
 
 

@@ -20,7 +20,7 @@ import faust
 import msgspec
 
 from actors._core import pages
-from actors._core.group.assign import Member, Task, decode_member_data, encode_member_data
+from actors._core.group.members import Member, Task, decode_member_data, encode_member_data
 from actors._core.group.placement import Copies, decode_copies, encode_copies
 from actors._core.outside import MALFORMED
 from actors._core.task import commit

@@ -1,4 +1,4 @@
-"""Keys of the stores that an actor keeps beside its state: what belongs to one message key lies together.
+"""Keys of the stores that an actor keeps beside its state: entries of one message key are adjacent.
 
     sized    4 bytes length of the raw key, the raw key
     place    a letter, the sized raw key, 8 bytes sequence
@@ -13,27 +13,27 @@ _SEQUENCE_BYTES = 8
 
 
 def sized(raw_key: bytes) -> bytes:
-    """Give the raw key with its length in front, so that no other one begins alike."""
+    """Return the raw key with its length in front, so that it is no prefix of another one."""
     return len(raw_key).to_bytes(_LENGTH_BYTES, "big") + raw_key
 
 
 def split_sized(raw: bytes) -> tuple[bytes, bytes]:
-    """Give the raw key that `raw` begins with, and what is behind it."""
+    """Return the raw key that `raw` begins with, and the rest."""
     end = _LENGTH_BYTES + int.from_bytes(raw[:_LENGTH_BYTES], "big")
     return raw[_LENGTH_BYTES:end], raw[end:]
 
 
 def make_place(letter: bytes, raw_key: bytes, sequence: int) -> bytes:
-    """Give a place in the line of a raw key."""
+    """Return a place in the line of a raw key."""
     return letter + sized(raw_key) + sequence.to_bytes(_SEQUENCE_BYTES, "big")
 
 
 def line_bounds(letter: bytes, raw_key: bytes) -> tuple[bytes, bytes]:
-    """Give what is before all places of a line, and what is behind them."""
+    """Return a key before all places of a line, and one behind them."""
     start = letter + sized(raw_key)
     return start, start + b"\xff" * (_SEQUENCE_BYTES + 1)
 
 
 def place_of(place: bytes) -> tuple[bytes, int]:
-    """Give the raw key and the sequence of a place."""
+    """Return the raw key and the sequence of a place."""
     return place[1 + _LENGTH_BYTES : -_SEQUENCE_BYTES], int.from_bytes(place[-_SEQUENCE_BYTES:], "big")

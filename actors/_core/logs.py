@@ -1,15 +1,14 @@
-"""Loggers whose lines can't be forged: what a record of an input topic says stays within the line that shows it.
+"""Loggers whose lines can't be forged: text from a record of an input topic can't begin a line of its own.
 
-Long texts are cut. An error's text may have all of a record's value, and would take the event loop for as long as it
-takes to write it. So would a line for each of many records, so the lines that one statement writes within a second are
-limited.
+Long texts are cut: an error's text may contain a record's whole value, and writing it would block the event loop. So
+would a line for each of many records, so the lines that one statement writes within a second are limited.
 """
 
 from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from numbers import Number
 from typing import Any
 
@@ -23,14 +22,14 @@ MAX_REASON_CHARS = 2_000
 
 LINES_PER_S = 100
 TRACEBACKS_PER_S = 10
-"""How many lines one statement writes within a second, and how many of them have a traceback."""
+"""How many lines one statement writes within a second, and how many tracebacks."""
 
 _written: dict[tuple[str, int], tuple[int, int]] = {}
 """By statement: the second of its last line, and how many lines it wanted to write in that second."""
 
 
 def escaping(logger: logging.Logger) -> logging.Logger:
-    """Let a logger escape what its records show, see `stores._core.printable`; return it.
+    """Escape the texts of a logger's records, see `stores._core.printable`; return the logger.
 
     The filter is the logger's own and not its parent's: filters of parents aren't called, and handlers are the user's.
     """
@@ -39,7 +38,7 @@ def escaping(logger: logging.Logger) -> logging.Logger:
 
 
 def escape(record: logging.LogRecord) -> bool:
-    """Escape a log record's text, its arguments and its traceback, whatever formats it later; tell if it is written."""
+    """Escape a log record's text, arguments and traceback for any formatter; tell whether it is written."""
     if not limited(record):
         return False
     args = record.args
@@ -52,9 +51,9 @@ def escape(record: logging.LogRecord) -> bool:
 
 
 def limited(record: logging.LogRecord) -> bool:
-    """Tell whether a log record is to be written, and take its traceback away if there were too many.
+    """Tell whether a log record is to be written, and remove its traceback if there were too many.
 
-    The first one of a later second says how many lines were left out.
+    The first line of a later second tells how many were left out.
     """
     statement, second = (record.pathname, record.lineno), int(record.created)
     last_second, lines = _written.get(statement, (second, 0))
@@ -66,6 +65,29 @@ def limited(record: logging.LogRecord) -> bool:
     if lines >= TRACEBACKS_PER_S:
         record.exc_info = record.exc_text = None
     return lines < LINES_PER_S
+
+
+class Reminders:
+    """Tells when a line that would be logged again and again is due: at first, and then once in `every_s` seconds.
+
+    Lines of different kinds don't hold up each other. Kinds that were last due longer ago are forgotten.
+    """
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._said_s: dict[Hashable, float] = {}
+
+    def is_due(self, now_s: float, kind: Hashable = "") -> bool:
+        """Tell whether a line of this kind is to be logged now, which is noted then."""
+        if kind in self._said_s and now_s - self._said_s[kind] < self._every_s:
+            return False
+        self._said_s = {one: at_s for one, at_s in self._said_s.items() if now_s - at_s < self._every_s}
+        self._said_s[kind] = now_s
+        return True
+
+    def forget(self, kind: Hashable = "") -> None:
+        """Let the next line of this kind be due at once."""
+        self._said_s.pop(kind, None)
 
 
 def reason_of(error: BaseException) -> str:
@@ -84,7 +106,7 @@ def traceback_text(error: BaseException) -> str:
 
 
 def _one_entry(entry: str) -> str:
-    # Frames, headings and what belongs to groups come in lines of their own; an error with its text is one entry.
+    # Frames and headings are entries of their own lines; an error with its text is one entry.
     if entry.startswith(("  ", "\n")):
         return printable(cut(entry.rstrip("\n")), keep="\n") + "\n"
     return printable(cut(entry.rstrip("\n"))) + "\n"
@@ -106,7 +128,7 @@ class _Shown:
 
 
 def _shown(given: Any) -> Any:
-    # What needs no escapes stays what it is, for handlers that look at more than the text.
+    # An argument that needs no escapes stays an object, for handlers that use more than its text.
     if isinstance(given, Number) or all(_is_fit(text) for text in (str(given), repr(given))):
         return given
     return _Shown(given)

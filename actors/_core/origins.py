@@ -1,4 +1,4 @@
-"""Where a worker's web server is, as another one says it: an origin and nothing else."""
+"""Addresses of workers' web servers, as workers send them to each other: an origin and nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_CHARACTERS = 300
 
 
 def origin_of(address: str) -> str:
-    """Give an address as `scheme://host:port`, so that two texts for one place are one text.
+    """Return an address as `scheme://host:port`, the same for all spellings of one origin.
 
     Raises:
         ValueError: it is no such address, or has a path, a query, a fragment or a user; the text shows none of it.
@@ -40,6 +40,6 @@ def origin_of(address: str) -> str:
 
 
 def is_on(origin: str, hosts: Iterable[str]) -> bool:
-    """Tell whether what `origin_of` gave is on one of some hosts, as `10.0.*`, `*.bank.internal` or `[::1]`."""
+    """Tell whether an origin of `origin_of` is on one of some hosts, as `10.0.*`, `*.bank.internal` or `[::1]`."""
     host = origin.partition("://")[2].rpartition(":")[0]
     return any(host == one.lower() or fnmatchcase(host, one.lower()) for one in hosts)

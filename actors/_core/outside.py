@@ -1,6 +1,6 @@
-"""What reading bytes from outside raises: records, headers, answers, what members of the group say of themselves.
+"""Errors of decoding bytes from outside: records, headers, answers, metadata of group members.
 
-`tests/unit/core/test_outside.py` looks that nothing decodes such bytes without it.
+`tests/unit/core/test_outside.py` checks that all code that decodes such bytes handles them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import msgspec
 from stores._core import outside as plain
 
 MALFORMED = (*plain.MALFORMED, msgspec.MsgspecError)
-"""What decoders raise for bytes that aren't what they should be, msgspec's among them."""
+"""Errors that decoders raise for malformed bytes, msgspec's among them."""
 
 MISSHAPEN = (*plain.MISSHAPEN, msgspec.MsgspecError)
-"""The same, and what looking into plain JSON of another shape raises."""
+"""The same, and errors of reading plain JSON of another shape."""

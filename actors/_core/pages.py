@@ -1,7 +1,7 @@
 """Pages of a range that lies in several partitions, each of them in byte order of its keys.
 
-Whoever owns some of the partitions gives a part: rows from a place on, and how far it looked. Parts are merged up to
-the nearest of these places, so that no row is left out between two pages.
+The owner of some of the partitions returns a part: rows from a place on, and how far it looked. Parts are merged up to
+the nearest of these places, so that no row is missing between two pages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Part(Generic[Row]):
 
 
 def merge_parts(parts: Iterable[Part[Row]], limit: int) -> Part[Row]:
-    """Give the first `limit` rows of all parts together, fewer where a part didn't look further."""
+    """Return the first `limit` rows of all parts together, fewer where a part didn't look further."""
     parts = list(parts)
     ends = [part.through for part in parts if part.through is not None]
     through = min(ends, default=None)
@@ -45,7 +45,7 @@ def merge_parts(parts: Iterable[Part[Row]], limit: int) -> Part[Row]:
 
 
 def cut(part: Part[Row], max_bytes: int, size_of: Callable[[Row], int]) -> Part[Row]:
-    """Give a part up to the row before the one that exceeds `max_bytes`, and its first row in any case."""
+    """Return a part up to the row before the one that exceeds `max_bytes`, and its first row in any case."""
     size = 0
     for number, (_, row) in enumerate(part.rows):
         size += size_of(row)
@@ -55,7 +55,7 @@ def cut(part: Part[Row], max_bytes: int, size_of: Callable[[Row], int]) -> Part[
 
 
 def resume_at(start: bytes | None, after: Place | None, partition: int) -> bytes | None:
-    """Give the first key to look at in a partition, for rows behind `after` and not before `start`."""
+    """Return the first key to look at in a partition, for rows behind `after` and not before `start`."""
     if after is None:
         return start
     key, last_partition = after
@@ -64,7 +64,7 @@ def resume_at(start: bytes | None, after: Place | None, partition: int) -> bytes
 
 
 def encode_place(place: Place) -> str:
-    """Give a place as a cursor."""
+    """Return a place as a cursor."""
     key, partition = place
     return base64.urlsafe_b64encode(partition.to_bytes(_PARTITION_BYTES, "big") + key).rstrip(b"=").decode()
 

@@ -27,7 +27,7 @@ _UNPACK_WORDS = tuple(struct.Struct(f"<{words}I").unpack_from for words in range
 
 
 def murmur2(data: bytes) -> int:
-    """Give the 32-bit MurmurHash2 of `data` with Kafka's seed, unsigned.
+    """Return the 32-bit MurmurHash2 of `data` with Kafka's seed, unsigned.
 
     Source: `org.apache.kafka.common.utils.Utils.murmur2`, which gives the same bits as a signed number.
     """
@@ -47,12 +47,12 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for(key: bytes, partitions: int) -> int:
-    """Give the partition of `key` in a topic of `partitions` partitions."""
+    """Return the partition of `key` in a topic of `partitions` partitions."""
     return (murmur2(key) & _POSITIVE_MASK) % partitions
 
 
 def partitions_for(keys: Sequence[bytes], partitions: int) -> list[int]:
-    """Give the partition of each of `keys`: as `partition_for`, in a tenth of the time when they are many."""
+    """Return the partition of each of `keys`: as `partition_for`, in a tenth of the time when they are many."""
     if len(keys) > _FEW_KEYS and len(set(map(len, keys))) == 1:
         return _side_by_side(keys, partitions)
     by_length: defaultdict[int, list[int]] = defaultdict(list)
@@ -70,7 +70,7 @@ def partitions_for(keys: Sequence[bytes], partitions: int) -> list[int]:
 
 
 def _side_by_side(keys: Sequence[bytes], partitions: int) -> list[int]:
-    """Give the partitions of keys of one length."""
+    """Return the partitions of keys of one length."""
     hashed = _murmur2_side_by_side(b"".join(keys), len(keys[0]), len(keys))
     hashed &= np.uint32(_POSITIVE_MASK)
     hashed %= np.uint32(partitions)
@@ -79,7 +79,7 @@ def _side_by_side(keys: Sequence[bytes], partitions: int) -> list[int]:
 
 
 def _murmur2_side_by_side(joined: bytes, length: int, count: int) -> NDArray[np.uint32]:
-    """Give `murmur2` of `count` keys of one length. Arithmetic wraps around at 32 bits, as it should."""
+    """Return `murmur2` of `count` keys of one length. Arithmetic wraps around at 32 bits, as it should."""
     multiplier = np.uint32(_MULTIPLIER)
     octets = np.frombuffer(joined, np.uint8).reshape(count, length)
     words = length >> 2
@@ -136,7 +136,7 @@ PARTITIONERS = {one.name: one for one in (MURMUR2, CRC32)}
 
 
 def partitioner_of(declared: str | Callable[[bytes, int], int]) -> Partitioner:
-    """Give the partitioner of a name, or of a function that is called with the key and the number of partitions.
+    """Return the partitioner of a name, or of a function that is called with the key and the number of partitions.
 
     Raises:
         ValueError: there is no such partitioner.

@@ -22,7 +22,7 @@ ANY = "any"
 
 
 def union_of(arms: Sequence[Shape]) -> Shape:
-    """Give the shape of a union, the same whatever the order of its arms."""
+    """Return the shape of a union, the same whatever the order of its arms."""
     unique = {json.dumps(arm, sort_keys=True): arm for arm in arms}
     found = [unique[text] for text in sorted(unique)]
     return found[0] if len(found) == 1 else {"union": found}
@@ -56,7 +56,7 @@ def misfits(old: Shape, new: Shape, path: str = "") -> list[str]:
 
 
 def show(shape: Shape) -> str:
-    """Give a shape for a person."""
+    """Return a shape for a person."""
     kind = _kind(shape)
     if kind == "scalar":
         return str(shape)

@@ -1,4 +1,4 @@
-"""Types that are several."""
+"""Union types."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Union
 
 
 def is_union(type_: Any) -> bool:
-    """Tell whether it is a union, however it was written."""
+    """Tell whether a type is a union, in either notation."""
     return typing.get_origin(type_) in (Union, types.UnionType)
 
 
 def arms_of(type_: Any) -> tuple[Any, ...]:
-    """Give the types that a union has, or the one type that it is."""
+    """Return the types of a union, or a type that is none by itself."""
     return typing.get_args(type_) if is_union(type_) else (type_,)

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from faust.sensors import Monitor
 from faust.types import ProcessingGuarantee
 
+from actors._core.backoff import Backoff
 from actors._core.group.placement import PlacementRules
 from actors._core.logs import escaping
 from actors._core.partitioner import MURMUR2, Partitioner
-from actors._core.task.commit import Backoff, CommitPolicy
+from actors._core.task.commit import CommitPolicy
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
 from actors._faust.publishing import publication, published_stores
@@ -28,9 +29,10 @@ from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.owners import StoreRecord
 from actors._kafka.admin.topics import DEFAULT_MAX_RECORD_BYTES, ChangelogSettings, Topics
 from actors._kafka.connection import Connection
-from actors._kafka.consume.consumer import GroupSettings, check_timeouts
-from actors._kafka.produce.producer import OrderedLog, TransactionLog
-from actors._kafka.produce.requests import KafkaAsks
+from actors._kafka.consume.membership import GroupSettings, check_timeouts
+from actors._kafka.produce.ordered import OrderedLog
+from actors._kafka.produce.transactions import TransactionLog
+from actors._kafka.requests import KafkaAsks
 from actors.declare.codecs import by_value, key_codec, resolve, topic_codecs
 from actors.declare.options import milliseconds
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from actors._core.group.assign import Task as TaskId
+from actors._core.group.members import Task as TaskId
 from actors._core.logs import escaping
 from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane

@@ -1,11 +1,12 @@
-"""The only user of aiokafka: `actors.ports` over a broker.
+"""The only user of aiokafka: `actors.ports` over brokers.
 
-connection.py   what every client is made with
-protocol.py     requests that aiokafka lacks
-control.py      questions to coordinators and leaders, with every error code looked at
-logs.py         reads committed records
-producer.py     a task's transactions (exactly once), or its ordered writes (at least once)
-consumer.py     the worker's one consumer, its rebalances and the assignor's carriage
-owners.py       the leader registry
-topics.py       makes and checks topics
+connection.py     what every client is made with, and what its errors become
+outage.py         brokers that are away: one back-off and one log line for all clients
+reaching.py       why a first connection failed
+permissions.py    access lists; tokens.py: SASL OAUTHBEARER
+protocol.py       requests that aiokafka lacks
+requests.py       questions and their answers, over a producer and a consumer
+admin/            questions to coordinators and leaders, topics, permissions, the registry of owners
+consume/          the worker's one consumer and its group; reading of logs; records as the parser makes them
+produce/          a task's transactions (exactly once) or ordered writes (at least once); single appends
 """

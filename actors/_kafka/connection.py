@@ -1,4 +1,4 @@
-"""What every client of the worker is made with."""
+"""What every client of the worker is made with, and what its errors become."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
@@ -15,18 +15,19 @@ from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from actors._core.logs import escaping
 from actors._kafka.outage import Outages
 from actors._kafka.permissions import DESCRIBE, Operation, lacking, principal
-from actors._kafka.records import RAW
 from actors._kafka.tokens import PROVIDER, Tokens
 from actors.errors import BrokerUnavailableError
+from actors.runtime.cancellation import is_cancelled
 
 logger = escaping(logging.getLogger(__name__))
 
 CLOSE_S = 2.0
+Client = TypeVar("Client", AIOKafkaProducer, AIOKafkaConsumer)
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where the brokers are (`host:port`, …) and how to get in (aiokafka's own arguments)."""
+    """Where the brokers are (`host:port`, …) and the credentials (aiokafka's own arguments)."""
 
     bootstrap: tuple[str, ...]
     security: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -38,7 +39,7 @@ class Connection:
     def to(
         cls, brokers: str | Sequence[str], *, client_id: str, security: Mapping[str, Any] | None = None
     ) -> Connection:
-        """Give one to brokers as users name them: `host:port`, several with commas, or a list of them."""
+        """Return the connection to brokers as users name them: `host:port`, several with commas, or a list."""
         names = brokers.split(",") if isinstance(brokers, str) else brokers
         bootstrap = tuple(name.strip().removeprefix("kafka://") for name in names)
         return cls(bootstrap, security=dict(security or {}), client_id=client_id)
@@ -49,7 +50,7 @@ class Connection:
         return principal(self.security)
 
     def arguments(self, role: str) -> dict[str, Any]:
-        """Give the arguments that all of aiokafka's classes take; `role` tells clients apart in the broker's log."""
+        """Return the arguments that all of aiokafka's classes take; `role` identifies a client in the broker's log."""
         return {
             "bootstrap_servers": list(self.bootstrap),
             "client_id": f"{self.client_id}-{role}",
@@ -59,19 +60,19 @@ class Connection:
 
     @property
     def login(self) -> dict[str, Any]:
-        """How to get in, with a token provider whose errors the client can bear."""
+        """The credentials, with a token provider whose errors the client handles."""
         provider = self.security.get(PROVIDER)
         return dict(self.security) if provider is None else {**self.security, PROVIDER: Tokens(provider)}
 
 
 @contextlib.contextmanager
 def broker_errors(what: str, connection: Connection | None = None, operation: Operation = DESCRIBE) -> Iterator[None]:
-    """Turn the client's errors into `BrokerUnavailableError`, naming what was being done.
+    """Turn the client's errors into `BrokerUnavailableError`, which begins with `what` was being done.
 
-    A missing permission is named with the user of `connection`; `operation` is what a topic was wanted for.
+    The error names a missing permission with the user of `connection`; `operation` is what a topic was needed for.
 
-    The client cancels futures of its own when a connection dies: a cancellation that the running task wasn't asked for
-    is a broker that is away.
+    The client cancels its own futures when a connection dies: if nobody cancelled the running task, a cancellation
+    means that the broker is away.
     """
     try:
         yield
@@ -80,14 +81,13 @@ def broker_errors(what: str, connection: Connection | None = None, operation: Op
         why = missing or words_of(error)
         raise BrokerUnavailableError(f"{what}: {why}", missing=missing) from error
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
+        if is_cancelled():
             raise
         raise BrokerUnavailableError(f"{what}: the client gave the request up") from error
 
 
 def words_of(error: BaseException) -> str:
-    """Return an error's type and what it says, if it says anything."""
+    """Return an error's type, and its text if it has one."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
@@ -96,30 +96,30 @@ def is_denied(error: BrokerUnavailableError) -> bool:
     return isinstance(error.__cause__, TopicAuthorizationFailedError)
 
 
-def committed_reader(connection: Connection, role: str, fetch_bytes: int) -> AIOKafkaConsumer:
-    """Make a consumer without a group that reads what is committed, from where it is told to; it isn't started."""
-    consumer = AIOKafkaConsumer(
-        **connection.arguments(role),
-        isolation_level="read_committed",
-        enable_auto_commit=False,
-        auto_offset_reset="none",
-        max_partition_fetch_bytes=fetch_bytes,
-        key_deserializer=RAW,
-    )
-    connection.outages.watch(consumer._client)
-    return consumer
+async def started(client: Client, connection: Connection) -> Client:
+    """Start a client that shares what is known about brokers; return it. One that can't start is let go.
+
+    Raises:
+        KafkaError: it can't start; see `broker_errors`.
+    """
+    connection.outages.watch(client._client if isinstance(client, AIOKafkaConsumer) else client.client)
+    try:
+        await client.start()
+    except BaseException:
+        await let_go(client)
+        raise
+    return client
 
 
 async def let_go(client: AIOKafkaProducer | AIOKafkaConsumer) -> None:
     """Stop a client, though its brokers may be away."""
     try:
         async with asyncio.timeout(CLOSE_S):
-            # A consumer that was only just started has a task that didn't begin yet; stopping it then ends half-way,
-            # in that task's cancellation.
+            # A task of a consumer that was just started may not have begun: `stop` would end with its cancellation.
             await asyncio.sleep(0)
             await client.stop()
     except (KafkaError, OSError, TimeoutError) as error:
-        logger.info("a client was let go: %r", error)
+        logger.info("stopping a client failed: %r", error)
         if isinstance(client, AIOKafkaConsumer):
-            # A fetch that failed ends `stop` half-way.
+            # A failed fetch makes `stop` leave the connections open.
             await client._client.close()

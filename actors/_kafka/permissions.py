@@ -1,4 +1,4 @@
-"""What the cluster's access lists allow, and what they lack, in words that name operation, resource and principal."""
+"""Kafka's access lists: permissions, the commands that grant them, and which one an error is about."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Operation(enum.IntEnum):
 
     @property
     def word(self) -> str:
-        """The name that Kafka's tools and documents have for it."""
+        """Its name in Kafka's tools and documents."""
         return "".join(part.title() for part in self.name.split("_"))
 
 
@@ -46,7 +46,7 @@ READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
 
 
 class Resource(enum.Enum):
-    """What they allow it for; the value is the option of `kafka-acls.sh`."""
+    """What an operation is allowed on; the value is the option of `kafka-acls.sh`."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -68,17 +68,17 @@ class Permission:
 
     @property
     def is_prefix(self) -> bool:
-        """Whether it is about all names that begin so."""
+        """Whether it applies to all names that begin with `name`."""
         return self.resource == Resource.TRANSACTIONAL_ID.value
 
 
 def on_topic(name: str, *operations: Operation) -> list[Permission]:
-    """Give permissions of one topic."""
+    """Return permissions of one topic."""
     return [Permission(Resource.TOPIC.value, name, operation) for operation in operations]
 
 
 def acl_commands(permissions: Iterable[Permission], *, bootstrap: str, principal: str) -> list[str]:
-    """Give the commands that grant them, one for all resources that need the same operations."""
+    """Return commands that grant permissions; resources that need the same operations share one."""
     operations: dict[tuple[str, str], list[Operation]] = defaultdict(list)
     for one in sorted(set(permissions)):
         operations[one.resource, one.name].append(one.operation)
@@ -118,7 +118,7 @@ def lacking(error: BaseException | None, who: str, operation: Operation = DESCRI
     if isinstance(error, GroupAuthorizationFailedError):
         operation, resource = READ, Resource.GROUP
     elif isinstance(error, TransactionalIdAuthorizationFailed):
-        # All tasks of an app need the same prefix, and say the same.
+        # One permission for the prefix serves all tasks of an app.
         operation, resource, names = WRITE, Resource.TRANSACTIONAL_ID, [f"{names[0].rsplit(':', 2)[0]}:"]
     elif isinstance(error, ClusterAuthorizationFailedError):
         operation, resource, names = Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, [""]

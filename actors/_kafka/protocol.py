@@ -38,7 +38,7 @@ class Uuid(AbstractType):  # type: ignore[misc]
 
     @classmethod
     def encode(cls, value: uuid.UUID) -> bytes:
-        """Give the bytes of `value`."""
+        """Return the bytes of `value`."""
         return value.bytes
 
     @classmethod
@@ -128,7 +128,7 @@ class TopicIdsRequest(Request[TopicIdsRequest_v12]):  # type: ignore[misc]
         self._operations = operations
 
     def build(self, request_struct_class: Any) -> Any:
-        """Give the request for the negotiated version."""
+        """Return the request for the negotiated version."""
         topics: list[Any] = [(NO_TOPIC_ID, name, {}) for name in self._topics]
         return request_struct_class(topics, False, self._operations, {})
 

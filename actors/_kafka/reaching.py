@@ -1,4 +1,4 @@
-"""Why a broker can't be reached, in words that name the setting: the client only logs what was wrong."""
+"""Finds out why the first connection failed, and names the setting: the client only logs the reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROBE_MS = 5_000
 
 @contextlib.asynccontextmanager
 async def reaching(connection: Connection) -> AsyncIterator[None]:
-    """Turn the errors of a first connection into one that says why.
+    """Turn the errors of a first connection into one that names the reason.
 
     Raises:
         BrokerRefusedError: the password isn't taken, or the broker's certificate isn't trusted.
@@ -40,7 +40,7 @@ async def reaching(connection: Connection) -> AsyncIterator[None]:
 
 
 async def _refusal(connection: Connection) -> str | None:
-    """Connect once more, and give what the broker has against us or we against it; None if it isn't that.
+    """Connect once more, and return why the broker or this client refuses; None if neither does.
 
     Raises:
         BrokerUnavailableError: there is no token to connect with.
@@ -65,7 +65,7 @@ async def _refusal(connection: Connection) -> str | None:
                 "or that of broker_credentials"
             )
         except NoTokenError as error:
-            # It may give one later, so this isn't a refusal.
+            # The provider may return one later, so this isn't a refusal.
             why = f"the oauth_cb of broker_credentials gave no token for the broker at {address}: {error}"
             raise BrokerUnavailableError(why) from error
         except (AuthenticationFailedError, SaslAuthenticationFailed):
@@ -83,14 +83,14 @@ async def _refusal(connection: Connection) -> str | None:
 
 
 def _of_tls(address: str, error: Exception) -> str | None:
-    """Give what TLS has against the connection, None if it isn't that."""
-    # With TLS 1.3 a broker looks at our certificate when the handshake is over for us: the first request meets its no.
+    """Return why TLS failed, None if TLS isn't the reason."""
+    # With TLS 1.3 the broker checks our certificate after our side of the handshake: only the first request fails.
     refused = error if isinstance(error, ssl.SSLError) else error.__cause__
     if not isinstance(refused, ssl.SSLError):
         return None
     said = refused.reason or str(refused)
     if "ALERT" not in said:
-        return f"the broker at {address} doesn't speak TLS as we do: {said}. Is it the port for TLS?"
+        return f"the broker at {address} doesn't speak TLS with this client: {said}. Is it the port for TLS?"
     return (
         f"the broker at {address} doesn't take this client's certificate, or wants one: {said}. See ssl_context, or "
         "that of broker_credentials: load_cert_chain(…) gives it a certificate"

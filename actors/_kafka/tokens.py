@@ -1,4 +1,4 @@
-"""Tokens of SASL OAUTHBEARER: a provider that fails or hangs is an outage, and not the end of the client."""
+"""Tokens of SASL OAUTHBEARER: a provider that fails or hangs counts as an outage and doesn't end the client."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ TOKEN_S = 20.0
 
 
 class NoTokenError(KafkaError):  # type: ignore[misc]  # aiokafka has no types
-    """The provider gave no token. The client tries to connect again, as it does to a broker that is away."""
+    """The provider returned no token. The client tries to connect again, as to a broker that is away."""
 
 
 class Tokens(AbstractTokenProvider):  # type: ignore[misc]
-    """The user's provider, of which any error is one that the client expects.
+    """The user's provider, with every error turned into one that the client handles.
 
-    The client handles its own errors and `OSError` only: others end its background tasks, and a provider that never
-    returns holds up all connections.
+    The client handles its own errors and `OSError`. Others end its background tasks, and a provider that never returns
+    blocks all connections.
     """
 
     def __init__(self, provider: AbstractTokenProvider) -> None:

@@ -91,7 +91,7 @@ async def _take_over(job: Job, worker: Worker, first: int, *, cold: bool, busy: 
 
 
 async def _until_all_sent(worker: Worker, outputs: Outputs, before: dict[int, int]) -> tuple[float, float]:
-    """Give the times of the first output and of the last partition's first one."""
+    """Return the times of the first output and of the last partition's first one."""
     waiting = set(before)
     first_s = 0.0
     while waiting:

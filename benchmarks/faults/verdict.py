@@ -66,7 +66,7 @@ def judge(
 
 
 def fold(changelog: Iterable[tuple[bytes, int | None]]) -> dict[bytes, int]:
-    """Give each key's last count; the changelog in the order of its offsets, None for a deleted key."""
+    """Return each key's last count; the changelog in the order of its offsets, None for a deleted key."""
     held: dict[bytes, int] = {}
     for key, count in changelog:
         if count is None:

@@ -182,7 +182,7 @@ def _measure(systems: Sequence[tuple[System, Clients]], plans: Sequence[Scenario
 
 
 def _sync_ms(folder: Path) -> float:
-    """Give what one write to disk takes here: where that is next to nothing, syncing costs nobody anything."""
+    """Return what one write to disk takes here: where that is next to nothing, syncing costs nobody anything."""
     took = []
     with (folder / "sync").open("wb", buffering=0) as file:
         for _ in range(200):

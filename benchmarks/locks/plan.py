@@ -24,7 +24,7 @@ class Scenario:
     locks: int
 
     def names(self, client: int) -> list[str]:
-        """Give the locks that a client uses: with several, none that another one does."""
+        """Return the locks that a client uses: with several, none that another one does."""
         if self.locks == 1:
             return [self.name]
         return [f"lock-{number}" for number in range(client, self.locks, self.clients)]
@@ -52,11 +52,11 @@ class Job:
 
     @property
     def plan(self) -> Scenario:
-        """Give the scenario."""
+        """Return the scenario."""
         return next(one for one in SCENARIOS if one.name == self.scenario)
 
     def turns(self, client: int) -> Iterator[str]:
-        """Give the lock for each turn of a client, as long as there is time."""
+        """Yield the lock for each turn of a client, as long as there is time."""
         names = self.plan.names(client)
         if not self.seconds:
             yield from names
@@ -96,7 +96,7 @@ class Result:
 
     @classmethod
     def of(cls, acquires_s: Sequence[float], seconds: float, cpu_ms: float) -> Result:
-        """Give it for the seconds that each acquire took, and the CPU time that a pair cost the servers.
+        """Return it for the seconds that each acquire took, and the CPU time that a pair cost the servers.
 
         Raises:
             RuntimeError: there was none.
@@ -108,7 +108,7 @@ class Result:
 
     @classmethod
     def median(cls, results: Sequence[Result]) -> Result:
-        """Give the median of each figure."""
+        """Return the median of each figure."""
         return cls(
             statistics.median(one.pairs_per_s for one in results),
             statistics.median(one.p50_ms for one in results),
@@ -118,5 +118,5 @@ class Result:
 
 
 def _quantile_ms(ordered: Sequence[float], part: float) -> float:
-    """Give the least value that so large a part isn't above."""
+    """Return the least value that so large a part isn't above."""
     return ordered[max(0, math.ceil(part * len(ordered)) - 1)] * 1000

@@ -71,7 +71,7 @@ SYSTEMS = (
 
 
 def missing(system: System) -> str | None:
-    """Say what a system lacks here, None if it can be started."""
+    """Return what a system lacks here, None if it can be started."""
     if system.client == "etcd" and shutil.which("etcd") is None:
         return "there is no etcd on PATH: apt-get install etcd-server"
     if system.name == "etcd_unsynced" and not MEMORY.is_dir():

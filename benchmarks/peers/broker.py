@@ -77,7 +77,7 @@ async def load(
 
 
 async def ends(brokers: str, topic: str) -> dict[int, int]:
-    """Give the high watermarks of a topic."""
+    """Return the high watermarks of a topic."""
     async with _consuming(brokers, "read_uncommitted") as consumer:
         return {
             part.partition: end for part, end in (await consumer.end_offsets(await _parts(consumer, topic))).items()
@@ -85,7 +85,7 @@ async def ends(brokers: str, topic: str) -> dict[int, int]:
 
 
 async def read_committed(brokers: str, topic: str, *, patience_s: float) -> list[Output] | None:
-    """Give all committed records up to the topic's end as it is now; None if they can't be had in `patience_s`."""
+    """Return all committed records up to the topic's end as it is now; None if they can't be had in `patience_s`."""
     outputs = await Outputs.open(brokers, topic)
     try:
         async with asyncio.timeout(patience_s):
@@ -123,7 +123,7 @@ class Outputs:
         return cls(consumer)
 
     async def more(self, *, wait_ms: int = 20) -> list[Output]:
-        """Give what came since."""
+        """Return what came since."""
         found = await self._consumer.getmany(timeout_ms=wait_ms)
         return [
             Output(part.partition, record.offset, record.key, record.value)
@@ -161,7 +161,7 @@ class Group:
             yield cls(admin, name, topic)
 
     async def committed(self) -> dict[int, int]:
-        """Give the committed offsets by partition, without those that have none."""
+        """Return the committed offsets by partition, without those that have none."""
         try:
             offsets = await self._admin.list_consumer_group_offsets(self._name)
         except (KafkaError, OSError):

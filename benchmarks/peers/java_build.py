@@ -19,7 +19,7 @@ HEAP = "1g"
 
 
 def java_command(*options: str) -> list[str]:
-    """Give the command that runs a Kafka Streams worker.
+    """Return the command that runs a Kafka Streams worker.
 
     The JVM is left to itself but for its heap: no flags for a quick start, which would cost it its best compiler.
     """
@@ -28,7 +28,7 @@ def java_command(*options: str) -> list[str]:
 
 
 def ensure_built() -> Path:
-    """Give the folder with the program and what it needs, named after its sources: a change builds a new one.
+    """Return the folder with the program and what it needs, named after its sources: a change builds a new one.
 
     Raises:
         ToolMissingError: there is no Maven, or no JDK.

@@ -90,7 +90,7 @@ class Job:
         return lambda value: int(json.loads(value))
 
     def command(self, folder: Path) -> list[str]:
-        """Give the worker's command line, its state kept in `folder`."""
+        """Return the worker's command line, its state kept in `folder`."""
         if self.system in (KAFKA_STREAMS, KAFKA_STREAMS_CACHED):
             return self._java_command(folder)
         if self.system == QUIX:
@@ -100,7 +100,7 @@ class Job:
         return [sys.executable, "-m", "faust", *options, "worker", "-l", "info", "--without-web"]
 
     def environment(self, folder: Path) -> dict[str, str]:
-        """Give the worker's environment."""
+        """Return the worker's environment."""
         return {
             **os.environ,
             "PEER_WORK": self.work,
@@ -145,7 +145,7 @@ def prepare(system: str) -> None:
 
 
 def _quix_python() -> Path:
-    """Give the Python of Quix Streams' own environment: what it depends on must not change what ours runs on."""
+    """Return the Python of Quix Streams' own environment: what it depends on must not change what ours runs on."""
     folder = REPOSITORY / ".local" / f"quixstreams-{_QUIX_VERSION}"
     python = folder / "bin" / "python"
     with locked(folder.with_name(f"{folder.name}.lock")):

@@ -38,7 +38,7 @@ class Table:
         console.print(table)
 
     def markdown(self) -> str:
-        """Give it for the README."""
+        """Return it for the README."""
         lines = [self.columns, ["---"] + ["---:"] * (len(self.columns) - 1), *self.rows]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -59,5 +59,5 @@ def write_readme(table: Table, command: str) -> None:
 
 
 def machine() -> str:
-    """Say what the figures were made on."""
+    """Return what the figures were made on."""
     return f"{os.cpu_count()} cores, Python {platform.python_version()}, the broker on the same machine"

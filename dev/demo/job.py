@@ -59,7 +59,7 @@ class Outcome:
     seconds: float
 
     def problems(self) -> list[str]:
-        """Say what is off."""
+        """Return what is off."""
         wanted = {
             "commands": COMMANDS,
             "distinct": DISTINCT,
@@ -74,7 +74,7 @@ class Outcome:
 
 
 def command_lines() -> bytes:
-    """Give the input of the console producer: key, separator, value; one line a command.
+    """Return the input of the console producer: key, separator, value; one line a command.
 
     A third of the repeats follows at once, a third a little later, a third at any time until the end: they
     meet the first request in the same commit, in one of the next, or long after it.

@@ -70,12 +70,12 @@ class WorkerProcess:
 
 
 def app_command(folder: Path) -> list[str]:
-    """Give the beginning of a command of the example's app."""
+    """Return the beginning of a command of the example's app."""
     return [sys.executable, "-m", "faust", "-A", "examples.run_commands", "-D", str(folder)]
 
 
 def environment(brokers: str) -> dict[str, str]:
-    """Give the environment in which the example's app finds the brokers."""
+    """Return the environment in which the example's app finds the brokers."""
     return {**os.environ, "KAFKA_URL": ";".join(f"kafka://{address}" for address in brokers.split(","))}
 
 

@@ -50,10 +50,10 @@ class Step:
     changed: Callable[[], None] = field(default=lambda: None)
 
     def note(self, text: str) -> None:
-        """Say how far it is, or what came out."""
+        """Return how far it is, or what came out."""
         self._note = text
         self.changed()
 
     def text(self) -> str:
-        """Give the title and the note."""
+        """Return the title and the note."""
         return f"{self.title}: {self._note}" if self._note else self.title

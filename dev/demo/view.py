@@ -39,12 +39,12 @@ class TopicReader:
         return cls(consumer, parts)
 
     async def ends(self) -> dict[TopicPartition, int]:
-        """Give each partition's last stable offset."""
+        """Return each partition's last stable offset."""
         found: dict[TopicPartition, int] = await self._consumer.end_offsets(self._partitions)
         return found
 
     async def new_records(self) -> list[Any]:
-        """Give what was committed since the last call."""
+        """Return what was committed since the last call."""
         ends = await self.ends()
         records: list[Any] = []
         while any([await self._consumer.position(part) < end for part, end in ends.items()]):
@@ -85,11 +85,11 @@ class View:
         return self.runs.total()
 
     async def count_commands(self) -> int:
-        """Give the number of commands that are on the broker."""
+        """Return the number of commands that are on the broker."""
         return sum((await self._commands.ends()).values())
 
     async def owners(self) -> dict[int, str]:
-        """Give the address of each partition's owner; the newest epoch counts."""
+        """Return the address of each partition's owner; the newest epoch counts."""
         for record in await self._owners.new_records():
             # Stores are registered in the same topic, and a record without a value asks the broker for its time.
             if record.value is None or record.key.startswith(b"store:"):
@@ -101,7 +101,7 @@ class View:
         return {partition: address for partition, (_, address) in self._addresses.items()}
 
     async def lag(self) -> dict[int, int]:
-        """Give how many commands of each partition aren't committed as handled."""
+        """Return how many commands of each partition aren't committed as handled."""
         ends = await self._commands.ends()
         try:
             committed = await self._admin.list_consumer_group_offsets(f"{APP}-actors", partitions=list(ends))

@@ -13,7 +13,7 @@ NAMES = ("KAFKA_URL", "KAFKA_BROKERS")
 
 
 def existing_brokers(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Give the bootstrap list, `host:port,…`; None if the environment names no cluster.
+    """Return the bootstrap list, `host:port,…`; None if the environment names no cluster.
 
     Raises:
         LocalKafkaError: the two names name different clusters.

@@ -12,7 +12,7 @@ from dev.kafka.settings import HOST
 
 
 def free_ports(count: int) -> list[int]:
-    """Give ports that nobody listens on now.
+    """Return ports that nobody listens on now.
 
     They lie below the range from which the kernel takes a client's ports: there some connection could take one before
     it is listened on, or while a broker is down.
@@ -45,5 +45,5 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """Give one of `free_ports`."""
+    """Return one of `free_ports`."""
     return free_ports(1)[0]

@@ -21,10 +21,12 @@ from actors._kafka.admin.owners import KafkaOwners
 from actors._kafka.admin.owners import encode_owner as encode_kafka_owner
 from actors._kafka.connection import Connection
 from actors._kafka.consume.assignor import ActorAssignor
-from actors._kafka.consume.consumer import GroupSettings, KafkaSource
+from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.consume.logs import KafkaLogs
+from actors._kafka.consume.membership import GroupSettings
 from actors._kafka.consume.views import KafkaTopicLogs
-from actors._kafka.produce.producer import OrderedLog, TransactionLog
+from actors._kafka.produce.ordered import OrderedLog
+from actors._kafka.produce.transactions import TransactionLog
 from actors.ports import (
     GroupView,
     Identity,

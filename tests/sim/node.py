@@ -11,8 +11,9 @@ from contextvars import Context
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from actors._core.backoff import Backoff
 from actors._core.group.placement import PlacementRules
-from actors._core.task.commit import Backoff, CommitPolicy
+from actors._core.task.commit import CommitPolicy
 from actors._core.task.policy import STOP_ON_ERROR
 from actors._core.task.takeover import ResetPolicy, StartRules
 from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreError

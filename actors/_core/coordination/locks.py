@@ -218,7 +218,7 @@ def tick(lock: Lock, now_ms: int) -> Step:
 
 
 def due_ms(lock: Lock) -> int | None:
-    """Give when the next lease or wait is over, None if there is none."""
+    """Return when the next lease or wait is over, None if there is none."""
     ends = [holder.expires_ms for holder in lock.holders] + [waiter.deadline_ms for waiter in lock.waiters]
     return min(ends, default=None)
 
@@ -330,7 +330,7 @@ def _is_claimed(holder: Holder, claim: str) -> bool:
 
 
 def _less(holder: Holder, claim: str) -> Holder | None:
-    """Give the holder with one claim less, None if that was the last."""
+    """Return the holder with one claim less, None if that was the last."""
     if holder.count == 1:
         return None
     claims = list(holder.claims)

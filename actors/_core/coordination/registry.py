@@ -165,6 +165,6 @@ def _without(barrier: Barrier, gone: tuple[Party, ...]) -> Barrier:
 
 
 def due_ms(node: Node, group: Group, barrier: Barrier) -> int | None:
-    """Give when the next of them is over, None if none is."""
+    """Return when the next of them is over, None if none is."""
     ends = [member.expires_ms for member in group.members] + [party.deadline_ms for party in barrier.waiting]
     return min(ends if node.expires_ms is None else [*ends, node.expires_ms], default=None)

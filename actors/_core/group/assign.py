@@ -15,72 +15,15 @@ least. Missing log costs its order of magnitude: with few different costs the se
 Everything is brought into one order before the search, tasks by name and members by identity, so that every
 leader comes to the same result whatever the order in which the members joined. Who has to warm up before it gets a
 task is decided on top of this, in `actors._core.group.placement`.
-
-Source: successive shortest paths with potentials (Ahuja, Magnanti, Orlin, Network Flows, chapter 9).
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any
 
-import msgspec
-
-from actors._core.origins import origin_of
-from actors._core.outside import MALFORMED
-
-MEMBER_DATA_VERSION = 1
-UNKNOWN = -1
-NO_GENERATION = -1
-"""The generation of a member that was in no group before."""
-
-_UNREACHED = 1 << 200
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Task:
-    """One partition number of an actor's input topics."""
-
-    actor: str
-    partition: int
-
-
-class Declared(msgspec.Struct, array_like=True, frozen=True, order=True):
-    """An actor as a program declares it, as far as it matters who else owns partitions of it."""
-
-    actor: str
-    topic: str
-    partitioner: str
-    changelogs: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """What a member of the group says about itself.
-
-    `member_id` is the group's name for this process, `instance_id` the worker's own that outlives a restart
-    (may be empty), `address` where the worker answers queries. `owned` are its tasks in `generation`, the
-    last one that it took part in. `on_disk` has the sum of the changelog positions of its stores, by task.
-    `process` tells the processes of a static member apart, 0 for a dynamic one. `declared` are the actors of its
-    program, None if it is of a release that doesn't say so. `trouble` says what of this couldn't be understood; a
-    member of which nothing could be isn't `is_known`.
-    """
-
-    member_id: str
-    instance_id: str = ""
-    address: str = ""
-    generation: int = NO_GENERATION
-    owned: frozenset[Task] = frozenset()
-    on_disk: Mapping[Task, int] = field(default_factory=dict)
-    lags: Mapping[Task, int] = field(default_factory=dict)
-    follows: bool = False
-    process: int = 0
-    declared: tuple[Declared, ...] | None = None
-    trouble: str = ""
-    is_known: bool = True
+from actors._core.group.flow import Flow
+from actors._core.group.members import Member, Task
 
 
 def assign(members: Sequence[Member], tasks: Collection[Task]) -> dict[str, tuple[Task, ...]]:
@@ -106,12 +49,12 @@ def assign(members: Sequence[Member], tasks: Collection[Task]) -> dict[str, tupl
 
 
 def identity_of(member: Member) -> tuple[str, str]:
-    """Give what members are ordered by."""
+    """Return what members are ordered by."""
     return member.instance_id or member.member_id, member.member_id
 
 
 def last_owners(members: Sequence[Member]) -> dict[Task, int]:
-    """Give the index of each task's last owner: of two that claim it, the one of the newer generation.
+    """Return the index of each task's last owner: of two that claim it, the one of the newer generation.
 
     A member that missed a generation still claims what it had before.
     """
@@ -124,7 +67,7 @@ def last_owners(members: Sequence[Member]) -> dict[Task, int]:
 
 
 def _copies(members: Sequence[Member], tasks: Iterable[Task]) -> dict[Task, list[tuple[int, int]]]:
-    """Give (position, member index) of what is on disk of each task, the highest position first."""
+    """Return (position, member index) of what is on disk of each task, the highest position first."""
     found: dict[Task, list[tuple[int, int]]] = {task: [] for task in tasks}
     for index, member in enumerate(members):
         for task, position in member.on_disk.items():
@@ -139,7 +82,7 @@ class _Problem:
     """The flow network of one assignment, and how to read its solution."""
 
     def __init__(self, members: Sequence[Member], tasks: Sequence[Task]) -> None:
-        self.flow = _Flow()
+        self.flow = Flow()
         self.source = self.flow.add_node()
         self.sink = self.flow.add_node()
         self._members = range(len(members))
@@ -231,7 +174,7 @@ class _Problem:
         self._direct.append((task, index, self.flow.add_edge(node, target, capacity=1, cost=cost)))
 
     def owners(self) -> Iterable[tuple[Task, int]]:
-        """Give each task with its member's index, once the flow is solved."""
+        """Return each task with its member's index, once the flow is solved."""
         for task, index, edge in self._direct:
             if self.flow.flow_of(edge):
                 yield task, index
@@ -239,244 +182,3 @@ class _Problem:
             pooled = [task for task, edge in into_pool if self.flow.flow_of(edge)]
             takers = (index for index, edge in out_of_pool for _ in range(self.flow.flow_of(edge)))
             yield from zip(pooled, takers, strict=True)
-
-
-class _Flow:
-    """A maximal flow of least cost, where every edge out of the source has capacity 1.
-
-    Edge `e` and its reverse `e ^ 1` are neighbours in the lists.
-    """
-
-    def __init__(self) -> None:
-        self._edges_of: list[list[int]] = []
-        self._target: list[int] = []
-        self._capacity: list[int] = []
-        self._cost: list[int] = []
-
-    def add_node(self) -> int:
-        self._edges_of.append([])
-        return len(self._edges_of) - 1
-
-    def add_edge(self, start: int, end: int, *, capacity: int, cost: int) -> int:
-        edge = len(self._target)
-        self._target += (end, start)
-        self._capacity += (capacity, 0)
-        self._cost += (cost, -cost)
-        self._edges_of[start].append(edge)
-        self._edges_of[end].append(edge + 1)
-        return edge
-
-    def flow_of(self, edge: int) -> int:
-        return self._capacity[edge ^ 1]
-
-    def solve(self, source: int, sink: int) -> None:
-        potential = [0] * len(self._edges_of)
-        reachable = True
-        while reachable:
-            self._push_along_cheapest(source, sink, potential)
-            reachable = self._raise_potentials(source, sink, potential)
-
-    def _raise_potentials(self, source: int, sink: int, potential: list[int]) -> bool:
-        """Make the cheapest paths to the sink cost nothing on top of the potentials; False without a path."""
-        distance = self._distances(source, sink, potential)
-        limit = distance[sink]
-        if limit == _UNREACHED:
-            return False
-        for node, reached in enumerate(distance):
-            potential[node] += min(reached, limit)
-        return True
-
-    def _distances(self, source: int, sink: int, potential: Sequence[int]) -> list[int]:
-        """Give the distances from the source, exact up to the sink's (Dijkstra)."""
-        targets, capacities, costs = self._target, self._capacity, self._cost
-        distance = [_UNREACHED] * len(self._edges_of)
-        distance[source] = 0
-        heap = [(0, source)]
-        while heap:
-            reached, node = heapq.heappop(heap)
-            if node == sink:
-                break
-            if reached > distance[node]:
-                continue
-            base = reached + potential[node]
-            for edge in self._edges_of[node]:
-                if capacities[edge]:
-                    end = targets[edge]
-                    there = base + costs[edge] - potential[end]
-                    if there < distance[end]:
-                        distance[end] = there
-                        heapq.heappush(heap, (there, end))
-        return distance
-
-    def _push_along_cheapest(self, source: int, sink: int, potential: Sequence[int]) -> None:
-        """Push units along edges that cost nothing on top of the potentials, while a search finds a way."""
-        left = [iter(edges) for edges in self._edges_of]
-        seen = bytearray(len(self._edges_of))
-        while path := self._find_path(source, sink, potential, left, seen):
-            for edge in path:
-                self._capacity[edge] -= 1
-                self._capacity[edge ^ 1] += 1
-                seen[self._target[edge]] = 0
-
-    def _find_path(
-        self, source: int, sink: int, potential: Sequence[int], left: list[Any], seen: bytearray
-    ) -> list[int]:
-        """Give a path as its edges, empty if there is none.
-
-        `left` are the edges not tried yet, by node; `seen` marks nodes on the path and dead ends. Edges are
-        tried in the order in which they were added: that decides between paths of equal cost.
-        """
-        targets = self._target
-        path: list[int] = []
-        node = source
-        while node != sink:
-            seen[node] = 1
-            edge = self._next_edge(node, potential, left[node], seen)
-            if edge is not None:
-                path.append(edge)
-                node = targets[edge]
-            elif path:
-                node = targets[path.pop() ^ 1]
-            else:
-                return []
-        # An edge with room for more than this unit was taken off its iterator: begin with it again.
-        for edge in path[1:]:
-            start = targets[edge ^ 1]
-            left[start] = iter(self._edges_of[start])
-        return path
-
-    def _next_edge(self, node: int, potential: Sequence[int], left: Any, seen: bytearray) -> int | None:
-        targets, capacities, costs = self._target, self._capacity, self._cost
-        here = potential[node]
-        for edge in left:
-            end = targets[edge]
-            if capacities[edge] and not seen[end] and costs[edge] + here == potential[end]:
-                return int(edge)
-        return None
-
-
-_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-_CountOrNone = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
-"""With -1 for none: `UNKNOWN`, `NO_GENERATION`."""
-
-
-class _Version(msgspec.Struct, array_like=True, frozen=True):
-    version: int
-
-
-class _MemberData(_Version, array_like=True, frozen=True):
-    instance_id: str
-    address: str
-    generation: _CountOrNone
-    actors: list[_ActorData]
-    follows: bool = False
-    process: _Count = 0
-    declared: tuple[Declared, ...] | None = None
-
-
-class _ActorData(msgspec.Struct, array_like=True, frozen=True):
-    """One actor's part: `positions` and `lags` belong to `on_disk`, entry by entry; lag -1 is unknown.
-
-    `lags` and `follows` came later: releases without them don't read that far, and don't write them.
-    """
-
-    actor: str
-    owned: list[_Count]
-    on_disk: list[_Count]
-    positions: list[_Count]
-    lags: list[_CountOrNone] = []
-
-
-MAX_MEMBER_BYTES = 512 * 1024
-"""What a member says: some 30,000 tasks. The group's record, one message, has to hold what all members say."""
-_VERSION_DECODER = msgspec.msgpack.Decoder(_Version)
-_MEMBER_DECODER = msgspec.msgpack.Decoder(_MemberData)
-
-
-def encode_member_data(member: Member) -> bytes:
-    """Give what a member sends with its JoinGroup; the member id isn't part of it, the group knows it."""
-    owned = _partitions_by_actor(member.owned)
-    held = {**dict.fromkeys(member.lags, 0), **member.on_disk}
-    on_disk = _partitions_by_actor(held)
-    actors = [
-        _ActorData(
-            actor,
-            owned.get(actor, []),
-            on_disk.get(actor, []),
-            [held[Task(actor, partition)] for partition in on_disk.get(actor, [])],
-            [member.lags.get(Task(actor, partition), UNKNOWN) for partition in on_disk.get(actor, [])],
-        )
-        for actor in sorted(owned.keys() | on_disk.keys())
-    ]
-    return msgspec.msgpack.encode(
-        _MemberData(
-            MEMBER_DATA_VERSION,
-            member.instance_id,
-            member.address,
-            member.generation,
-            actors,
-            member.follows,
-            member.process,
-            member.declared,
-        )
-    )
-
-
-def decode_member_data(member_id: str, raw: bytes | None) -> Member:
-    """Read what `encode_member_data` wrote. Nothing that a member says of itself keeps the group from an assignment.
-
-    Data of a newer version makes a member that owned nothing and has nothing on disk, as in a rolling upgrade. Data
-    that can't be read makes one that isn't known: another program is in the group.
-    """
-    raw = raw or b""
-    if len(raw) > MAX_MEMBER_BYTES:
-        return Member(member_id, trouble=f"it says {len(raw)} bytes of itself", is_known=False)
-    try:
-        if _VERSION_DECODER.decode(raw).version > MEMBER_DATA_VERSION:
-            return Member(member_id)
-        data = _MEMBER_DECODER.decode(raw)
-    except MALFORMED:
-        data = None
-    if data is None or data.version != MEMBER_DATA_VERSION:
-        return Member(member_id, trouble="what it says of itself isn't what this package's workers say", is_known=False)
-    address, trouble = data.address, ""
-    try:
-        address = origin_of(address) if address else ""
-    except ValueError as error:
-        address, trouble = "", str(error)
-    return Member(
-        member_id,
-        instance_id=data.instance_id,
-        address=address,
-        generation=data.generation,
-        owned=frozenset(Task(part.actor, partition) for part in data.actors for partition in set(part.owned)),
-        on_disk={
-            Task(part.actor, partition): position
-            for part in data.actors
-            for partition, position in zip(part.on_disk, part.positions, strict=False)
-        },
-        lags={
-            Task(part.actor, partition): lag
-            for part in data.actors
-            for partition, lag in zip(part.on_disk, part.lags, strict=False)
-            if lag != UNKNOWN
-        },
-        follows=data.follows,
-        process=data.process,
-        declared=data.declared,
-        trouble=trouble,
-    )
-
-
-def words_of(member: Member, host: str = "") -> str:
-    """Say for a person which member of the group can't be understood, and what follows from it."""
-    where = f" on host {host[:200]!a}" if host else ""
-    outcome = "other workers don't ask it" if member.is_known else "it gets no partitions"
-    return f"member {member.member_id[:200]!a} of the group{where}: {member.trouble}: {outcome}"
-
-
-def _partitions_by_actor(tasks: Iterable[Task]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for task in sorted(tasks):
-        found.setdefault(task.actor, []).append(task.partition)
-    return found

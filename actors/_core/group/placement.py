@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from actors._core.group.assign import Member, Task, assign, identity_of, last_owners
+from actors._core.group.assign import assign, identity_of, last_owners
+from actors._core.group.members import Member, Task
 from actors._core.outside import MALFORMED
 
 COPIES_VERSION = 1
@@ -162,7 +163,7 @@ class _Placing:
         return self._members[index].follows and self._lag(task, index) > self._limits[task]
 
     def _interim(self, task: Task, counts: Sequence[int]) -> int:
-        """Give who has the task until its wanted owner is warm."""
+        """Return who has the task until its wanted owner is warm."""
         limit, last = self._limits[task], self._last.get(task)
         if last is not None and self._lag(task, last) <= limit:
             return last
@@ -222,7 +223,7 @@ _DECODER = msgspec.msgpack.Decoder(_CopiesData)
 
 
 def encode_copies(copies: Copies) -> bytes:
-    """Give what the leader tells a member beside its partitions: the copies that it shall keep. Empty for none.
+    """Return what the leader tells a member beside its partitions: the copies that it shall keep. Empty for none.
 
     Its own only: the group's record, one message with all members' data, grows with tasks times copies.
     """

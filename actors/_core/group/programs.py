@@ -1,11 +1,11 @@
-"""Which members of the group run the same program, as far as it can be told from what they declare.
+"""Which members of the group run the same program, judged by their declarations.
 
-Partitions are given out per actor, so members are compared per actor. Two of them declare an actor alike if its name,
-its input and how producers place the keys are the same, and one of them has all of the stores of the other: a rolling
-deploy adds stores, or removes some. Otherwise one of them would handle records that are the other's.
+Partitions are assigned per actor, so members are compared per actor. Two declarations of an actor match if its name,
+its input and the partitioner of its keys are the same, and one has all stores of the other: a rolling deploy adds
+stores, or removes some. Members whose declarations don't match would handle each other's records.
 
-Of declarations that differ, the one stays whose members owned partitions of the actor in the newest generation; before
-anybody did, the one of more members. Members of a release that declares nothing take part in everything.
+Of declarations that don't match, the one counts whose members owned partitions of the actor in the newest generation;
+if no member did, the one of more members. Members of a release that declares nothing take part in everything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from actors._core.group.assign import NO_GENERATION, Declared, Member
+from actors._core.group.members import NO_GENERATION, Declared, Member
 
 MAX_SHOWN = 5
 """How many names an explanation has."""
@@ -35,7 +35,7 @@ class Admission:
     actors: Mapping[str, str]
 
     def topics_of(self, member: Member, subscription: Iterable[str]) -> list[str]:
-        """Give the topics of which a member may own partitions, of those that it subscribes to."""
+        """Return the topics of which a member may own partitions, of those that it subscribes to."""
         refused = self.refused.get(member.member_id, {})
         declared = None if member.declared is None else {one.topic for one in member.declared}
         return [topic for topic in subscription if topic not in refused and (declared is None or topic in declared)]
@@ -67,7 +67,7 @@ def admit(members: Sequence[Member]) -> Admission:
 
 
 def words_of_refusal(member_id: str, refused: Mapping[str, str], host: str = "") -> str:
-    """Say for a person which member runs another program, and what follows from it."""
+    """Return, for people, which member runs another program, and what follows from it."""
     where = f" on host {host[:200]!a}" if host else ""
     what = "; ".join(refused[topic] for topic in sorted(refused)[:MAX_SHOWN])
     topics = ", ".join(sorted(refused)[:MAX_SHOWN])
@@ -78,7 +78,7 @@ def words_of_refusal(member_id: str, refused: Mapping[str, str], host: str = "")
 
 
 def _difference(one: Declared, other: Declared) -> str:
-    """Say how a member's declaration differs from the others', "" if it doesn't."""
+    """Return how a member's declaration differs from the others', "" if it doesn't."""
     if one.actor != other.actor:
         return f"topic {one.topic} is the input of actor {one.actor} {_REFUSED}, and of actor {other.actor} {_RUNS}"
     if one.topic != other.topic:

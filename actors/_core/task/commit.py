@@ -1,4 +1,4 @@
-"""What a commit says about itself, and when one is due."""
+"""The mark that a commit leaves in the offset's metadata, and when a commit is due."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CommitMark:
 
     `now_ms` is the partition's time, Unix milliseconds, 0 where it isn't known. It is behind a dot in the nonce.
     `topics` are the topics' ids, behind a tilde, before the dot; None in the marks of releases that don't write them.
-    Releases that don't know of one of them take it as a part of the nonce.
+    Releases without one of them read it as a part of the nonce.
     """
 
     epoch: int
@@ -33,7 +33,7 @@ class CommitMark:
     topics: TopicIds | None = None
 
     def encode(self) -> str:
-        """Give the mark as offset metadata."""
+        """Return the mark as offset metadata."""
         time = f".{self.now_ms}" if self.now_ms else ""
         topics = "" if self.topics is None else f"~{self.topics.encode()}"
         mark = f"{self.epoch};{self.transaction};{self.nonce}{topics}{time}"
@@ -41,7 +41,7 @@ class CommitMark:
 
 
 def parse_mark(metadata: str | None) -> CommitMark | None:
-    """Read an offset's metadata; None when it isn't ours, as after an operator's reset."""
+    """Decode an offset's metadata; None if this app didn't write it, as after an operator's reset."""
     parts = (metadata or "").split(";")
     if len(parts) not in (3, 4) or not (_is_number(parts[0]) and _is_number(parts[1])):
         return None
@@ -82,17 +82,5 @@ class CommitPolicy:
     rest: float = 0.5
 
     def rest_s(self, commit_s: float) -> float:
-        """Give how long to gather records after a commit that took `commit_s`, before the next that isn't due."""
+        """Return how long to gather records after a commit that took `commit_s`, before the next that isn't due."""
         return min(self.interval_s, self.rest * commit_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """Waits between takeovers that fail one after the other: exponential up to a cap."""
-
-    first_s: float = 0.05
-    cap_s: float = 5.0
-
-    def delay_s(self, failures: int) -> float:
-        """Give the wait before try number `failures` + 1, counted from 1."""
-        return float(min(self.cap_s, self.first_s * 2 ** min(failures - 1, 20)))

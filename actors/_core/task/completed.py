@@ -66,7 +66,7 @@ class Progress:
 
 
 def encode_finished(next_offset: int, finished: Iterable[int]) -> str:
-    """Give the offsets behind `next_offset` as text: base64 of a little-endian bitmap, bit 0 being `next_offset`."""
+    """Return the offsets behind `next_offset` as text: base64 of a little-endian bitmap, bit 0 being `next_offset`."""
     bits = 0
     for offset in finished:
         bits |= 1 << (offset - next_offset)

@@ -1,20 +1,20 @@
-"""The states of a task, and the only ways between them.
+"""The states of a task, and the only transitions between them.
 
-A task owns one partition of one actor. It is born when its partition is assigned, and takes over:
+A task owns one partition of one actor. It begins when its partition is assigned, and takes over:
 
-    FENCING     a new producer starts: what the task's transactional id left open is settled, and whoever held the
-                id before can't commit any more
-    CONFIRMING  the group still knows us by (member id, generation). Asked after FENCING: a check before it would be
-                true of a moment that has passed
-    LOOKING     the group's committed offset, the changelogs' bounds, what the disk holds
-    RESTORING   the changelogs' tails go into the stores
-    CLAIMING    a transaction raises the ownership epoch and writes it down
-    RUNNING     records are handled; writes and outputs are held in memory
+    FENCING     a new producer starts: open transactions of the task's transactional id end, and the former holder of
+                the id can't commit any more
+    CONFIRMING  the group still knows this worker by (member id, generation). Asked after FENCING: an answer from
+                before it may be outdated
+    LOOKING     reads the group's committed offset, the changelogs' bounds, the positions on disk
+    RESTORING   applies the changelogs' tails to the stores
+    CLAIMING    a transaction raises the ownership epoch and records it
+    RUNNING     handles records; writes and outputs are held in memory
     COMMITTING  a transaction with all of them, then the stores
 
-Whatever goes wrong, and whatever is merely unknown, leads back to FENCING with all uncommitted work dropped: no
-decision is ever taken from half of the facts. HALTED is a partition in front of a record that can't be handled,
-REFUSED one whose state contradicts the broker: both keep the partition, so that no other worker runs into the same.
+A failure, or an unknown outcome, leads back to FENCING with all uncommitted work dropped: no decision is ever taken
+from incomplete facts. A HALTED task stands before a record that can't be handled; the state of a REFUSED task
+contradicts the broker. Both keep the partition, because another worker would meet the same problem.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class State(enum.Enum):
 
 
 class Event(enum.Enum):
-    """What happened to a task."""
+    """An event of a task's life."""
 
     FENCED = "the new producer is ready"
     CONFIRMED = "the group knows this member and generation"
@@ -86,7 +86,7 @@ class IllegalTransitionError(RuntimeError):
 
 
 def advance(state: State, event: Event) -> State:
-    """Give the state after `event`.
+    """Return the state after `event`.
 
     Raises:
         IllegalTransitionError: the event can't happen in this state.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, get_args
 
-from actors._core.task.commit import Backoff
+from actors._core.backoff import Backoff
 
 Then = Literal["stop", "skip", "park"]
 Misplaced = Literal["stop", "warn"]
@@ -61,7 +61,7 @@ class OnError:
             )
 
     def wait_s(self, attempts: int) -> float:
-        """Give the wait after attempt number `attempts`, counted from 1, in seconds."""
+        """Return the wait after attempt number `attempts`, counted from 1, in seconds."""
         return Backoff(self.first_wait.total_seconds(), self.longest_wait.total_seconds()).delay_s(attempts)
 
 

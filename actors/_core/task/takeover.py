@@ -1,14 +1,13 @@
 """What a takeover decides from the facts it gathered.
 
-The facts are read after the task's transactional id was fenced, so no commit of an earlier owner can change them
-any more. Three questions are answered here, each from facts alone:
+The facts are read after the task's transactional id was fenced, so no commit of an earlier owner can change them. Three
+questions are answered here, from facts alone:
 
-1. May the store on disk be caught up, or must it be built anew, or has the changelog lost what the store has? The
-   changelog is known by its topic's id, which the last commit names: a topic that was deleted and created again keeps
-   its name only.
+1. Can the store on disk catch up, must it be rebuilt, or has the changelog lost records that the store has? The topic
+   id in the last commit identifies the changelog: a topic that was deleted and created again keeps only its name.
    (`plan_restore`, `why_rewritten`, `missed_tombstones`)
-2. From which input offset does the task go on, or does the offset contradict the state? (`decide_start`)
-3. Which ownership epoch is new? (`next_epoch`)
+2. At which input offset does the task continue, or does the offset contradict the state? (`decide_start`)
+3. What is the new ownership epoch? (`next_epoch`)
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class LostChangelog(enum.Enum):
 
 
 def plan_restore(position: Position | None, bounds: LogBounds, changelog_id: str, *, claimed_id: str = "") -> Restore:
-    """Decide how a store gets to the end of its changelog.
+    """Decide how a store reaches the end of its changelog.
 
     Args:
         position: the store's, None if it is empty.
@@ -235,7 +234,7 @@ class ResetPolicy(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class StartRules:
-    """The settings that bear on where a task begins.
+    """The settings that decide where a task begins.
 
     `exactly_once` says whether offset and state were committed together, so that they can contradict each other.
     `missing_offset` is where to begin when the committed offset is gone, or is of a topic that was re-created.
@@ -307,7 +306,7 @@ _RECREATED = (
 
 
 def decide_start(facts: InputFacts, rules: StartRules) -> Start | Contradiction:
-    """Decide from which input offset the task goes on."""
+    """Decide at which input offset the task continues."""
     if facts.is_recreated and not (facts.is_moved and rules.accept_moved):
         return _recreated_start(facts, rules)
     contradiction = _reset_by_operator(facts, rules)
@@ -332,7 +331,7 @@ def _filled(remedy: str, facts: InputFacts, **more: object) -> str:
 
 
 def _recreated_start(facts: InputFacts, rules: StartRules) -> Start | Contradiction:
-    """Begin in another topic of the same name, where no offset of the former one means anything."""
+    """Begin in another topic of the same name, where offsets of the former topic mean nothing."""
     if rules.missing_offset is not None:
         return _start_at(rules.missing_offset, facts.bounds, is_anew=True)
     if facts.committed is None:
@@ -434,5 +433,5 @@ def _committed_start(facts: InputFacts, committed: int, rules: StartRules) -> St
 
 
 def next_epoch(known: Iterable[int]) -> int:
-    """Give an ownership epoch above every one that is known of."""
+    """Return an ownership epoch above all known ones."""
     return 1 + max(known, default=0)

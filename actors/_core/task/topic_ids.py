@@ -1,7 +1,7 @@
 """The topics that a commit is about, as text in the committed offset's metadata.
 
-A topic that is deleted and created again keeps its name and is another one: offsets and records of the first one mean
-nothing in it. Kafka gives each an id that never returns.
+A topic that is deleted and created again has the same name, but offsets and records of the former topic mean nothing
+in it. Kafka gives each topic an id that is never reused.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ class TopicIds:
         return next((topic_id for name in names if (topic_id := self._changelogs.get(_short(name)))), "")
 
     def with_changelogs(self, changelogs: Mapping[str, str]) -> TopicIds:
-        """Give the same with other ids of the changelogs of these stores."""
+        """Return the same with other ids of the changelogs of these stores."""
         ids = {_short(store): topic_id for store, topic_id in changelogs.items()}
         return replace(self, _changelogs={**self._changelogs, **ids})
 
     def encode(self) -> str:
-        """Give the ids as text without `;`, `.` and `~`: input id, `since`, then a part for each store."""
+        """Return the ids as text without `;`, `.` and `~`: input id, `since`, then a part for each store."""
         return self._text
 
 
 def decode_topic_ids(text: str) -> TopicIds:
-    """Read what `TopicIds.encode` gave.
+    """Decode what `TopicIds.encode` returned.
 
     Raises:
         ValueError: it isn't that.
@@ -90,7 +90,7 @@ def _short(store: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def show_id(topic_id: str) -> str:
-    """Give a topic's id as Kafka's tools show it."""
+    """Return a topic's id as Kafka's tools show it."""
     return base64.urlsafe_b64encode(uuid.UUID(topic_id).bytes).decode().rstrip("=") if topic_id else ""
 
 

@@ -1,32 +1,30 @@
-"""The brokers' time: what they write beside a record of a topic that has the time of its appends."""
+"""The brokers' time: the timestamp that they give a record of a topic with LogAppendTime."""
 
 from __future__ import annotations
 
 from aiokafka import AIOKafkaProducer
 
-from actors._kafka.connection import Connection, broker_errors, let_go
+from actors._kafka.connection import Connection, broker_errors, let_go, started
 from actors._kafka.permissions import WRITE
 
 BROKER_TIME = "message.timestamp.type"
 BROKER_TIME_CONFIG = {BROKER_TIME: "LogAppendTime"}
-"""The setting of a topic whose broker tells its time."""
+"""The setting of a topic whose records get the broker's time."""
 KEY = b"clock:"
-"""Of records that say nothing. No reader of the registry of owners has anything to forget under it."""
+"""Of records without meaning: no reader of the registry of owners has an entry with this key."""
 
 
 async def broker_time_ms(connection: Connection, topic: str) -> int | None:
-    """Append a tombstone that is nobody's and give its time in Unix milliseconds; None without `BROKER_TIME_CONFIG`.
+    """Append a tombstone and return its time in Unix milliseconds; None if the topic lacks `BROKER_TIME_CONFIG`.
 
     Raises:
         BrokerUnavailableError: no broker answers.
     """
-    producer = AIOKafkaProducer(**connection.arguments("clock"))
-    connection.outages.watch(producer.client)
-    try:
-        with broker_errors(f"asking for the time with a record in {topic}", connection, WRITE):
-            await producer.start()
+    with broker_errors(f"asking for the time with a record in {topic}", connection, WRITE):
+        producer = await started(AIOKafkaProducer(**connection.arguments("clock")), connection)
+        try:
             written = await producer.send_and_wait(topic, None, KEY, partition=0)
-    finally:
-        await let_go(producer)
+        finally:
+            await let_go(producer)
     has_its_time = written.timestamp_type == 1
     return int(written.timestamp) if has_its_time else None

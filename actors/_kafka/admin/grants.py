@@ -1,7 +1,7 @@
-"""Which permissions the brokers grant this user: asked for before anything is used, and without a trace.
+"""Which permissions the brokers grant this user: checked before anything is used, and without side effects.
 
-Topics' permissions come with their metadata. Those of groups and transactional ids don't (in the versions of the client
-here): a request is sent that the brokers check first and then refuse for what it says.
+Permissions for topics come with their metadata. For groups and transactional ids the client's protocol versions have no
+such answer: here a request is sent whose permission the brokers check first, and which they then refuse as invalid.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from actors._kafka.admin.control import ControlPlane
 from actors._kafka.permissions import Operation, Permission, Resource
 
 NOBODYS_PRODUCER_ID, NOBODYS_EPOCH = -2, 0
-"""No producer has it: the coordinator refuses it after the check of permissions, whatever state the id is in."""
+"""No producer has this id: the coordinator checks permissions first, and then refuses it in any state."""
 
 
 def allows(granted: Mapping[str, tuple[int, bool]], topic: str, operation: Operation) -> bool:
@@ -29,9 +29,9 @@ def allows(granted: Mapping[str, tuple[int, bool]], topic: str, operation: Opera
 async def missing_permissions(
     control: ControlPlane, wanted: Iterable[Permission], *, group: str, transactional_ids: Sequence[str]
 ) -> tuple[list[Permission], dict[str, tuple[int, bool]]]:
-    """Give those of the wanted permissions that the brokers don't grant, and `ControlPlane.granted` of the topics.
+    """Return those of the wanted permissions that the brokers don't grant, and `ControlPlane.granted` of the topics.
 
-    `transactional_ids` are some that begin with the prefixes that are wanted. Brokers without access lists grant all.
+    `transactional_ids` are examples of the wanted prefixes. Brokers without access lists grant everything.
 
     Raises:
         BrokerUnavailableError: no broker answers.

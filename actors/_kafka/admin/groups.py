@@ -9,7 +9,7 @@ from actors._kafka.connection import Connection, broker_errors
 
 
 async def member_count(connection: Connection, group: str) -> int:
-    """Give how many members a group has; 0 for one that doesn't exist.
+    """Return how many members a group has; 0 for one that doesn't exist.
 
     Raises:
         BrokerUnavailableError: the group's coordinator doesn't answer.

@@ -1,13 +1,12 @@
 """The leader registry: which worker owns which task, in which epoch, and which stores the app has.
 
-A compacted topic with one partition. The record of a task is written by each takeover in the same transaction as the
-offset's mark, the record of a store by a worker that starts. One reader serves all tasks of the worker, and reads on
-from where it was.
+A compacted topic with one partition. Each takeover writes the record of its task, in the same transaction as the
+offset's mark; a worker that starts writes the records of its stores. One reader serves all tasks of the worker, and
+continues where it stopped.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -18,7 +17,8 @@ from aiokafka import AIOKafkaProducer
 
 from actors._core.logs import escaping
 from actors._core.outside import MALFORMED
-from actors._kafka.connection import Connection, broker_errors, let_go
+from actors._kafka.admin.shared import SharedRead
+from actors._kafka.connection import Connection, broker_errors, let_go, started
 from actors._kafka.permissions import WRITE
 from actors.errors import UnreadableLogError, show_bytes
 from actors.ports import LogRecord, Logs, Output, OwnerRecord, TopicPartition
@@ -27,13 +27,13 @@ logger = escaping(logging.getLogger(__name__))
 
 
 _STORE = b"store:"
-"""Begins the key of a store's record. A task's key can't: names have no colon."""
+"""The prefix of the keys of stores' records. No task's key has it: names have no colon."""
 
 
 MAX_NUMBER = 2**53
-"""Above every epoch, offset and time there is, and below what the formats of metadata and times hold."""
+"""Above all real epochs, offsets and times, and within what the formats of metadata and times hold."""
 MAX_NAMED = 100
-"""How many records that can't be read are named."""
+"""How many unreadable records are logged."""
 MAX_WORDS = 100
 
 
@@ -68,7 +68,7 @@ class StoreRecord(msgspec.Struct, kw_only=True):
 
 
 def encode_owner(topic: str, record: OwnerRecord) -> Output:
-    """Give the registry's record as an output."""
+    """Return the registry's record as an output."""
     return Output(topic, 0, _owner_key(record), msgspec.json.encode(asdict(record)), [], None)
 
 
@@ -87,9 +87,8 @@ class KafkaOwners:
         self._stores: dict[bytes, StoreRecord] = {}
         self._malformed: dict[bytes, int] = {}
         self._next_offset = 0
-        self._lock = asyncio.Lock()
-        self._asked = 0
-        self._covered = 0
+        self.refresh = SharedRead(self._read_to_end)
+        """Read to the end as it is now. Tasks that ask at the same time share one read."""
 
     @property
     def trouble(self) -> str:
@@ -102,17 +101,17 @@ class KafkaOwners:
         return f"{where}: this isn't a record of the registry, and is skipped{more}"
 
     async def latest(self, actor: str, partition: int) -> OwnerRecord | None:
-        """Give the newest committed record of a task."""
+        """Return the newest committed record of a task."""
         await self.refresh()
         return self._records.get(f"{actor}/{partition}".encode())
 
     async def all(self) -> list[OwnerRecord]:
-        """Give the newest committed record of every task."""
+        """Return the newest committed record of every task."""
         await self.refresh()
         return sorted(self._records.values(), key=lambda record: (record.actor, record.partition))
 
     async def stores(self) -> dict[str, StoreRecord]:
-        """Give the stores that the app has recorded, by name."""
+        """Return the stores that the app has recorded, by name."""
         await self.refresh()
         return {record.store: record for record in self._stores.values()}
 
@@ -131,7 +130,7 @@ class KafkaOwners:
             else:
                 self._records[key] = _decode_owner(key, record.value)
         except MALFORMED as error:
-            # What stood there before stays: the record says nothing.
+            # An unreadable record changes nothing: the entry before it stays.
             if len(self._malformed) < MAX_NAMED:
                 self._malformed[key] = record.offset
                 logger.warning(
@@ -142,35 +141,25 @@ class KafkaOwners:
                     error,
                 )
 
-    async def refresh(self) -> None:
-        """Read to the end as it is now. Tasks that ask at the same time share one read."""
-        self._asked += 1
-        ticket = self._asked
-        async with self._lock:
-            if ticket <= self._covered:
-                return
-            covered = self._asked
-            bounds = await self._logs.bounds(self._source)
-            if bounds.end < self._next_offset:
-                text = (
-                    "%s ends at offset %d, and was read up to %d: it was re-created or lost records; it is read again"
-                )
-                logger.warning(text, self._source, bounds.end, self._next_offset)
-                self._next_offset = bounds.start
-            self._next_offset = max(self._next_offset, bounds.start)
-            while self._next_offset < bounds.end:
-                await self._read(self._next_offset, bounds.end)
-            self._covered = covered
+    async def _read_to_end(self) -> None:
+        bounds = await self._logs.bounds(self._source)
+        if bounds.end < self._next_offset:
+            text = "%s ends at offset %d, and was read up to %d: it was re-created or lost records; it is read again"
+            logger.warning(text, self._source, bounds.end, self._next_offset)
+            self._next_offset = bounds.start
+        self._next_offset = max(self._next_offset, bounds.start)
+        while self._next_offset < bounds.end:
+            await self._read(self._next_offset, bounds.end)
 
     async def _read(self, start: int, end: int) -> None:
-        """Read to `end`, or past records that can't be read: the epochs are in the changelogs and the offsets too."""
+        """Read to `end`, and skip records that can't be read: changelogs and offsets have the epochs as well."""
         try:
             async for records, next_offset in self._logs.read(self._source, start, end):
                 for record in records:
                     self._take(record)
                 self._next_offset = next_offset
         except UnreadableLogError as error:
-            logger.warning("the registry of owners, which goes on behind them: %s", error)
+            logger.warning("the registry of owners skips records that can't be read: %s", error)
             self._next_offset = error.next_offset
 
 
@@ -213,12 +202,10 @@ async def forget_owners(connection: Connection, topic: str, records: Iterable[Ow
 
 
 async def _write(connection: Connection, topic: str, values: Mapping[bytes, bytes | None]) -> None:
-    producer = AIOKafkaProducer(**connection.arguments("registry"), acks="all")
-    connection.outages.watch(producer.client)
-    try:
-        with broker_errors(f"writing into {topic}", connection, WRITE):
-            await producer.start()
+    with broker_errors(f"writing into {topic}", connection, WRITE):
+        producer = await started(AIOKafkaProducer(**connection.arguments("registry"), acks="all"), connection)
+        try:
             for key, value in values.items():
                 await producer.send_and_wait(topic, value, key, partition=0)
-    finally:
-        await let_go(producer)
+        finally:
+            await let_go(producer)

@@ -1,4 +1,4 @@
-"""Makes the topics that are ours, and checks all that the app uses, before the worker joins the group."""
+"""Creates the app's own topics, and checks all topics that it uses, before the worker joins the group."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from actors.errors import BrokerUnavailableError, ConfigurationError
 VISIBLE_S = 30.0
 ADMIN_S = 60.0
 ADMIN_MS = 8_000
-"""The client asks a broker at random, and waits so long for one that hangs; then it may ask another one."""
+"""How long one admin request may take: the client asks a random broker, which may hang; the next try asks another."""
 DEFAULT_MAX_RECORD_BYTES = 1_048_588
 _DENIED = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
 
 
 @dataclass(frozen=True, slots=True)
 class ChangelogSettings:
-    """How changelogs are made. `replication_factor` -1 is the broker's default; `min_insync_replicas` None likewise."""
+    """Settings of new changelogs. `replication_factor` -1 and `min_insync_replicas` None are the broker's defaults."""
 
     replication_factor: int
     min_insync_replicas: int | None
@@ -42,7 +42,7 @@ class ChangelogSettings:
     compression: str | None
 
     def topic_config(self) -> dict[str, str]:
-        """Give the topic's settings."""
+        """Return the topic's settings."""
         config = {
             "cleanup.policy": "compact",
             "delete.retention.ms": str(self.delete_retention_ms),
@@ -56,7 +56,7 @@ class ChangelogSettings:
 
 
 class Topics:
-    """Asks for and makes topics. Admin calls of aiokafka give error codes instead of raising: each is looked at.
+    """Describes and creates topics. Admin calls of aiokafka return error codes and don't raise: each code is checked.
 
     With `may_create=False` a topic that is missing is an error.
     """
@@ -67,15 +67,15 @@ class Topics:
         self._may_create = may_create
 
     async def existing(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """Give those of the topics that exist."""
+        """Return those of the topics that exist."""
         return await self._control.topics(names)
 
     async def ensure_compacted(
         self, wanted: Mapping[str, int], settings: ChangelogSettings, config: Mapping[str, str] | None = None
     ) -> dict[str, TopicInfo]:
-        """Make the missing ones of `wanted`, {name: partitions}, and check the others.
+        """Create the missing ones of `wanted`, {name: partitions}, and check the others.
 
-        Those that are made have the settings of `config` too.
+        New topics get the settings of `config` too.
 
         Raises:
             ConfigurationError: one exists with another cleanup policy or partition count.
@@ -93,7 +93,7 @@ class Topics:
     async def ensure_plain(
         self, wanted: Mapping[str, int], replication_factor: int, config: Mapping[str, str] | None = None
     ) -> dict[str, TopicInfo]:
-        """Make the missing ones of `wanted`, {name: partitions}, with these settings; the others may be as they are."""
+        """Create the missing ones of `wanted`, {name: partitions}, with these settings; don't check the others."""
         found = await self.existing(wanted)
         missing = {name: count for name, count in wanted.items() if name not in found}
         if missing:
@@ -125,7 +125,7 @@ class Topics:
             await asyncio.sleep(0.05)
 
     async def denied(self, names: Iterable[str]) -> list[str]:
-        """Give those of the topics that this user may not make; none is made."""
+        """Return those of the topics that this user may not create; creates none."""
         topics = [NewTopic(name, 1, 1) for name in sorted(names)]
         response = await self._administer(
             "asking which topics may be made", lambda admin: admin.create_topics(topics, validate_only=True)
@@ -151,7 +151,7 @@ class Topics:
                 raise ConfigurationError(f"topic {name} can't be made: {error.__name__}: {' '.join(map(str, message))}")
 
     async def _administer(self, what: str, call: Callable[[AIOKafkaAdminClient], Awaitable[Any]]) -> Any:
-        """Make an admin call, again on a fresh connection while a broker is away: the others may know."""
+        """Make an admin call, again on a new connection while a broker is away: other brokers may answer."""
         deadline_s = asyncio.get_running_loop().time() + ADMIN_S
         while True:
             try:
@@ -170,7 +170,7 @@ class Topics:
             await asyncio.sleep(0.2)
 
     async def _visible(self, wanted: Mapping[str, int]) -> dict[str, TopicInfo]:
-        """Wait until new topics have reached the broker that is asked."""
+        """Wait until the broker that is asked knows the new topics."""
         deadline_s = asyncio.get_running_loop().time() + VISIBLE_S
         while True:
             found = await self.existing(wanted)

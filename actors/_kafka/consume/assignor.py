@@ -1,10 +1,9 @@
-"""Carries our assignment (`actors._core.group.assign`) through the group protocol.
+"""Carries our assignment (`actors._core.group.members`) through the group protocol.
 
-Each member's user data says what it owned, in which generation, what its disk holds and what that lacks. The leader
-sends each member its partitions and, as user data, the copies that it shall keep, and no more: a table of all owners
-for every member would make the group's own record, which Kafka keeps in one message, grow with members times tasks. Who
-wants to know the owners reads the leader registry. Members of a rolling upgrade may subscribe to different topics: a
-topic's tasks go to its subscribers only.
+Each member's user data has what it owned, in which generation, what its disk holds and how far that lags. The leader
+sends each member its partitions and, as user data, the copies that it shall keep. It sends no table of all owners: with
+one, the group's own record, which Kafka keeps in one message, would grow with members times tasks. The leader registry
+has the owners. Members of a rolling upgrade may subscribe to different topics: a topic's tasks go to its subscribers.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from typing import Any
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
-from actors._core.group.assign import Declared, Member, decode_member_data, encode_member_data, words_of
-from actors._core.group.assign import Task as TaskId
+from actors._core.group.members import Declared, Member, decode_member_data, encode_member_data, words_of
+from actors._core.group.members import Task as TaskId
 from actors._core.group.placement import Copies, PlacementRules, decode_copies, encode_copies, place
 from actors._core.group.programs import Admission, admit, words_of_refusal
 from actors._core.logs import escaping
@@ -30,9 +29,9 @@ logger = escaping(logging.getLogger(__name__))
 
 PROTOCOL_VERSION = 0
 MAX_SAID = 500
-"""How much of what the leader says is logged."""
+"""How much of the leader's texts is logged."""
 MAX_TOPICS = 10_000
-"""The leader asks the brokers for each topic that a member subscribes to."""
+"""The most topics of a member: the leader asks the brokers for each of them."""
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 
@@ -67,7 +66,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
     ) -> None:
         self._instance_id = instance_id
         self._address = address
-        # A static member that comes back is given what it had without the leader, whose answer says for whom it was.
+        # A static member that comes back gets its former assignment without the leader; `seen` in it names the process.
         self._process = secrets.randbelow(2**31 - 1) + 1 if instance_id else 0
         self._is_new = True
         self._actors = actors
@@ -86,7 +85,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         self._owned_generation = -1
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-        """Give what this member tells the leader; aiokafka asks for it before it joins."""
+        """Return this member's metadata for the leader; aiokafka calls this before it joins."""
         self.joins()
         member = Member(
             member_id="",
@@ -140,7 +139,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         return _encode(members, owners, said)
 
     def _name_strangers(self, members: Iterable[Member], admission: Admission) -> None:
-        """Write down who can't be understood or runs another program, once for each as long as it is in the group."""
+        """Log members that can't be understood or run another program, once while they are in the group."""
         found = {member.member_id: words_of(member) for member in members if member.trouble}
         for member_id, refused in admission.refused.items():
             found[member_id] = words_of_refusal(member_id, refused)
@@ -149,7 +148,7 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         self._strangers = frozenset(found)
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Remember what this member owns now, for the next rebalance, and what it shall keep copies of."""
+        """Keep what this member owns now, for the next rebalance, and its copies."""
         self._owned = frozenset(
             TaskId(self._task_name(topic), partition) for topic, partition in assignment.partitions()
         )
@@ -175,16 +174,16 @@ class ActorAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         self._is_new = False
 
     def _task_name(self, topic: str) -> str:
-        """Give the topic's actor."""
+        """Return the topic's actor."""
         return self._actors.get(topic, topic)
 
 
 def readable(metadata: bytes) -> bytes:
-    """Give a member's metadata, or empty metadata in the place of what aiokafka or the assignment couldn't take.
+    """Return a member's metadata, or empty metadata if aiokafka or the assignment couldn't use it.
 
-    aiokafka decodes what all members sent before it asks the assignor; an error there would end the leader, and then
-    the next one. What can't be decoded, or has names of topics that Kafka doesn't allow, becomes a member without
-    topics, which `assign` doesn't know.
+    aiokafka decodes the metadata of all members before it calls the assignor; an error there would end the leader, and
+    then the next one. Metadata that can't be decoded, or has topic names that Kafka doesn't allow, becomes that of a
+    member without topics, to which `assign` gives nothing.
     """
     try:
         topics = ConsumerProtocolMemberMetadata.decode(metadata).subscription
@@ -196,9 +195,9 @@ def readable(metadata: bytes) -> bytes:
 
 
 def readable_assignment(assignment: bytes, topics: Collection[str]) -> bytes:
-    """Give what the group's leader assigned, or nothing in the place of what no leader of ours assigns.
+    """Return the leader's assignment, or an empty one if no leader of this app would assign it.
 
-    The leader may be another program: then this member waits for another leader without partitions.
+    The leader may be another program: then this member waits without partitions for another leader.
     """
     try:
         decoded = ConsumerProtocolMemberAssignment.decode(assignment)
@@ -206,7 +205,7 @@ def readable_assignment(assignment: bytes, topics: Collection[str]) -> bytes:
     except (ValueError, TypeError):
         trouble = "what it sent isn't an assignment"
     else:
-        # Its topics may have been given partitions of which this member hasn't heard.
+        # New partitions of its topics may not be known here yet.
         if all(topic in topics and partition >= 0 for topic, partition in given) and len(set(given)) == len(given):
             return assignment
         trouble = "it assigned partitions twice, or of topics that this worker didn't subscribe to"
@@ -220,7 +219,7 @@ def readable_assignment(assignment: bytes, topics: Collection[str]) -> bytes:
 def _encode(
     members: Iterable[str], owners: Mapping[tuple[str, int], Member], copies: Mapping[str, Copies]
 ) -> dict[str, ConsumerProtocolMemberAssignment]:
-    """Give the assignments; `owners` are those of the partitions of topics."""
+    """Return the assignments; `owners` are those of the partitions of topics."""
     partitions: dict[str, dict[str, list[int]]] = {member_id: defaultdict(list) for member_id in members}
     for (topic, partition), member in sorted(owners.items(), key=lambda pair: pair[0]):
         partitions[member.member_id][topic].append(partition)
@@ -243,7 +242,7 @@ def _by_subscribers(topics_of: Mapping[str, Iterable[str]]) -> dict[tuple[str, .
     """Group topics that have the same subscribers: {topics: member ids}."""
     subscribers: dict[str, list[str]] = defaultdict(list)
     for member_id in sorted(topics_of):
-        # A member that is there twice would be given two shares, and lose one.
+        # A member that is listed twice would get two shares, and lose one.
         for topic in sorted(set(topics_of[member_id])):
             subscribers[topic].append(member_id)
     groups: dict[tuple[str, ...], list[str]] = defaultdict(list)

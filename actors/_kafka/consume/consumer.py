@@ -1,13 +1,13 @@
-"""The worker's one consumer: fetches for all tasks, and tells the worker of rebalances.
+"""The worker's one consumer: fetches for all tasks, and reports rebalances to the worker.
 
-Traps of aiokafka that shape this module:
+What aiokafka does, and what follows here:
 
-- `getmany` gives records from stale positions while the assigned callback runs, so the callback's first statement
-  pauses everything; tasks seek and resume when their takeover is done.
-- A callback that raises is only logged, and consumption goes on: everything is caught here, and ends the worker.
-- A `getmany` that is cancelled disables the poll interval's check for good: none is ever cancelled, and that check
-  is off; it would give up partitions whose tasks are merely slow, which the group doesn't need to hear of.
-- Heartbeats begin after the assigned callback returns; during the revoked one they go on. Both do no I/O of their own.
+- `getmany` returns records from stale positions while the assigned callback runs. So the callback first pauses all
+  partitions; tasks seek and resume them when their takeover is done.
+- It only logs an error of a callback, and goes on consuming. So every error is caught here, and ends the worker.
+- A cancelled `getmany` disables the check of the poll interval for good. So no `getmany` is ever cancelled, and the
+  check is off: it would give up partitions whose tasks are merely slow.
+- Heartbeats begin after the assigned callback returns, and go on during the revoked one. Both callbacks do no I/O.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
@@ -31,15 +31,22 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from actors._core.logs import escaping
+from actors._core.logs import Reminders, escaping
 from actors._core.task.topic_ids import show_id
 from actors._kafka.connection import Connection, broker_errors, words_of
-from actors._kafka.consume.assignor import ActorAssignor, readable, readable_assignment
+from actors._kafka.consume.assignor import ActorAssignor
 from actors._kafka.consume.fetching import FetchesById
+from actors._kafka.consume.membership import (
+    GroupSettings,
+    LostMembershipError,
+    has_ended,
+    prepare_join,
+    watch_static_membership,
+)
+from actors._kafka.consume.records import RAW, fetched
 from actors._kafka.consume.silence import Silence
 from actors._kafka.permissions import READ, lacking
-from actors._kafka.records import RAW, fetched
-from actors.errors import ActorsError, BrokerUnavailableError, ConfigurationError
+from actors.errors import BrokerUnavailableError
 from actors.ports import Identity, TopicPartition
 
 logger = escaping(logging.getLogger(__name__))
@@ -49,32 +56,14 @@ LEAVE_S = 1.0
 RETRY_S = 0.2
 DENIED_RETRY_S = 1.0
 REMIND_S = 60.0
-"""How often it is said that a permission is missing."""
+"""How often a missing permission is logged."""
 POLL_RECORDS = 2_000
 """How many records a poll parses unless the app says otherwise. Parsed ones take three times the memory of raw ones."""
 FETCH_BUDGET_BYTES = 64 * 1024 * 1024
 LEAST_FETCH_BYTES = 64 * 1024
-"""How much the buffers of all assigned partitions may take together, and the least for one."""
+"""How much is fetched ahead of all assigned partitions together, and the least for one."""
 METADATA_AGE_MS = 10_000
-"""How soon it is noticed that an input was given more partitions."""
-
-
-class LostMembershipError(ActorsError):
-    """The group doesn't know this worker's static identity any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSettings:
-    """Where and how the worker joins. Timeouts in milliseconds; `instance_id` None means dynamic membership."""
-
-    group: str
-    instance_id: str | None
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
-    rebalance_timeout_ms: int
-    isolation_level: str
-    fetch_bytes: int
-    max_poll_records: int | None
+"""How soon new partitions of an input are noticed."""
 
 
 class KafkaSource:
@@ -101,7 +90,8 @@ class KafkaSource:
         self._is_closed = False
         self._fetch_bytes = 0
         self._principal = ""
-        self._said_s = self._retry_at_s = float("-inf")
+        self._reminders = Reminders(REMIND_S)
+        self._retry_at_s = float("-inf")
         self._fetches = FetchesById(consumer._client, self._recreated)
         self.silence = Silence()
 
@@ -120,7 +110,7 @@ class KafkaSource:
         failed: Callable[[BaseException], None],
         counted: Callable[[Mapping[str, int]], None] | None = None,
     ) -> KafkaSource:
-        """Join the group; `counted` is told how many partitions the topics have, before each `assigned`.
+        """Join the group; `counted` gets the topics' numbers of partitions before each call of `assigned`.
 
         Raises:
             BrokerUnavailableError: no broker answers.
@@ -144,7 +134,7 @@ class KafkaSource:
         )
         connection.outages.watch(consumer._client)
         assignor.generation = lambda: _generation(consumer)
-        assignor.joins = lambda: _prepare(consumer._coordinator)
+        assignor.joins = lambda: prepare_join(consumer._coordinator)
         source = cls(consumer, assigned=assigned, revoked=revoked, room=room, lost=lost, failed=failed, counted=counted)
         source._fetch_bytes = settings.fetch_bytes
         source._principal = connection.principal
@@ -157,16 +147,17 @@ class KafkaSource:
             raise
         source.silence.watch(consumer._client, consumer._coordinator)
         if settings.instance_id is not None:
-            source._watch_static_membership(settings.instance_id, settings.session_timeout_ms / 1000)
+            forgotten = partial(source._forgotten, settings.session_timeout_ms / 1000)
+            watch_static_membership(consumer._coordinator, settings.instance_id, forgotten)
         return source
 
     def identity(self) -> Identity:
-        """Give the member id and generation of now."""
+        """Return the current member id and generation."""
         coordinator = self._consumer._coordinator
         return Identity(coordinator.member_id, coordinator.generation)
 
     async def poll(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Mapping[KafkaPartition, Sequence[Any]]:
-        """Give records of the wanted partitions, after `timeout_s` at the latest, longer while a rebalance runs."""
+        """Return records of the wanted partitions, after `timeout_s` at the latest, or later while a rebalance runs."""
         with self._membership_errors():
             try:
                 if self._is_denied:
@@ -175,7 +166,7 @@ class KafkaSource:
                 partitions = (KafkaPartition(*source) for source in wanted)
                 batches = await fetched(self._consumer, *partitions, timeout_s=timeout_s)
             except NoOffsetForPartitionError:
-                # A partition whose task hasn't sought yet: its takeover will.
+                # The task of a partition hasn't sought yet: its takeover will.
                 return {}
             except OffsetOutOfRangeError as error:
                 for partition, offset in error.args[0].items():
@@ -189,7 +180,7 @@ class KafkaSource:
         return {}
 
     def check(self) -> None:
-        """Raise what went wrong in aiokafka's coordination, which otherwise waits for a `getmany` to say it.
+        """Raise the error that ended aiokafka's coordination, which otherwise only a `getmany` would raise.
 
         Raises:
             BrokerUnavailableError: it can't go on.
@@ -201,12 +192,12 @@ class KafkaSource:
 
     @property
     def _is_denied(self) -> bool:
-        """Whether it is too early to try again what the user wasn't allowed to."""
+        """Whether it is too early to try again what the user lacked a permission for."""
         return time.monotonic() < self._retry_at_s
 
     @contextlib.contextmanager
     def _membership_errors(self) -> Iterator[None]:
-        """Let pass what aiokafka tries again by itself, and a permission that is missing; name the rest."""
+        """Ignore errors that aiokafka handles by trying again; act on a missing permission; name and raise the rest."""
         try:
             yield
         except GroupAuthorizationFailedError as error:
@@ -216,7 +207,7 @@ class KafkaSource:
                 raise BrokerUnavailableError(f"consuming: {words_of(error)}") from error
 
     def _not_readable(self, error: TopicAuthorizationFailedError) -> None:
-        """Fetch no more of a topic until its tasks have taken over again, which they try until they may."""
+        """Fetch no more of a topic until its tasks, which try again and again, have taken over again."""
         missing = lacking(error, self._principal, READ)
         for partition in self._consumer.assignment():
             if partition.topic == error.args[0]:
@@ -224,39 +215,32 @@ class KafkaSource:
                 self._lost(TopicPartition(*partition), missing)
 
     def _not_a_member(self, error: GroupAuthorizationFailedError) -> None:
-        """Go on with heartbeats, which aiokafka gives up; the group may have forgotten this member when it may again.
+        """Resume heartbeats, which aiokafka gives up, so that the group doesn't forget this member.
 
-        The coordination goes on by itself when it has been told that its error was seen.
+        The coordination resumes by itself once its error was taken out.
         """
         coordinator, now_s = self._consumer._coordinator, time.monotonic()
         self._retry_at_s = now_s + DENIED_RETRY_S
-        if now_s - self._said_s >= REMIND_S:
-            self._said_s = now_s
+        if self._reminders.is_due(now_s):
             logger.warning("%s; it is tried again", lacking(error, self._principal, name=coordinator.group_id))
-        if _has_ended(coordinator._heartbeat_task):
+        if has_ended(coordinator._heartbeat_task):
             coordinator._heartbeat_task = None
             coordinator._start_heartbeat_task()
 
-    def _assignment(self) -> Any:
-        """Give aiokafka's state of the assigned partitions, None before the first assignment."""
-        return self._consumer._subscription.subscription.assignment
-
     def position(self, source: TopicPartition) -> int | None:
-        """Give the offset that is fetched next."""
-        assignment = self._assignment()
+        """Return the offset that is fetched next, None if it isn't known."""
         partition = KafkaPartition(*source)
-        if assignment is None or partition not in assignment.tps:
+        if partition not in self._consumer.assignment():
             return None
-        state = assignment.state_value(partition)
+        state = self._consumer._subscription.subscription.assignment.state_value(partition)
         return int(state.position) if state.has_valid_position else None
 
     def end_offset(self, source: TopicPartition) -> int | None:
-        """Give the high watermark that came with the last fetch of the partition."""
-        assignment = self._assignment()
+        """Return the high watermark that came with the last fetch of the partition, None if none came."""
         partition = KafkaPartition(*source)
-        if assignment is None or partition not in assignment.tps:
+        if partition not in self._consumer.assignment():
             return None
-        end: int | None = assignment.state_value(partition).highwater
+        end: int | None = self._consumer.highwater(partition)
         return end
 
     def start_from(self, source: TopicPartition, offset: int, topic_id: str = "") -> None:
@@ -264,7 +248,7 @@ class KafkaSource:
         partition = KafkaPartition(*source)
         if partition in self._consumer.assignment():
             if self._fetches.set_id(partition, topic_id):
-                # What was fetched of another topic may have the very offset.
+                # Records that were fetched of another topic may have the same offset.
                 self._consumer._fetcher._records.pop(partition, None)
             self._consumer.seek(partition, offset)
             self.silence.forget(source)
@@ -272,7 +256,7 @@ class KafkaSource:
             self._room()
 
     def stop_delivery(self, source: TopicPartition) -> None:
-        """Deliver nothing until `start_from`. New partitions, which may be why, are noticed soon."""
+        """Deliver nothing until `start_from`. Updates metadata: new partitions may be the reason for the call."""
         self._consumer._client.force_metadata_update()
         partition = KafkaPartition(*source)
         if partition in self._consumer.assignment():
@@ -280,18 +264,18 @@ class KafkaSource:
         self.silence.forget(source)
 
     def _recreated(self, partition: KafkaPartition, topic_id: uuid.UUID) -> None:
-        """Fetch no more of a partition until its task has taken over again; that one asks for the topic's id of now."""
+        """Fetch no more of a partition until its task has taken over again, with the topic's current id."""
         if partition in self._consumer.assignment() and partition not in self._consumer.paused():
             self._consumer.pause(partition)
             reason = f"the broker knows no topic with the id {show_id(str(topic_id))} any more, or not yet"
             self._lost(TopicPartition(*partition), reason)
 
     def has_room(self) -> None:
-        """Say that a queue which was full has room again."""
+        """Report that a full queue has room again."""
         self._room()
 
     def ask_for_rebalance(self) -> None:
-        """Join anew, with what this member has to say now; the group rebalances if that is something else."""
+        """Join again with this member's current metadata; the group rebalances if the metadata changed."""
         coordinator = self._consumer._coordinator
         if not self._is_closed and coordinator is not None:
             coordinator.request_rejoin()
@@ -307,29 +291,10 @@ class KafkaSource:
         self._consumer._closed = True
         await self._consumer._client.close()
 
-    def _watch_static_membership(self, instance_id: str, session_s: float) -> None:
-        """End the worker when the group forgets it, unless it wasn't allowed to send heartbeats.
-
-        Two processes with one static id take the membership from each other every few seconds, and their heartbeats
-        don't carry the id: an unknown member id after a successful join is the only sign.
-        """
-        coordinator = self._consumer._coordinator
-        reset = coordinator.reset_generation
-
-        def lost() -> None:
-            joined = coordinator.generation > 0 and not self._is_closed
-            reset()
-            if joined and time.monotonic() - self._retry_at_s > session_s:
-                self._failed(
-                    LostMembershipError(
-                        f"the group doesn't know consumer_group_instance_id={instance_id!r} any more: either "
-                        "another process "
-                        "uses the same id, or this one didn't answer for a session. Give each worker an id of its own, "
-                        "and restart this one"
-                    )
-                )
-
-        coordinator.reset_generation = lost
+    def _forgotten(self, session_s: float, error: LostMembershipError) -> None:
+        """End the worker, unless it is closed or wasn't allowed to send heartbeats for a session."""
+        if not self._is_closed and time.monotonic() - self._retry_at_s > session_s:
+            self._failed(error)
 
     # --- rebalances ------------------------------------------------------------------------------------------------
 
@@ -342,7 +307,7 @@ class KafkaSource:
     def _on_assigned(self, partitions: Iterable[KafkaPartition]) -> None:
         partitions = list(partitions)
         self._consumer.pause(*partitions)
-        # Asked for with each fetch; what one partition's buffer takes is multiplied by all of them.
+        # A fetch asks so much of each partition: the buffers of all partitions add up.
         share = max(LEAST_FETCH_BYTES, FETCH_BUDGET_BYTES // max(1, len(partitions)))
         self._consumer._fetcher._max_partition_fetch_bytes = min(self._fetch_bytes, share)
         cluster = self._consumer._client.cluster
@@ -355,45 +320,9 @@ class KafkaSource:
             self._failed(error)
 
 
-def _has_ended(task: asyncio.Task[None] | None) -> bool:
-    """Tell whether a task of the coordination was there and has ended; its error is another's to tell."""
-    if task is None or not task.done():
-        return False
-    if not task.cancelled():
-        task.exception()
-    return True
-
-
 def _generation(consumer: AIOKafkaConsumer) -> int:
     coordinator = consumer._coordinator
     return -1 if coordinator is None else int(coordinator.generation)
-
-
-def _prepare(coordinator: Any) -> None:
-    """Keep what aiokafka does at a join from ending the worker.
-
-    What each member says of itself, which the leader gets, and what the leader answers are looked at before they are
-    decoded; see `readable`. Committed offsets aren't asked for: each task asks for its own, and an input that may not
-    be described would end the coordination.
-    """
-    perform, complete = coordinator._perform_assignment, coordinator._on_join_complete
-    if getattr(perform, "checks_members", False):
-        return
-
-    async def perform_checked(response: Any) -> Any:
-        response.members = [(*member[:-1], readable(member[-1])) for member in response.members]
-        return await perform(response)
-
-    async def complete_checked(generation: int, member_id: str, protocol: str, assignment: bytes) -> Any:
-        checked = readable_assignment(assignment, coordinator._subscription.topics)
-        return await complete(generation, member_id, protocol, checked)
-
-    async def no_offsets(_: Any) -> dict[KafkaPartition, Any]:
-        return {}
-
-    perform_checked.checks_members = True  # type: ignore[attr-defined]
-    coordinator._perform_assignment, coordinator._on_join_complete = perform_checked, complete_checked
-    coordinator._do_fetch_commit_offsets = no_offsets
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -407,21 +336,3 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
 
     async def on_partitions_assigned(self, assigned: Iterable[KafkaPartition]) -> None:
         self._source._on_assigned(assigned)
-
-
-def check_timeouts(settings: GroupSettings, revoke_s: float) -> None:
-    """Refuse timeouts that contradict each other.
-
-    Raises:
-        ConfigurationError: naming both settings.
-    """
-    if settings.heartbeat_interval_ms * 3 > settings.session_timeout_ms:
-        raise ConfigurationError(
-            f"broker_heartbeat_interval={settings.heartbeat_interval_ms / 1000:g} s is more than a third of "
-            f"broker_session_timeout={settings.session_timeout_ms / 1000:g} s: a late heartbeat would cost the "
-            "partitions"
-        )
-    if revoke_s * 1000 >= settings.rebalance_timeout_ms:
-        raise ConfigurationError(
-            f"a rebalance waits {revoke_s:g} s for handlers, longer than the group's {settings.rebalance_timeout_ms} ms"
-        )

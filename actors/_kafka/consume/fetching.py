@@ -1,8 +1,8 @@
-"""Fetches of a consumer that name topics by id, so that no record of a topic that was created again is delivered.
+"""Fetches that name topics by id, so that a consumer gets no record of a topic that was created again.
 
-aiokafka names topics, up to version 11 of the request. A topic that is deleted and created again has the same name, and
-a consumer would read on in it, at an offset of the former one. Version 13 names ids (KIP-516), which never return.
-aiokafka's fetcher builds its own request and reads its own response: the client's `send` is replaced in between.
+aiokafka's requests, up to version 11, name topics. A topic that is deleted and created again has the same name, and a
+consumer would continue in it at an offset of the former topic. Version 13 names ids (KIP-516), which are never reused.
+aiokafka's fetcher builds its request and reads its response; the client's `send` translates both.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ Lost = Callable[[KafkaPartition, uuid.UUID], None]
 
 @dataclass(slots=True)
 class _Response:
-    """What aiokafka's fetcher reads of a response: its version, and (name, partitions) of each topic."""
+    """The part of a response that aiokafka's fetcher reads: the version, and (name, partitions) of each topic."""
 
     API_VERSION: int
     topics: list[tuple[str, list[tuple[Any, ...]]]]
 
 
 class FetchesById:
-    """The ids of the partitions that a consumer fetches; one whose id isn't known is fetched by name.
+    """The topic ids of the partitions that a consumer fetches; a partition without a known id is fetched by name.
 
-    `lost` is called when a broker doesn't know a partition's id any more; nothing was fetched of it then.
+    `lost` is called when a broker doesn't know a partition's topic id any more; then nothing was fetched of it.
     """
 
     def __init__(self, client: AIOKafkaClient, lost: Lost) -> None:
@@ -50,7 +50,7 @@ class FetchesById:
         client.send = self._send_by_id
 
     def set_id(self, partition: KafkaPartition, topic_id: str) -> bool:
-        """Fetch the partition of the topic with this id from now on; tell whether that was another one before."""
+        """Fetch the partition of the topic with this id from now on; tell whether the id changed."""
         before = self._ids.pop(partition, None)
         if topic_id not in ("", NO_ID):
             self._ids[partition] = uuid.UUID(topic_id)
@@ -66,7 +66,7 @@ class FetchesById:
         return _Response(response.API_VERSION, self._by_name(by_id, response.topics))
 
     def _by_name(self, request: _FetchById, topics: Sequence[Any]) -> list[tuple[str, list[tuple[Any, ...]]]]:
-        """Give what came as version 11 would have it, without the partitions whose ids are others than asked for."""
+        """Return the answer in the form of version 11, without partitions of other ids than those asked for."""
         found = []
         for topic_id, partitions, _ in topics:
             name, kept = request.names[topic_id], []
@@ -92,10 +92,10 @@ class LogsById(FetchesById):
         self._replaced: ReplacedLogError | None = None
 
     def check(self) -> None:
-        """See that none of the logs has turned out to be another topic's.
+        """Check that every log still belongs to the topic with its id.
 
         Raises:
-            ReplacedLogError: one has, or the broker hasn't heard of its topic yet.
+            ReplacedLogError: one doesn't, or the broker doesn't know its topic yet.
         """
         if self._replaced is not None:
             raise self._replaced
@@ -107,7 +107,7 @@ class LogsById(FetchesById):
 
 
 class _FetchById(Request[FetchRequest_v11 | FetchRequest_v13]):  # type: ignore[misc]
-    """A fetch that names ids if the broker knows them, and names where it doesn't."""
+    """A fetch that names topic ids if the broker supports that, and topics' names otherwise."""
 
     API_KEY = FetchRequest.API_KEY
 
@@ -125,14 +125,14 @@ class _FetchById(Request[FetchRequest_v11 | FetchRequest_v13]):  # type: ignore[
                 self._topics.setdefault(topic_id, []).append((number, -1, offset, -1, -1, max_bytes, {}))
 
     def prepare(self, versions: dict[int, tuple[int, int]]) -> Any:
-        """Give the request for a broker of these versions."""
+        """Return the request for a broker of these versions."""
         lowest, highest = versions.get(self.API_KEY, (0, 0))
         if self._topics is None or not lowest <= FetchRequest_v13.API_VERSION <= highest:
             return self._request.prepare(versions)
         return self.build(FetchRequest_v13)
 
     def build(self, request_struct_class: Any) -> Any:
-        """Give version 13. The consumer has no session: each request names all partitions."""
+        """Return the request in version 13. There is no fetch session: each request names all partitions."""
         asked, topics = self._request, self._topics or {}
         return request_struct_class(
             -1,

@@ -1,7 +1,7 @@
-"""Since when the group's coordinator and the leaders of inputs haven't answered a worker's consumer.
+"""How long the group's coordinator and the leaders of inputs haven't answered a worker's consumer.
 
-aiokafka goes on trying in silence, with its former assignment, for as long as no broker says otherwise. Each request is
-noted when it is sent, and forgotten when its answer comes: what is left is unanswered.
+aiokafka retries silently, and keeps its assignment until a broker answers. Each request is noted when it is sent, and
+forgotten when its answer comes; the rest is unanswered.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _NOT_TAKEN = (
     GroupLoadInProgressError,
     NotCoordinatorForGroupError,
 )
-"""Answers that leave open whether the group still has this member."""
+"""Answers after which it isn't known whether the group still has this member."""
 
 
 class Silence:
-    """The heartbeats and fetches that have no answer. Call `forget` for a partition that isn't fetched any more."""
+    """Heartbeats and fetches without an answer. Call `forget` for a partition that isn't fetched any more."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -43,7 +43,7 @@ class Silence:
 
     @property
     def group_s(self) -> float:
-        """Seconds since the first heartbeat that the coordinator didn't take, 0 if it took the last one."""
+        """Seconds since the first unanswered heartbeat, 0 if the coordinator accepted the last one."""
         return self._of(_GROUP)
 
     def leader_s(self, partition: TopicPartition) -> float:
@@ -51,11 +51,11 @@ class Silence:
         return self._of(partition)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Begin again with a partition: it isn't fetched from here on, or from another offset."""
+        """Forget a partition that isn't fetched any more, or is fetched from another offset."""
         self._since_s.pop(partition, None)
 
     def watch(self, client: AIOKafkaClient, coordinator: Any) -> None:
-        """Look at all fetches of a consumer's client and at all requests of its coordinator."""
+        """Watch all fetches of a consumer's client and all requests of its coordinator."""
         self._watch_fetches(client)
         self._watch_group(coordinator)
 
@@ -70,7 +70,7 @@ class Silence:
             try:
                 response = await send(node, request, **options)
             except asyncio.CancelledError:
-                # A rebalance gives the fetch up: it says nothing about the broker.
+                # A rebalance cancels the fetch, which says nothing about the broker.
                 self._answered(asked)
                 raise
             self._answered(

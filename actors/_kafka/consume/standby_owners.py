@@ -1,6 +1,6 @@
-"""Who keeps which copies, as the group's coordinator has it: what the leader told each member, and who that is.
+"""Which members keep standbys of which tasks, from the group's assignment at its coordinator.
 
-No topic of its own: the answer is as old as the last assignment, and there is none while the group rebalances.
+The answer is as old as the last assignment, and empty while the group rebalances.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.protocol.admin import DescribeGroupsRequest
 
-from actors._core.group.assign import Member, Task, decode_member_data, words_of
+from actors._core.group.members import Member, Task, decode_member_data, words_of
 from actors._core.group.placement import Copies, decode_copies
 from actors._core.group.programs import admit, words_of_refusal
 from actors._kafka.admin.control import ControlPlane
@@ -20,10 +20,7 @@ from actors._kafka.consume.assignor import readable
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The group's workers: the addresses of those that have one, and, for a person, which members get no partitions.
-
-    Empty in a rebalance.
-    """
+    """The group's workers: known addresses, and, for people, which members get no partitions. Empty in a rebalance."""
 
     addresses: list[str]
     troubles: list[str]
@@ -37,7 +34,7 @@ class KafkaCopies:
         self._group = group
 
     async def addresses(self) -> dict[Task, list[str]]:
-        """Give the addresses of the workers that keep a copy of each task, standbys first; empty in a rebalance.
+        """Return the addresses of the workers that keep a copy of each task, standbys first; empty in a rebalance.
 
         Raises:
             BrokerUnavailableError: the coordinator doesn't answer.
@@ -53,7 +50,7 @@ class KafkaCopies:
         return {task: standbys.get(task, []) + warm_ups.get(task, []) for task in standbys.keys() | warm_ups.keys()}
 
     async def members(self) -> Members:
-        """Give who is in the group.
+        """Return the group's members.
 
         Raises:
             BrokerUnavailableError: the coordinator doesn't answer.
@@ -68,7 +65,7 @@ class KafkaCopies:
         )
 
     async def _members(self) -> list[tuple[Member, str, Copies]]:
-        """Give what each member says of itself, its host, and its copies."""
+        """Return each member's metadata, its host, and its copies."""
         found = []
         with broker_errors(f"members of group {self._group}", self._control.connection):
             response = await self._control.ask_coordinator(DescribeGroupsRequest([self._group]))
@@ -82,7 +79,7 @@ class KafkaCopies:
 
 
 def _copies_of(assignment: bytes) -> Copies:
-    """Give a member's copies; none where the group's leader, another program, sent something else."""
+    """Return a member's copies; none if the group's leader, another program, sent something else."""
     try:
         return decode_copies(ConsumerProtocolMemberAssignment.decode(assignment).user_data)
     except (ValueError, TypeError):

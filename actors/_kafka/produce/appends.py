@@ -1,4 +1,4 @@
-"""Appends single records to a topic, each in its own time: for who waits for what becomes of one."""
+"""Appends single records to topics, for callers that wait for each acknowledgement."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiokafka.errors import BrokerResponseError, MessageSizeTooLargeError, Recor
 
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.topics import Topics
-from actors._kafka.connection import Connection, broker_errors, let_go
+from actors._kafka.connection import Connection, broker_errors, let_go, started
 from actors._kafka.permissions import WRITE
 from actors.errors import BrokerUnavailableError, RecordTooLargeError, show_bytes
 from actors.ports import TopicPartition
@@ -22,10 +22,10 @@ MAX_REQUEST_BYTES = 64 * 1024 * 1024
 async def make_topic(
     connection: Connection, topic: str, *, partitions: int, replication_factor: int, config: Mapping[str, str]
 ) -> None:
-    """Make a topic if it is missing.
+    """Create a topic if it is missing.
 
     Raises:
-        ConfigurationError: the broker refuses to make it.
+        ConfigurationError: the broker refuses to create it.
         BrokerUnavailableError: no broker answers.
     """
     async with ControlPlane.connect(connection, "") as control:
@@ -35,11 +35,11 @@ async def make_topic(
 class KafkaAppends:
     """A producer that waits for the acknowledgement of all replicas; it connects with the first record.
 
-    One that met an error which `is_spent` knows refuses everything from then on: it is replaced.
+    A producer for which `is_spent` holds refuses all records, and is replaced.
 
     Args:
         connection: to the brokers.
-        max_record_bytes: what the topics take: a batch counts as one record for that.
+        max_record_bytes: the topics' limit, which applies to whole batches.
     """
 
     def __init__(self, connection: Connection, max_record_bytes: int) -> None:
@@ -51,12 +51,12 @@ class KafkaAppends:
     async def append(
         self, partition: TopicPartition, key: bytes, value: bytes | None, headers: Sequence[tuple[str, bytes]]
     ) -> None:
-        """Append a record, and wait until it is acknowledged. It isn't known where: it may be a repeat.
+        """Append a record, and wait until it is acknowledged. Returns no offset: the record may be a repeat.
 
         Cancelling it doesn't take the record back.
 
         Raises:
-            BrokerUnavailableError: it couldn't be sent, or whether it was isn't known.
+            BrokerUnavailableError: it couldn't be sent, or the outcome isn't known.
             RecordTooLargeError: the topic doesn't take a record of its size.
         """
         producer = await self._started()
@@ -81,23 +81,17 @@ class KafkaAppends:
         producer = AIOKafkaProducer(
             **self._connection.arguments("appends"),
             enable_idempotence=True,
-            # A partition takes one batch after the other, so what is appended meanwhile goes together.
+            # A partition takes one batch after the other: records that are appended meanwhile share the next one.
             max_batch_size=self._batch_bytes,
             # The topic decides what is too large.
             max_request_size=MAX_REQUEST_BYTES,
         )
-        self._connection.outages.watch(producer.client)
-        try:
-            with broker_errors("connecting to append", self._connection, WRITE):
-                await producer.start()
-        except BaseException:
-            await let_go(producer)
-            raise
-        return producer
+        with broker_errors("connecting to append", self._connection, WRITE):
+            return await started(producer, self._connection)
 
 
 def is_spent(producer: AIOKafkaProducer) -> bool:
-    """Tell whether a producer takes nothing more: its sender ended, or a broker refused a batch.
+    """Tell whether a producer takes no more records: its sender ended, or a broker refused a batch.
 
     The client gave the batch sequence numbers that the broker hasn't seen, so the broker refuses all later batches of
     the partition as well.
@@ -121,10 +115,10 @@ async def send_record(
             sent = await producer.send(
                 partition.topic, value, key, partition=partition.partition, headers=list(headers)
             )
-            # The client doesn't expect its own futures to be cancelled.
+            # The client doesn't handle cancellation of its own futures.
             await asyncio.shield(sent)
     except AssertionError as error:
-        # The client's metadata is older than the partition, or somebody made the topic anew.
+        # The client's metadata is older than the partition, or the topic was created again.
         raise BrokerUnavailableError(f"{what}: the client knows no such partition") from error
     except BrokerUnavailableError as error:
         if isinstance(error.__cause__, BrokerResponseError):

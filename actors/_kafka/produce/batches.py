@@ -24,12 +24,12 @@ Packable: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]
 
 
 class UnpackableError(Exception):
-    """What a commit sends can't become a batch: a partitioner raised, or a record has no form on the wire."""
+    """A commit's records can't become a batch: a partitioner raised, or a record can't be encoded."""
 
 
 @contextmanager
 def _packing(topic: str | None = None) -> Iterator[None]:
-    """Name what the records themselves make fail, so that it is told from what the brokers or the client do."""
+    """Turn errors that the records themselves cause into `UnpackableError`, apart from brokers' and clients' errors."""
     try:
         yield
     except Exception as error:
@@ -38,21 +38,21 @@ def _packing(topic: str | None = None) -> Iterator[None]:
 
 
 def changelog_records(writes: ChangelogWrites, now_ms: int) -> Iterator[Packable]:
-    """Give the changelog's records for the last write of each key."""
+    """Yield the changelog's records for the last write of each key."""
     for key, (metadata, value) in writes.items():
         yield key, value, [(METADATA_HEADER, metadata)], now_ms
 
 
 def output_records(outputs: Iterable[Output], now_ms: int) -> Iterator[Packable]:
-    """Give the records of outputs to one partition."""
+    """Yield the records of outputs to one partition."""
     for _, _, key, value, headers, timestamp_ms in outputs:
         yield key, value, headers, now_ms if timestamp_ms is None else timestamp_ms
 
 
 def pack(producer: AIOKafkaProducer, batch_bytes: int, records: Iterable[Packable]) -> list[BatchBuilder]:
-    """Give batches of at most `batch_bytes`, ready to be sent with `send_batch`; one record fits by itself.
+    """Return batches of at most `batch_bytes`, ready to be sent with `send_batch`; one record fits by itself.
 
-    Each is the topic's size: the client's own `create_batch` knows one size for all topics.
+    Batches have the topic's size; the client's own `create_batch` has one size for all topics.
     """
     packed = [_builder(producer, batch_bytes)]
     append, count = packed[0]._builder.append, 0
@@ -83,7 +83,7 @@ def _builder(producer: AIOKafkaProducer, batch_bytes: int) -> BatchBuilder:
 
 
 async def by_partition(producer: AIOKafkaProducer, outputs: Iterable[Output]) -> Mapping[tuple[str, int], list[Output]]:
-    """Give the outputs by topic and partition, each in their order."""
+    """Return the outputs by topic and partition, each in their order."""
     by_topic: dict[str, list[Output]] = defaultdict(list)
     for output in outputs:
         by_topic[output.topic].append(output)
@@ -101,5 +101,5 @@ async def by_partition(producer: AIOKafkaProducer, outputs: Iterable[Output]) ->
 
 
 def _placed_by(output: Output) -> bytes:
-    """Give the bytes that decide about the partition: a record without a key goes anywhere."""
+    """Return the bytes that decide the partition; a record without a key may go anywhere."""
     return output.key if output.key is not None else output.value or b""

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from actors._core import keys
+from actors._core.backoff import Backoff
 from actors._core.keys import make_place, place_of
 from actors._core.outside import MALFORMED
-from actors._core.task.commit import Backoff
 from actors.errors import UsageError
 from actors.runtime.handlers.callables import is_generator
 from actors.runtime.handlers.entries import is_newer

@@ -36,11 +36,11 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from actors._core.group.assign import Task as TaskId
+from actors._core.group.members import Task as TaskId
 from actors._core.group.placement import Copies
 from actors._core.logs import escaping
 from actors._core.task.takeover import LogBounds, plan_restore
-from actors._core.task.views import why_rebuild
+from actors._core.view_rules import why_rebuild
 from actors.errors import BrokerUnavailableError, LostChangelogError, ReplacedLogError, RestoreError, UnreadableLogError
 from actors.ports import Clock, Following, LogRecord, StoreProvider, TopicPartition
 from actors.runtime.replicas.asking import Asking

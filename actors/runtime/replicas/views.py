@@ -18,7 +18,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from actors._core.logs import escaping
 from actors._core.partitioner import MURMUR2, Partitioner
-from actors._core.task.views import Change
+from actors._core.view_rules import Change
 from actors.errors import ViewClosedError, ViewError, ViewFailedError, ViewTimeoutError, show_bytes
 from actors.ports import Clock, TopicLogs
 from actors.runtime.replicas.view_replica import CopyStores, TopicCopy

@@ -14,7 +14,7 @@ import signal
 from typing import Any
 
 from actors import App, Context
-from actors._kafka.produce import producer as producing
+from actors._kafka.produce import sending, transactions
 from actors.runtime.task.processor import Tenure
 from stores.rocks import RocksStore
 
@@ -62,8 +62,8 @@ def _pass(point: str) -> None:
 def _crash_points() -> None:
     commit, send_all, log_commit, apply = (
         Tenure._commit,
-        producing.send_all,
-        producing.TransactionLog.commit,
+        sending.send_all,
+        transactions.TransactionLog.commit,
         RocksStore.apply,
     )
 
@@ -87,8 +87,8 @@ def _crash_points() -> None:
         apply(self, writes, position)
 
     Tenure._commit = commit_task
-    producing.send_all = send
-    producing.TransactionLog.commit = end
+    sending.send_all = send
+    transactions.TransactionLog.commit = end
     RocksStore.apply = write
 
 

@@ -4,12 +4,13 @@
 """
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
 
 from actors import App, Context
-from actors._kafka.produce import producer as producing
+from actors._kafka.produce import sending
 from tests.kafka.apps import counter_app  # noqa: F401  it sets the points at which the process kills itself
 
 NAME = os.environ["APP_NAME"]
@@ -41,7 +42,7 @@ async def count(ctx: Context, value: str) -> None:
 
 
 def _publish_outside() -> None:
-    send_all = producing.send_all
+    send_all = sending.send_all
 
     async def send(producer: Any, batch: Any, *more: Any) -> Any:
         async with AIOKafkaProducer(bootstrap_servers=os.environ["KAFKA_URL"].removeprefix("kafka://")) as other:
@@ -49,9 +50,9 @@ def _publish_outside() -> None:
                 if output.topic == f"{NAME}-readers":
                     await other.send_and_wait(output.topic, output.value, output.key)
         kept = [output for output in batch.outputs if output.topic != f"{NAME}-readers"]
-        return await send_all(producer, producing.replace(batch, outputs=kept), *more)
+        return await send_all(producer, replace(batch, outputs=kept), *more)
 
-    producing.send_all = send
+    sending.send_all = send
 
 
 if os.environ.get("PLANT") == "outside":

@@ -9,11 +9,12 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 
-from actors._core.group.assign import Declared
+from actors._core.group.members import Declared
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.connection import Connection
 from actors._kafka.consume.assignor import ActorAssignor
-from actors._kafka.consume.consumer import GroupSettings, KafkaSource
+from actors._kafka.consume.consumer import KafkaSource
+from actors._kafka.consume.membership import GroupSettings
 from actors._kafka.consume.standby_owners import KafkaCopies
 from actors.ports import TopicPartition
 from tests.kafka.helpers import eventually, make_topics, unique

@@ -12,8 +12,8 @@ from actors._core.task.lifecycle import State
 from actors._kafka.admin import control
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.consumer import KafkaSource
-from actors._kafka.produce import producer
-from actors._kafka.produce.producer import TransactionLog
+from actors._kafka.produce import sending, transactions
+from actors._kafka.produce.transactions import TransactionLog
 from actors.errors import MigratedError, OutcomeUnknownError
 from actors.ports import CommitBatch, CommitReceipt, Committed, TopicPartition
 from actors.runtime.task.context import Ownership
@@ -44,7 +44,7 @@ def assert_damage(found: list[str], removed: Damage | None) -> None:
 
 def produce_unchecked(patch: Patch, world: World) -> None:
     """What a produce came to isn't looked at before the transaction's end, as with aiokafka alone."""
-    send_all = producer.send_all
+    send_all = sending.send_all
 
     async def unchecked(*args: Any) -> CommitReceipt:
         try:
@@ -52,12 +52,12 @@ def produce_unchecked(patch: Patch, world: World) -> None:
         except KafkaError:
             return CommitReceipt({})
 
-    patch.setattr(producer, "send_all", unchecked)
+    patch.setattr(sending, "send_all", unchecked)
 
 
 def requests_sent_again(patch: Patch, world: World) -> None:
     """The client sends a transactional request again after a transport error, with the same epoch."""
-    patch.setattr(producer, "_guard", lambda _: None)
+    patch.setattr(transactions, "_guard", lambda _: None)
 
 
 def _on_unknown_outcome(patch: Patch, decide: Callable[[TransactionLog, CommitBatch], Any]) -> None:

@@ -15,14 +15,15 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 
-from actors._core.task.commit import Backoff, CommitPolicy
+from actors._core.backoff import Backoff
+from actors._core.task.commit import CommitPolicy
 from actors._core.task.lifecycle import State
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.owners import KafkaOwners, encode_owner
 from actors._kafka.connection import Connection
 from actors._kafka.consume.logs import KafkaLogs
-from actors._kafka.produce.producer import TransactionLog
+from actors._kafka.produce.transactions import TransactionLog
 from actors.ports import Identity, TopicPartition
 from actors.runtime.clock import SystemClock
 from actors.runtime.handlers.context import Context, Store

@@ -17,13 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from actors._core.group.assign import (
-    Member,
-    Task,
-    assign,
-    decode_member_data,
-    encode_member_data,
-)
+from actors._core.group.assign import assign
+from actors._core.group.members import Member, Task, decode_member_data, encode_member_data
 from actors._kafka.consume.assignor import ActorAssignor
 
 Assignment = Mapping[str, Collection[Task]]

@@ -12,11 +12,11 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors._core.group.assign import MAX_MEMBER_BYTES, Member, Task, decode_member_data, encode_member_data
+from actors._core.group.members import MAX_MEMBER_BYTES, Member, Task, decode_member_data, encode_member_data
 from actors._core.group.placement import Copies, PlacementRules, encode_copies
 from actors._core.origins import origin_of
 from actors._kafka.consume.assignor import ActorAssignor, readable, readable_assignment
-from actors._kafka.consume.consumer import _prepare
+from actors._kafka.consume.membership import prepare_join
 from actors._kafka.consume.standby_owners import KafkaCopies
 
 CLUSTER = SimpleNamespace(partitions_for_topic=lambda topic: set(range(6)) if topic == "in" else None)
@@ -348,7 +348,7 @@ async def test_the_leader_looks_at_what_members_sent_before_it_is_decoded() -> N
     coordinator = SimpleNamespace(_perform_assignment=perform, _on_join_complete=complete, _subscription=subscription)
     for _ in range(2):
         # It is done before each join.
-        _prepare(coordinator)
+        prepare_join(coordinator)
     assert await coordinator._perform_assignment(SimpleNamespace(members=sent)) == "assignment"
     assert seen == [("a", metadata("in")), ("b", None, metadata()), ("c", metadata())]
     for raw in (given_by_leader(("in", [0])), b""):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from actors._core.task.commit import MAX_METADATA_BYTES, Backoff, CommitMark, largest_mark, parse_mark
+from actors._core.task.commit import MAX_METADATA_BYTES, CommitMark, largest_mark, parse_mark
 from actors._core.task.completed import SPAN, encode_finished
 from actors._core.task.lifecycle import TRANSITIONS, Event, IllegalTransitionError, State, advance
 from actors._core.task.takeover import (
@@ -207,11 +207,6 @@ def test_the_largest_mark_fits_into_an_offsets_metadata(stores, is_parallel):
 )
 def test_foreign_metadata_is_no_mark(metadata):
     assert parse_mark(metadata) is None
-
-
-def test_backoff_grows_to_its_cap():
-    backoff = Backoff(first_s=0.1, cap_s=1.0)
-    assert [backoff.delay_s(n) for n in (1, 2, 3, 10)] == [0.1, 0.2, 0.4, 1.0]
 
 
 def test_every_state_can_be_revoked_and_every_takeover_step_starts_over():

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from actors._core.task.views import changes, differences
+from actors._core.view_rules import changes, differences
 from stores._core.record import encode_metadata
 
 

@@ -16,11 +16,12 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import KafkaConnectionError
 
 from actors import App
+from actors._core.logs import Reminders
 from actors._faust.setup import connection
 from actors._kafka import outage
 from actors._kafka.admin.broker_time import broker_time_ms
 from actors._kafka.connection import Connection
-from actors._kafka.outage import LAST_RETRY_S, REMIND_S, Outages
+from actors._kafka.outage import REMIND_S, RETRY, Outages
 from actors.errors import BrokerUnavailableError
 
 HOST = "127.0.0.1"
@@ -96,7 +97,7 @@ async def test_a_broker_that_refused_isnt_tried_before_the_back_off_is_over() ->
         assert await world.two._get_conn(1) is None
     assert (world.one.tries, world.two.tries) == (1, 0)
     assert world.two.refreshes == 10, "the leader may have moved to a broker that answers"
-    world.now_s += 2 * LAST_RETRY_S
+    world.now_s += 2 * RETRY.longest_s
     await world.two._get_conn(1)
     assert world.two.tries == 1
 
@@ -108,10 +109,10 @@ async def test_a_broker_that_nobody_needs_is_not_called_unreachable() -> None:
     assert world.outages.unreachable == 2
     world.now_s += outage.NEEDED_S
     await world.two._get_conn(2)
-    world.now_s += LAST_RETRY_S
+    world.now_s += RETRY.longest_s
     assert world.outages.unreachable == 1
     world.two.answers = True
-    world.now_s += LAST_RETRY_S
+    world.now_s += RETRY.longest_s
     await world.two._get_conn(2)
     assert world.outages.unreachable == 0
 
@@ -255,7 +256,7 @@ async def test_it_is_said_once_per_interval_and_at_the_end(
 ) -> None:
     # What other tests of this process met and said doesn't count: their brokers may be away until now.
     monkeypatch.setattr(outage._quiet, "_known", weakref.WeakSet())
-    monkeypatch.setattr(outage._quiet, "_passed_s", {})
+    monkeypatch.setattr(outage._quiet, "_reminders", Reminders(REMIND_S))
     world = Setting()
     client_log = logging.getLogger("aiokafka.client")
     Outages()  # the loggers that exist by now are looked after
@@ -265,7 +266,7 @@ async def test_it_is_said_once_per_interval_and_at_the_end(
             client_log.error("Unable connect to node with id %s: %s", 1, "refused")
             world.now_s += 0.1
         world.one.answers = True
-        world.now_s += LAST_RETRY_S * 2
+        world.now_s += RETRY.longest_s * 2
         await world.one._get_conn(1)
         client_log.error("Unable connect to node with id %s: %s", 1, "seen again")
     said = [record.getMessage() for record in caplog.records if record.name == "actors._kafka.outage"]
@@ -284,7 +285,7 @@ async def test_a_broker_that_came_back_elsewhere_is_named_with_both_addresses(ca
     moved = SimpleNamespace(host="10.0.0.7", port=9092)
     world.two.cluster.broker_metadata = lambda node: moved
     world.two.answers = True
-    world.now_s += 2 * LAST_RETRY_S
+    world.now_s += 2 * RETRY.longest_s
     with caplog.at_level(logging.WARNING):
         await world.two._get_conn(1)
     assert caplog.messages[-1] == "broker 127.0.0.1:9001 is reached again after 2.0 s, at 10.0.0.7:9092 now"
@@ -314,7 +315,7 @@ def test_what_the_client_says_of_a_missing_permission_is_said_once_per_interval(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outage._quiet, "_known", weakref.WeakSet())
-    monkeypatch.setattr(outage._quiet, "_passed_s", {})
+    monkeypatch.setattr(outage._quiet, "_reminders", Reminders(REMIND_S))
     Outages()
     client_log = logging.getLogger("aiokafka.consumer.fetcher")
     with caplog.at_level(logging.WARNING):

@@ -9,8 +9,8 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 from aiokafka.structs import TopicPartition
 
-from actors._kafka import records
-from actors._kafka.records import CHUNK_RECORDS, FETCHES, RAW, readable
+from actors._kafka.consume import damaged
+from actors._kafka.consume.records import CHUNK_RECORDS, FETCHES, RAW, readable
 from actors.errors import UnreadableLogError
 from actors.ports import Unreadable
 
@@ -157,7 +157,7 @@ def test_a_batch_whose_codec_is_missing_is_one_unreadable_record(codec, monkeypa
 
 @pytest.mark.parametrize("limit", [4_000, 200_000])
 def test_a_batch_that_unpacks_to_too_much_is_unreadable(limit, monkeypatch):
-    monkeypatch.setattr(records, "UNPACKED_BYTES", limit)
+    monkeypatch.setattr(damaged, "UNPACKED_BYTES", limit)
     taken, end = all_of(batch(0, range(3)) + batch(3, range(3, 2_000), compression=1) + batch(2_000, [2_000]))
     assert end == 2_001
     if limit == 4_000:

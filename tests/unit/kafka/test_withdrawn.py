@@ -22,13 +22,17 @@ from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors import App, Context, OnError
+from actors._kafka import requests as asking
 from actors._kafka.connection import Connection
 from actors._kafka.consume import consumer as consuming
 from actors._kafka.consume.consumer import KafkaSource
-from actors._kafka.produce import requests as asking
+from actors._kafka.consume.membership import prepare_join
 from actors._kafka.produce.appends import KafkaAppends
-from actors._kafka.produce.producer import QUICK_BACKOFF_S, Throttle, TransportFaultError, _drop_unsent, _guard, _send
-from actors._kafka.produce.requests import KafkaAsks
+from actors._kafka.produce.failures import Throttle, TransportFaultError
+from actors._kafka.produce.sending import _send
+from actors._kafka.produce.stopping import drop_unsent
+from actors._kafka.produce.transactions import BACKOFF, _guard
+from actors._kafka.requests import KafkaAsks
 from actors.errors import BrokerUnavailableError
 from actors.ports import Question, TopicPartition
 from actors.testing import ActorTestDriver
@@ -137,7 +141,7 @@ async def test_an_input_that_may_not_be_described_ends_no_coordination() -> None
     coordinator = SimpleNamespace(
         _perform_assignment=None, _on_join_complete=None, _subscription=None, _do_fetch_commit_offsets=denied
     )
-    consuming._prepare(coordinator)
+    prepare_join(coordinator)
     seen: list[Any] = []
     state = SimpleNamespace(update_committed=seen.append)
     assigned = SimpleNamespace(requesting_committed=lambda: [INPUT], state_value=lambda _: state)
@@ -184,7 +188,7 @@ async def test_a_batch_that_waits_to_be_sent_again_is_dropped_without_an_error_i
     accumulator = producer._message_accumulator
     batch = accumulator._pop_batch(KafkaPartition("out", 0))
     accumulator.reenqueue(batch)
-    _drop_unsent(producer, KafkaError("dropped"))
+    drop_unsent(producer, KafkaError("dropped"))
     with pytest.raises(KafkaError, match="dropped"):
         await future
     await asyncio.sleep(0)
@@ -201,7 +205,7 @@ async def test_only_a_request_that_may_have_been_sent_is_fatal(producer: AIOKafk
     producer.client.send = send
     _guard(producer)
     request = EndTxnRequest("t", 1, 0, True)
-    backoff_s = producer._sender._retry_backoff = QUICK_BACKOFF_S
+    backoff_s = producer._sender._retry_backoff = BACKOFF.first_s
     with pytest.raises(NodeNotReadyError):
         await producer.client.send(1, request)
     assert producer._sender._retry_backoff > backoff_s

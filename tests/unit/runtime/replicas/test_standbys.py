@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors._core.group.assign import Task
+from actors._core.group.members import Task
 from actors._core.group.placement import Copies
 from actors._core.task.takeover import LogBounds, LostChangelog
 from actors.ports import Snapshots, TopicPartition

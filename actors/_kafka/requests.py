@@ -1,11 +1,7 @@
-"""Carries questions over a broker: a producer, and a consumer of the partition where this process's answers come.
+"""Carries questions over a broker: a producer, and a consumer of the partition with this process's answers.
 
-Traps of aiokafka that shape this module:
-
-- A future of the client's can be cancelled by the client itself when a connection dies. A cancellation that nobody
-  asked for is a broker that is away.
-- A producer whose sender met a fatal error refuses everything from then on: it is replaced. The consumer stays, and
-  with it the place from which answers are read.
+A producer whose sender met a fatal error refuses everything from then on, and is replaced. The consumer stays, and
+with it the offset from which answers are read.
 """
 
 from __future__ import annotations
@@ -24,10 +20,10 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from actors._core.logs import escaping
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.topics import Topics
-from actors._kafka.connection import Connection, broker_errors, let_go
+from actors._kafka.connection import Connection, broker_errors, let_go, started
+from actors._kafka.consume.records import RAW, fetched
 from actors._kafka.permissions import READ
 from actors._kafka.produce.appends import MAX_REQUEST_BYTES, is_spent, send_record
-from actors._kafka.records import RAW, fetched
 from actors.errors import AskClosedError, BrokerUnavailableError, UnknownTopicError
 from actors.ports import Answer, Question, TopicPartition, Unreadable
 from actors.runtime.handlers.failures import is_repeated
@@ -40,7 +36,7 @@ RETRY_S = 1.0
 
 
 class KafkaAsks:
-    """`actors.ports.Asks` over a broker. It connects when the first question is asked; one per process.
+    """`actors.ports.Asks` over a broker. It connects with the first question; one per process.
 
     Args:
         connection: to the brokers.
@@ -85,7 +81,7 @@ class KafkaAsks:
                 return await answer
 
     async def partitions_of(self, topic: str) -> int:
-        """Give how many partitions an actor's input has; what was seen once isn't asked for again.
+        """Return how many partitions an actor's input has; asks the brokers once for each topic.
 
         Raises:
             UnknownTopicError: the broker doesn't have it.
@@ -106,7 +102,7 @@ class KafkaAsks:
         return self._counts[topic]
 
     async def close(self) -> None:
-        """Disconnect; who still waits gets an `AskClosedError`. May be called twice."""
+        """Disconnect; questions without an answer raise `AskClosedError`. May be called twice."""
         self._is_closed = True
         self._waiting.fail(_closed())
         for task in (self._opening, self._reader):
@@ -123,7 +119,7 @@ class KafkaAsks:
     # --- opening ---------------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        """Connect, once for all who ask at the same time: one who gives up ends it for nobody else."""
+        """Connect, once for all callers of the same time: a caller that is cancelled doesn't end it for the others."""
         if self._is_closed:
             raise _closed()
         producer = self._producer
@@ -133,14 +129,14 @@ class KafkaAsks:
         if self._producer is not None and self._consumer is not None:
             return
         if self._opening is None or self._opening.done():
-            # In a context of its own: it outlives the message that happens to be the first.
+            # In a context of its own: the connection outlives the first message.
             self._opening = asyncio.create_task(self._connect(), name="asks connecting", context=Context())
-            # All who ask may have given up by then.
+            # All callers may have been cancelled by then.
             self._opening.add_done_callback(lambda done: done.cancelled() or done.exception())
         opening = self._opening
         await asyncio.wait([opening])
         if opening.cancelled():
-            raise _closed() if self._is_closed else BrokerUnavailableError("connecting for questions was given up")
+            raise _closed() if self._is_closed else BrokerUnavailableError("connecting for questions was cancelled")
         opening.result()
 
     async def _connect(self) -> None:
@@ -151,7 +147,7 @@ class KafkaAsks:
                 await self._start_producer()
 
     async def _start_consumer(self) -> None:
-        """Stand at the end of our partition, before any question is sent."""
+        """Go to the end of this process's partition, before any question is sent."""
         async with self._topics() as topics:
             wanted = {self._topic: REPLY_PARTITIONS}
             found = await topics.ensure_plain(wanted, self._replication_factor, REPLY_CONFIG)
@@ -161,13 +157,12 @@ class KafkaAsks:
             **self._connection.arguments("answers"),
             isolation_level="read_committed",
             enable_auto_commit=False,
-            # When the topic was made anew, or its records are gone, all that is there may be for us.
+            # If the topic was created again, or its records are gone, any record in it may be an answer.
             auto_offset_reset="earliest",
             key_deserializer=RAW,
         )
-        self._connection.outages.watch(consumer._client)
+        await started(consumer, self._connection)
         try:
-            await consumer.start()
             consumer.assign([source])
             consumer.seek(source, (await consumer.end_offsets([source]))[source])
         except BaseException:
@@ -183,13 +178,7 @@ class KafkaAsks:
             # The topic decides what is too large.
             max_request_size=MAX_REQUEST_BYTES,
         )
-        self._connection.outages.watch(producer.client)
-        try:
-            await producer.start()
-        except BaseException:
-            await let_go(producer)
-            raise
-        self._producer = producer
+        self._producer = await started(producer, self._connection)
 
     @contextlib.asynccontextmanager
     async def _topics(self) -> AsyncIterator[Topics]:
@@ -209,7 +198,7 @@ class KafkaAsks:
         await send_record(self._connection, producer, source, question.key, question.value, headers, what=what)
 
     async def _read(self, consumer: AIOKafkaConsumer, source: KafkaPartition) -> None:
-        """Take answers until it is cancelled, whatever becomes of the broker."""
+        """Read answers until cancelled; errors of the broker are tried again."""
         while True:
             try:
                 with broker_errors(f"reading answers from {source.topic}[{source.partition}]", self._connection, READ):
@@ -218,7 +207,7 @@ class KafkaAsks:
                 if not is_repeated(error, self._said_s, time.monotonic()):
                     logger.warning("%s; it is tried again", error)
                 if error.missing:
-                    # Who asks waits for the permission, in place of a time-out that would look like a missing answer.
+                    # The callers get the missing permission, and no time-out that would look like a missing answer.
                     self._waiting.fail(error)
                 await asyncio.sleep(RETRY_S)
                 continue

@@ -8,7 +8,7 @@ from actors._core.task.takeover import LogBounds, missed_tombstones, plan_restor
 from stores._core.record import METADATA_BYTES, Position
 
 Change = tuple[bytes, bytes | None, bytes | None]
-"""A key, and its value with metadata before and after, None where it was or is absent."""
+"""A key with its value with its metadata before and after, None where it was or is absent."""
 
 
 def unfit(topic: str, cleanup_policy: str, delete_retention_ms: int, margin_ms: int) -> str | None:
@@ -59,11 +59,11 @@ def why_rebuild(
 
 
 def changes(writes: Iterable[tuple[bytes, bytes | None]], held: Callable[[bytes], bytes | None]) -> Iterator[Change]:
-    """Give what writes change, in their order. A write of what is there already, save for its metadata, is no change.
+    """Yield what writes change, in their order. A write of what is there already, save for its metadata, is no change.
 
     Args:
         writes: key and value with its metadata, None for a delete.
-        held: returns a key's value with its metadata before all of them.
+        held: gives a key's value with its metadata before all of them.
     """
     newest: dict[bytes, bytes | None] = {}
     for key, new in writes:
@@ -74,7 +74,7 @@ def changes(writes: Iterable[tuple[bytes, bytes | None]], held: Callable[[bytes]
 
 
 def differences(old: Iterator[tuple[bytes, bytes]], new: Iterator[tuple[bytes, bytes]]) -> Iterator[Change]:
-    """Give what differs between two states, each in byte order of the keys."""
+    """Yield what differs between two states, each in byte order of the keys."""
     left, right = next(old, None), next(new, None)
     while left is not None or right is not None:
         if right is None or (left is not None and left[0] < right[0]):

@@ -1,0 +1,181 @@
+"""Batches that can't be read: what of them can be salvaged, and which offsets the rest takes.
+
+A record or batch that can't be read raises in aiokafka, out of the fetch of all partitions. Here an `Unreadable` takes
+its place.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+from typing import Any
+
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record.default_records import _DefaultRecordBatchPy, _DefaultRecordPy
+from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.record.util import decode_varint
+
+from actors.ports import Unreadable
+
+UNPACKED_BYTES = 128 * 1024 * 1024
+"""What a batch in gzip may unpack to: a producer can send 1 MB that unpacks to 1 GB."""
+CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+_FRAME = struct.Struct(">qi")
+_DELTA_AND_COUNT = struct.Struct(">i30xi")
+_DELTA_PLACE = 23
+_HEADER_BYTES = 61
+
+
+class Flawed(list[Any]):
+    """Records with at least one `Unreadable` among them."""
+
+
+class FetchedBytes:
+    """What a broker sent of a partition. Its bytes are kept for batches that aiokafka can't read.
+
+    Brokers send the first batch whole. If one doesn't, aiokafka skips a record; here the batch counts as damaged.
+    """
+
+    __slots__ = ("_is_cut", "data", "has_next", "next_batch", "size_in_bytes")
+
+    def __init__(self, data: bytes) -> None:
+        records = MemoryRecords(data)
+        self.data = data
+        self.has_next = records.has_next
+        self.next_batch = records.next_batch
+        self.size_in_bytes = records.size_in_bytes
+        self._is_cut = bool(data) and not records.has_next()
+        if self._is_cut:
+            self.has_next, self.next_batch = self._has_part, self._refuse_part
+
+    def _has_part(self) -> bool:
+        return self._is_cut
+
+    def _refuse_part(self) -> None:
+        self._is_cut = False
+        raise CorruptRecordException(f"only {len(self.data)} bytes of it came")
+
+    def raw(self, number: int) -> tuple[bytes, int | None]:
+        """Return the bytes of a batch, and the first offset of the next one, None if there is none."""
+        data, at = self.data, 0
+        if len(data) < _FRAME.size:
+            return data, None
+        for _ in range(number):
+            at += _FRAME.size + max(0, _FRAME.unpack_from(data, at)[1])
+        end = at + _FRAME.size + max(0, _FRAME.unpack_from(data, at)[1])
+        return data[at:end], _FRAME.unpack_from(data, end)[0] if end + _FRAME.size <= len(data) else None
+
+
+def uncompressible(batch: Any) -> Unreadable:
+    """Return what takes the place of a batch whose codec this process lacks."""
+    codec = CODECS.get(batch.compression_type, f"codec {batch.compression_type}")
+    return Unreadable(
+        first_offset=batch.base_offset,
+        offset=batch.next_offset - 1,
+        reason=f"{_offsets_of(batch.base_offset, batch.next_offset - 1)} compressed with {codec}, which this process "
+        "can't read",
+        remedy="Install the extra that has the codec (pip install 'faust-actors[compression]') and restart",
+        lacks_codec=True,
+    )
+
+
+def extent(raw: bytes, following: int | None, first: int) -> tuple[int, int]:
+    """Return the first and the last offset of a damaged batch: never more offsets than are surely its own.
+
+    Args:
+        raw: its bytes.
+        following: the first offset of the next batch, None if there is none.
+        first: the first offset that may be its own.
+    """
+    if len(raw) < _HEADER_BYTES:
+        return first, first
+    base, _ = _FRAME.unpack_from(raw)
+    delta, count = _DELTA_AND_COUNT.unpack_from(raw, _DELTA_PLACE)
+    is_likely = base <= first <= base + delta and delta + 1 >= count
+    # The header may be damaged, or the length in it, by which the next batch was found.
+    if following is not None and following > first:
+        return first, min(following - 1, base + delta) if is_likely else following - 1
+    return first, base + delta if is_likely and delta + 1 == count else first
+
+
+def salvaged(raw: bytes, end: int) -> Flawed:
+    """Return a batch's records up to the first broken one, and an `Unreadable` for the rest before offset `end`."""
+    records, batch = Flawed(), _DefaultRecordBatchPy(raw)
+    try:
+        iter(batch)
+        buffer, at = batch._buffer, batch._pos
+        for _ in range(batch._num_records):
+            record, at = _read(batch, buffer, at)
+            records.append(record)
+    except Exception as error:
+        first = records[-1].offset + 1 if records else batch.base_offset
+        records.append(damage(first, max(first, end - 1), f"{type(error).__name__}: {error}"))
+    return records or Flawed([damage(batch.base_offset, end - 1, "it has no records")])
+
+
+def _read(batch: Any, buffer: bytearray, at: int) -> tuple[_DefaultRecordPy | Unreadable, int]:
+    """Read a record whose header names may be any bytes; return it and where the next one begins."""
+    length, at = decode_varint(buffer, at)
+    end = at + length
+    _, at = decode_varint(buffer, at)
+    after_ms, at = decode_varint(buffer, at)
+    delta, at = decode_varint(buffer, at)
+    key, at = _read_bytes(buffer, at)
+    value, at = _read_bytes(buffer, at)
+    count, at = decode_varint(buffer, at)
+    headers, broken = [], None
+    for _ in range(count):
+        name, at = _read_bytes(buffer, at)
+        data, at = _read_bytes(buffer, at)
+        text = (name or b"").decode(errors="backslashreplace")
+        broken = name if text.encode() != name and broken is None else broken
+        headers.append((text, data))
+    if at != end:
+        raise CorruptRecordException(f"a record of {length} bytes ends after {at - end + length}")
+    offset, is_appended = batch.base_offset + delta, batch.timestamp_type
+    timestamp = batch.max_timestamp if is_appended else batch.first_timestamp + after_ms
+    record = _DefaultRecordPy(offset, timestamp, batch.timestamp_type, key, value, headers)
+    if broken is None:
+        return record, at
+    return Unreadable(
+        first_offset=offset,
+        offset=offset,
+        timestamp=timestamp,
+        reason=f"the name of the header {broken!r} isn't UTF-8",
+        remedy="Have its producer name the header in UTF-8 and send the record again",
+        original=record,
+    ), at
+
+
+def _read_bytes(buffer: bytearray, at: int) -> tuple[bytes | None, int]:
+    length, at = decode_varint(buffer, at)
+    return (None, at) if length < 0 else (bytes(buffer[at : at + length]), at + length)
+
+
+def damage(first: int, last: int, why: str, *, is_checksum: bool = False) -> Unreadable:
+    """Return what takes the place of damaged records; another fetch may mend a wrong checksum."""
+    return Unreadable(
+        first_offset=first,
+        offset=last,
+        reason=f"{_offsets_of(first, last)} damaged in the log, or aren't what Kafka's format says ({why})",
+        remedy="Look at the partition's log segment on the brokers (kafka-dump-log.sh), and restart when it is mended",
+        may_be_transient=is_checksum,
+    )
+
+
+def _offsets_of(first: int, last: int) -> str:
+    return f"the records at offsets {first} to {last} are" if last > first else f"the records at offset {last} are"
+
+
+def gunzip(payload: bytes) -> bytes:
+    """Unpack a batch in gzip.
+
+    Raises:
+        CorruptRecordException: it unpacks to more than `UNPACKED_BYTES`.
+    """
+    with gzip.GzipFile(fileobj=io.BytesIO(payload)) as file:
+        content = file.read(UNPACKED_BYTES + 1)
+    if len(content) > UNPACKED_BYTES:
+        raise CorruptRecordException(f"a batch of {len(payload)} bytes unpacks to more than {UNPACKED_BYTES}")
+    return content

@@ -1,0 +1,44 @@
+"""The check of sizes and names finds what is planted."""
+
+from pathlib import Path
+
+import pytest
+
+from dev import tidy
+
+
+@pytest.fixture(autouse=True)
+def no_larger_folders(monkeypatch):
+    monkeypatch.setattr(tidy, "LARGER_FOLDERS", {})
+
+
+def modules(folder, count):
+    return [Path(folder, name) for name in ("__init__.py", *(f"module_{number}.py" for number in range(count)))]
+
+
+def test_a_folder_with_too_many_modules_is_found_and_its_rooms_do_not_count():
+    full = modules("actors/web", tidy.MAX_MODULES)
+    rooms = [path for room in "ab" for path in modules(f"actors/web/{room}", 5)]
+    assert list(tidy.look_at_folders(full + rooms)) == []
+    found = list(tidy.look_at_folders([*full, *rooms, Path("actors/web/one_more.py")]))
+    assert [finding.split(",")[0] for finding in found] == ["actors/web: 13 modules"]
+    assert list(tidy.look_at_folders(modules("tests/unit", 40))) == []
+
+
+@pytest.mark.parametrize("name", ["utils", "helpers", "Camel", "one_two_three_four"])
+def test_a_name_that_does_not_say_what_is_in_the_module_is_found(name):
+    assert len(list(tidy.look_at_folders([Path("stores", f"{name}.py")]))) == 1
+    assert list(tidy.look_at_folders([Path("tests", f"{name}.py"), Path("stores/rocks_options.py")])) == []
+
+
+def test_a_limit_that_is_not_needed_any_more_is_found(monkeypatch):
+    monkeypatch.setattr(tidy, "LARGER_FOLDERS", {"actors/cli": 30})
+    assert list(tidy.look_at_folders(modules("actors/cli", 20))) == []
+    assert len(list(tidy.look_at_folders(modules("actors/cli", 12)))) == 1
+
+
+def test_a_long_function_and_a_long_file_are_found():
+    body = "    pass\n" * tidy.MAX_FUNCTION_LINES
+    assert list(tidy._look_at_code(Path("actors/one.py"), "def short():\n" + body[: -len("    pass\n")])) == []
+    assert len(list(tidy._look_at_code(Path("actors/one.py"), "def long():\n" + body))) == 1
+    assert len(list(tidy._look_at_code(Path("actors/one.py"), "pass\n" * (tidy.MAX_FILE_LINES + 1)))) == 1
