@@ -48,11 +48,11 @@ from actors.testing.fakes.log import StoredRecord
 from actors.web.access import callers
 from actors.web.dashboard import group, waiting
 from actors.web.dashboard import pages as dashboard_pages
+from actors.web.problems import Problem
 from actors.web.queries import answers as answer_parts
 from actors.web.queries import parameters, routing
 from actors.web.queries.coding import ENCODINGS, KeyCoding
 from actors.web.queries.parameters import Parameters, arguments, many_body
-from actors.web.queries.problems import Problem
 from spark_replay.comparison import live
 from spark_replay.errors import ReplayError
 from spark_replay.fold import points

@@ -23,8 +23,8 @@ from actors.web.dashboard.group import Group, Report
 from actors.web.dashboard.rendering import Pages
 from actors.web.dashboard.view import MAX_ROWS, build
 from actors.web.dashboard.waiting import Looker
+from actors.web.problems import JSON_HEADERS, NO_STORE, Handler, Problem, bad_request, not_ready
 from actors.web.queries.memory import bound
-from actors.web.queries.problems import JSON_HEADERS, NO_STORE, Handler, Problem, bad_request, not_ready
 from actors.web.queries.service import service_of
 
 if TYPE_CHECKING:
@@ -95,18 +95,18 @@ class Dashboard:
     async def overview(self, request: web.Request) -> web.StreamResponse:
         """Show the whole app."""
         service = service_of(self._app)
-        picture = await self._group.look(service)
+        cluster = await self._group.look(service)
         async with service.router.reader.pace.turn():
-            return self._page(request, "overview.html", view=build(picture), recent=self._actions.recent)
+            return self._page(request, "overview.html", view=build(cluster), recent=self._actions.recent)
 
     async def actor(self, request: web.Request) -> web.StreamResponse:
         """Show one actor."""
         service, name = service_of(self._app), request.query.get("name", "")
         count = service.actor(name).partition_count
         start = min(_number(request.query.get("from", "0")), count)
-        picture = await self._group.look(service)
+        cluster = await self._group.look(service)
         async with service.router.reader.pace.turn():
-            view = build(picture, name, start - start % MAX_ROWS)
+            view = build(cluster, name, start - start % MAX_ROWS)
             return self._page(request, "actor.html", view=view, recent=self._actions.recent)
 
     async def parked(self, request: web.Request) -> web.StreamResponse:

@@ -20,7 +20,7 @@ Took = Callable[[int], None]
 """Counts bytes that the request holds; raises where they are too many."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class StoredKey(msgspec.Struct, frozen=True):
     """The partition and the stored bytes of a key that is asked for."""
 
     partition: int
@@ -149,7 +149,7 @@ async def many_values(
     reader: StateReader,
     spec: ActorSpec,
     coding: StoreCoding,
-    asked: Sequence[Asked],
+    asked: Sequence[StoredKey],
     *,
     is_raw: bool,
     max_bytes: int,

@@ -20,7 +20,7 @@ from actors._core.pages import decode_base64
 from actors.declare.codecs import CodecError
 from actors.errors import show_bytes
 from actors.runtime.handlers.context import Store
-from actors.web.queries.problems import Problem, bad_request
+from actors.web.problems import Problem, bad_request
 
 ENCODINGS = ("text", "json", "base64")
 MAX_KEY_BYTES = 64 * 1024

@@ -21,10 +21,11 @@ from actors.runtime.handlers.query_methods import Query
 from actors.runtime.queries.queries import Bounds, read
 from actors.runtime.spec import ActorSpec
 from actors.web.access import Level, needs, protect
-from actors.web.access.hops import HOP
 from actors.web.access.limits import LARGE_BYTES
+from actors.web.access.signature import HOP
+from actors.web.problems import Handler, Problem, answered, bad_request
 from actors.web.queries import answers
-from actors.web.queries.answers import Asked, Count, Values, decoded
+from actors.web.queries.answers import Count, StoredKey, Values, decoded
 from actors.web.queries.coding import KeyCoding, StoreCoding, as_json, json_bytes
 from actors.web.queries.memory import JSON_GROWTH, RESERVATION, bound
 from actors.web.queries.openapi import description
@@ -40,7 +41,6 @@ from actors.web.queries.parameters import (
     key_in_path,
     many_body,
 )
-from actors.web.queries.problems import Handler, Problem, answered, bad_request
 from actors.web.queries.routing import ANSWER_S, Limits, Owners, Router, answer_bytes, wanted, wants_all
 from actors.web.queries.service import QueryService, service_of
 from stores._core.overlay import after_prefix
@@ -135,26 +135,26 @@ class QueryRoutes:
             raise bad_request("bad-body", f"partition {body.partition} of {spec.partition_count}")
         router, took, max_bytes = self._router(body.read), request[RESERVATION].take, answer_bytes(request)
         # Equal keys are looked up once.
-        numbers: dict[Asked, int] = {}
+        numbers: dict[StoredKey, int] = {}
         places = await router.reader.pace.run(
             numbers.setdefault(one, len(numbers)) for one in _asked(spec, coding, body)
         )
-        by_partition: dict[int, list[Asked]] = {}
+        by_partition: dict[int, list[StoredKey]] = {}
         for one in numbers:
             by_partition.setdefault(one.partition, []).append(one)
 
-        def share(partitions: list[int]) -> tuple[list[Asked], int]:
+        def share(partitions: list[int]) -> tuple[list[StoredKey], int]:
             theirs = sorted((one for number in partitions for one in by_partition[number]), key=numbers.__getitem__)
             return theirs, max_bytes * len(theirs) // len(numbers)
 
-        async def here(partitions: list[int]) -> tuple[list[Asked], Values]:
+        async def here(partitions: list[int]) -> tuple[list[StoredKey], Values]:
             theirs, most = share(partitions)
             found = await answers.many_values(
                 router.reader, spec, coding, theirs, is_raw=body.raw, max_bytes=most, took=took
             )
             return theirs, Values(*found)
 
-        async def there(address: str, partitions: list[int]) -> tuple[list[Asked], Values]:
+        async def there(address: str, partitions: list[int]) -> tuple[list[StoredKey], Values]:
             theirs, most = share(partitions)
             content: dict[str, Any] = {"encoding": "base64", "raw": body.raw, "read": body.read}
             content["keys"] = [one.key for one in theirs]
@@ -450,10 +450,10 @@ def _bounds(coding: StoreCoding, parameters: Parameters) -> Bounds:
     )
 
 
-def _asked(spec: ActorSpec, coding: StoreCoding, body: ManyBody) -> Iterator[Asked]:
+def _asked(spec: ActorSpec, coding: StoreCoding, body: ManyBody) -> Iterator[StoredKey]:
     for given in body.keys:
         key = coding.key_of_json(json_key(given), body.encoding)
-        yield Asked(_partition(spec, coding.store, key, body.partition), key)
+        yield StoredKey(_partition(spec, coding.store, key, body.partition), key)
 
 
 def _texts(parameters: Parameters, query: Query) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from actors.runtime.task.task import Task
 from actors.testing.fakes.ports import FakeClock
 from actors.web.access.settings import check_access
 from actors.web.access.tls import Hops
-from actors.web.queries.copies import CopyDirectory, CopyRouter
 from actors.web.queries.routing import Directory, Router
+from actors.web.queries.standby_reads import StandbyDirectory, StandbyRouter
 from dev.kafka import free_port
 from stores._core.record import Position, encode_stamp
 from stores.memory import MemoryStore
@@ -67,10 +67,10 @@ class Served:
             actor={"talk": self.spec}.__getitem__,
             stores={"words": self.spec, "numbers": self.spec},
             router=Router(StateReader(self.tasks.get, self.lease, clock), directory, Hops()),
-            copies=CopyRouter(
+            copies=StandbyRouter(
                 CopyReader(self.tasks.get, self.lease, clock, lambda *_: None),
                 directory,
-                CopyDirectory(_no_copies),
+                StandbyDirectory(_no_copies),
                 "",
                 Hops(),
             ),

@@ -21,7 +21,7 @@ from actors.runtime.observe.status import HistogramStatus, RestoreStatus
 from actors.testing import ActorTestDriver
 from actors.web.dashboard import group as group_module
 from actors.web.dashboard import waiting
-from actors.web.dashboard.group import Group, Picture, Report, Seen, TaskKey
+from actors.web.dashboard.group import ClusterStatus, Group, Report, Seen, TaskKey
 from actors.web.dashboard.rendering import Pages, ago, count, rate, size, took, until
 from actors.web.dashboard.view import GONE, MAX_ROWS, SILENT, UP, build
 from actors.web.dashboard.waiting import Waiting
@@ -141,7 +141,7 @@ def test_a_copy_of_several_stores_is_one_as_slow_as_all_of_them() -> None:
 PAGES = Pages()
 
 
-def page(of: Picture, actor: str | None = None, *, may_act: bool = False) -> str:
+def page(of: ClusterStatus, actor: str | None = None, *, may_act: bool = False) -> str:
     return PAGES.render(
         "actor.html" if actor else "overview.html",
         view=build(of, actor),
