@@ -26,18 +26,17 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from actors import http_client as _http
 from actors._core.origins import is_on, origin_of
 from actors._core.outside import MALFORMED
 from actors._core.partitioner import MURMUR2, PARTITIONERS
 from actors.errors import ActorsError
+from actors.http_client import HttpClient
 
 T = TypeVar("T")
 
 MAX_KEYS = 1_000
 """How many keys are asked for at once; the service's limit."""
 PAGE_KEYS = 500
-CONNECT_S = 1.0
 AGAIN_S = 0.1
 SHUN_S = 30.0
 """How long an owner that couldn't be reached isn't asked directly."""
@@ -143,13 +142,12 @@ class StateClient:
         self._follows = follow_owners and self._read is None
         if isinstance(trust_hosts, str):
             raise StateError("trust_hosts takes a list of hosts, as ['*.bank.internal']")
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         # An owner's address is what a member of the group announced, and may be anybody's.
         self._hosts = ["*"] if token is None else [*map(_host, self._urls), *trust_hosts]
-        self._tls = ssl
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._http = HttpClient(tls=ssl, headers=headers)
         self._is_secure = all(url.startswith("https:") for url in self._urls)
         self._turn = 0
-        self._session: aiohttp.ClientSession | None = None
         self._stores: _Stores | None = None
         self._shunned: dict[str, float] = {}
         self._seen: dict[tuple[str, int], tuple[Position, float]] = {}
@@ -164,9 +162,7 @@ class StateClient:
 
     async def close(self) -> None:
         """Disconnect. May be called twice."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        await self._http.close()
 
     # --- questions -------------------------------------------------------------------------------------------------
 
@@ -332,20 +328,15 @@ class StateClient:
         return self._urls[self._turn % len(self._urls)]
 
     async def _send(self, method: str, url: str, body: Any, left_s: float) -> _Reply:
-        if self._session is None:
-            self._session = _http.session(ssl=self._tls, headers={**_http.IDENTITY, **self._headers})
-        limits = aiohttp.ClientTimeout(total=max(left_s, AGAIN_S), connect=CONNECT_S)
         content = None if body is None else msgspec.json.encode(body)
-        headers = {} if content is None else {"Content-Type": "application/json"}
-        async with self._session.request(
-            method, URL(url, encoded=True), data=content, headers=headers, timeout=limits, allow_redirects=False
-        ) as reply:
-            raw = await _http.read_answer(reply)
+        reply = await self._http.send(method, url, body=content, timeout_s=max(left_s, AGAIN_S))
         try:
-            said = msgspec.json.decode(raw)
+            said = msgspec.json.decode(reply.body)
         except MALFORMED:
             said = None
-        return _Reply(reply.status, said if isinstance(said, dict) else {"detail": f"not an answer: {raw[:100]!r}"})
+        return _Reply(
+            reply.status, said if isinstance(said, dict) else {"detail": f"not an answer: {reply.body[:100]!r}"}
+        )
 
     def _late(self, store: str | None, said: Mapping[str, Any], asked_s: float) -> str | None:
         """Tell why an answer is older than one that was there before it was asked for, None if it isn't."""

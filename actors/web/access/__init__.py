@@ -19,8 +19,7 @@ What decides is the handler that runs, never the path's text: there is nothing i
 `protect_rest` guards what others mounted on the same server: Faust's pages and the app's own.
 """
 
-from actors.web.access.guard import caller_of, guard_of, protect
+from actors.web.access.guard import caller_of, guard_of, protect, protect_rest
 from actors.web.access.levels import Caller, Level, needs
-from actors.web.access.rest import protect_rest
 
 __all__ = ["Caller", "Level", "caller_of", "guard_of", "needs", "protect", "protect_rest"]

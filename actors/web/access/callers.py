@@ -6,15 +6,15 @@ import base64
 import ipaddress
 import ssl
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from typing import Any
 
 from aiohttp import hdrs, web
 from yarl import URL
 
 from actors.web.access.levels import Caller, Level
 from actors.web.access.signature import HOP, PARTITIONS, SCHEME, SignedRequest, check, digest_of
-from actors.web.access.subjects import subjects
 from actors.web.access.tokens import Tokens
 from actors.web.problems import Problem
 
@@ -212,3 +212,33 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+SHORT = {
+    "commonName": "CN",
+    "organizationalUnitName": "OU",
+    "organizationName": "O",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "countryName": "C",
+}
+
+
+def subjects(certificate: Mapping[str, Any]) -> list[str]:
+    """Give a certificate's names: the whole subject first, as `CN=ops,O=Example`, then `CN=ops`, `DNS:…`, `URI:…`.
+
+    Args:
+        certificate: as `SSLSocket.getpeercert` gives it; one that was verified.
+    """
+    parts = [
+        f"{SHORT.get(kind, kind)}={_escaped(value)}"
+        for names in reversed(certificate.get("subject", ()))
+        for kind, value in names
+    ]
+    common = [part for part in parts if part.startswith("CN=")]
+    others = [f"{kind}:{value}" for kind, value in certificate.get("subjectAltName", ())]
+    return [",".join(parts), *common, *others]
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace(",", "\\,")

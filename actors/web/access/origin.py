@@ -22,6 +22,8 @@ def check_origin(request: web.Request, caller: Caller) -> None:
     Raises:
         Problem: 403.
     """
+    if not caller.sends_itself:
+        return
     origin, site = request.headers.get(hdrs.ORIGIN), request.headers.get("Sec-Fetch-Site")
     is_foreign = origin is not None and _authority(origin) != (_authority(f"{request.scheme}://{request.host}") or ())
     # Every browser names the origin of a request that may change something; programs can send a bearer token instead.

@@ -27,8 +27,9 @@ from actors.ports import OwnerRecord
 from actors.runtime.observe.status import TaskStatus, WorkerStatus
 from actors.web.dashboard.waiting import Waiting
 from actors.web.problems import Problem
-from actors.web.queries.routing import KNOWN, Limits, Router
+from actors.web.queries.routing import KNOWN
 from actors.web.queries.service import QueryService
+from actors.web.workers import Limits, WorkerClient
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -213,7 +214,7 @@ class Group:
         self._meet()
         room = Room()
         asked = (*others, *self._strangers.values())
-        await asyncio.gather(*(ask_worker(service.router, seen, room) for seen in asked))
+        await asyncio.gather(*(ask_worker(service.workers, seen, room) for seen in asked))
         self._know()
         self._forget({record.worker for record in owners.values()} | {here.worker})
         return ClusterStatus(
@@ -301,7 +302,7 @@ class Room:
             raise NotReadyError(f"the workers' reports have more than {MAX_REPORTS_BYTES} bytes together")
 
 
-async def ask_worker(router: Router, seen: Seen, room: Room) -> None:
+async def ask_worker(workers: WorkerClient, seen: Seen, room: Room) -> None:
     """Ask another worker; what it says, or that it doesn't, is noted."""
     if not seen.address:
         seen.failed("it has no web server", _now_ms())
@@ -309,7 +310,7 @@ async def ask_worker(router: Router, seen: Seen, room: Room) -> None:
     answer_s = ANSWER_S if seen.silent_since_ms is None else SILENT_ANSWER_S
     try:
         limits = Limits(max_bytes=MAX_REPORT_BYTES, took=room.take)
-        raw = await router.fetch("GET", seen.address, STATUS_PATH, partitions=(), answer_s=answer_s, limits=limits)
+        raw = await workers.fetch("GET", seen.address, STATUS_PATH, answer_s=answer_s, limits=limits)
         report = read_report(raw)
     except Problem as problem:
         seen.failed(f"it answered {problem.status}: {problem.detail}", _now_ms())

@@ -6,14 +6,13 @@ import asyncio
 import binascii
 from base64 import b64decode
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 from urllib.parse import parse_qs
 
 import msgspec
 from aiohttp import web
 from yarl import URL
 
-from actors._faust.status import status
 from actors.admin.parked.reader import ParkedError, ParkedReader, What, actor_of, kinds_of
 from actors.admin.parked.showing import entry_json
 from actors.errors import BrokerUnavailableError
@@ -23,13 +22,9 @@ from actors.web.dashboard.group import Group, Report
 from actors.web.dashboard.rendering import Pages
 from actors.web.dashboard.view import MAX_ROWS, build
 from actors.web.dashboard.waiting import Looker
+from actors.web.host import Host
 from actors.web.problems import JSON_HEADERS, NO_STORE, Handler, Problem, bad_request, not_ready
-from actors.web.queries.memory import bound
 from actors.web.queries.service import service_of
-
-if TYPE_CHECKING:
-    from actors._faust.app import App
-    from actors._faust.setup import Setup
 
 PREFIX = "/dashboard"
 LIVE = "Actors-Live"
@@ -57,7 +52,7 @@ class Dashboard:
         app: the app, of which the declarations are known.
     """
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: Host) -> None:
         self._app = app
         self._pages = Pages()
         self._looker = Looker(app)
@@ -158,7 +153,7 @@ class Dashboard:
     # --- what they share -------------------------------------------------------------------------------------------
 
     async def _own_report(self) -> Report:
-        said, waiting = status(self._app), await self._looker.look()
+        said, waiting = self._app.worker_status(), await self._looker.look()
         # What a handler raised may not be Unicode, and of any length, as keys are.
         tasks = [replace(task, reason=task.reason and sendable(task.reason[:MAX_TEXT_CHARS])) for task in said.tasks]
         lines = [line for line in waiting.lines if len(line.key) <= MAX_KEY_BYTES]
@@ -183,8 +178,9 @@ class Dashboard:
         Raises:
             Problem: there can't be such a line.
         """
+        app: Any = self._app
         try:
-            definition = actor_of(self._app, given.get("actor", ""))
+            definition = actor_of(app, given.get("actor", ""))
         except ParkedError as error:
             raise Problem(404, "unknown-actor", "There is no such actor", str(error)) from error
         kinds: list[What] = [kind for kind in kinds_of(definition) if kind == given.get("what")]
@@ -200,17 +196,16 @@ class Dashboard:
             raise bad_request("bad-parameter", "key is a key's bytes in base64, with - and _") from None
         return Place(definition, kinds[0], partition, key)
 
-    def _setup(self) -> Setup:
+    def _setup(self) -> Any:
         setup = self._app.actor_service.setup
         if setup is None:
             raise not_ready("this worker is starting")
         return setup
 
 
-def mount(app: App, web_app: web.Application) -> None:
+def mount(app: Host, web_app: web.Application) -> None:
     """Add the routes to a web server, once."""
     part = Dashboard(app).application()
-    bound(web_app, part)
     protect(app, web_app, PREFIX, part, level=Level.READ, login=True)
 
 

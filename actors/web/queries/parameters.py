@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
@@ -19,13 +19,12 @@ MAX_LIMIT = 1_000
 MAX_KEYS = 1_000
 READS = ("committed", "standby")
 COMMON = frozenset({"read"})
-"""What bytes raise that aren't JSON, or nested too deeply to be read."""
 
 
 class ManyBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `_many`."""
 
-    keys: list[msgspec.Raw]
+    keys: Annotated[list[msgspec.Raw], msgspec.Meta(extra_json_schema={"maxItems": MAX_KEYS})]
     encoding: str | None = None
     raw: bool = False
     partition: int | None = None
@@ -59,14 +58,11 @@ class Parameters:
             if name in self._values:
                 raise bad_request("bad-parameter", f"parameter {name} is there twice")
             self._values[name] = value.encode("latin-1")
-        self._check_read()
-
-    def _check_read(self) -> None:
-        check_read(self.text("read") or "committed")
+        check_read(self.read)
 
     @property
     def read(self) -> str:
-        """Which copy may answer."""
+        """Who may answer: "committed" for the owner, "standby" for standbys too."""
         return self.text("read") or "committed"
 
     def raw(self, name: str) -> bytes | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -16,18 +16,20 @@ from actors.declare.codecs import key_codec
 from actors.errors import ReadOnlyQueryError, Rejected
 from actors.ports import TopicPartition
 from actors.runtime.handlers.actor import Actor
+from actors.runtime.handlers.context import Store
 from actors.runtime.handlers.query_methods import Asked as AskedActor
 from actors.runtime.handlers.query_methods import Query
 from actors.runtime.queries.queries import Bounds, read
 from actors.runtime.spec import ActorSpec
 from actors.web.access import Level, needs, protect
-from actors.web.access.limits import LARGE_BYTES
+from actors.web.access.guard import RESERVATION
+from actors.web.access.limits import JSON_GROWTH, LARGE_BYTES
 from actors.web.access.signature import HOP
+from actors.web.host import Host
 from actors.web.problems import Handler, Problem, answered, bad_request
 from actors.web.queries import answers
-from actors.web.queries.answers import Count, StoredKey, Values, decoded
+from actors.web.queries.answers import AskAnswer, Count, CountAnswer, Overview, StoredKey, ValueAnswer, Values, decoded
 from actors.web.queries.coding import KeyCoding, StoreCoding, as_json, json_bytes
-from actors.web.queries.memory import JSON_GROWTH, RESERVATION, bound
 from actors.web.queries.openapi import description
 from actors.web.queries.parameters import (
     COMMON,
@@ -41,13 +43,10 @@ from actors.web.queries.parameters import (
     key_in_path,
     many_body,
 )
-from actors.web.queries.routing import ANSWER_S, Limits, Owners, Router, answer_bytes, wanted, wants_all
+from actors.web.queries.routing import Owners, Router, answer_bytes, wanted, wants_all
 from actors.web.queries.service import QueryService, service_of
+from actors.web.workers import ANSWER_S, Limits
 from stores._core.overlay import after_prefix
-
-if TYPE_CHECKING:
-    from actors._faust.app import App
-    from actors.runtime.handlers.context import Store
 
 PREFIX = "/actors"
 KEY_PARAMETERS = COMMON | {"encoding", "raw", "partition"}
@@ -65,7 +64,7 @@ class QueryRoutes:
         app: the app, of which the declarations are known.
     """
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: Host) -> None:
         self._app = app
         self._codings: dict[str, StoreCoding] = {}
         self._keys: dict[str, KeyCoding] = {}
@@ -115,7 +114,7 @@ class QueryRoutes:
             held = task.of(coding.store.name)
             found = read(held, key)
             if found.value is None:
-                raise _absent(coding.store.name, answers.one_value(coding, held, key, found, is_raw=is_raw))
+                raise _absent(answers.one_value(coding, held, key, found, is_raw=is_raw))
             if len(found.value) <= LARGE_BYTES:
                 return reply(answers.one_value(coding, held, key, found, is_raw=is_raw))
             # As it is stored, and as JSON.
@@ -162,7 +161,7 @@ class QueryRoutes:
                 content["partition"] = body.partition
             path = f"{PREFIX}/{coding.store.name}/_many"
             limits = Limits(answer_bytes=most, took=took)
-            raw = await router.fetch(
+            raw = await router.workers.fetch(
                 "POST", address, path, body=msgspec.json.encode(content), partitions=partitions, limits=limits
             )
             return theirs, decoded(raw, Values, address)
@@ -173,7 +172,7 @@ class QueryRoutes:
         }
         positions = {number: position for _, part in parts for number, position in part.positions.items()}
         answer = answers.as_values(coding.store.name, body.keys, places, found, positions, max_bytes=max_bytes)
-        if answer["next"] is not None and wants_all(request):
+        if answer.next is not None and wants_all(request):
             raise Problem(413, "large-answer", "The answer is too large", "ask for fewer keys at once")
         return reply(answer)
 
@@ -205,7 +204,9 @@ class QueryRoutes:
 
         async def there(address: str, theirs: list[int]) -> Any:
             limits = Limits(answer_bytes=max_bytes * len(theirs) // len(partitions), took=took)
-            raw = await router.fetch("GET", address, request.rel_url.raw_path_qs, partitions=theirs, limits=limits)
+            raw = await router.workers.fetch(
+                "GET", address, request.rel_url.raw_path_qs, partitions=theirs, limits=limits
+            )
             return answers.part_of(raw, address)
 
         parts = await router.scatter(request, spec, partitions, here=here, there=there)
@@ -228,12 +229,12 @@ class QueryRoutes:
 
         async def there(address: str, partitions: list[int]) -> int:
             path, answer_s = request.rel_url.raw_path_qs, EXACT_COUNT_S if is_exact else ANSWER_S
-            raw = await router.fetch("GET", address, path, partitions=partitions, answer_s=answer_s)
+            raw = await router.workers.fetch("GET", address, path, partitions=partitions, answer_s=answer_s)
             return decoded(raw, Count, address).count
 
         partitions = _partitions(request, spec, parameters)
         counts = await router.scatter(request, spec, partitions, here=here, there=there)
-        return reply({"store": coding.store.name, "count": sum(counts), "exact": is_exact, "read": "committed"})
+        return reply(CountAnswer(coding.store.name, sum(counts), is_exact))
 
     @needs(Level.READ)
     async def ask(self, request: web.Request) -> web.StreamResponse:
@@ -267,17 +268,8 @@ class QueryRoutes:
             )
             answer = _answer(asked, query, bound, self._app.actors[spec.name].declared)
             positions = {store.name: answers.position_of(held.of(store.name)) for store in spec.stores}
-            return reply(
-                {
-                    "actor": spec.name,
-                    "query": query.name,
-                    "key": keys.show_key(key),
-                    "value": answer,
-                    "partition": partition,
-                    "positions": positions,
-                    **answers.freshness(positions),
-                }
-            )
+            name, shown = query.name, keys.show_key(key)
+            return reply(AskAnswer(spec.name, name, shown, answer, partition, positions, *answers.freshness(positions)))
 
         return await self._at_the_owner(router, request, spec, partition, here, body)
 
@@ -289,12 +281,12 @@ class QueryRoutes:
         async with router.reader.pace.turn():
             return reply(self._overview(service, owners))
 
-    def _overview(self, service: QueryService, owners: Owners) -> dict[str, Any]:
-        return {
-            "app": self._app.conf.id,
-            "worker": service.worker,
-            "address": service.address,
-            "stores": [
+    def _overview(self, service: QueryService, owners: Owners) -> Overview:
+        return Overview(
+            app=self._app.conf.id,
+            worker=service.worker,
+            address=service.address,
+            stores=[
                 {
                     "store": name,
                     "actor": spec.name,
@@ -305,7 +297,7 @@ class QueryRoutes:
                 }
                 for name, spec in service.stores.items()
             ],
-            "actors": [
+            actors=[
                 {
                     "actor": name,
                     "topic": spec.topic,
@@ -314,7 +306,7 @@ class QueryRoutes:
                 }
                 for name, spec in service.actors.items()
             ],
-            "partitions": [
+            partitions=[
                 {
                     "actor": name,
                     "partition": partition,
@@ -327,8 +319,8 @@ class QueryRoutes:
                 for partition in range(spec.partition_count)
                 for owner in (owners.get((name, partition)),)
             ],
-            "copies": [asdict(copy) for copy in self._app.actor_service.copies],
-        }
+            copies=[asdict(copy) for copy in self._app.actor_service.copies],
+        )
 
     async def openapi(self, _: web.Request) -> web.StreamResponse:
         """Give the description of all this."""
@@ -353,14 +345,14 @@ class QueryRoutes:
                 return await here([partition])
 
         async def there(address: str, _: list[int]) -> web.StreamResponse:
-            return await router.relay(request, address, body, took=request[RESERVATION].take)
+            return await router.workers.relay(request, address, body, request[RESERVATION].take)
 
         (answer,) = await router.scatter(request, spec, (partition,), here=here, there=there)
         return answer
 
     def _router(self, read: str = "committed") -> Router:
         service = service_of(self._app)
-        return service.copies if read == "standby" else service.router
+        return service.standby_router if read == "standby" else service.router
 
     def _store(self, name: str) -> tuple[ActorSpec, StoreCoding]:
         stores = service_of(self._app).stores
@@ -394,24 +386,25 @@ class QueryRoutes:
         return keys
 
 
-def mount(app: App, web_app: web.Application) -> None:
+def mount(app: Host, web_app: web.Application) -> None:
     """Add the routes to a web server, once."""
     if MOUNTED not in web_app:
         web_app[MOUNTED] = routes = QueryRoutes(app)
         part = routes.application()
-        bound(web_app, part)
         protect(app, web_app, PREFIX, part, watch=routes.measured)
 
 
-def reply(content: Mapping[str, Any]) -> web.Response:
+def reply(content: msgspec.Struct) -> web.Response:
     """Give an answer."""
     return answered(json_bytes(content))
 
 
-def _absent(store: str, answer: dict[str, Any]) -> Problem:
-    key = msgspec.json.decode(json_bytes(answer["key"]))
-    more = {name: answer[name] for name in ("partition", "position", "read", "staleness_ms")}
-    return Problem(404, "no-such-key", "The key isn't there", f"store {store} has no key {key!r}", key=key, **more)
+def _absent(answer: ValueAnswer) -> Problem:
+    key = msgspec.json.decode(json_bytes(answer.key))
+    more = {name: getattr(answer, name) for name in ("partition", "position", "read", "staleness_ms")}
+    return Problem(
+        404, "no-such-key", "The key isn't there", f"store {answer.store} has no key {key!r}", key=key, **more
+    )
 
 
 def _partition(spec: ActorSpec, store: Store[Any, Any], key: bytes, given: int | None) -> int:

@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestServer
 from actors._core.task.lifecycle import State
 from actors.web.access import door, guard
 from actors.web.access.guard import GUARD
-from actors.web.access.places import Places
+from actors.web.access.limits import Places
 from actors.web.problems import Problem
 from tests.unit.web.query_server import KEY, Connection, get, until
 from tests.unit.web.query_server import served as asked

@@ -22,10 +22,11 @@ from actors.runtime.queries.pace import Pace
 from actors.runtime.queries.queries import Bounds, Held, _counts, read_part
 from actors.testing.fakes.ports import FakeClock
 from actors.web.access import guard
+from actors.web.access.guard import GUARD
+from actors.web.access.limits import MAX_ANSWER_BYTES
 from actors.web.dashboard import group as group_module
 from actors.web.dashboard.group import Room, Seen, ask_worker
 from actors.web.queries import memory
-from actors.web.queries.memory import MAX_ANSWER_BYTES, MEMORY
 from actors.web.queries.routing import ANSWER_BYTES, PARTITIONS
 from stores._core.record import encode_stamp
 from stores.memory import MemoryStore
@@ -148,7 +149,7 @@ async def test_answers_that_nobody_reads_are_counted_until_their_clients_are_hun
     path = "/actors/words/huge?partition=0"
     async with asking() as (there, ask):
         fill(there, ["huge"], size)
-        held = there.server.web_app[MEMORY]
+        held = there.server.web_app[GUARD].memory
         deaf: list[Any] = []
 
         async def ask_and_not_read() -> None:
