@@ -168,45 +168,28 @@ def _fill_client(context: ssl.SSLContext, options: ActorOptions) -> None:
         _load(options, "web_certificate", lambda: _load_certificate(context, options))
 
 
-# --- files that have changed ---------------------------------------------------------------------------------------
-
-
 def tls_files(options: ActorOptions) -> list[Path]:
     """Give the files that our settings name."""
     named = (options.web_certificate, options.web_key, options.web_client_ca, options.web_ca)
     return [Path(name) for name in named if name is not None]
 
 
-def renew_server(context: ssl.SSLContext, options: ActorOptions) -> Callable[[], set[bytes]]:
-    """Try the files for the web server, and give what has its context use them for connections from then on.
+def reload_server(context: ssl.SSLContext, options: ActorOptions) -> None:
+    """Load changed files into the web server's context, for new connections.
 
-    That gives the authorities that aren't in the files any more: OpenSSL takes none out of a context.
-
-    Raises:
-        ConfigurationError: a file can't be used; the context is as it was.
-    """
-    return _renewal(context, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), lambda one: _fill(one, options))
-
-
-def renew_client(context: ssl.SSLContext, options: ActorOptions) -> Callable[[], set[bytes]]:
-    """Do the same for what this worker asks others with.
+    OpenSSL can't take an authority out of a context: one that was removed is trusted until the worker restarts.
 
     Raises:
-        ConfigurationError: a file can't be used; the context is as it was.
+        ConfigurationError: a file can't be used; the context is unchanged.
     """
-    return _renewal(context, ssl.create_default_context(), lambda one: _fill_client(one, options))
+    _fill(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), options)
+    _fill(context, options)
 
 
-def _renewal(
-    live: ssl.SSLContext, trial: ssl.SSLContext, fill: Callable[[ssl.SSLContext], None]
-) -> Callable[[], set[bytes]]:
-    fill(trial)
-
-    def renew() -> set[bytes]:
-        fill(live)
-        return set(live.get_ca_certs(binary_form=True)) - set(trial.get_ca_certs(binary_form=True))
-
-    return renew
+def reload_client(context: ssl.SSLContext, options: ActorOptions) -> None:
+    """Load changed files into the context with which this worker asks others; else as `reload_server`."""
+    _fill_client(ssl.create_default_context(), options)
+    _fill_client(context, options)
 
 
 def _load_certificate(context: ssl.SSLContext, options: ActorOptions) -> None:

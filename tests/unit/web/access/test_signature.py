@@ -19,7 +19,7 @@ from actors.web.access.settings import check_access
 from actors.web.access.signature import HOP, MAX_AGE_S, PARTITIONS, PURPOSE, SignedRequest, sign
 from actors.web.access.tls import Hops
 from actors.web.dashboard.group import Room, Seen, ask_worker
-from actors.web.queries.routing import Router
+from actors.web.workers import WorkerClient
 from tests.certificates import Authority
 from tests.unit.web.web_part import ADMIN, READ, TOKENS, bearer, hop, make_app, served
 
@@ -142,11 +142,11 @@ async def thief() -> AsyncIterator[tuple[Thief, TestServer]]:
 
 
 async def fetch(address: str, **options: Any) -> bytes:
-    router = Router(None, None, Hops.of(make_app(**options)))
+    workers = WorkerClient(Hops.of(make_app(**options)))
     try:
-        return await router.fetch("GET", address, "/dashboard/status.json", partitions=())
+        return await workers.fetch("GET", address, "/dashboard/status.json", partitions=())
     finally:
-        await router.close()
+        await workers.close()
 
 
 async def test_what_a_member_of_the_group_gets_is_good_for_no_other_worker(
@@ -208,9 +208,9 @@ def test_a_worker_whose_own_host_isnt_named_doesnt_start() -> None:
 
 @pytest.mark.parametrize("address", ["http://[", "http://a:99999", "http://a..b", "http://127.0.0.1:1/x", "\ud800"])
 async def test_a_worker_with_an_odd_address_is_shown_as_one_that_doesnt_answer(address: str) -> None:
-    router, seen = Router(None, None, Hops.of(make_app())), Seen("odd", address)
-    await ask_worker(router, seen, Room())
-    await router.close()
+    workers, seen = WorkerClient(Hops.of(make_app())), Seen("odd", address)
+    await ask_worker(workers, seen, Room())
+    await workers.close()
     assert "its address" in seen.trouble
 
 
@@ -221,7 +221,7 @@ async def test_a_worker_answers_what_another_one_passes_on(tmp_path: Path, is_se
         authority = Authority(tmp_path)
         certificate, key = authority.certificate("worker")
         options |= {"web_certificate": certificate, "web_key": key, "web_client_ca": authority.file}
-    router = Router(None, None, make_app(**options).access_files.hops())  # type: ignore[arg-type]
+    workers = WorkerClient(make_app(**options).access_files.hops())
     async with served(**options) as server:
         address = str(server.make_url(""))
         assert address.startswith("https:") == is_secure
@@ -229,6 +229,6 @@ async def test_a_worker_answers_what_another_one_passes_on(tmp_path: Path, is_se
             ("GET", "/state/to/a%2Fb%20%C3%A4?x=+&y", None),
             ("POST", "/state/_many", b"[1]"),
         ):
-            said = await router.fetch(method, address, path, body=body, partitions=[0, 7])
+            said = await workers.fetch(method, address, path, body=body, partitions=[0, 7])
             assert b'"by": "another worker"' in said
-    await router.close()
+    await workers.close()

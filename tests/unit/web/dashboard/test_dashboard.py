@@ -171,7 +171,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.worker, self.address = "here", "http://here"
-        self.router = self.directory = self
+        self.router = self.directory = self.workers = self
         self.answers: dict[str, Seen] = {}
         self.in_group: list[str] = []
         self.strangers: list[str] = []
@@ -190,9 +190,7 @@ class Cluster:
     def trouble() -> str:
         return ""
 
-    async def fetch(
-        self, method: str, address: str, path: str, *, partitions: Any, answer_s: float, limits: Any
-    ) -> bytes:
+    async def fetch(self, method: str, address: str, path: str, *, answer_s: float, limits: Any) -> bytes:
         self.asked.append(address)
         if address not in self.answers:
             raise OSError("nobody there")

@@ -21,12 +21,11 @@ from actors.runtime.queries import pace as pace_module
 from actors.runtime.queries.pace import Pace
 from actors.runtime.queries.queries import Bounds, Held, _counts, read_part
 from actors.testing.fakes.ports import FakeClock
-from actors.web.access import guard
+from actors.web.access import guard, limits
 from actors.web.access.guard import GUARD
 from actors.web.access.limits import MAX_ANSWER_BYTES
 from actors.web.dashboard import group as group_module
 from actors.web.dashboard.group import Room, Seen, ask_worker
-from actors.web.queries import memory
 from actors.web.queries.routing import ANSWER_BYTES, PARTITIONS
 from stores._core.record import encode_stamp
 from stores.memory import MemoryStore
@@ -178,23 +177,23 @@ async def test_answers_that_nobody_reads_are_counted_until_their_clients_are_hun
 
 
 async def test_one_caller_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = memory.Memory()
+    room = limits.Memory()
     with room.reserve("a") as first, room.reserve("a") as second, room.reserve("b") as third:
-        first.take(memory.LARGE_BYTES)
+        first.take(limits.LARGE_BYTES)
         assert room.held_bytes == 0, "what a connection holds in any case isn't counted"
-        first.take(memory.MAX_CALLER_BYTES - memory.LARGE_BYTES)
-        with pytest.raises(memory.Problem, match="ask again later") as busy:
-            second.take(memory.LARGE_BYTES + 1)
+        first.take(limits.MAX_CALLER_BYTES - limits.LARGE_BYTES)
+        with pytest.raises(limits.Problem, match="ask again later") as busy:
+            second.take(limits.LARGE_BYTES + 1)
         assert busy.value.status == 503
-        third.take(memory.MAX_CALLER_BYTES)
-        with pytest.raises(memory.Problem, match="ask for less") as large:
+        third.take(limits.MAX_CALLER_BYTES)
+        with pytest.raises(limits.Problem, match="ask for less") as large:
             third.take(1)
         assert large.value.status == 500
     assert room.held_bytes == 0
 
 
 async def test_a_body_counts_as_what_it_becomes_when_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "MAX_CALLER_BYTES", 10_000_000)
+    monkeypatch.setattr(limits, "MAX_CALLER_BYTES", 10_000_000)
     async with asking() as (there, ask):
 
         @there.app.query(next(iter(there.app.actors.values())).declared)
@@ -357,7 +356,7 @@ async def test_answers_of_another_worker_are_read_to_a_limit_and_never_unpacked(
             assert (status, said["type"].rpartition(":")[2]) == (503, "not-ready"), (path, said)
         assert other.written < 8 * _http.MAX_ANSWER_BYTES
         who = Seen("other", address)
-        await ask_worker(there.queries.router, who, Room())
+        await ask_worker(there.queries.workers, who, Room())
         assert "Content-Encoding" in who.trouble or "more than" in who.trouble
         async with StateClient([address], timeout=timedelta(seconds=2)) as client:
             with pytest.raises(StateUnavailableError):
@@ -384,7 +383,7 @@ async def test_what_is_passed_on_is_json_whatever_the_other_worker_calls_it() ->
 
 
 async def test_parts_that_are_gathered_count_while_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "MAX_CALLER_BYTES", 1_000_000)
+    monkeypatch.setattr(limits, "MAX_CALLER_BYTES", 1_000_000)
     async with stranger() as (other, address), beside(other, address) as (_, ask):
         other.body = b""
         status, said, _ = await ask(*PATHS[0])
@@ -396,7 +395,7 @@ async def test_reports_of_workers_are_bounded_together(monkeypatch: pytest.Monke
     async with stranger() as (other, address), beside(other, address) as (there, _):
         other.body = b" " * 2_000
         who = Seen("other", address)
-        await ask_worker(there.queries.router, who, Room())
+        await ask_worker(there.queries.workers, who, Room())
         assert "more than 1000 bytes together" in who.trouble
 
 
@@ -406,7 +405,7 @@ async def test_an_address_that_is_none_is_a_worker_that_doesnt_answer(address: s
         status, said, _ = await ask(f"/actors/words/{THERE}")
         assert (status, said["type"].rpartition(":")[2]) == (503, "not-ready")
         who = Seen("other", address)
-        await ask_worker(there.queries.router, who, Room())
+        await ask_worker(there.queries.workers, who, Room())
         assert who.trouble
 
 

@@ -27,9 +27,7 @@ class Hostile(Cluster):
         self.raw, self.in_group = raw, [address]
         self.actors = {name: cast("Any", _Spec()) for name in ("take_order", "ship")}
 
-    async def fetch(
-        self, method: str, address: str, path: str, *, partitions: Any, answer_s: float, limits: Any
-    ) -> bytes:
+    async def fetch(self, method: str, address: str, path: str, *, answer_s: float, limits: Any) -> bytes:
         self.asked.append(address)
         return self.raw
 

@@ -15,6 +15,7 @@ from actors.web.access.signature import HOP
 from actors.web.access.tls import Hops
 from actors.web.queries.routing import Directory
 from actors.web.queries.standby_reads import StandbyDirectory, StandbyRouter
+from actors.web.workers import WorkerClient
 
 SPEC = SimpleNamespace(name="count")
 
@@ -38,7 +39,9 @@ class World:
 
         self.copies = StandbyDirectory(read_copies)
         reader: Any = SimpleNamespace(has=lambda spec, partition: partition in self.here)
-        self.router = StandbyRouter(reader, Directory(read_owners, "me"), self.copies, "http://me", Hops())
+        self.router = StandbyRouter(
+            reader, Directory(read_owners, "me"), WorkerClient(Hops()), self.copies, "http://me"
+        )
 
     async def _answer(self, address: str, partitions: list[int]) -> str:
         self.asked.append((address, tuple(partitions)))
