@@ -167,12 +167,12 @@ class StateClient:
     # --- questions -------------------------------------------------------------------------------------------------
 
     async def get(self, store: str, key: Any, default: Any = None, *, partition: int | None = None) -> Any:
-        """Give the value of a key, or `default`; else as `lookup`."""
+        """Return the value of a key, or `default`; else as `lookup`."""
         answer = await self.lookup(store, key, partition=partition)
         return answer.value if answer.found else default
 
     async def lookup(self, store: str, key: Any, *, partition: int | None = None) -> Answer:
-        """Give what a store has of a key.
+        """Return what a store has of a key.
 
         Args:
             store: its name; a class actor's is the actor's.
@@ -198,7 +198,7 @@ class StateClient:
         )
 
     async def get_many(self, store: str, keys: Iterable[Any], *, partition: int | None = None) -> dict[Any, Any]:
-        """Give the values of those keys that are there; else as `lookup`.
+        """Return the values of those keys that are there; else as `lookup`.
 
         The values of one partition are of one moment, up to `MAX_KEYS` keys and some MiB of values.
         """
@@ -233,7 +233,7 @@ class StateClient:
         end: Any = None,
         partition: int | None = None,
     ) -> AsyncIterator[tuple[Any, Any]]:
-        """Give (key, value) in byte order of the stored keys, `start` included, `end` not; else as `lookup`.
+        """Return (key, value) in byte order of the stored keys, `start` included, `end` not; else as `lookup`.
 
         It is read page by page: each page is of the moment when it was read. Bytes come as base64.
         """
@@ -268,7 +268,7 @@ class StateClient:
         return int(reply.content["count"])
 
     async def ask(self, actor: str, query: str, key: Any, **arguments: Any) -> Any:
-        """Give what an actor's query says about a key; its arguments are anything that JSON can say.
+        """Return what an actor's query says about a key; its arguments are anything that JSON can say.
 
         Raises:
             StateUnavailableError: no worker could answer in time.
@@ -355,7 +355,7 @@ class StateClient:
         return None
 
     async def _route(self, store: str, key: Any) -> str | None:
-        """Give the address of a key's owner if it can be told; a wrong one costs a detour."""
+        """Return the address of a key's owner if it can be told; a wrong one costs a detour."""
         if not self._follows or not isinstance(key, str | bytes):
             return None
         known = self._stores or await self._learn()
@@ -430,7 +430,7 @@ class SyncStateClient:
 
 
 def _host(url: str) -> str:
-    """Give a URL's host.
+    """Return a URL's host.
 
     Raises:
         StateError: it has none.
@@ -455,14 +455,14 @@ def _base64(key: Any) -> str:
 
 
 def _key_in_url(key: Any) -> tuple[str, str]:
-    """Give a key for a URL, and how it is written there."""
+    """Return a key for a URL, and how it is written there."""
     if isinstance(key, bytes):
         return quote(_base64(key), safe=""), "base64"
     return quote(json.dumps(key), safe=""), "json"
 
 
 def _bound(key: Any, *, is_prefix: bool = False) -> tuple[str | None, str]:
-    """Give the end of a range for a URL's parameters, and how it is written there."""
+    """Return the end of a range for a URL's parameters, and how it is written there."""
     if key is None:
         return None, "json"
     if isinstance(key, bytes):

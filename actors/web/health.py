@@ -40,7 +40,7 @@ _HEADERS = {"Cache-Control": "no-store", "Content-Type": "application/json"}
 
 
 def health_pages(app: Host) -> web.Application:
-    """Give the part of the web server that an orchestrator asks."""
+    """Return the part of the web server that an orchestrator asks."""
 
     async def health(_: web.Request) -> web.Response:
         missing, stopped = what_is_missing(app), stopped_partitions(app)
@@ -66,12 +66,12 @@ def health_pages(app: Host) -> web.Application:
 
 
 def what_is_dead(app: Host) -> list[str]:
-    """Give why the worker won't recover by itself, nothing if it may."""
+    """Return why the worker won't recover by itself, nothing if it may."""
     return ["the dispatcher ended"] if app.actor_service.is_broken else []
 
 
 def what_is_to_start(app: Host) -> list[str]:
-    """Give what the worker's start waits for, nothing once the group has assigned its partitions."""
+    """Return what the worker's start waits for, nothing once the group has assigned its partitions."""
     service = app.actor_service
     if service.worker is None:
         return ["the worker is starting"]
@@ -79,7 +79,7 @@ def what_is_to_start(app: Host) -> list[str]:
 
 
 def what_is_missing(app: Host) -> list[str]:
-    """Give why the worker doesn't do all of its work at the moment, nothing if it does."""
+    """Return why the worker doesn't do all of its work at the moment, nothing if it does."""
     service = app.actor_service
     if service.is_broken or service.should_stop:
         return ["the worker is ending"]
@@ -100,7 +100,7 @@ def what_is_missing(app: Host) -> list[str]:
 
 
 def _what_is_silent(app: Host, tasks: Collection[Task]) -> list[str]:
-    """Give which brokers haven't answered for longer than the session timeout."""
+    """Return which brokers haven't answered for longer than the session timeout."""
     silence, session_s = app.actor_service.silence, float(app.conf.broker_session_timeout)
     if silence is None:
         return []
@@ -118,7 +118,7 @@ def _what_is_silent(app: Host, tasks: Collection[Task]) -> list[str]:
 
 
 def stopped_partitions(app: Host) -> list[dict[str, str | int | None]]:
-    """Give the partitions that stand still until somebody acts, without what their messages hold."""
+    """Return the partitions that stand still until somebody acts, without what their messages hold."""
     return [
         {
             "actor": task.spec.name,

@@ -82,16 +82,16 @@ class WorkerCollector(Collector):
         self._app = app
 
     def describe(self) -> Iterable[Metric]:
-        """Give nothing: the registry needn't know the names, and there is no picture before the worker's start."""
+        """Return nothing: the registry needn't know the names, and there is no picture before the worker's start."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Give all metrics."""
+        """Return all metrics."""
         return families(_prepared.get() or self._app.worker_status())
 
 
 def metrics_page(app: Host) -> web.Application:
-    """Give the part of the web server that shows the default registry."""
+    """Return the part of the web server that shows the default registry."""
 
     async def scrape(request: web.Request) -> web.Response:
         try:
@@ -110,7 +110,7 @@ def metrics_page(app: Host) -> web.Application:
 
 
 def families(seen: WorkerStatus) -> Iterator[Metric]:
-    """Give the metrics that a picture makes, each sample with the app's id."""
+    """Return the metrics that a picture makes, each sample with the app's id."""
     for family in _families(seen):
         family.samples = [sample._replace(labels={"app": seen.app, **sample.labels}) for sample in family.samples]
         yield family

@@ -31,7 +31,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def answered(body: bytes) -> web.Response:
-    """Give an answer in JSON."""
+    """Return an answer in JSON."""
     return web.Response(body=body, headers=JSON_HEADERS)
 
 
@@ -76,7 +76,7 @@ class Problem(Exception):  # noqa: N818  RFC 9457's word
         self.more = more
 
     def response_to(self, request: web.Request) -> web.Response:
-        """Give the reply; it is the connection's last where the request's body wasn't read."""
+        """Return the reply; it is the connection's last where the request's body wasn't read."""
         response = self._response()
         if request.can_read_body:
             response.force_close()
@@ -97,12 +97,12 @@ class Problem(Exception):  # noqa: N818  RFC 9457's word
 
 
 def bad_request(kind: str, detail: str) -> Problem:
-    """Give the problem of a request that can't be understood."""
+    """Return the problem of a request that can't be understood."""
     return Problem(400, kind, "The request can't be understood", detail)
 
 
 def not_ready(detail: str) -> Problem:
-    """Give the problem of a question that can be answered later."""
+    """Return the problem of a question that can be answered later."""
     return Problem(503, "not-ready", "The state can't be read now", detail, retry_after_ms=RETRY_AFTER_MS)
 
 

@@ -32,13 +32,13 @@ class Callers:
 
     Args:
         tokens: the tokens that are taken.
-        keys: gives the keys by which other workers sign what they ask.
+        keys: returns the keys by which other workers sign what they ask.
         address: where other workers reach this one; "" if they can't.
         admins: subjects of client certificates that may administer.
         is_guarded: whether a token or a certificate is needed; False where there is none to ask for.
         is_unprotected: whether whoever reaches the port may read.
         is_local: whether the port can be reached from this machine only.
-        wall_ms: gives the time that signatures are compared with, in Unix milliseconds.
+        wall_ms: returns the time that signatures are compared with, in Unix milliseconds.
     """
 
     def __init__(
@@ -92,11 +92,7 @@ class Callers:
     def _by_token(self, given: list[str], *, is_hop: bool) -> Caller:
         scheme, _, secret = given[0].partition(" ")
         if len(given) == 1 and scheme.lower() == "bearer":
-            secret = secret.strip()
-            if is_hop and self._tokens.find_hop(secret) is not None:
-                # It is a bearer's: whoever had a worker of that release ask has it, so it counts as a reader's.
-                return Caller("a worker of an older release", Level.READ, is_known=True, sends_itself=False)
-            token = self._tokens.find(secret)
+            token = self._tokens.find(secret.strip())
             if token is not None:
                 level = Level.READ if is_hop else token.level
                 return Caller(token.name, level, is_known=True, sends_itself=False)
@@ -133,7 +129,7 @@ class Callers:
         return Caller("nobody known", Level.READ if self._is_unprotected else Level.OPEN)
 
     def refusal(self, request: web.Request, caller: Caller, needed: Level) -> Problem:
-        """Give why a caller may not do what needs a level that is above the caller's."""
+        """Return why a caller may not do what needs a level that is above the caller's."""
         if caller.is_known:
             return Problem(
                 403,
@@ -173,14 +169,14 @@ async def check_body(request: web.Request) -> None:
 
 
 def unauthorized(detail: str, *, wrong: bool = False) -> Problem:
-    """Give the problem of a request that doesn't say, or says wrongly, who sent it."""
+    """Return the problem of a request that doesn't say, or says wrongly, who sent it."""
     challenge = CHALLENGE + (', error="invalid_token"' if wrong else "")
     headers = {str(hdrs.WWW_AUTHENTICATE): challenge}
     return Problem(401, "unauthorized", "Who asks isn't known", detail, headers=headers)
 
 
 def _password(given: list[str]) -> str | None:
-    """Give the password of HTTP Basic, as RFC 7617 has it; None for another scheme, "" where there is none in it."""
+    """Return the password of HTTP Basic, as RFC 7617 has it; None for another scheme, "" where there is none in it."""
     scheme, _, credentials = given[0].partition(" ")
     if len(given) > 1 or scheme.lower() != "basic":
         return None
@@ -225,7 +221,7 @@ SHORT = {
 
 
 def subjects(certificate: Mapping[str, Any]) -> list[str]:
-    """Give a certificate's names: the whole subject first, as `CN=ops,O=Example`, then `CN=ops`, `DNS:…`, `URI:…`.
+    """Return a certificate's names: the whole subject first, as `CN=ops,O=Example`, then `CN=ops`, `DNS:…`, `URI:…`.
 
     Args:
         certificate: as `SSLSocket.getpeercert` gives it; one that was verified.

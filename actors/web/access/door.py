@@ -74,7 +74,7 @@ class Door(socket.socket):
 
 
 def doors(host: str, port: int, connections: Connections) -> list[Door]:
-    """Give a socket, bound and not listening yet, for each address of a host.
+    """Return a socket, bound and not listening yet, for each address of a host.
 
     Raises:
         OSError: an address can't be bound.

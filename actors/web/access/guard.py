@@ -174,7 +174,7 @@ class Guard:
     # --- what is looked at behind the sizes, in this order ---------------------------------------------------------
 
     def admit(self, request: web.Request, level: Level) -> Level:
-        """Give the level that a request needs and has.
+        """Return the level that a request needs and has.
 
         Raises:
             Problem: it has less, or is one too many.
@@ -221,7 +221,7 @@ class Guard:
 
 
 def level_of(handler: Any, method: str, default: Level) -> Level:
-    """Give what a handler needs: as it says, else the part's for methods that only read, else `ADMIN`."""
+    """Return what a handler needs: as it says, else the part's for methods that only read, else `ADMIN`."""
     if isinstance(handler, type):
         # aiohttp's class based views
         handler = getattr(handler, method.lower(), handler)
@@ -302,12 +302,12 @@ def _too_large() -> Problem:
 
 
 def client_of(request: web.Request, caller: Caller) -> str:
-    """Give whose requests are counted together."""
+    """Return whose requests are counted together."""
     return caller.name if caller.is_known else f"address {address_of(request)}"
 
 
 def address_of(request: web.Request) -> str:
-    """Give where a request comes from."""
+    """Return where a request comes from."""
     return request.remote or "a socket of this machine"
 
 
@@ -317,7 +317,7 @@ PARTS: web.AppKey[dict[str, web.Application]] = web.AppKey("actors_parts", dict)
 
 
 def guard_of(app: Any, web_app: web.Application) -> Guard:
-    """Give the guard of a web server, the same for all of its parts."""
+    """Return the guard of a web server, the same for all of its parts."""
     if GUARD not in web_app:
         web_app[GUARD] = Guard(app)
         server_logger.addFilter(UNREADABLE)

@@ -46,7 +46,7 @@ def is_link(request: web.Request) -> bool:
 
 
 def _authority(origin: str) -> tuple[str, int | None] | None:
-    """Give host and port; the scheme isn't looked at, since a proxy in front may have another one."""
+    """Return host and port; the scheme isn't looked at, since a proxy in front may have another one."""
     try:
         url = URL(origin)
         host, port = url.host, url.explicit_port

@@ -15,7 +15,7 @@ from actors.web.access.tokens import Tokens
 
 
 def tokens_of(app: Any) -> Tokens:
-    """Give the tokens of an app's settings.
+    """Return the tokens of an app's settings.
 
     Raises:
         ConfigurationError: a token or a file can't be used.
@@ -24,7 +24,7 @@ def tokens_of(app: Any) -> Tokens:
 
 
 def given_tokens(app: Any) -> dict[str, Any]:
-    """Give what the settings say of tokens, or where."""
+    """Return what the settings say of tokens, or where."""
     return {kind: given_secrets(app, f"{kind}_tokens") for kind in ("query", "admin")}
 
 
@@ -69,7 +69,7 @@ def is_guarded(app: Any) -> bool:
 
 
 def own_address(app: Any) -> str:
-    """Give where other workers reach this one's web server; empty if they can't.
+    """Return where other workers reach this one's web server; empty if they can't.
 
     Raises:
         ConfigurationError: canonical_url has more than scheme, host and port.

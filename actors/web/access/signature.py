@@ -35,13 +35,13 @@ class SignedRequest(NamedTuple):
 
 
 def sign(key: bytes, asked: SignedRequest, body: bytes | None, now_ms: int) -> str:
-    """Give the value of `Authorization` for a request."""
+    """Return the value of `Authorization` for a request."""
     digest = digest_of(body or b"")
     return f"{SCHEME} {now_ms}.{digest}.{_mac(key, asked, str(now_ms), digest)}"
 
 
 def check(keys: Iterable[bytes], asked: SignedRequest, given: str, now_ms: int) -> str:
-    """Give the digest that the request's body has to have.
+    """Return the digest that the request's body has to have.
 
     Raises:
         ValueError: the signature isn't of this request, or not of now; the text says so to the worker that asked.
@@ -69,7 +69,7 @@ def check(keys: Iterable[bytes], asked: SignedRequest, given: str, now_ms: int) 
 
 
 def digest_of(body: bytes) -> str:
-    """Give the digest of a body."""
+    """Return the digest of a body."""
     return hashlib.sha256(body).hexdigest()
 
 

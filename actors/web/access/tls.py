@@ -21,7 +21,7 @@ class OwnContext(ssl.SSLContext):
 
 
 def with_own_tls(options: ActorOptions, faust_options: dict[str, Any]) -> dict[str, Any]:
-    """Give Faust's settings with a context of ours where ours name a certificate.
+    """Return Faust's settings with a context of ours where ours name a certificate.
 
     Raises:
         ConfigurationError: Faust's name one too.
@@ -38,11 +38,11 @@ class Hops:
     """How a worker asks another one.
 
     Attributes:
-        keys: gives the keys of hops; the first one signs.
+        keys: returns the keys of hops; the first one signs.
         tls: for workers with https; None for Python's default.
         is_secure: whether workers are asked over https only.
         hosts: patterns of hosts that workers may be on; empty for any.
-        wall_ms: gives the time that is signed, in Unix milliseconds.
+        wall_ms: returns the time that is signed, in Unix milliseconds.
     """
 
     keys: Callable[[], tuple[bytes, ...]] = field(default=tuple, repr=False)
@@ -52,7 +52,7 @@ class Hops:
     wall_ms: Callable[[], int] = machine_ms
 
     def origin(self, address: str) -> str:
-        """Give where a worker is asked that announced an address.
+        """Return where a worker is asked that announced an address.
 
         Raises:
             NotReadyError: it isn't asked there: the address isn't an origin, or the settings don't allow it.
@@ -70,7 +70,7 @@ class Hops:
     def headers(
         self, method: str, origin: str, path: str, *, body: bytes | None = None, partitions: str = ""
     ) -> dict[str, str]:
-        """Give what is sent with a question: that it is one passed on, and who passes it on.
+        """Return what is sent with a question: that it is one passed on, and who passes it on.
 
         It allows that question to that worker, and to read only, whatever the settings allow whoever asked.
         """
@@ -85,7 +85,7 @@ class Hops:
 
     @classmethod
     def of(cls, app: Any) -> Hops:
-        """Give what follows from an app's settings.
+        """Return what follows from an app's settings.
 
         Raises:
             ConfigurationError: a file can't be used.
@@ -150,7 +150,7 @@ def _fill(context: ssl.SSLContext, options: ActorOptions) -> None:
 
 
 def client_context(options: ActorOptions) -> ssl.SSLContext | None:
-    """Give what a worker asks other workers with, None where no setting says anything about it."""
+    """Return what a worker asks other workers with, None where no setting says anything about it."""
     authority = options.web_ca or options.web_client_ca
     if authority is None and options.web_certificate is None:
         return None
@@ -169,7 +169,7 @@ def _fill_client(context: ssl.SSLContext, options: ActorOptions) -> None:
 
 
 def tls_files(options: ActorOptions) -> list[Path]:
-    """Give the files that our settings name."""
+    """Return the files that our settings name."""
     named = (options.web_certificate, options.web_key, options.web_client_ca, options.web_ca)
     return [Path(name) for name in named if name is not None]
 

@@ -122,7 +122,7 @@ class Actions:
             action.ended("good" if failure is None else "bad", failure or _outcome(errand, verb))
 
     async def close(self, _: web.Application) -> None:
-        """Give up what is under way. May be called twice."""
+        """Return up what is under way. May be called twice."""
         tasks = list(self._under_way)
         for task in tasks:
             task.cancel()

@@ -196,7 +196,7 @@ class Group:
         self._lock = asyncio.Lock()
 
     async def look(self, service: QueryService) -> ClusterStatus:
-        """Give the group as it was a second ago at most."""
+        """Return the group as it was a second ago at most."""
         async with self._lock:
             if self._cluster is None or time.monotonic() - self._looked_s >= REST_S:
                 self._cluster = await self._look(service)
@@ -270,7 +270,7 @@ class Group:
 
 
 async def _owners(service: QueryService) -> tuple[Owners, str]:
-    """Give the registry, and why it isn't as of now."""
+    """Return the registry, and why it isn't as of now."""
     directory, trouble = service.router.directory, ""
     found: Owners
     try:

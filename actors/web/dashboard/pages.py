@@ -61,7 +61,7 @@ class Dashboard:
         self._reading = asyncio.Semaphore(MAX_READERS)
 
     def application(self) -> web.Application:
-        """Give the part of the web server that is mounted under `/dashboard`."""
+        """Return the part of the web server that is mounted under `/dashboard`."""
         part = web.Application(middlewares=[self.for_people])
         part.router.add_get("", self.overview)
         part.router.add_get("/", self.overview)
@@ -146,7 +146,7 @@ class Dashboard:
         return web.Response(body=msgspec.json.encode(await self._own_report()), headers=JSON_HEADERS)
 
     async def file(self, request: web.Request) -> web.StreamResponse:
-        """Give the style sheet, or the script."""
+        """Return the style sheet, or the script."""
         name = request.match_info["file"]
         return web.Response(body=self._pages.file(name), content_type=MIME_TYPES[name], headers=FILE_HEADERS)
 
@@ -173,7 +173,7 @@ class Dashboard:
         return web.Response(text=sendable(text), content_type="text/html", headers=HEADERS)
 
     def _place(self, given: Any) -> Place:
-        """Give the line that a query or a form names.
+        """Return the line that a query or a form names.
 
         Raises:
             Problem: there can't be such a line.
@@ -225,7 +225,7 @@ def _number(text: str) -> int:
 
 
 def sendable(text: str) -> str:
-    """Give a text with escapes for what can't be sent."""
+    """Return a text with escapes for what can't be sent."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -235,7 +235,7 @@ def _shown(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(entry: dict[str, Any]) -> str:
-    """Give what an entry holds, for a person."""
+    """Return what an entry holds, for a person."""
     if not entry["is_shown"]:
         return f"({entry['bytes']} bytes: see `parked show --full`)"
     if "effect" in entry:

@@ -185,7 +185,7 @@ class View:
 
 
 def build(cluster: ClusterStatus, actor: str | None = None, start: int = 0) -> View:
-    """Give the view of the app, or of one actor with its partitions from the `start`-th on."""
+    """Return the view of the app, or of one actor with its partitions from the `start`-th on."""
     rows = _partitions(cluster)
     actors = [_actor(cluster, name, [row for row in rows if row.actor == name]) for name in cluster.partitions]
     workers = [_worker(cluster, seen) for seen in cluster.workers]
@@ -272,7 +272,7 @@ def _partitions(cluster: ClusterStatus) -> list[PartitionRow]:
 
 
 def _copies(cluster: ClusterStatus) -> Mapping[TaskKey, list[CopyCell]]:
-    """Give the copies of each partition, by their workers' names."""
+    """Return the copies of each partition, by their workers' names."""
     found: dict[TaskKey, list[CopyCell]] = defaultdict(list)
     for seen in sorted(cluster.workers, key=lambda seen: seen.worker):
         status = seen.status
@@ -297,7 +297,7 @@ def _copy(worker: str, status: WorkerStatus, parts: Sequence[CopyState]) -> Copy
 
 
 def _unheard(cluster: ClusterStatus, key: TaskKey, silent: set[str], copies: Sequence[CopyCell]) -> PartitionRow:
-    """Give the row of a partition that no worker tells of: what the registry says."""
+    """Return the row of a partition that no worker tells of: what the registry says."""
     record = cluster.owners.get(key)
     is_silent = record is not None and record.worker in silent
     return PartitionRow(
@@ -430,7 +430,7 @@ def _still(status: WorkerStatus) -> int:
 
 
 def _total(values: Iterable[Number | None]) -> Number | None:
-    """Give the sum of those that are known, None if none is."""
+    """Return the sum of those that are known, None if none is."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 

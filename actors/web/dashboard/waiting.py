@@ -133,7 +133,7 @@ class _Look:
             await asyncio.sleep(0)
 
     async def upto(self, most: int, rows: Iterable[tuple[bytes, bytes]]) -> AsyncIterator[tuple[bytes, bytes]]:
-        """Give the first rows; note it if there are more."""
+        """Return the first rows; note it if there are more."""
         for number, row in enumerate(rows):
             if number >= most:
                 self.is_cut = True
@@ -156,7 +156,7 @@ class Looker:
         self._lock = asyncio.Lock()
 
     async def look(self) -> Waiting:
-        """Give what waits; partitions whose stores can't be read at the moment are left out."""
+        """Return what waits; partitions whose stores can't be read at the moment are left out."""
         async with self._lock:
             began_s = time.monotonic()
             if began_s >= self._good_until_s:
@@ -222,7 +222,7 @@ async def _of_task(looked: _Look, task: Task, store_of: Callable[[str], Partitio
 
 
 async def _lines(looked: _Look, store: PartitionStore, what: What) -> AsyncIterator[_Line]:
-    """Give the lines of a store; from the end of one the next is found at once, however long it is."""
+    """Return the lines of a store; from the end of one the next is found at once, however long it is."""
     letter = _LETTERS[what]
     start, end = letter, bytes([letter[0] + 1])
     for _ in range(MOST_LINES):
@@ -263,7 +263,7 @@ def _shown(task: Task, line: _Line, head: Summary | EffectRecord | None, since_m
 async def _timers(
     looked: _Look, spec: ActorSpec, store_of: Callable[[str], PartitionStore]
 ) -> tuple[int, int | None, bool]:
-    """Give how many timers are set, when the first is due, and whether some go by the input's time."""
+    """Return how many timers are set, when the first is due, and whether some go by the input's time."""
     if spec.timers is None:
         return 0, None, False
     store, count = store_of(spec.timers.name), 0

@@ -200,7 +200,7 @@ def part_of(raw: bytes, address: str) -> tuple[Part[Item], Positions]:
 
 
 def position_of(held: Held) -> Position:
-    """Give the position that what is read now belongs to."""
+    """Return the position that what is read now belongs to."""
     position = held.position
     return Position(
         held.partition,
@@ -219,7 +219,7 @@ def freshness(positions: Mapping[str, Position]) -> tuple[Literal["committed", "
 
 
 def positions_of(held: Iterable[Held]) -> Positions:
-    """Give the positions by partition."""
+    """Return the positions by partition."""
     return {str(one.partition): position_of(one) for one in held}
 
 
@@ -247,7 +247,7 @@ async def many_values(
     max_bytes: int,
     took: Took,
 ) -> tuple[list[Value], Positions]:
-    """Give the answers for keys of this worker's partitions, those of a partition all of one position.
+    """Return the answers for keys of this worker's partitions, those of a partition all of one position.
 
     They end behind the first that exceeds `max_bytes` together with those before it.
     """
@@ -290,7 +290,7 @@ async def page(
     max_bytes: int,
     took: Took,
 ) -> tuple[Part[Item], Positions]:
-    """Give the next rows of this worker's partitions; they end as `many_values` do."""
+    """Return the next rows of this worker's partitions; they end as `many_values` do."""
     async with reader.pace.places:
         held = [one.of(coding.store.name) for one in await reader.hold(spec, partitions)]
         with reader.pace.charged():
@@ -317,7 +317,7 @@ async def page(
 def as_page(
     store: str, parts: Iterable[tuple[Part[Item], Positions]], limit: int, *, max_bytes: int, with_places: bool
 ) -> PageAnswer:
-    """Give one page of several owners' parts; `with_places` for a worker that merges it with others'."""
+    """Return one page of several owners' parts; `with_places` for a worker that merges it with others'."""
     parts = list(parts)
     merged = cut(merge_parts([part for part, _ in parts], limit), max_bytes, item_bytes)
     items = [
@@ -339,7 +339,7 @@ def as_values(
     *,
     max_bytes: int,
 ) -> ManyAnswer:
-    """Give the answer for many keys, or the first of them.
+    """Return the answer for many keys, or the first of them.
 
     Args:
         store: the store's name.
@@ -362,7 +362,7 @@ def as_values(
 
 
 def item_bytes(item: Item) -> int:
-    """Give about how long a row is as JSON."""
+    """Return about how long a row is as JSON."""
     return _size(item.key) + _size(item.value)
 
 

@@ -23,7 +23,7 @@ Schema = dict[str, Any]
 
 
 def description(app: Host) -> Schema:
-    """Give the document."""
+    """Return the document."""
     stores = sorted(store.name for actor in app.actors.values() for store in actor.stores)
     return {
         "openapi": "3.1.0",

@@ -66,11 +66,11 @@ class Parameters:
         return self.text("read") or "committed"
 
     def raw(self, name: str) -> bytes | None:
-        """Give a parameter's bytes."""
+        """Return a parameter's bytes."""
         return self._values.get(name)
 
     def text(self, name: str) -> str | None:
-        """Give a parameter as text."""
+        """Return a parameter as text."""
         raw = self._values.get(name)
         try:
             return None if raw is None else raw.decode()
@@ -78,14 +78,14 @@ class Parameters:
             raise bad_request("bad-parameter", f"parameter {name} isn't UTF-8") from error
 
     def flag(self, name: str) -> bool:
-        """Give a parameter that is true or false; false when it is left out."""
+        """Return a parameter that is true or false; false when it is left out."""
         text = self.text(name)
         if text not in (None, "true", "false"):
             raise bad_request("bad-parameter", f"parameter {name} is {text!r}, not true or false")
         return text == "true"
 
     def number(self, name: str, low: int, high: int) -> int | None:
-        """Give a parameter that is a whole number from `low` to `high`."""
+        """Return a parameter that is a whole number from `low` to `high`."""
         text = self.text(name)
         if text is None:
             return None
@@ -94,11 +94,11 @@ class Parameters:
         return int(text)
 
     def encoding(self) -> str | None:
-        """Give how keys are written in this URL."""
+        """Return how keys are written in this URL."""
         return checked_encoding(self.text("encoding"))
 
     def cursor(self) -> Place | None:
-        """Give where the page before ended."""
+        """Return where the page before ended."""
         text = self.text("cursor")
         try:
             return None if text is None else decode_place(text)
@@ -120,7 +120,7 @@ def check_read(read: str) -> None:
 
 
 def key_in_path(request: web.Request, place: int) -> bytes:
-    """Give the last part of the path, percent-decoded, which is the `place`-th."""
+    """Return the last part of the path, percent-decoded, which is the `place`-th."""
     parts = request.rel_url.raw_path.split("/", place)
     if "/" in parts[-1]:
         raise bad_request("bad-key", "a slash in a key has to be written as %2F")
@@ -128,7 +128,7 @@ def key_in_path(request: web.Request, place: int) -> bytes:
 
 
 async def json_body(request: web.Request) -> bytes:
-    """Give the body of a request that has to be JSON.
+    """Return the body of a request that has to be JSON.
 
     Raises:
         Problem: it is of another type.

@@ -45,7 +45,7 @@ class Directory:
     """The leader registry, read when it is needed.
 
     Args:
-        read: gives all of the registry's records as they are now.
+        read: returns all of the registry's records as they are now.
         worker: this worker's name in it.
         trouble: tells which records can't be read, "" if all can.
     """
@@ -62,7 +62,7 @@ class Directory:
         self._lock = asyncio.Lock()
 
     async def owners(self, *, since_s: float) -> Owners:
-        """Give who took each task over last, as it was at `since_s` of the monotonic clock or later, or just before.
+        """Return who took each task over last, as it was at `since_s` of the monotonic clock or later, or just before.
 
         Raises:
             NotReadyError: the registry can't be read.
@@ -88,7 +88,7 @@ class Directory:
         self._read_s = now_s
 
     async def addresses(self, spec: ActorSpec, partitions: Collection[int], *, since_s: float) -> dict[str, list[int]]:
-        """Give the partitions by the address of their last owner, which isn't this worker.
+        """Return the partitions by the address of their last owner, which isn't this worker.
 
         Raises:
             NotReadyError: one has no owner that could be asked.
@@ -187,7 +187,7 @@ def _words(error: BaseException | None) -> str:
 
 
 def wanted(request: web.Request, partition_count: int) -> list[int]:
-    """Give the partitions that a request is about: those that another worker asks for, each once, or all.
+    """Return the partitions that a request is about: those that another worker asks for, each once, or all.
 
     Raises:
         NotOwnerError: they aren't the actor's.
@@ -210,8 +210,3 @@ def answer_bytes(request: web.Request) -> int:
     if given.isascii() and given.isdigit() and len(given) < 12:
         return min(int(given), MAX_ANSWER_BYTES)
     return MAX_ANSWER_BYTES
-
-
-def wants_all(request: web.Request) -> bool:
-    """Tell whether the worker that passed a request on is of a release that knows complete answers only."""
-    return HOP in request.headers and ANSWER_BYTES not in request.headers

@@ -43,7 +43,7 @@ from actors.web.queries.parameters import (
     key_in_path,
     many_body,
 )
-from actors.web.queries.routing import Owners, Router, answer_bytes, wanted, wants_all
+from actors.web.queries.routing import Owners, Router, answer_bytes, wanted
 from actors.web.queries.service import QueryService, service_of
 from actors.web.workers import ANSWER_S, Limits
 from stores._core.overlay import after_prefix
@@ -71,7 +71,7 @@ class QueryRoutes:
         self._description: bytes | None = None
 
     def application(self) -> web.Application:
-        """Give the part of the web server that is mounted under `/actors`."""
+        """Return the part of the web server that is mounted under `/actors`."""
         routes = web.Application()
         # The router tries one after the other: the most frequent first.
         routes.router.add_get(r"/{store}/{key:(?!_count$|_many$|_ask/)[\s\S]*}", self.one)
@@ -101,7 +101,7 @@ class QueryRoutes:
     # --- routes ----------------------------------------------------------------------------------------------------
 
     async def one(self, request: web.Request) -> web.StreamResponse:
-        """Give the value of a key."""
+        """Return the value of a key."""
         spec, coding = self._store(request.match_info["store"])
         parameters = Parameters(request, KEY_PARAMETERS)
         key, is_raw = coding.key_of_url(key_in_path(request, 3), parameters.encoding()), parameters.flag("raw")
@@ -126,7 +126,7 @@ class QueryRoutes:
 
     @needs(Level.READ)
     async def many(self, request: web.Request) -> web.StreamResponse:
-        """Give the values of many keys."""
+        """Return the values of many keys."""
         spec, coding = self._store(request.match_info["store"])
         Parameters(request, frozenset())
         body = many_body(await json_body(request))
@@ -172,12 +172,10 @@ class QueryRoutes:
         }
         positions = {number: position for _, part in parts for number, position in part.positions.items()}
         answer = answers.as_values(coding.store.name, body.keys, places, found, positions, max_bytes=max_bytes)
-        if answer.next is not None and wants_all(request):
-            raise Problem(413, "large-answer", "The answer is too large", "ask for fewer keys at once")
         return reply(answer)
 
     async def range(self, request: web.Request) -> web.StreamResponse:
-        """Give keys and values in byte order of the keys, a page at a time."""
+        """Return keys and values in byte order of the keys, a page at a time."""
         spec, coding = self._store(request.match_info["store"])
         parameters = Parameters(request, RANGE_PARAMETERS)
         bounds, after = _bounds(coding, parameters), parameters.cursor()
@@ -323,7 +321,7 @@ class QueryRoutes:
         )
 
     async def openapi(self, _: web.Request) -> web.StreamResponse:
-        """Give the description of all this."""
+        """Return the description of all this."""
         if self._description is None:
             self._description = json_bytes(description(self._app))
         return answered(self._description)
@@ -395,7 +393,7 @@ def mount(app: Host, web_app: web.Application) -> None:
 
 
 def reply(content: msgspec.Struct) -> web.Response:
-    """Give an answer."""
+    """Return an answer."""
     return answered(json_bytes(content))
 
 
@@ -408,7 +406,7 @@ def _absent(answer: ValueAnswer) -> Problem:
 
 
 def _partition(spec: ActorSpec, store: Store[Any, Any], key: bytes, given: int | None) -> int:
-    """Give the partition of a key.
+    """Return the partition of a key.
 
     Raises:
         Problem: it may be in any, and none was named.

@@ -21,7 +21,7 @@ from actors.web.access.tls import Hops
 from actors.web.dashboard.group import Room, Seen, ask_worker
 from actors.web.workers import WorkerClient
 from tests.certificates import Authority
-from tests.unit.web.web_part import ADMIN, READ, TOKENS, bearer, hop, make_app, served
+from tests.unit.web.web_part import TOKENS, hop, make_app, served
 
 SECRET = "a-secret-of-the-workers-0123456789"
 
@@ -97,19 +97,6 @@ async def test_a_workers_secret_takes_the_place_of_tokens(server: TestServer) ->
         assert (await ask(secret, hop(secret, "GET", "/state", worker_secret=SECRET)))[0] == 200
         assert (await ask(secret, hop(secret, "GET", "/state", **TOKENS)))[0] == 401
     assert (await ask(server, hop(server, "GET", "/state", **theirs)))[0] == 401
-
-
-async def test_what_older_workers_show_is_taken_as_a_readers_and_never_sent(server: TestServer) -> None:
-    token = make_app(**TOKENS).access_files.tokens.find(READ)
-    assert token is not None
-    old = {HOP: "1", **bearer(token.hop())}
-    assert "a worker of an older release" in (await ask(server, old))[1]
-    assert (await ask(server, old, "POST", "/state/drop"))[0] == 403
-    async with served(**TOKENS, queries_per_second=0.1) as slow:
-        assert [(await ask(slow, old))[0] for _ in range(2)] == [200, 429]
-    shown = hop(server, "GET", "/state", **TOKENS)
-    assert token.hop() not in str(shown)
-    assert not any(one in str(shown) for one in (READ, ADMIN))
 
 
 # --- where workers are asked -----------------------------------------------------------------------------------------
