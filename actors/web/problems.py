@@ -1,4 +1,4 @@
-"""What can't be answered, as `application/problem+json` (RFC 9457)."""
+"""Errors as `application/problem+json` (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -30,11 +30,6 @@ JSON_HEADERS = {**NO_STORE, "Content-Type": "application/json"}
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def answered(body: bytes) -> web.Response:
-    """Return an answer in JSON."""
-    return web.Response(body=body, headers=JSON_HEADERS)
-
-
 class ProblemAnswer(msgspec.Struct, frozen=True):
     """The members that every problem has."""
 
@@ -45,7 +40,7 @@ class ProblemAnswer(msgspec.Struct, frozen=True):
 
 
 class Problem(Exception):  # noqa: N818  RFC 9457's word
-    """A request that gets no answer.
+    """An error answer.
 
     Args:
         status: HTTP's.

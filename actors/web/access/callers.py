@@ -1,4 +1,4 @@
-"""Tells who sent a request, and what the sender may: by token, client certificate, or address."""
+"""Identifies callers by token, client certificate, signature of another worker, or address."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP")
 THIS_MACHINE = Caller("this machine", Level.ADMIN)
 CHALLENGE = 'Bearer realm="faust-actors"'
 BROWSER_CHALLENGE = 'Basic realm="faust-actors", charset="UTF-8"'
-"""Has a browser ask its user for a password."""
+"""Makes a browser ask its user for a password."""
 BODY: web.RequestKey[str] = web.RequestKey("actors_body", str)
-"""The digest that was signed of a request's body."""
+"""The digest of the body that another worker signed."""
 
 
 class Callers:
-    """Tells who sends requests.
+    """Identifies callers, and their levels.
 
     Args:
-        tokens: the tokens that are taken.
-        keys: returns the keys by which other workers sign what they ask.
-        address: where other workers reach this one; "" if they can't.
-        admins: subjects of client certificates that may administer.
-        is_guarded: whether a token or a certificate is needed; False where there is none to ask for.
-        is_unprotected: whether whoever reaches the port may read.
+        tokens: the accepted tokens.
+        keys: returns the keys with which other workers sign their requests.
+        address: the address that this worker announces to others; "" if it has none.
+        admins: subjects of client certificates with level `ADMIN`.
+        is_guarded: whether the settings have a token or an authority of client certificates.
+        is_unprotected: whether everybody who reaches the port may read.
         is_local: whether the port can be reached from this machine only.
-        wall_ms: returns the time that signatures are compared with, in Unix milliseconds.
+        wall_ms: returns the time to compare signatures with, in Unix milliseconds.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class Callers:
         return len(self._tokens) > 0
 
     def of(self, request: web.Request) -> Caller:
-        """Tell who sent a request.
+        """Return the caller of a request.
 
         Raises:
-            Problem: 401 for a token that isn't taken.
+            Problem: 401, the token, password or signature isn't accepted.
         """
         given = request.headers.getall(hdrs.AUTHORIZATION, [])
         if given:
@@ -84,7 +84,7 @@ class Callers:
         certified = self._by_certificate(request)
         if certified is None:
             return self._by_address(request)
-        # Whatever a worker may do itself: what it passes on is a question.
+        # A request that a worker passes on only reads, whatever the worker itself may do.
         if HOP in request.headers:
             return Caller(certified.name, Level.READ, is_known=True)
         return certified
@@ -129,7 +129,7 @@ class Callers:
         return Caller("nobody known", Level.READ if self._is_unprotected else Level.OPEN)
 
     def refusal(self, request: web.Request, caller: Caller, needed: Level) -> Problem:
-        """Return why a caller may not do what needs a level that is above the caller's."""
+        """Return the error for a caller whose level is too low."""
         if caller.is_known:
             return Problem(
                 403,
@@ -159,29 +159,29 @@ class Callers:
 
 
 async def check_body(request: web.Request) -> None:
-    """Refuse a body that isn't the one that was signed.
+    """Check the body of a request that another worker signed.
 
     Raises:
-        Problem: 401.
+        Problem: 401, the body isn't the signed one.
     """
     if BODY in request and digest_of(await request.read()) != request[BODY]:
         raise unauthorized("the body isn't the one that was signed", wrong=True)
 
 
 def unauthorized(detail: str, *, wrong: bool = False) -> Problem:
-    """Return the problem of a request that doesn't say, or says wrongly, who sent it."""
+    """Return the error for a request without accepted credentials."""
     challenge = CHALLENGE + (', error="invalid_token"' if wrong else "")
     headers = {str(hdrs.WWW_AUTHENTICATE): challenge}
     return Problem(401, "unauthorized", "Who asks isn't known", detail, headers=headers)
 
 
 def _password(given: list[str]) -> str | None:
-    """Return the password of HTTP Basic, as RFC 7617 has it; None for another scheme, "" where there is none in it."""
+    """Return the password of HTTP Basic (RFC 7617); None for another scheme, "" if it can't be decoded."""
     scheme, _, credentials = given[0].partition(" ")
     if len(given) > 1 or scheme.lower() != "basic":
         return None
     try:
-        # Whatever the user's name is.
+        # The user name is ignored.
         return base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[2]
     except ValueError:
         return ""
@@ -192,7 +192,7 @@ _ends_s = lru_cache(maxsize=64)(ssl.cert_time_to_seconds)
 
 @lru_cache(maxsize=64)
 def names_this_machine(host: str) -> bool:
-    """Tell whether a Host header names the machine itself, whoever's name server said so."""
+    """Tell whether a Host header names this machine, independent of any name server."""
     try:
         name = URL.build(scheme="http", authority=host).host or ""
     except (ValueError, IndexError):

@@ -1,4 +1,7 @@
-"""The one door: every request to a part that is mounted with `protect` passes it before its handler runs."""
+"""The guard: it decides about each request before a handler runs.
+
+sizes → caller and level → rate → origin → a place → body → memory → handler → answer
+"""
 
 from __future__ import annotations
 
@@ -48,8 +51,8 @@ class Room(NamedTuple):
     """The places of one kind of client.
 
     Attributes:
-        bodies: for requests whose body is on its way.
-        requests: for those that are all here, until their answer is sent.
+        bodies: for requests whose body is arriving.
+        requests: for requests that have arrived, until their answer is sent.
     """
 
     bodies: Places

@@ -1,7 +1,7 @@
-"""Requests that a browser sends for another site's page, and that look as if its user had sent them.
+"""Protection against cross-site requests.
 
-A browser adds some proofs of identity by itself, whichever page asks: a password that it was told before, a
-certificate, or just that it runs on this machine. Such a request must say that it comes from the worker's own pages.
+A browser adds some credentials by itself, whichever site's page makes the request: a password, a certificate, or that
+it runs on this machine. Such a request must state that it comes from the worker's own pages.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ OWN = (None, "same-origin", "none")
 
 
 def check_origin(request: web.Request, caller: Caller) -> None:
-    """Refuse a request that another site's page has a browser send.
+    """Refuse a request that a browser sends for another site's page.
 
     Raises:
-        Problem: 403.
+        Problem: 403, the request may come from another site.
     """
     if not caller.sends_itself:
         return

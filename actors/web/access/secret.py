@@ -1,7 +1,7 @@
-"""The secret that an app's workers and commands share, and the keys that follow from it, one for each purpose.
+"""The secret that an app's workers and commands share, and the keys derived from it, one per purpose.
 
-It is the setting `worker_secret`; where that isn't set, it is derived from the app's tokens. Somebody may have chosen
-those, so they are salted and stretched: a key that got out doesn't tell a token in reasonable time.
+The secret is the setting `worker_secret`; without it, it is derived from the app's tokens. Tokens may be chosen by
+people, so they are salted and stretched: a leaked key doesn't reveal a token in reasonable time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Who owns a partition, and how a question gets to that worker: in one hop or not at all.
+"""Routes queries to the owners of partitions, in one hop.
 
-The leader registry names the worker that took a partition over last. What it says may be out of date, and nothing
-depends on it: who is asked answers only for what it owns, and says so otherwise. Then the registry is read again.
+The leader registry names the worker that took a partition over last. It may be out of date: a worker answers only for
+partitions that it owns, and 421 otherwise. Then the registry is read again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REGISTRY_REST_S = 0.2
 """The least time between two looks at the registry."""
 MAX_PARTITIONS = 100_000
 KNOWN = 0.0
-"""Before any time of the monotonic clock: the registry as it was read last."""
+"""A time before all others: accepts the registry as it was read last."""
 
 Owners = Mapping[tuple[str, int], OwnerRecord]
 Here = Callable[[list[int]], Awaitable[T]]
@@ -109,10 +109,10 @@ class Directory:
 
 
 class Router:
-    """Brings questions to the owners of their partitions.
+    """Routes queries to the owners of their partitions.
 
     Attributes:
-        elsewhere: what this worker may raise for a partition that another one could answer for.
+        elsewhere: errors of this worker after which another worker may answer.
     """
 
     elsewhere: tuple[type[Exception], ...] = (NotOwnerError,)

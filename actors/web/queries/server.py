@@ -26,7 +26,7 @@ from actors.web.access.guard import RESERVATION
 from actors.web.access.limits import JSON_GROWTH, LARGE_BYTES
 from actors.web.access.signature import HOP
 from actors.web.host import Host
-from actors.web.problems import Handler, Problem, answered, bad_request
+from actors.web.problems import JSON_HEADERS, Handler, Problem, bad_request
 from actors.web.queries import answers
 from actors.web.queries.answers import AskAnswer, Count, CountAnswer, Overview, StoredKey, ValueAnswer, Values, decoded
 from actors.web.queries.coding import KeyCoding, StoreCoding, as_json, json_bytes
@@ -291,7 +291,7 @@ class QueryRoutes:
                     "placement": self._app.stores[name].placement,
                     "partitions": spec.partition_count,
                     "partitioner": spec.partitioner.name,
-                    "keys": self._coding(name).kind,
+                    "keys": self._store(name)[1].kind,
                 }
                 for name, spec in service.stores.items()
             ],
@@ -324,7 +324,7 @@ class QueryRoutes:
         """Return the description of all this."""
         if self._description is None:
             self._description = json_bytes(description(self._app))
-        return answered(self._description)
+        return web.Response(body=self._description, headers=JSON_HEADERS)
 
     # --- what they share -------------------------------------------------------------------------------------------
 
@@ -358,13 +358,9 @@ class QueryRoutes:
         if spec is None:
             known = ", ".join(sorted(stores)) or "none"
             raise Problem(404, "unknown-store", "There is no such store", f"store {name!r} isn't one of: {known}")
-        return spec, self._coding(name)
-
-    def _coding(self, name: str) -> StoreCoding:
-        coding = self._codings.get(name)
-        if coding is None:
-            coding = self._codings[name] = StoreCoding(self._app.stores[name])
-        return coding
+        if name not in self._codings:
+            self._codings[name] = StoreCoding(self._app.stores[name])
+        return spec, self._codings[name]
 
     def _query(self, actor: str, name: str) -> tuple[ActorSpec, Query]:
         spec = service_of(self._app).actor(actor)
@@ -394,7 +390,7 @@ def mount(app: Host, web_app: web.Application) -> None:
 
 def reply(content: msgspec.Struct) -> web.Response:
     """Return an answer."""
-    return answered(json_bytes(content))
+    return web.Response(body=json_bytes(content), headers=JSON_HEADERS)
 
 
 def _absent(answer: ValueAnswer) -> Problem:
