@@ -1,4 +1,8 @@
-"""Identifies callers by token, client certificate, signature of another worker, or address."""
+"""Identifies callers by token, client certificate, signature of another worker, or address.
+
+A browser adds some credentials by itself, whichever site's page makes the request: a password, a certificate, or that
+it runs on this machine. Such a request must state that it comes from the worker's own pages: see `check_origin`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from typing import Any
 from aiohttp import hdrs, web
 from yarl import URL
 
-from actors.web.access.levels import Caller, Level
+from actors.web.access.levels import SAFE_METHODS, Caller, Level
 from actors.web.access.signature import HOP, PARTITIONS, SCHEME, SignedRequest, check, digest_of
 from actors.web.access.tokens import Tokens
 from actors.web.problems import Problem
@@ -23,6 +27,8 @@ THIS_MACHINE = Caller("this machine", Level.ADMIN)
 CHALLENGE = 'Bearer realm="faust-actors"'
 BROWSER_CHALLENGE = 'Basic realm="faust-actors", charset="UTF-8"'
 """Makes a browser ask its user for a password."""
+OWN_SITES = (None, "same-origin", "none")
+"""Values of Sec-Fetch-Site for the worker's own pages and what a user typed; None from programs and over plain HTTP."""
 BODY: web.RequestKey[str] = web.RequestKey("actors_body", str)
 """The digest of the body that another worker signed."""
 
@@ -166,6 +172,46 @@ async def check_body(request: web.Request) -> None:
     """
     if BODY in request and digest_of(await request.read()) != request[BODY]:
         raise unauthorized("the body isn't the one that was signed", wrong=True)
+
+
+def check_origin(request: web.Request, caller: Caller) -> None:
+    """Refuse a request that a browser sends for another site's page.
+
+    Raises:
+        Problem: 403, the request may come from another site.
+    """
+    if not caller.sends_itself:
+        return
+    origin, site = request.headers.get(hdrs.ORIGIN), request.headers.get("Sec-Fetch-Site")
+    is_foreign = origin is not None and _authority(origin) != (_authority(f"{request.scheme}://{request.host}") or ())
+    # Every browser names the origin of a request that may change something; programs can send a bearer token instead.
+    is_silent = caller.is_browser and request.method not in SAFE_METHODS and origin is None and site is None
+    if site not in OWN_SITES or is_foreign or is_silent:
+        raise Problem(
+            403,
+            "foreign-origin",
+            "The request comes from another site",
+            f"Origin is {origin!r}, Sec-Fetch-Site {site!r}: only this worker's own pages may send it; programs send "
+            "'Authorization: Bearer TOKEN'",
+        )
+
+
+def is_link(request: web.Request) -> bool:
+    """Tell whether a browser's user follows a link: the page that has the link can't read what it leads to."""
+    headers = request.headers
+    is_page = headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
+    return is_page and request.method in SAFE_METHODS
+
+
+def _authority(origin: str) -> tuple[str, int | None] | None:
+    """Return host and port; the scheme isn't looked at, since a proxy in front may have another one."""
+    try:
+        url = URL(origin)
+        host, port = url.host, url.explicit_port
+    except (ValueError, IndexError):
+        # yarl raises either for what isn't a URL, some of it only when it is asked for the host.
+        return None
+    return (host.lower(), port if port not in (80, 443) else None) if host else None
 
 
 def unauthorized(detail: str, *, wrong: bool = False) -> Problem:

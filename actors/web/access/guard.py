@@ -18,7 +18,7 @@ from aiohttp.log import server_logger
 from prometheus_client import Counter
 
 from actors._core.logs import escaping
-from actors.web.access.callers import BROWSER_CHALLENGE, Callers, check_body
+from actors.web.access.callers import BROWSER_CHALLENGE, Callers, check_body, check_origin, is_link
 from actors.web.access.door import Connections
 from actors.web.access.levels import NEEDED, SAFE_METHODS, Caller, Level
 from actors.web.access.limits import (
@@ -34,7 +34,6 @@ from actors.web.access.limits import (
     Rates,
     Reservation,
 )
-from actors.web.access.origin import check_origin, is_link
 from actors.web.access.secret import worker_keys
 from actors.web.access.settings import is_guarded, is_local, own_address
 from actors.web.access.signature import PURPOSE
@@ -60,21 +59,22 @@ class Room(NamedTuple):
 
 
 class Guard:
-    """Decides about every request; one per app.
+    """Decides which requests reach their handlers; one per app.
 
     Args:
         app: the app with its settings.
 
     Attributes:
-        connections: those of the web server.
+        callers: identifies callers.
+        connections: the open connections of the web server.
+        memory: the memory that requests hold.
     """
 
     def __init__(self, app: Any) -> None:
         conf, options = app.conf, app.actor_options
-        self.tokens = app.access_files.tokens
         self.connections = Connections()
         self.callers = Callers(
-            self.tokens,
+            app.access_files.tokens,
             keys=lambda: worker_keys(app, PURPOSE),
             address=own_address(app),
             admins=options.admin_certificates,
@@ -155,7 +155,7 @@ class Guard:
             self.connections.busy.discard(address)
 
     async def _seat(self, request: web.Request, needed: Level, taken: contextlib.ExitStack) -> None:
-        """Have the body here, and give the request its place.
+        """Read the body, and take a place and the memory for the request.
 
         Raises:
             Problem: the body is too large or too slow, or all places are taken.
@@ -174,16 +174,14 @@ class Guard:
             reservation.take(len(await request.read()))
         taken.enter_context(self._busy(request))
 
-    # --- what is looked at behind the sizes, in this order ---------------------------------------------------------
-
     def admit(self, request: web.Request, level: Level) -> Level:
-        """Return the level that a request needs and has.
+        """Return the level that a request needs, and identify its caller.
 
         Raises:
-            Problem: it has less, or is one too many.
+            Problem: the caller's level is too low, or the caller sends too many requests.
         """
         match = request.match_info
-        # Where nothing is found there is nothing to change either.
+        # A path that doesn't exist changes nothing: it needs the level of reads.
         needed = level if match.http_exception is not None else level_of(match.handler, request.method, level)
         if needed == Level.OPEN:
             return needed
@@ -235,24 +233,19 @@ def level_of(handler: Any, method: str, default: Level) -> Level:
 
 
 def check_encoding(request: web.Request) -> None:
-    """Refuse a compressed body: unpacked it could be of any size.
+    """Refuse a compressed body: decompressed it could have any size.
 
     Raises:
         Problem: 415.
     """
-    given = request.headers.get(hdrs.CONTENT_ENCODING, "")
-    if given.strip().lower() not in ("", "identity"):
-        raise Problem(
-            415,
-            "compressed-body",
-            "The body is compressed",
-            f"Content-Encoding is {given!r}: send it as it is",
-            headers={str(hdrs.ACCEPT_ENCODING): "identity"},
-        )
+    given = request.headers.get(hdrs.CONTENT_ENCODING)
+    if given is not None and given.strip().lower() not in ("", "identity"):
+        detail, headers = f"Content-Encoding is {given!r}: send it as it is", {str(hdrs.ACCEPT_ENCODING): "identity"}
+        raise Problem(415, "compressed-body", "The body is compressed", detail, headers=headers)
 
 
 async def _read_body(request: web.Request) -> None:
-    """Have the body here before a handler runs: handlers don't wait for slow clients."""
+    """Read the body before the handler runs: handlers don't wait for slow clients."""
     try:
         async with asyncio.timeout(MAX_BODY_S):
             content = await request.read()
@@ -269,7 +262,7 @@ async def _read_body(request: web.Request) -> None:
 
 
 async def sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """Send a large answer while its request has its place: a client that doesn't read must not pile answers up."""
+    """Send a large answer while its request holds its place, so that unread answers don't pile up."""
     if isinstance(response, web.Response) and (response.content_length or 0) > LARGE_BYTES:
         try:
             # A client that has hung up is aiohttp's to notice.
@@ -285,12 +278,8 @@ async def sent(request: web.Request, response: web.StreamResponse) -> web.Stream
 
 def _check_sizes(request: web.Request) -> None:
     if len(request.raw_path) > MAX_PATH_BYTES:
-        raise Problem(
-            414,
-            "long-path",
-            "The path is too long",
-            f"path and query may have {MAX_PATH_BYTES} bytes: send what is long in a body, to _many or _ask",
-        )
+        detail = f"path and query may have {MAX_PATH_BYTES} bytes: send what is long in a body, to _many or _ask"
+        raise Problem(414, "long-path", "The path is too long", detail)
     headers = request.raw_headers
     if sum(map(len, itertools.chain.from_iterable(headers))) + 4 * len(headers) > MAX_HEADER_BYTES:
         raise Problem(431, "large-headers", "The headers are too large", f"all may have {MAX_HEADER_BYTES} bytes")
@@ -305,12 +294,12 @@ def _too_large() -> Problem:
 
 
 def client_of(request: web.Request, caller: Caller) -> str:
-    """Return whose requests are counted together."""
+    """Return the name under which a client's requests are counted."""
     return caller.name if caller.is_known else f"address {address_of(request)}"
 
 
 def address_of(request: web.Request) -> str:
-    """Return where a request comes from."""
+    """Return the client's address."""
     return request.remote or "a socket of this machine"
 
 
@@ -365,7 +354,7 @@ def protect(
 
 
 def caller_of(request: web.Request) -> Caller:
-    """Tell who sent a request that has passed the guard."""
+    """Return the caller of a request that has passed the guard."""
     caller: Caller | None = request.get(CALLER)
     return caller or Caller("nobody known", Level.OPEN)
 

@@ -41,12 +41,16 @@ class Parameters:
         request: the request.
         allowed: the names that are known.
 
+    Attributes:
+        read: "committed" if only the owner may answer, "standby" if standbys may answer too.
+
     Raises:
-        Problem: one is unknown, said twice, or isn't text.
+        Problem: one is unknown, given twice, or isn't text.
     """
 
     def __init__(self, request: web.Request, allowed: frozenset[str] = COMMON) -> None:
         self._values: dict[str, bytes] = {}
+        self.read = "committed"
         query = request.rel_url.raw_query_string
         if not query:
             return
@@ -58,12 +62,8 @@ class Parameters:
             if name in self._values:
                 raise bad_request("bad-parameter", f"parameter {name} is there twice")
             self._values[name] = value.encode("latin-1")
+        self.read = self.text("read") or "committed"
         check_read(self.read)
-
-    @property
-    def read(self) -> str:
-        """Who may answer: "committed" for the owner, "standby" for standbys too."""
-        return self.text("read") or "committed"
 
     def raw(self, name: str) -> bytes | None:
         """Return a parameter's bytes."""

@@ -103,7 +103,9 @@ class StandbyRouter(Router):
                 return answers
         if HOP in request.headers:
             raise trouble if isinstance(trouble, NotReadyError) else NotOwnerError(f"partitions {left} aren't here")
-        raise NotReadyError(f"actor {spec.name}: neither the owner of partitions {left} nor a copy answers: {trouble}")
+        raise NotReadyError(
+            f"actor {spec.name}: neither the owner of partitions {left} nor a standby answers: {trouble}"
+        )
 
     async def _mine(self, spec: ActorSpec, left: Collection[int], _: object) -> dict[str, list[int]]:
         mine = [partition for partition in left if self.reader.has(spec, partition)]

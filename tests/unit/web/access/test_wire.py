@@ -9,8 +9,7 @@ import msgspec
 import pytest
 from aiohttp.test_utils import TestServer
 
-from actors.web.access.callers import names_this_machine
-from actors.web.access.origin import _authority
+from actors.web.access.callers import _authority, names_this_machine
 from actors.web.access.signature import HOP, PARTITIONS
 from tests.unit.web.query_server import KEY, get
 from tests.unit.web.query_server import served as asked

@@ -81,7 +81,7 @@ def test_another_copy_is_asked_and_then_nobody() -> None:
     world.failures = dict.fromkeys(("http://a", "http://b"), aiohttp.ClientConnectionError("dead"))
     assert world.ask(1) == ["http://c [1]"]
     world.failures["http://c"] = NotReadyError("being built")
-    with pytest.raises(NotReadyError, match=r"neither the owner of partitions \[1\] nor a copy answers"):
+    with pytest.raises(NotReadyError, match=r"neither the owner of partitions \[1\] nor a standby answers"):
         world.ask(1)
     assert "http://me" not in [address for address, _ in world.asked]
 
