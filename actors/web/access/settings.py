@@ -1,4 +1,4 @@
-"""What the settings say about access, and which of them don't go together."""
+"""The settings of access, and their checks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_local(conf: Any) -> bool:
 
 
 def check_access(app: Any) -> None:
-    """Have the web server use its certificates, and refuse to show state to whoever reaches the port unless wanted.
+    """Load the certificates of the web server, and check that the settings protect the state.
 
     Raises:
         ConfigurationError: naming the settings.

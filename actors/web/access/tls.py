@@ -1,4 +1,4 @@
-"""The web server's certificate, those of clients, and how a worker shows other workers who it is."""
+"""TLS contexts of the web server and its clients, and the signatures with which workers ask each other."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ class Hops:
     def headers(
         self, method: str, origin: str, path: str, *, body: bytes | None = None, partitions: str = ""
     ) -> dict[str, str]:
-        """Return what is sent with a question: that it is one passed on, and who passes it on.
+        """Return the headers of a request to another worker: the mark of a passed-on request, and the signature.
 
-        It allows that question to that worker, and to read only, whatever the settings allow whoever asked.
+        The signature is good for this request to this worker only, and for reads only.
         """
         found = {HOP: "1"}
         if partitions:

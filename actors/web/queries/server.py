@@ -87,7 +87,7 @@ class QueryRoutes:
 
     @web.middleware
     async def measured(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Count questions, and how long their answers take."""
+        """Count requests, and how long their answers take."""
         meters, began_s, code = self._app.actor_service.meters.queries, time.monotonic(), 500
         meters.in_flight += 1
         try:
@@ -236,7 +236,7 @@ class QueryRoutes:
 
     @needs(Level.READ)
     async def ask(self, request: web.Request) -> web.StreamResponse:
-        """Have an actor's query answered."""
+        """Return what an actor's query says about a key."""
         spec, query = self._query(request.match_info["actor"], request.match_info["query"])
         keys = self._keys_of(spec)
         is_post = request.method == "POST"
@@ -272,7 +272,7 @@ class QueryRoutes:
         return await self._at_the_owner(router, request, spec, partition, here, body)
 
     async def overview(self, request: web.Request) -> web.StreamResponse:
-        """Tell what can be asked for, and who owns it."""
+        """Return the stores, the actors, and the owners of partitions."""
         Parameters(request, frozenset())
         service, router = service_of(self._app), self._router()
         owners = await router.directory.owners(since_s=time.monotonic())
@@ -321,7 +321,7 @@ class QueryRoutes:
         )
 
     async def openapi(self, _: web.Request) -> web.StreamResponse:
-        """Return the description of all this."""
+        """Return the OpenAPI description."""
         if self._description is None:
             self._description = json_bytes(description(self._app))
         return web.Response(body=self._description, headers=JSON_HEADERS)
@@ -337,7 +337,7 @@ class QueryRoutes:
         here: Callable[[list[int]], Awaitable[web.StreamResponse]],
         body: bytes | None,
     ) -> web.StreamResponse:
-        """Have the owner of one partition answer the whole request, or whoever else the router may ask."""
+        """Return the answer of the owner of a partition, or of another worker that the router may ask."""
         if router.reader.has(spec, partition):
             with contextlib.suppress(*router.elsewhere):
                 return await here([partition])
