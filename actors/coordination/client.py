@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from actors._kafka.connection import Connection
-from actors._kafka.produce.requests import KafkaAsks
+from actors._kafka.requests import KafkaAsks
 from actors.coordination.locking import CALL_S, Seconds
 from actors.coordination.service import ACTOR
 from actors.coordination.sharing import Sharing

@@ -13,7 +13,7 @@ from actors.errors import NotReadyError
 from actors.runtime.queries.queries import Bounds, Found, Held, StateReader, estimate, expiry_of, read, read_part
 from actors.runtime.spec import ActorSpec
 from actors.web.queries.coding import StoreCoding, as_json, encoded
-from stores._core.record import STAMP_BYTES
+from stores._core.record import METADATA_BYTES
 
 NULL = msgspec.Raw(b"null")
 Took = Callable[[int], None]
@@ -301,7 +301,7 @@ async def page(
             left = max_bytes
             for place, (one, raw) in part.rows:
                 key = as_json(encoded(place[0])) if is_raw else coding.show_key(place[0])
-                value = coding.show_value(raw[STAMP_BYTES:], is_raw=is_raw)
+                value = coding.show_value(raw[METADATA_BYTES:], is_raw=is_raw)
                 item = Item(key, value, one.partition, expiry_of(raw))
                 took(item_bytes(item))
                 left -= item_bytes(item)

@@ -169,7 +169,7 @@ class StoreCoding(KeyCoding):
         self.store = store
 
     def show_value(self, raw: bytes, *, is_raw: bool) -> msgspec.Raw:
-        """Return a stored value, without its stamp, as JSON.
+        """Return a stored value, without its metadata, as JSON.
 
         Raises:
             Problem: it isn't a value of the store's type.
@@ -177,7 +177,7 @@ class StoreCoding(KeyCoding):
         return as_json(self.plain_value(raw, is_raw=is_raw))
 
     def plain_value(self, raw: bytes, *, is_raw: bool) -> Any:
-        """Return a stored value, without its stamp, for `json_bytes`.
+        """Return a stored value, without its metadata, for `json_bytes`.
 
         Raises:
             Problem: it isn't a value of the store's type.

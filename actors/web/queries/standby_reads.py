@@ -10,7 +10,7 @@ from typing import TypeVar
 import aiohttp
 from aiohttp import web
 
-from actors._core.group.assign import Task
+from actors._core.group.members import Task
 from actors.errors import ActorsError, NotOwnerError, NotReadyError
 from actors.runtime.queries.standby_reads import CopyReader
 from actors.runtime.spec import ActorSpec

@@ -28,7 +28,7 @@ from actors.web.queries.routing import Directory, Router
 from actors.web.queries.standby_reads import StandbyDirectory, StandbyRouter
 from actors.web.workers import WorkerClient
 from dev.kafka import free_port
-from stores._core.record import Position, encode_stamp
+from stores._core.record import Position, encode_metadata
 from stores.memory import MemoryStore
 
 PARTITIONS = 4
@@ -57,8 +57,8 @@ class Served:
 
         self.spec = ActorSpec("talk", "in", PARTITIONS, talk, bytes.decode, bytes.decode, (words, numbers), {})
         self.store = MemoryStore()
-        self.store.apply([(key.encode(), encode_stamp(1, 1) + key[:9].encode()) for key in KEYS], POSITION)
-        self.store.apply([(f"big{n}".encode(), encode_stamp(1, 1) + b"x" * 50_000) for n in range(8)], POSITION)
+        self.store.apply([(key.encode(), encode_metadata(1, 1) + key[:9].encode()) for key in KEYS], POSITION)
+        self.store.apply([(f"big{n}".encode(), encode_metadata(1, 1) + b"x" * 50_000) for n in range(8)], POSITION)
         self.tasks = {TopicPartition("in", number): self._task(number) for number in range(PARTITIONS - 1)}
         self.is_member = True
         self.lease = Lease(self._confirms, LeaseSettings(lasts_s=10.0, renew_s=1.0))
@@ -89,7 +89,7 @@ class Served:
         services: Any = SimpleNamespace(clock=FakeClock())
         task = Task(self.spec, number, identity=Identity("w", 1), log=nothing, services=services, settings=settings)
         numbers = MemoryStore()
-        numbers.apply([(b"1", encode_stamp(1, 1) + b"1")], POSITION)
+        numbers.apply([(b"1", encode_metadata(1, 1) + b"1")], POSITION)
         task._stores = [Restored(store, POSITION, is_empty=False) for store in (self.store, numbers)]
         task._ownership.state = State.RUNNING
         return task

@@ -25,7 +25,7 @@ from actors.web.dashboard.group import ClusterStatus, Group, Report, Seen, TaskK
 from actors.web.dashboard.rendering import Pages, ago, count, rate, size, took, until
 from actors.web.dashboard.view import GONE, MAX_ROWS, SILENT, UP, build
 from actors.web.dashboard.waiting import Waiting
-from stores._core.record import Position, encode_stamp
+from stores._core.record import Position, encode_metadata
 from stores.memory import MemoryStore
 from tests.browser import statuses
 from tests.browser.statuses import NOW_MS, copy, picture, seen, task
@@ -432,8 +432,10 @@ async def test_counts_end_at_limits_and_lines_are_passed_over(monkeypatch: pytes
     monkeypatch.setattr(waiting, "MOST_IN_LINE", 5)
     monkeypatch.setattr(waiting, "MOST_LINES", 3)
     store = MemoryStore()
-    stamp = encode_stamp(1, 1)
-    writes = [(make_place(b"p", key, number), stamp + b"{") for key in (b"", b"a", b"aa", b"b") for number in range(8)]
+    metadata = encode_metadata(1, 1)
+    writes = [
+        (make_place(b"p", key, number), metadata + b"{") for key in (b"", b"a", b"aa", b"b") for number in range(8)
+    ]
     store.apply(writes, Position(1, 1, 1, 1, ""))
     looked = waiting._Look()
     lines = [line async for line in waiting._lines(looked, store, "message")]
@@ -449,7 +451,7 @@ async def test_counts_end_at_limits_and_lines_are_passed_over(monkeypatch: pytes
 
 async def test_looking_leaves_others_their_turn() -> None:
     store = MemoryStore()
-    writes = [(make_place(b"p", b"%d" % key, 0), encode_stamp(1, 1) + b"{}") for key in range(900)]
+    writes = [(make_place(b"p", b"%d" % key, 0), encode_metadata(1, 1) + b"{}") for key in range(900)]
     store.apply(writes, Position(1, 1, 1, 1, ""))
     turns = 0
 

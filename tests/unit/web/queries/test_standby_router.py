@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from actors._core.group.assign import Task
+from actors._core.group.members import Task
 from actors.errors import BrokerUnavailableError, NotOwnerError, NotReadyError
 from actors.ports import OwnerRecord
 from actors.web.access.signature import HOP
