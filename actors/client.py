@@ -26,18 +26,17 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from actors import http_client as _http
 from actors._core.origins import is_on, origin_of
 from actors._core.outside import MALFORMED
 from actors._core.partitioner import MURMUR2, PARTITIONERS
 from actors.errors import ActorsError
+from actors.http_client import HttpClient
 
 T = TypeVar("T")
 
 MAX_KEYS = 1_000
 """How many keys are asked for at once; the service's limit."""
 PAGE_KEYS = 500
-CONNECT_S = 1.0
 AGAIN_S = 0.1
 SHUN_S = 30.0
 """How long an owner that couldn't be reached isn't asked directly."""
@@ -143,13 +142,12 @@ class StateClient:
         self._follows = follow_owners and self._read is None
         if isinstance(trust_hosts, str):
             raise StateError("trust_hosts takes a list of hosts, as ['*.bank.internal']")
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         # An owner's address is what a member of the group announced, and may be anybody's.
         self._hosts = ["*"] if token is None else [*map(_host, self._urls), *trust_hosts]
-        self._tls = ssl
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._http = HttpClient(tls=ssl, headers=headers)
         self._is_secure = all(url.startswith("https:") for url in self._urls)
         self._turn = 0
-        self._session: aiohttp.ClientSession | None = None
         self._stores: _Stores | None = None
         self._shunned: dict[str, float] = {}
         self._seen: dict[tuple[str, int], tuple[Position, float]] = {}
@@ -164,19 +162,17 @@ class StateClient:
 
     async def close(self) -> None:
         """Disconnect. May be called twice."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        await self._http.close()
 
     # --- questions -------------------------------------------------------------------------------------------------
 
     async def get(self, store: str, key: Any, default: Any = None, *, partition: int | None = None) -> Any:
-        """Give the value of a key, or `default`; else as `lookup`."""
+        """Return the value of a key, or `default`; else as `lookup`."""
         answer = await self.lookup(store, key, partition=partition)
         return answer.value if answer.found else default
 
     async def lookup(self, store: str, key: Any, *, partition: int | None = None) -> Answer:
-        """Give what a store has of a key.
+        """Return what a store has of a key.
 
         Args:
             store: its name; a class actor's is the actor's.
@@ -202,7 +198,7 @@ class StateClient:
         )
 
     async def get_many(self, store: str, keys: Iterable[Any], *, partition: int | None = None) -> dict[Any, Any]:
-        """Give the values of those keys that are there; else as `lookup`.
+        """Return the values of those keys that are there; else as `lookup`.
 
         The values of one partition are of one moment, up to `MAX_KEYS` keys and some MiB of values.
         """
@@ -237,7 +233,7 @@ class StateClient:
         end: Any = None,
         partition: int | None = None,
     ) -> AsyncIterator[tuple[Any, Any]]:
-        """Give (key, value) in byte order of the stored keys, `start` included, `end` not; else as `lookup`.
+        """Return (key, value) in byte order of the stored keys, `start` included, `end` not; else as `lookup`.
 
         It is read page by page: each page is of the moment when it was read. Bytes come as base64.
         """
@@ -272,7 +268,7 @@ class StateClient:
         return int(reply.content["count"])
 
     async def ask(self, actor: str, query: str, key: Any, **arguments: Any) -> Any:
-        """Give what an actor's query says about a key; its arguments are anything that JSON can say.
+        """Return what an actor's query says about a key; its arguments are anything that JSON can say.
 
         Raises:
             StateUnavailableError: no worker could answer in time.
@@ -332,20 +328,15 @@ class StateClient:
         return self._urls[self._turn % len(self._urls)]
 
     async def _send(self, method: str, url: str, body: Any, left_s: float) -> _Reply:
-        if self._session is None:
-            self._session = _http.session(ssl=self._tls, headers={**_http.IDENTITY, **self._headers})
-        limits = aiohttp.ClientTimeout(total=max(left_s, AGAIN_S), connect=CONNECT_S)
         content = None if body is None else msgspec.json.encode(body)
-        headers = {} if content is None else {"Content-Type": "application/json"}
-        async with self._session.request(
-            method, URL(url, encoded=True), data=content, headers=headers, timeout=limits, allow_redirects=False
-        ) as reply:
-            raw = await _http.read_answer(reply)
+        reply = await self._http.send(method, url, body=content, timeout_s=max(left_s, AGAIN_S))
         try:
-            said = msgspec.json.decode(raw)
+            said = msgspec.json.decode(reply.body)
         except MALFORMED:
             said = None
-        return _Reply(reply.status, said if isinstance(said, dict) else {"detail": f"not an answer: {raw[:100]!r}"})
+        return _Reply(
+            reply.status, said if isinstance(said, dict) else {"detail": f"not an answer: {reply.body[:100]!r}"}
+        )
 
     def _late(self, store: str | None, said: Mapping[str, Any], asked_s: float) -> str | None:
         """Tell why an answer is older than one that was there before it was asked for, None if it isn't."""
@@ -364,7 +355,7 @@ class StateClient:
         return None
 
     async def _route(self, store: str, key: Any) -> str | None:
-        """Give the address of a key's owner if it can be told; a wrong one costs a detour."""
+        """Return the address of a key's owner if it can be told; a wrong one costs a detour."""
         if not self._follows or not isinstance(key, str | bytes):
             return None
         known = self._stores or await self._learn()
@@ -439,7 +430,7 @@ class SyncStateClient:
 
 
 def _host(url: str) -> str:
-    """Give a URL's host.
+    """Return a URL's host.
 
     Raises:
         StateError: it has none.
@@ -464,14 +455,14 @@ def _base64(key: Any) -> str:
 
 
 def _key_in_url(key: Any) -> tuple[str, str]:
-    """Give a key for a URL, and how it is written there."""
+    """Return a key for a URL, and how it is written there."""
     if isinstance(key, bytes):
         return quote(_base64(key), safe=""), "base64"
     return quote(json.dumps(key), safe=""), "json"
 
 
 def _bound(key: Any, *, is_prefix: bool = False) -> tuple[str | None, str]:
-    """Give the end of a range for a URL's parameters, and how it is written there."""
+    """Return the end of a range for a URL's parameters, and how it is written there."""
     if key is None:
         return None, "json"
     if isinstance(key, bytes):

@@ -1,53 +1,99 @@
-"""How the answers of workers' web servers are read, by other workers and by clients."""
+"""The HTTP client of workers and of `StateClient`: bounded answers, no redirects, no cookies, no decompression."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from ssl import SSLContext
 
 import aiohttp
+from yarl import URL
 
+CONNECT_S = 1.0
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
-"""A worker's answer ends before: it holds one value, or no more than some MiB."""
-IDENTITY = {"Accept-Encoding": "identity"}
+"""The default limit of an answer. A worker's answer holds one value, or a few MiB of values."""
+JSON = "application/json"
+_HEADERS = {"Accept-Encoding": "identity"}
 
 
 class UnusableAnswerError(aiohttp.ClientError):
-    """An answer that isn't read to its end."""
+    """An answer is too long, or has an encoding that was not asked for."""
 
 
-def session(*, ssl: Any, **options: Any) -> aiohttp.ClientSession:
-    """Return a session that takes answers as they were sent and keeps nothing of them: no decompression, no cookies.
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    """An answer with its whole body."""
 
-    Args:
-        ssl: the context for https, None for Python's default.
-        options: as for `aiohttp.ClientSession`.
-    """
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(ssl=True if ssl is None else ssl),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        **options,
-    )
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
 
 
-async def read_answer(
-    reply: aiohttp.ClientResponse,
-    *,
-    max_bytes: int = MAX_ANSWER_BYTES,
-    took: Callable[[int], None] | None = None,
-) -> bytes:
-    """Read the body of an answer.
+class HttpClient:
+    """Sends requests to workers' web servers. It connects with the first request.
 
     Args:
-        reply: the answer.
-        max_bytes: its limit; no more is read.
-        took: called with the size of each part before it is kept; what it raises ends the reading.
-
-    Raises:
-        UnusableAnswerError: it is longer, or encoded, although that wasn't asked for.
-        aiohttp.ClientError: the connection ended.
+        tls: the context for https; Python's default when left out.
+        headers: headers of every request.
     """
+
+    def __init__(self, *, tls: SSLContext | None = None, headers: Mapping[str, str] | None = None) -> None:
+        self._tls = tls
+        self._headers = {**_HEADERS, **(headers or {})}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        timeout_s: float,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        max_bytes: int = MAX_ANSWER_BYTES,
+        took: Callable[[int], None] | None = None,
+    ) -> HttpReply:
+        """Send a request and read the answer.
+
+        Args:
+            method: GET or POST.
+            url: an encoded URL; its path and query are sent unchanged.
+            timeout_s: how long the request may take, connecting and reading included.
+            body: JSON.
+            headers: further headers.
+            max_bytes: the longest body of an answer that is read.
+            took: called with the size of each part of the answer before the part is kept; may raise.
+
+        Raises:
+            UnusableAnswerError: the answer is too long or encoded.
+            aiohttp.ClientError: the server can't be reached, or the connection ended.
+            TimeoutError: the request took too long.
+        """
+        given = {**(headers or {}), **({} if body is None else {"Content-Type": JSON})}
+        limits = aiohttp.ClientTimeout(total=timeout_s, connect=CONNECT_S)
+        async with self._connected().request(
+            method, URL(url, encoded=True), data=body, headers=given, allow_redirects=False, timeout=limits
+        ) as reply:
+            return HttpReply(reply.status, reply.headers, await _read(reply, max_bytes, took))
+
+    def _connected(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=True if self._tls is None else self._tls),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                headers=self._headers,
+            )
+        return self._session
+
+    async def close(self) -> None:
+        """Close all connections. May be called twice; the next request connects again."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+
+async def _read(reply: aiohttp.ClientResponse, max_bytes: int, took: Callable[[int], None] | None) -> bytes:
     encoding = reply.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         raise UnusableAnswerError(f"the answer has Content-Encoding {encoding[:20]!r}, which wasn't asked for")

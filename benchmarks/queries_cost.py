@@ -38,6 +38,7 @@ from actors.runtime.state.state import Restored
 from actors.runtime.task.task import Task
 from actors.web.access.tls import Hops
 from actors.web.queries.routing import Directory, Router
+from actors.web.workers import WorkerClient
 from benchmarks.queries_asker import asked_keys, key_request
 from dev.kafka import free_port
 from stores._core.record import Position, encode_metadata
@@ -76,7 +77,7 @@ class Service:
         }
         lease = Lease(_confirms, LeaseSettings(lasts_s=10.0, renew_s=1.0))
         self.router = Router(
-            StateReader(self._tasks.get, lease, SystemClock()), Directory(_owners, self.worker), Hops()
+            StateReader(self._tasks.get, lease, SystemClock()), Directory(_owners, self.worker), WorkerClient(Hops())
         )
 
     @property

@@ -36,6 +36,7 @@ from actors.declare.codecs import CodecError, resolve
 from actors.declare.messages import _tag_in
 from actors.declare.versions import versioned
 from actors.errors import NewerVersionError, NotReadyError
+from actors.http_client import HttpReply
 from actors.ports import Answer, OwnerRecord
 from actors.runtime import commands
 from actors.runtime.handlers import timers
@@ -45,14 +46,15 @@ from actors.runtime.quarantine import entries as parked_entries
 from actors.runtime.requests import replies as answers
 from actors.runtime.requests import requests as asks
 from actors.testing.fakes.log import StoredRecord
+from actors.web import workers
 from actors.web.access import callers
 from actors.web.dashboard import group, waiting
 from actors.web.dashboard import pages as dashboard_pages
+from actors.web.problems import Problem
 from actors.web.queries import answers as answer_parts
-from actors.web.queries import parameters, routing
+from actors.web.queries import parameters
 from actors.web.queries.coding import ENCODINGS, KeyCoding
 from actors.web.queries.parameters import Parameters, arguments, many_body
-from actors.web.queries.problems import Problem
 from spark_replay.comparison import live
 from spark_replay.errors import ReplayError
 from spark_replay.fold import points
@@ -297,8 +299,9 @@ DECODERS: dict[str, Decoder] = {
     "_password": Decoder(lambda raw: callers._password(["Basic " + raw.decode("latin-1")]), (b"dTp0b2tlbg==",), ()),
     "_form": Decoder(dashboard_pages._form, (b"actor=a&key=aw==",), (Problem,)),
     "read_report": Decoder(group.read_report, (b"{}",), MALFORMED),
-    "_problem_of": Decoder(
-        lambda raw: routing._problem_of(500, raw, "http://w"), (b'{"type": "a:b", "title": "t", "detail": {"a": 1}}',)
+    "_error_of": Decoder(
+        lambda raw: workers._error_of(HttpReply(500, {}, raw), "http://w"),
+        (b'{"type": "a:b", "title": "t", "detail": {"a": 1}}',),
     ),
     # the lock service
     "decode_reply": Decoder(

@@ -17,6 +17,7 @@ from mode import Service
 
 from actors._core.partitioner import MURMUR2, Partitioner, partitioner_of
 from actors._faust.service import ActorService, refuse
+from actors._faust.status import status
 from actors._kafka.outage import Outages
 from actors.declare.arguments import say_unknown
 from actors.declare.codecs import ActorSchema
@@ -24,14 +25,15 @@ from actors.declare.options import milliseconds, split_options
 from actors.declare.topic import ActorChannel
 from actors.errors import ConfigurationError
 from actors.runtime.clock import SystemClock
+from actors.runtime.observe.status import WorkerStatus
 from actors.web.access.door import doors
 from actors.web.access.files import AccessFiles
-from actors.web.access.guard import guard_of
+from actors.web.access.guard import guard_of, protect_rest
 from actors.web.access.limits import HANDLER_ARGS
-from actors.web.access.rest import protect_rest
 from actors.web.access.tls import with_own_tls
 from actors.web.dashboard.pages import mount as mount_dashboard
 from actors.web.operations import mount_operations
+from actors.web.panels import LockPanel
 from actors.web.queries.server import mount
 from stores._files import make_folder
 
@@ -78,6 +80,8 @@ class FaustApp(faust.App):  # type: ignore[misc]
         """The former name of each store that had another."""
         self.views: list[View[Any, Any]] = []
         self.declared_topics: list[Any] = []
+        self.panels: list[LockPanel] = []
+        """What other packages add to the dashboard."""
         self._actor_service: ActorService | None = None
         web_options = dict(faust_options.get("web_application_options") or {})
         web_options["handler_args"] = {**HANDLER_ARGS, **(web_options.get("handler_args") or {})}
@@ -180,6 +184,10 @@ class FaustApp(faust.App):  # type: ignore[misc]
         if self._actor_service is None:
             self._actor_service = ActorService(self, loop=self.loop, beacon=self.beacon)
         return self._actor_service
+
+    def worker_status(self) -> WorkerStatus:
+        """Return the status of this process's worker, at any time of its life. Call it on the worker's event loop."""
+        return status(self)
 
     @functools.cached_property
     def actor_clock(self) -> SystemClock:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane, TopicInfo
@@ -16,7 +16,7 @@ from actors._kafka.consume.standby_owners import KafkaCopies
 from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreError
 from actors.ports import OwnerRecord, TopicPartition
 from actors.web.dashboard.group import Room, Seen, ask_worker
-from actors.web.queries.routing import Router
+from actors.web.workers import WorkerClient
 
 if TYPE_CHECKING:
     from actors.declare.definition import ActorDefinition
@@ -179,18 +179,16 @@ class Cluster:
 
     async def _with_states(self, rows: Sequence[TaskStatus]) -> list[TaskStatus]:
         """Ask each owner for the states of its tasks."""
-        # A router needs no more than this to fetch, and a command has neither stores nor a registry in memory.
-        nothing: Any = None
         try:
-            router = Router(nothing, nothing, self._setup.hops())
+            workers = WorkerClient(self._setup.hops())
         except ConfigurationError as error:
             return [replace(row, reason=f"its owner can't be asked: {error}") for row in rows]
         owners = {row.owner.worker: Seen(row.owner.worker, row.owner.address) for row in rows if row.owner is not None}
         try:
             room = Room()
-            await asyncio.gather(*(ask_worker(router, seen, room) for seen in owners.values()))
+            await asyncio.gather(*(ask_worker(workers, seen, room) for seen in owners.values()))
         finally:
-            await router.close()
+            await workers.close()
         return [row if row.owner is None else _as_told(row, owners[row.owner.worker]) for row in rows]
 
 

@@ -25,16 +25,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
 
 from actors._core.task.lifecycle import State
-
-if TYPE_CHECKING:
-    from actors._faust.app import App
-    from actors.runtime.task.task import Task
+from actors.runtime.task.task import Task
+from actors.web.host import Host
 
 PREFIX = "/health"
 _STOPPED = frozenset((State.HALTED, State.REFUSED))
@@ -42,8 +39,8 @@ _SERVED = _STOPPED | {State.RUNNING, State.COMMITTING}
 _HEADERS = {"Cache-Control": "no-store", "Content-Type": "application/json"}
 
 
-def health_pages(app: App) -> web.Application:
-    """Give the part of the web server that an orchestrator asks."""
+def health_pages(app: Host) -> web.Application:
+    """Return the part of the web server that an orchestrator asks."""
 
     async def health(_: web.Request) -> web.Response:
         missing, stopped = what_is_missing(app), stopped_partitions(app)
@@ -68,21 +65,21 @@ def health_pages(app: App) -> web.Application:
     return part
 
 
-def what_is_dead(app: App) -> list[str]:
-    """Give why the worker won't recover by itself, nothing if it may."""
+def what_is_dead(app: Host) -> list[str]:
+    """Return why the worker won't recover by itself, nothing if it may."""
     return ["the dispatcher ended"] if app.actor_service.is_broken else []
 
 
-def what_is_to_start(app: App) -> list[str]:
-    """Give what the worker's start waits for, nothing once the group has assigned its partitions."""
+def what_is_to_start(app: Host) -> list[str]:
+    """Return what the worker's start waits for, nothing once the group has assigned its partitions."""
     service = app.actor_service
     if service.worker is None:
         return ["the worker is starting"]
     return [] if service.worker.meters.rebalances else ["the group hasn't given out its partitions"]
 
 
-def what_is_missing(app: App) -> list[str]:
-    """Give why the worker doesn't do all of its work at the moment, nothing if it does."""
+def what_is_missing(app: Host) -> list[str]:
+    """Return why the worker doesn't do all of its work at the moment, nothing if it does."""
     service = app.actor_service
     if service.is_broken or service.should_stop:
         return ["the worker is ending"]
@@ -102,8 +99,8 @@ def what_is_missing(app: App) -> list[str]:
     return missing
 
 
-def _what_is_silent(app: App, tasks: Collection[Task]) -> list[str]:
-    """Give which brokers haven't answered for longer than the session timeout."""
+def _what_is_silent(app: Host, tasks: Collection[Task]) -> list[str]:
+    """Return which brokers haven't answered for longer than the session timeout."""
     silence, session_s = app.actor_service.silence, float(app.conf.broker_session_timeout)
     if silence is None:
         return []
@@ -120,8 +117,8 @@ def _what_is_silent(app: App, tasks: Collection[Task]) -> list[str]:
     return found
 
 
-def stopped_partitions(app: App) -> list[dict[str, str | int | None]]:
-    """Give the partitions that stand still until somebody acts, without what their messages hold."""
+def stopped_partitions(app: Host) -> list[dict[str, str | int | None]]:
+    """Return the partitions that stand still until somebody acts, without what their messages hold."""
     return [
         {
             "actor": task.spec.name,

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 from prometheus_client import REGISTRY, Metric
@@ -19,12 +18,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from actors._core.task.lifecycle import State
-from actors._faust.status import status
 from actors.runtime.observe.status import HistogramStatus, StoreStatus, TaskStatus, WorkerStatus
 from actors.runtime.threads import in_threads
-
-if TYPE_CHECKING:
-    from actors._faust.app import App
+from actors.web.host import Host
 
 PAGE = "/metrics"
 PREFIX = "faust_actors_"
@@ -82,20 +78,20 @@ _SHARED = (
 class WorkerCollector(Collector):
     """Gives a worker's metrics, of the moment of the scrape; call it on the worker's event loop."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: Host) -> None:
         self._app = app
 
     def describe(self) -> Iterable[Metric]:
-        """Give nothing: the registry needn't know the names, and there is no picture before the worker's start."""
+        """Return nothing: the registry needn't know the names, and there is no picture before the worker's start."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Give all metrics."""
-        return families(_prepared.get() or status(self._app))
+        """Return all metrics."""
+        return families(_prepared.get() or self._app.worker_status())
 
 
-def metrics_page(app: App) -> web.Application:
-    """Give the part of the web server that shows the default registry."""
+def metrics_page(app: Host) -> web.Application:
+    """Return the part of the web server that shows the default registry."""
 
     async def scrape(request: web.Request) -> web.Response:
         try:
@@ -104,7 +100,7 @@ def metrics_page(app: App) -> web.Application:
             # It compares versions as they come.
             encode, content_type = choose_encoder("")
         # The picture is of this moment and this thread; to write it down takes longer than the loop should be held.
-        _prepared.set(status(app))
+        _prepared.set(app.worker_status())
         body = await _in_own_thread(encode)(REGISTRY)
         return web.Response(body=body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
 
@@ -114,7 +110,7 @@ def metrics_page(app: App) -> web.Application:
 
 
 def families(seen: WorkerStatus) -> Iterator[Metric]:
-    """Give the metrics that a picture makes, each sample with the app's id."""
+    """Return the metrics that a picture makes, each sample with the app's id."""
     for family in _families(seen):
         family.samples = [sample._replace(labels={"app": seen.app, **sample.labels}) for sample in family.samples]
         yield family

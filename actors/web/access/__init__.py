@@ -1,26 +1,25 @@
-"""Who may ask a worker's web server, and what for. Every part of ours that shows or changes anything is mounted here.
+"""Access control of a worker's web server. Every part that shows or changes anything is mounted with `protect`.
 
     part = web.Application()
     part.router.add_get("", page)
     part.router.add_post("/parked/{id}/retry", retry)
     protect(app, web_app, "/dashboard", part, level=Level.READ, login=True)
 
-`protect` mounts a part under a prefix, behind the app's one guard. Levels are `OPEN` (whoever reaches the port),
-`READ` and `ADMIN`. GET and HEAD need the part's level; other methods need `ADMIN`, unless the handler says otherwise:
+`protect` mounts a part under a prefix, behind the app's one guard. Levels are `OPEN` (everybody who reaches the port),
+`READ` and `ADMIN`. GET and HEAD need the part's level; other methods need `ADMIN`, unless the handler is marked:
 
     @needs(Level.READ)
     async def many(request): ...
 
-A token comes as `Authorization: Bearer TOKEN`, or as the password of HTTP Basic with any user name. `login=True` has a
-browser ask its user for it. A browser sends a password, and a certificate, for any page that asks: such requests must
-come from the worker's own pages, or be links to a part with `login=True`.
-`caller_of(request)` tells who asks, for a page that shows buttons to administrators only. Handlers may raise `Problem`.
-What decides is the handler that runs, never the path's text: there is nothing in a path to get wrong.
+A token is sent as `Authorization: Bearer TOKEN`, or as the password of HTTP Basic with any user name. With
+`login=True` a browser asks its user for it. A browser sends passwords and certificates with every request, whichever
+site's page made it: such requests must come from the worker's own pages, or be links to a part with `login=True`.
+`caller_of(request)` returns the caller, for a page that shows buttons to administrators only. Handlers may raise
+`Problem`. The handler decides which level is needed, never the text of the path.
 `protect_rest` guards what others mounted on the same server: Faust's pages and the app's own.
 """
 
-from actors.web.access.guard import caller_of, guard_of, protect
+from actors.web.access.guard import caller_of, guard_of, protect, protect_rest
 from actors.web.access.levels import Caller, Level, needs
-from actors.web.access.rest import protect_rest
 
 __all__ = ["Caller", "Level", "caller_of", "guard_of", "needs", "protect", "protect_rest"]

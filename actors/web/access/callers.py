@@ -1,4 +1,8 @@
-"""Tells who sent a request, and what the sender may: by token, client certificate, or address."""
+"""Identifies callers by token, client certificate, signature of another worker, or address.
+
+A browser adds some credentials by itself, whichever site's page makes the request: a password, a certificate, or that
+it runs on this machine. Such a request must state that it comes from the worker's own pages: see `check_origin`.
+"""
 
 from __future__ import annotations
 
@@ -6,39 +10,41 @@ import base64
 import ipaddress
 import ssl
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from typing import Any
 
 from aiohttp import hdrs, web
 from yarl import URL
 
-from actors.web.access.hops import HOP, PARTITIONS, SCHEME, Asked, check, digest_of
-from actors.web.access.levels import Caller, Level
-from actors.web.access.subjects import subjects
+from actors.web.access.levels import SAFE_METHODS, Caller, Level
+from actors.web.access.signature import HOP, PARTITIONS, SCHEME, SignedRequest, check, digest_of
 from actors.web.access.tokens import Tokens
-from actors.web.queries.problems import Problem
+from actors.web.problems import Problem
 
 FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP")
 THIS_MACHINE = Caller("this machine", Level.ADMIN)
 CHALLENGE = 'Bearer realm="faust-actors"'
 BROWSER_CHALLENGE = 'Basic realm="faust-actors", charset="UTF-8"'
-"""Has a browser ask its user for a password."""
+"""Makes a browser ask its user for a password."""
+OWN_SITES = (None, "same-origin", "none")
+"""Values of Sec-Fetch-Site for the worker's own pages and what a user typed; None from programs and over plain HTTP."""
 BODY: web.RequestKey[str] = web.RequestKey("actors_body", str)
-"""The digest that was signed of a request's body."""
+"""The digest of the body that another worker signed."""
 
 
 class Callers:
-    """Tells who sends requests.
+    """Identifies callers, and their levels.
 
     Args:
-        tokens: the tokens that are taken.
-        keys: gives the keys by which other workers sign what they ask.
-        address: where other workers reach this one; "" if they can't.
-        admins: subjects of client certificates that may administer.
-        is_guarded: whether a token or a certificate is needed; False where there is none to ask for.
-        is_unprotected: whether whoever reaches the port may read.
+        tokens: the accepted tokens.
+        keys: returns the keys with which other workers sign their requests.
+        address: the address that this worker announces to others; "" if it has none.
+        admins: subjects of client certificates with level `ADMIN`.
+        is_guarded: whether the settings have a token or an authority of client certificates.
+        is_unprotected: whether everybody who reaches the port may read.
         is_local: whether the port can be reached from this machine only.
-        wall_ms: gives the time that signatures are compared with, in Unix milliseconds.
+        wall_ms: returns the time to compare signatures with, in Unix milliseconds.
     """
 
     def __init__(
@@ -68,10 +74,10 @@ class Callers:
         return len(self._tokens) > 0
 
     def of(self, request: web.Request) -> Caller:
-        """Tell who sent a request.
+        """Return the caller of a request.
 
         Raises:
-            Problem: 401 for a token that isn't taken.
+            Problem: 401, the token, password or signature isn't accepted.
         """
         given = request.headers.getall(hdrs.AUTHORIZATION, [])
         if given:
@@ -84,7 +90,7 @@ class Callers:
         certified = self._by_certificate(request)
         if certified is None:
             return self._by_address(request)
-        # Whatever a worker may do itself: what it passes on is a question.
+        # A request that a worker passes on only reads, whatever the worker itself may do.
         if HOP in request.headers:
             return Caller(certified.name, Level.READ, is_known=True)
         return certified
@@ -92,18 +98,14 @@ class Callers:
     def _by_token(self, given: list[str], *, is_hop: bool) -> Caller:
         scheme, _, secret = given[0].partition(" ")
         if len(given) == 1 and scheme.lower() == "bearer":
-            secret = secret.strip()
-            if is_hop and self._tokens.find_hop(secret) is not None:
-                # It is a bearer's: whoever had a worker of that release ask has it, so it counts as a reader's.
-                return Caller("a worker of an older release", Level.READ, is_known=True, sends_itself=False)
-            token = self._tokens.find(secret)
+            token = self._tokens.find(secret.strip())
             if token is not None:
                 level = Level.READ if is_hop else token.level
                 return Caller(token.name, level, is_known=True, sends_itself=False)
         raise unauthorized("the token isn't one that this worker takes", wrong=True)
 
     def _by_signature(self, request: web.Request, given: list[str]) -> Caller:
-        asked = Asked(request.method, self._address, request.raw_path, request.headers.get(PARTITIONS, ""))
+        asked = SignedRequest(request.method, self._address, request.raw_path, request.headers.get(PARTITIONS, ""))
         try:
             request[BODY] = check(self._keys(), asked, ", ".join(given), self._wall_ms())
         except ValueError as error:
@@ -133,7 +135,7 @@ class Callers:
         return Caller("nobody known", Level.READ if self._is_unprotected else Level.OPEN)
 
     def refusal(self, request: web.Request, caller: Caller, needed: Level) -> Problem:
-        """Give why a caller may not do what needs a level that is above the caller's."""
+        """Return the error for a caller whose level is too low."""
         if caller.is_known:
             return Problem(
                 403,
@@ -163,29 +165,69 @@ class Callers:
 
 
 async def check_body(request: web.Request) -> None:
-    """Refuse a body that isn't the one that was signed.
+    """Check the body of a request that another worker signed.
 
     Raises:
-        Problem: 401.
+        Problem: 401, the body isn't the signed one.
     """
     if BODY in request and digest_of(await request.read()) != request[BODY]:
         raise unauthorized("the body isn't the one that was signed", wrong=True)
 
 
+def check_origin(request: web.Request, caller: Caller) -> None:
+    """Refuse a request that a browser sends for another site's page.
+
+    Raises:
+        Problem: 403, the request may come from another site.
+    """
+    if not caller.sends_itself:
+        return
+    origin, site = request.headers.get(hdrs.ORIGIN), request.headers.get("Sec-Fetch-Site")
+    is_foreign = origin is not None and _authority(origin) != (_authority(f"{request.scheme}://{request.host}") or ())
+    # Every browser names the origin of a request that may change something; programs can send a bearer token instead.
+    is_silent = caller.is_browser and request.method not in SAFE_METHODS and origin is None and site is None
+    if site not in OWN_SITES or is_foreign or is_silent:
+        raise Problem(
+            403,
+            "foreign-origin",
+            "The request comes from another site",
+            f"Origin is {origin!r}, Sec-Fetch-Site {site!r}: only this worker's own pages may send it; programs send "
+            "'Authorization: Bearer TOKEN'",
+        )
+
+
+def is_link(request: web.Request) -> bool:
+    """Tell whether a browser's user follows a link: the page that has the link can't read what it leads to."""
+    headers = request.headers
+    is_page = headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
+    return is_page and request.method in SAFE_METHODS
+
+
+def _authority(origin: str) -> tuple[str, int | None] | None:
+    """Return host and port; the scheme isn't looked at, since a proxy in front may have another one."""
+    try:
+        url = URL(origin)
+        host, port = url.host, url.explicit_port
+    except (ValueError, IndexError):
+        # yarl raises either for what isn't a URL, some of it only when it is asked for the host.
+        return None
+    return (host.lower(), port if port not in (80, 443) else None) if host else None
+
+
 def unauthorized(detail: str, *, wrong: bool = False) -> Problem:
-    """Give the problem of a request that doesn't say, or says wrongly, who sent it."""
+    """Return the error for a request without accepted credentials."""
     challenge = CHALLENGE + (', error="invalid_token"' if wrong else "")
     headers = {str(hdrs.WWW_AUTHENTICATE): challenge}
     return Problem(401, "unauthorized", "Who asks isn't known", detail, headers=headers)
 
 
 def _password(given: list[str]) -> str | None:
-    """Give the password of HTTP Basic, as RFC 7617 has it; None for another scheme, "" where there is none in it."""
+    """Return the password of HTTP Basic (RFC 7617); None for another scheme, "" if it can't be decoded."""
     scheme, _, credentials = given[0].partition(" ")
     if len(given) > 1 or scheme.lower() != "basic":
         return None
     try:
-        # Whatever the user's name is.
+        # The user name is ignored.
         return base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[2]
     except ValueError:
         return ""
@@ -196,7 +238,7 @@ _ends_s = lru_cache(maxsize=64)(ssl.cert_time_to_seconds)
 
 @lru_cache(maxsize=64)
 def names_this_machine(host: str) -> bool:
-    """Tell whether a Host header names the machine itself, whoever's name server said so."""
+    """Tell whether a Host header names this machine, independent of any name server."""
     try:
         name = URL.build(scheme="http", authority=host).host or ""
     except (ValueError, IndexError):
@@ -212,3 +254,33 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+SHORT = {
+    "commonName": "CN",
+    "organizationalUnitName": "OU",
+    "organizationName": "O",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "countryName": "C",
+}
+
+
+def subjects(certificate: Mapping[str, Any]) -> list[str]:
+    """Return a certificate's names: the whole subject first, as `CN=ops,O=Example`, then `CN=ops`, `DNS:…`, `URI:…`.
+
+    Args:
+        certificate: as `SSLSocket.getpeercert` gives it; one that was verified.
+    """
+    parts = [
+        f"{SHORT.get(kind, kind)}={_escaped(value)}"
+        for names in reversed(certificate.get("subject", ()))
+        for kind, value in names
+    ]
+    common = [part for part in parts if part.startswith("CN=")]
+    others = [f"{kind}:{value}" for kind, value in certificate.get("subjectAltName", ())]
+    return [",".join(parts), *common, *others]
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace(",", "\\,")

@@ -1,9 +1,8 @@
-"""The listening sockets of the web server, and how many connections they keep open.
+"""The listening sockets of the web server, with a limit on open connections.
 
-A connection costs a file descriptor before anything is known of its client, and the stores need theirs. When too many
-are open, one without a request under way is closed for the new one: of the address that has most of these, the one that
-has been open longest. A client that connects always gets in, and one that connects and says nothing, however often,
-takes its own address's connections only.
+A connection costs a file descriptor before its client is known, and the stores need descriptors too. At the limit, a
+new connection closes one without a request under way: the oldest of the address that has most of them. A client can
+always connect, and a client that opens many silent connections closes only its own.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 MAX_CONNECTIONS = 768
-"""More than `guard` has places for requests: there is always one without a request."""
+"""More than the places for requests: one connection is always without a request."""
 UNREAD_S = 30.0
-"""A connection whose client takes nothing of what it is sent for so long is closed, on Linux."""
+"""On Linux, a connection whose client acknowledges no data for so long is closed."""
 
 
 class _Open(NamedTuple):
@@ -74,7 +73,7 @@ class Door(socket.socket):
 
 
 def doors(host: str, port: int, connections: Connections) -> list[Door]:
-    """Give a socket, bound and not listening yet, for each address of a host.
+    """Return a socket, bound and not listening yet, for each address of a host.
 
     Raises:
         OSError: an address can't be bound.

@@ -1,7 +1,7 @@
-"""Tokens and certificates that come from files: read at the start, and again when somebody writes the files anew.
+"""Files with tokens and certificates: read at the start, and again when they change.
 
-A timer looks at the files, so no request does. A file is read when it has stood still between two looks, since it may
-be half written before; one that can't be used leaves in use what was read last.
+A timer looks at the files; requests never do. Changed files are read when two looks in a row find them the same, since
+a file may be half written. If a file can't be used, its former content stays in use.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,72 +18,24 @@ from actors._core.logs import escaping
 from actors.errors import ConfigurationError
 from actors.web.access.secret import given_secrets, secret_seeds, worker_keys
 from actors.web.access.settings import given_tokens, tokens_of
-from actors.web.access.tls import Hops, OwnContext, renew_client, renew_server, tls_files
+from actors.web.access.tls import Hops, OwnContext, reload_client, reload_server, tls_files
 
 logger = escaping(logging.getLogger(__name__))
 
 LOOK_EVERY_S = 3.0
-"""So a new file is in use within three times that: it is seen, seen again, and read."""
+"""A new file is in use within three times that."""
 
-Stamp = tuple[tuple[int, int, int] | None, ...]
-
-
-class Watched:
-    """Files that are read together.
-
-    Args:
-        what: the settings that name them.
-        files: the files.
-        read: has their content used, or raises a `ConfigurationError` and changes nothing. It gives what is to be said.
-    """
-
-    def __init__(self, what: str, files: Iterable[Path], read: Callable[[], str]) -> None:
-        self._what = what
-        self._files = tuple(files)
-        self._read = read
-        self._seen = self._taken = self._stamp()
-
-    def look(self) -> None:
-        """Read the files if they have changed, and stood still since the last look."""
-        seen, self._seen = self._seen, self._stamp()
-        if self._seen != seen or self._seen == self._taken:
-            return
-        # Also if it can't be used: that is said once, and there is nothing to try before the next change.
-        self._taken = self._seen
-        names = ", ".join(map(str, self._files))
-        try:
-            more = self._read()
-        except ConfigurationError as error:
-            logger.error(
-                "%s changed on disk and can't be used, so what was read before stays in use: write it anew (%s). %s",
-                self._what,
-                names,
-                error,
-            )
-        else:
-            logger.info("%s changed on disk and was read again: %s%s", self._what, names, more)
-
-    def _stamp(self) -> Stamp:
-        return tuple(map(_stamp_of, self._files))
-
-
-def _stamp_of(file: Path) -> tuple[int, int, int] | None:
-    try:
-        # Through links: Kubernetes puts a new folder behind one.
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+Stamp = tuple[int, int, int] | None
 
 
 class AccessFiles:
-    """What an app's settings of access name files for; one per app.
+    """The tokens and certificates of an app's settings; one per app.
 
     Args:
         app: the app with its settings.
 
     Attributes:
-        tokens: the tokens that are taken at the moment.
+        tokens: the tokens that are accepted now.
 
     Raises:
         ConfigurationError: a file with tokens can't be used.
@@ -93,27 +44,21 @@ class AccessFiles:
     def __init__(self, app: Any) -> None:
         self._app = app
         self._hops: Hops | None = None
-        self._watched: list[Watched] = []
         self._watcher: asyncio.Task[None] | None = None
-        files = [given for given in given_tokens(app).values() if isinstance(given, Path)]
-        if files:
-            # Stamped before they are read: no change between the two is missed.
-            self._watched.append(Watched("query_tokens, admin_tokens", files, self._read_tokens))
+        secrets = [*given_tokens(app).values(), given_secrets(app, "worker_secret")]
+        self._files = [given for given in secrets if isinstance(given, Path)] + tls_files(app.actor_options)
+        # Before the files are read: no change in between is missed.
+        self._seen = self._read = self._stamps()
         self.tokens = tokens_of(app)
-        if isinstance(secret := given_secrets(app, "worker_secret"), Path):
-            self._watched.append(Watched("worker_secret", [secret], self._read_secret))
         self._secret = secret_seeds(app, self.tokens)
-        if files := tls_files(app.actor_options):
-            what = "web_certificate, web_key, web_client_ca, web_ca"
-            self._watched.append(Watched(what, files, self._read_certificates))
 
     @property
     def seeds(self) -> tuple[bytes, ...]:
-        """What the workers' keys are derived from: the first is used, all are taken; see `worker_keys`."""
+        """The seeds of the workers' keys: the first one signs, all are accepted; see `worker_keys`."""
         return self._secret or self.tokens.seeds
 
     def hops(self) -> Hops:
-        """Give how this worker asks others.
+        """Return how this worker asks others.
 
         Raises:
             ConfigurationError: a file can't be used.
@@ -123,19 +68,42 @@ class AccessFiles:
         return self._hops
 
     def look(self) -> None:
-        """Read again what has changed."""
-        for watched in self._watched:
-            try:
-                watched.look()
-            except Exception:
-                # Whatever it is, the next change may be another one.
-                logger.exception("what a file with tokens or certificates changed to can't be read")
+        """Read the files again if they changed, and have not changed since the last look."""
+        seen, self._seen = self._seen, self._stamps()
+        if self._seen != seen or self._seen == self._read:
+            return
+        # Files that can't be used are not tried again before their next change.
+        self._read = self._seen
+        names = ", ".join(map(str, self._files))
+        try:
+            self._read_again()
+        except ConfigurationError as error:
+            logger.error(
+                "%s changed on disk and can't be used, so what was read before stays in use: write it anew. %s",
+                names,
+                error,
+            )
+        else:
+            logger.info("%s changed on disk and was read again (%d tokens)", names, len(self.tokens))
 
-    # --- while the web server runs ---------------------------------------------------------------------------------
+    def _read_again(self) -> None:
+        options, context = self._app.actor_options, self._app.conf.web_ssl_context
+        tokens = tokens_of(self._app)
+        secret = secret_seeds(self._app, tokens)
+        # Tokens first: a broken certificate must not keep a revoked token in use.
+        self.tokens.become(tokens)
+        self._secret = secret
+        if isinstance(context, OwnContext):
+            reload_server(context, options)
+        if self._hops is not None and isinstance(self._hops.tls, ssl.SSLContext):
+            reload_client(self._hops.tls, options)
+
+    def _stamps(self) -> list[Stamp]:
+        return [_stamp_of(file) for file in self._files]
 
     def watch(self, web_app: web.Application) -> None:
-        """Look at the files for as long as a web server runs."""
-        if self._watched:
+        """Look at the files while a web server runs."""
+        if self._files:
             web_app.on_startup.append(self._start)
             web_app.on_cleanup.append(self._stop)
 
@@ -153,28 +121,14 @@ class AccessFiles:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             self.look()
-            # Not on the event loop, which would stand still for it.
+            # Keys of new secrets take 50 ms each: derive them outside of the event loop.
             await asyncio.to_thread(worker_keys, self._app, b"")
 
-    # --- what is read ----------------------------------------------------------------------------------------------
 
-    def _read_tokens(self) -> str:
-        self.tokens.become(tokens_of(self._app))
-        return f" ({len(self.tokens)} tokens)"
-
-    def _read_secret(self) -> str:
-        self._secret = secret_seeds(self._app, self.tokens)
-        return ""
-
-    def _read_certificates(self) -> str:
-        options, context = self._app.actor_options, self._app.conf.web_ssl_context
-        # Both are tried before either is changed.
-        renewals: list[Callable[[], set[bytes]]] = []
-        if isinstance(context, OwnContext):
-            renewals.append(renew_server(context, options))
-        if self._hops is not None and isinstance(self._hops.tls, ssl.SSLContext):
-            renewals.append(renew_client(self._hops.tls, options))
-        gone = set().union(*(renew() for renew in renewals))
-        if not gone:
-            return ""
-        return f"; authorities that aren't there any more are trusted until the worker is restarted: {len(gone)}"
+def _stamp_of(file: Path) -> Stamp:
+    try:
+        # Follows links: Kubernetes exchanges the folder behind one.
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,21 +1,26 @@
-"""The one door: every request to a part that is mounted with `protect` passes it before its handler runs."""
+"""The guard: it decides about each request before a handler runs.
+
+sizes → caller and level → rate → origin → a place → body → memory → handler → answer
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
+import logging
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from aiohttp import hdrs, web
 from aiohttp.log import server_logger
+from prometheus_client import Counter
 
-from actors.web.access.callers import BROWSER_CHALLENGE, Callers, check_body
+from actors._core.logs import escaping
+from actors.web.access.callers import BROWSER_CHALLENGE, Callers, check_body, check_origin, is_link
 from actors.web.access.door import Connections
-from actors.web.access.hops import PURPOSE
-from actors.web.access.levels import SAFE_METHODS, Caller, Level, level_of
+from actors.web.access.levels import NEEDED, SAFE_METHODS, Caller, Level
 from actors.web.access.limits import (
     LARGE_BYTES,
     MAX_BODY_BYTES,
@@ -24,15 +29,20 @@ from actors.web.access.limits import (
     MAX_PATH_BYTES,
     MAX_SEND_S,
     UNREADABLE,
+    Memory,
+    Places,
     Rates,
-    RefusalLog,
+    Reservation,
 )
-from actors.web.access.origin import check_origin, is_link
-from actors.web.access.places import Places
 from actors.web.access.secret import worker_keys
 from actors.web.access.settings import is_guarded, is_local, own_address
-from actors.web.queries.problems import Handler, Problem, problems
+from actors.web.access.signature import PURPOSE
+from actors.web.problems import Handler, Problem, answer_to
 
+logger = escaping(logging.getLogger(__name__))
+
+REFUSED = Counter("faust_actors_refused_requests", "Requests that the web server refused.", ("app", "reason"))
+RESERVATION: web.RequestKey[Reservation] = web.RequestKey("actors_reservation", Reservation)
 CALLER: web.RequestKey[Caller] = web.RequestKey("actors_caller", Caller)
 
 
@@ -40,8 +50,8 @@ class Room(NamedTuple):
     """The places of one kind of client.
 
     Attributes:
-        bodies: for requests whose body is on its way.
-        requests: for those that are all here, until their answer is sent.
+        bodies: for requests whose body is arriving.
+        requests: for requests that have arrived, until their answer is sent.
     """
 
     bodies: Places
@@ -49,21 +59,22 @@ class Room(NamedTuple):
 
 
 class Guard:
-    """Decides about every request; one per app.
+    """Decides which requests reach their handlers; one per app.
 
     Args:
         app: the app with its settings.
 
     Attributes:
-        connections: those of the web server.
+        callers: identifies callers.
+        connections: the open connections of the web server.
+        memory: the memory that requests hold.
     """
 
     def __init__(self, app: Any) -> None:
         conf, options = app.conf, app.actor_options
-        self.tokens = app.access_files.tokens
         self.connections = Connections()
         self.callers = Callers(
-            self.tokens,
+            app.access_files.tokens,
             keys=lambda: worker_keys(app, PURPOSE),
             address=own_address(app),
             admins=options.admin_certificates,
@@ -73,41 +84,68 @@ class Guard:
             wall_ms=app.actor_clock.wall_ms,
         )
         self._rates = Rates(options.queries_per_second, 2 * options.queries_per_second)
-        self._log = RefusalLog()
+        self._app_id = str(conf.id)
+        self.memory = Memory()
         self._readers = Room(Places("bodies on their way", 128, 48), Places("requests", 256, 128))
         self._workers = Room(Places("bodies on their way", 32, 32), Places("requests", 128, 128))
         self._admins = Room(Places("bodies on their way", 16, 16), Places("requests", 32, 32))
 
     def middleware(self, level: Level, *, is_for_browsers: bool) -> Any:
-        """Give the middleware of a part.
+        """Return the middleware of a part: it admits requests, and turns errors into problems.
 
         Args:
-            level: what its pages need.
-            is_for_browsers: whether a browser is to ask its user for a token, and may come by another site's link.
+            level: what the part's pages need.
+            is_for_browsers: whether a browser asks its user for a token, and whether other sites may link to the part.
         """
 
         @web.middleware
         async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-            with contextlib.ExitStack() as taken:
-                try:
-                    _check_sizes(request)
-                    check_encoding(request)
-                    needed = self.admit(request, level)
-                    if needed > Level.OPEN:
-                        if request.method in SAFE_METHODS and not (is_for_browsers and is_link(request)):
-                            self._check_origin(request)
-                        await self._seat(request, needed, taken)
-                except Problem as problem:
-                    if is_for_browsers and problem.status == 401 and self.callers.has_login:
-                        problem.headers = {str(hdrs.WWW_AUTHENTICATE): BROWSER_CHALLENGE}
-                    self.refused(request, problem)
-                    raise
-                return await sent(request, await handler(request))
+            try:
+                with contextlib.ExitStack() as taken:
+                    await self._enter(request, level, is_for_browsers, taken)
+                    response = await handler(request)
+                    if RESERVATION in request and isinstance(response, web.Response):
+                        request[RESERVATION].settle(response.content_length or 0)
+                    return await sent(request, response)
+            except Exception as error:
+                return answer_to(error, request)
 
         return guard
 
+    async def rest(self, request: web.Request, handler: Handler, *, is_open: bool) -> web.StreamResponse:
+        """Answer a request to what others mounted: handlers get what passes unchanged, and their errors stay theirs.
+
+        Compressed bodies are refused in any case, since nothing decompresses them.
+        """
+        try:
+            check_encoding(request)
+            if not is_open:
+                self.admit(request, Level.READ)
+        except Problem as problem:
+            self._refused(request, problem)
+            return problem.response_to(request)
+        with self._busy(request):
+            return await handler(request)
+
+    async def _enter(
+        self, request: web.Request, level: Level, is_for_browsers: bool, taken: contextlib.ExitStack
+    ) -> None:
+        try:
+            _check_sizes(request)
+            check_encoding(request)
+            needed = self.admit(request, level)
+            if needed > Level.OPEN:
+                if request.method in SAFE_METHODS and not (is_for_browsers and is_link(request)):
+                    check_origin(request, request[CALLER])
+                await self._seat(request, needed, taken)
+        except Problem as problem:
+            if is_for_browsers and problem.status == 401 and self.callers.has_login:
+                problem.headers = {str(hdrs.WWW_AUTHENTICATE): BROWSER_CHALLENGE}
+            self._refused(request, problem)
+            raise
+
     @contextlib.contextmanager
-    def busy(self, request: web.Request) -> Iterator[None]:
+    def _busy(self, request: web.Request) -> Iterator[None]:
         """Keep a request's connection open while the block runs, however many others come."""
         address = None if request.transport is None else request.transport.get_extra_info("peername")
         self.connections.busy.add(address)
@@ -117,7 +155,7 @@ class Guard:
             self.connections.busy.discard(address)
 
     async def _seat(self, request: web.Request, needed: Level, taken: contextlib.ExitStack) -> None:
-        """Have the body here, and give the request its place.
+        """Read the body, and take a place and the memory for the request.
 
         Raises:
             Problem: the body is too large or too slow, or all places are taken.
@@ -131,18 +169,19 @@ class Guard:
                 await _read_body(request)
         await check_body(request)
         taken.enter_context(room.requests.place(client))
-        taken.enter_context(self.busy(request))
-
-    # --- what is looked at behind the sizes, in this order ---------------------------------------------------------
+        reservation = request[RESERVATION] = taken.enter_context(self.memory.reserve(client))
+        if request.body_exists:
+            reservation.take(len(await request.read()))
+        taken.enter_context(self._busy(request))
 
     def admit(self, request: web.Request, level: Level) -> Level:
-        """Give the level that a request needs and has.
+        """Return the level that a request needs, and identify its caller.
 
         Raises:
-            Problem: it has less, or is one too many.
+            Problem: the caller's level is too low, or the caller sends too many requests.
         """
         match = request.match_info
-        # Where nothing is found there is nothing to change either.
+        # A path that doesn't exist changes nothing: it needs the level of reads.
         needed = level if match.http_exception is not None else level_of(match.handler, request.method, level)
         if needed == Level.OPEN:
             return needed
@@ -157,13 +196,8 @@ class Guard:
         if caller.level < needed:
             raise self.callers.refusal(request, caller, needed)
         if request.method not in SAFE_METHODS:
-            self._check_origin(request)
-        return needed
-
-    def _check_origin(self, request: web.Request) -> None:
-        caller = request[CALLER]
-        if caller.sends_itself:
             check_origin(request, caller)
+        return needed
 
     def _count(self, client: str) -> None:
         wait_s = self._rates.take(client)
@@ -176,34 +210,42 @@ class Guard:
                 retry_after_ms=math.ceil(wait_s * 1000),
             )
 
-    def refused(self, request: web.Request, problem: Problem) -> None:
-        """Write down that a request was refused."""
+    def _refused(self, request: web.Request, problem: Problem) -> None:
         caller = request.get(CALLER)
         who = address_of(request) + (f" ({caller.name[:200]})" if caller is not None else "")
-        # Never the query: somebody may have put a token there.
-        what = f"{request.method[:20]} {request.rel_url.raw_path[:200]}"
-        self._log.write(who, what, f"{problem.status} {problem.kind}")
+        REFUSED.labels(self._app_id, problem.kind).inc()
+        # Never the query: it may hold a token.
+        path = request.rel_url.raw_path[:200]
+        logger.warning(
+            "refused %s %s, asked by %s: %s %s", request.method[:20], path, who, problem.status, problem.kind
+        )
+
+
+def level_of(handler: Any, method: str, default: Level) -> Level:
+    """Return what a handler needs: as it says, else the part's for methods that only read, else `ADMIN`."""
+    if isinstance(handler, type):
+        # aiohttp's class based views
+        handler = getattr(handler, method.lower(), handler)
+    marked = getattr(handler, NEEDED, None)
+    if isinstance(marked, Level):
+        return marked
+    return default if method in SAFE_METHODS else Level.ADMIN
 
 
 def check_encoding(request: web.Request) -> None:
-    """Refuse a compressed body: unpacked it could be of any size.
+    """Refuse a compressed body: decompressed it could have any size.
 
     Raises:
         Problem: 415.
     """
-    given = request.headers.get(hdrs.CONTENT_ENCODING, "")
-    if given.strip().lower() not in ("", "identity"):
-        raise Problem(
-            415,
-            "compressed-body",
-            "The body is compressed",
-            f"Content-Encoding is {given!r}: send it as it is",
-            headers={str(hdrs.ACCEPT_ENCODING): "identity"},
-        )
+    given = request.headers.get(hdrs.CONTENT_ENCODING)
+    if given is not None and given.strip().lower() not in ("", "identity"):
+        detail, headers = f"Content-Encoding is {given!r}: send it as it is", {str(hdrs.ACCEPT_ENCODING): "identity"}
+        raise Problem(415, "compressed-body", "The body is compressed", detail, headers=headers)
 
 
 async def _read_body(request: web.Request) -> None:
-    """Have the body here before a handler runs: handlers don't wait for slow clients."""
+    """Read the body before the handler runs: handlers don't wait for slow clients."""
     try:
         async with asyncio.timeout(MAX_BODY_S):
             content = await request.read()
@@ -220,7 +262,7 @@ async def _read_body(request: web.Request) -> None:
 
 
 async def sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """Send a large answer while its request has its place: a client that doesn't read must not pile answers up."""
+    """Send a large answer while its request holds its place, so that unread answers don't pile up."""
     if isinstance(response, web.Response) and (response.content_length or 0) > LARGE_BYTES:
         try:
             # A client that has hung up is aiohttp's to notice.
@@ -236,12 +278,8 @@ async def sent(request: web.Request, response: web.StreamResponse) -> web.Stream
 
 def _check_sizes(request: web.Request) -> None:
     if len(request.raw_path) > MAX_PATH_BYTES:
-        raise Problem(
-            414,
-            "long-path",
-            "The path is too long",
-            f"path and query may have {MAX_PATH_BYTES} bytes: send what is long in a body, to _many or _ask",
-        )
+        detail = f"path and query may have {MAX_PATH_BYTES} bytes: send what is long in a body, to _many or _ask"
+        raise Problem(414, "long-path", "The path is too long", detail)
     headers = request.raw_headers
     if sum(map(len, itertools.chain.from_iterable(headers))) + 4 * len(headers) > MAX_HEADER_BYTES:
         raise Problem(431, "large-headers", "The headers are too large", f"all may have {MAX_HEADER_BYTES} bytes")
@@ -256,12 +294,12 @@ def _too_large() -> Problem:
 
 
 def client_of(request: web.Request, caller: Caller) -> str:
-    """Give whose requests are counted together."""
+    """Return the name under which a client's requests are counted."""
     return caller.name if caller.is_known else f"address {address_of(request)}"
 
 
 def address_of(request: web.Request) -> str:
-    """Give where a request comes from."""
+    """Return the client's address."""
     return request.remote or "a socket of this machine"
 
 
@@ -271,7 +309,7 @@ PARTS: web.AppKey[dict[str, web.Application]] = web.AppKey("actors_parts", dict)
 
 
 def guard_of(app: Any, web_app: web.Application) -> Guard:
-    """Give the guard of a web server, the same for all of its parts."""
+    """Return the guard of a web server, the same for all of its parts."""
     if GUARD not in web_app:
         web_app[GUARD] = Guard(app)
         server_logger.addFilter(UNREADABLE)
@@ -310,13 +348,49 @@ def protect(
         return
     web_app[PARTS][prefix] = part
     part.middlewares.insert(0, guard.middleware(level, is_for_browsers=login))
-    part.middlewares.insert(0, problems)
     if watch is not None:
         part.middlewares.insert(0, watch)
     web_app.add_subapp(prefix, part)
 
 
 def caller_of(request: web.Request) -> Caller:
-    """Tell who sent a request that has passed the guard."""
+    """Return the caller of a request that has passed the guard."""
     caller: Caller | None = request.get(CALLER)
     return caller or Caller("nobody known", Level.OPEN)
+
+
+def protect_rest(app: Any, web_app: web.Application) -> None:
+    """Guard everything that isn't mounted with `protect`, if a setting says who may; a second call does nothing.
+
+    GET and HEAD need `READ`, other methods `ADMIN`, also for paths that don't exist. Pages in `open_pages` are open.
+
+    Args:
+        app: the app.
+        web_app: Faust's web server, not started.
+    """
+    if any(getattr(one, "__module__", "") == __name__ for one in web_app.middlewares):
+        return
+    guard, parts, open_pages = guard_of(app, web_app), web_app[PARTS], frozenset(app.actor_options.open_pages)
+    asks = is_guarded(app)
+
+    @web.middleware
+    async def rest(request: web.Request, handler: Handler) -> web.StreamResponse:
+        match = request.match_info
+        if any(part in match.apps for part in parts.values()):
+            return await handler(request)
+        is_open = not asks or _is_preflight(match.handler) or _page(match) in open_pages
+        return await guard.rest(request, handler, is_open=is_open)
+
+    # Before the app's own middlewares.
+    web_app.middlewares.insert(0, rest)
+
+
+def _page(match: web.UrlMappingMatchInfo) -> str | None:
+    """Return the path of a page as it was declared."""
+    resource = match.route.resource
+    return None if resource is None else resource.canonical
+
+
+def _is_preflight(handler: Any) -> bool:
+    """Tell whether a browser only asks for `web_cors_options`, which it does without a token."""
+    return getattr(handler, "__module__", "") == "aiohttp_cors.preflight_handler"

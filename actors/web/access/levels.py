@@ -53,14 +53,3 @@ def needs(level: Level) -> Callable[[Decorated], Decorated]:
         return handler
 
     return mark
-
-
-def level_of(handler: Any, method: str, default: Level) -> Level:
-    """Give what a handler needs: as it says, else the part's for methods that only read, else `ADMIN`."""
-    if isinstance(handler, type):
-        # aiohttp's class based views
-        handler = getattr(handler, method.lower(), handler)
-    marked = getattr(handler, NEEDED, None)
-    if isinstance(marked, Level):
-        return marked
-    return default if method in SAFE_METHODS else Level.ADMIN

@@ -1,7 +1,7 @@
-"""The secret that an app's workers and commands share, and the keys that follow from it, one for each purpose.
+"""The secret that an app's workers and commands share, and the keys derived from it, one per purpose.
 
-It is the setting `worker_secret`; where that isn't set, it is derived from the app's tokens. Somebody may have chosen
-those, so they are salted and stretched: a key that got out doesn't tell a token in reasonable time.
+The secret is the setting `worker_secret`; without it, it is derived from the app's tokens. Tokens may be chosen by
+people, so they are salted and stretched: a leaked key doesn't reveal a token in reasonable time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SCRYPT_COST = 2**14
 
 
 def worker_key(app: Any, purpose: bytes) -> bytes | None:
-    """Give the key that this app's workers and commands sign with for a purpose, None where no setting has a secret.
+    """Return the key that this app's workers and commands sign with for a purpose, None where no setting has a secret.
 
     The same settings give the same key in each process. The first call for a secret takes 50 ms: make one before the
     event loop has work to do.
@@ -37,7 +37,7 @@ def worker_key(app: Any, purpose: bytes) -> bytes | None:
 
 
 def worker_keys(app: Any, purpose: bytes) -> tuple[bytes, ...]:
-    """Give all keys that are taken for a purpose, the one of `worker_key` first: secrets are replaced one by one.
+    """Return all keys that are taken for a purpose, the one of `worker_key` first: secrets are replaced one by one.
 
     Ask for them each time, since files with secrets are read again.
 
@@ -54,7 +54,7 @@ def _stretched(seed: bytes, salt: bytes) -> bytes:
 
 
 def given_secrets(app: Any, setting: str) -> Any:
-    """Give what a setting that takes secrets says, or where; as with Faust's settings, the environment goes first."""
+    """Return what a setting that takes secrets says, or where; as with Faust's settings, the environment goes first."""
     if (file := app.conf.getenv(f"{setting}_file".upper())) is not None:
         return Path(file)
     if (values := app.conf.getenv(setting.upper())) is not None:
@@ -63,7 +63,7 @@ def given_secrets(app: Any, setting: str) -> Any:
 
 
 def secret_seeds(app: Any, tokens: Tokens) -> tuple[bytes, ...]:
-    """Give what `worker_secret` says; empty if it isn't set.
+    """Return what `worker_secret` says; empty if it isn't set.
 
     Raises:
         ConfigurationError: it can't be used, or is one of the tokens.

@@ -1,4 +1,4 @@
-"""What the settings say about access, and which of them don't go together."""
+"""The settings of access, and their checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from actors.web.access.tokens import Tokens
 
 
 def tokens_of(app: Any) -> Tokens:
-    """Give the tokens of an app's settings.
+    """Return the tokens of an app's settings.
 
     Raises:
         ConfigurationError: a token or a file can't be used.
@@ -24,7 +24,7 @@ def tokens_of(app: Any) -> Tokens:
 
 
 def given_tokens(app: Any) -> dict[str, Any]:
-    """Give what the settings say of tokens, or where."""
+    """Return what the settings say of tokens, or where."""
     return {kind: given_secrets(app, f"{kind}_tokens") for kind in ("query", "admin")}
 
 
@@ -34,7 +34,7 @@ def is_local(conf: Any) -> bool:
 
 
 def check_access(app: Any) -> None:
-    """Have the web server use its certificates, and refuse to show state to whoever reaches the port unless wanted.
+    """Load the certificates of the web server, and check that the settings protect the state.
 
     Raises:
         ConfigurationError: naming the settings.
@@ -69,7 +69,7 @@ def is_guarded(app: Any) -> bool:
 
 
 def own_address(app: Any) -> str:
-    """Give where other workers reach this one's web server; empty if they can't.
+    """Return where other workers reach this one's web server; empty if they can't.
 
     Raises:
         ConfigurationError: canonical_url has more than scheme, host and port.

@@ -1,4 +1,4 @@
-"""The web server's certificate, those of clients, and how a worker shows other workers who it is."""
+"""TLS contexts of the web server and its clients, and the signatures with which workers ask each other."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from actors._core.origins import is_on, origin_of
 from actors.declare.options import ActorOptions
 from actors.errors import ConfigurationError, NotReadyError
 from actors.runtime.clock import machine_ms
-from actors.web.access.hops import HOP, PARTITIONS, PURPOSE, Asked, sign
 from actors.web.access.secret import worker_keys
+from actors.web.access.signature import HOP, PARTITIONS, PURPOSE, SignedRequest, sign
 
 
 class OwnContext(ssl.SSLContext):
@@ -21,7 +21,7 @@ class OwnContext(ssl.SSLContext):
 
 
 def with_own_tls(options: ActorOptions, faust_options: dict[str, Any]) -> dict[str, Any]:
-    """Give Faust's settings with a context of ours where ours name a certificate.
+    """Return Faust's settings with a context of ours where ours name a certificate.
 
     Raises:
         ConfigurationError: Faust's name one too.
@@ -38,11 +38,11 @@ class Hops:
     """How a worker asks another one.
 
     Attributes:
-        keys: gives the keys of hops; the first one signs.
+        keys: returns the keys of hops; the first one signs.
         tls: for workers with https; None for Python's default.
         is_secure: whether workers are asked over https only.
         hosts: patterns of hosts that workers may be on; empty for any.
-        wall_ms: gives the time that is signed, in Unix milliseconds.
+        wall_ms: returns the time that is signed, in Unix milliseconds.
     """
 
     keys: Callable[[], tuple[bytes, ...]] = field(default=tuple, repr=False)
@@ -52,7 +52,7 @@ class Hops:
     wall_ms: Callable[[], int] = machine_ms
 
     def origin(self, address: str) -> str:
-        """Give where a worker is asked that announced an address.
+        """Return where a worker is asked that announced an address.
 
         Raises:
             NotReadyError: it isn't asked there: the address isn't an origin, or the settings don't allow it.
@@ -70,22 +70,22 @@ class Hops:
     def headers(
         self, method: str, origin: str, path: str, *, body: bytes | None = None, partitions: str = ""
     ) -> dict[str, str]:
-        """Give what is sent with a question: that it is one passed on, and who passes it on.
+        """Return the headers of a request to another worker: the mark of a passed-on request, and the signature.
 
-        It allows that question to that worker, and to read only, whatever the settings allow whoever asked.
+        The signature is good for this request to this worker only, and for reads only.
         """
         found = {HOP: "1"}
         if partitions:
             found[PARTITIONS] = partitions
         keys = self.keys()
         if keys:
-            asked = Asked(method, origin, path, partitions)
+            asked = SignedRequest(method, origin, path, partitions)
             found["Authorization"] = sign(keys[0], asked, body, self.wall_ms())
         return found
 
     @classmethod
     def of(cls, app: Any) -> Hops:
-        """Give what follows from an app's settings.
+        """Return what follows from an app's settings.
 
         Raises:
             ConfigurationError: a file can't be used.
@@ -150,7 +150,7 @@ def _fill(context: ssl.SSLContext, options: ActorOptions) -> None:
 
 
 def client_context(options: ActorOptions) -> ssl.SSLContext | None:
-    """Give what a worker asks other workers with, None where no setting says anything about it."""
+    """Return what a worker asks other workers with, None where no setting says anything about it."""
     authority = options.web_ca or options.web_client_ca
     if authority is None and options.web_certificate is None:
         return None
@@ -168,45 +168,28 @@ def _fill_client(context: ssl.SSLContext, options: ActorOptions) -> None:
         _load(options, "web_certificate", lambda: _load_certificate(context, options))
 
 
-# --- files that have changed ---------------------------------------------------------------------------------------
-
-
 def tls_files(options: ActorOptions) -> list[Path]:
-    """Give the files that our settings name."""
+    """Return the files that our settings name."""
     named = (options.web_certificate, options.web_key, options.web_client_ca, options.web_ca)
     return [Path(name) for name in named if name is not None]
 
 
-def renew_server(context: ssl.SSLContext, options: ActorOptions) -> Callable[[], set[bytes]]:
-    """Try the files for the web server, and give what has its context use them for connections from then on.
+def reload_server(context: ssl.SSLContext, options: ActorOptions) -> None:
+    """Load changed files into the web server's context, for new connections.
 
-    That gives the authorities that aren't in the files any more: OpenSSL takes none out of a context.
-
-    Raises:
-        ConfigurationError: a file can't be used; the context is as it was.
-    """
-    return _renewal(context, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), lambda one: _fill(one, options))
-
-
-def renew_client(context: ssl.SSLContext, options: ActorOptions) -> Callable[[], set[bytes]]:
-    """Do the same for what this worker asks others with.
+    OpenSSL can't take an authority out of a context: one that was removed is trusted until the worker restarts.
 
     Raises:
-        ConfigurationError: a file can't be used; the context is as it was.
+        ConfigurationError: a file can't be used; the context is unchanged.
     """
-    return _renewal(context, ssl.create_default_context(), lambda one: _fill_client(one, options))
+    _fill(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), options)
+    _fill(context, options)
 
 
-def _renewal(
-    live: ssl.SSLContext, trial: ssl.SSLContext, fill: Callable[[ssl.SSLContext], None]
-) -> Callable[[], set[bytes]]:
-    fill(trial)
-
-    def renew() -> set[bytes]:
-        fill(live)
-        return set(live.get_ca_certs(binary_form=True)) - set(trial.get_ca_certs(binary_form=True))
-
-    return renew
+def reload_client(context: ssl.SSLContext, options: ActorOptions) -> None:
+    """Load changed files into the context with which this worker asks others; else as `reload_server`."""
+    _fill_client(ssl.create_default_context(), options)
+    _fill_client(context, options)
 
 
 def _load_certificate(context: ssl.SSLContext, options: ActorOptions) -> None:

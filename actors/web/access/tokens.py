@@ -28,14 +28,13 @@ class Token:
         seed: what the key of the app's workers is derived from where no setting names one.
     """
 
-    __slots__ = ("_digest", "_hop", "level", "name", "seed")
+    __slots__ = ("_digest", "level", "name", "seed")
 
     def __init__(self, secret: str, level: Level, name: str) -> None:
         raw = secret.encode()
         self.level = level
         self.name = name
         self._digest = hashlib.sha256(raw).digest()
-        self._hop = hmac.digest(raw, b"faust-actors hop", "sha256").hex()
         self.seed = hmac.digest(raw, b"faust-actors seed", "sha256")
 
     def __repr__(self) -> str:
@@ -44,10 +43,6 @@ class Token:
     def has(self, digest: bytes) -> bool:
         """Tell whether that is this token's SHA-256."""
         return hmac.compare_digest(self._digest, digest)
-
-    def hop(self) -> str:
-        """Give what a worker of an older release that has this token shows other workers; no worker sends it now."""
-        return self._hop
 
 
 class Tokens:
@@ -85,22 +80,14 @@ class Tokens:
         return tuple(token.seed for token in self._held if token.level == most)
 
     def find(self, given: str) -> Token | None:
-        """Give the token, looking at all of them however early one fits."""
+        """Return the token, None if there is none. All tokens are compared, so that the time tells nothing."""
         digest = hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest()
-        return _only([token for token in self._held if token.has(digest)])
-
-    def find_hop(self, given: str) -> Token | None:
-        """Give the token from which a worker of an older release derived what it shows."""
-        raw = given.encode("utf-8", "surrogateescape")
-        return _only([token for token in self._held if hmac.compare_digest(token.hop().encode(), raw)])
-
-
-def _only(found: list[Token]) -> Token | None:
-    return found[0] if found else None
+        found = [token for token in self._held if token.has(digest)]
+        return found[0] if found else None
 
 
 def read_secrets(given: Given, setting: str, least_characters: int) -> list[str]:
-    """Give the secrets of a setting: texts, one text with commas, or a file with one a line.
+    """Return the secrets of a setting: texts, one text with commas, or a file with one a line.
 
     Raises:
         ConfigurationError: one of them, or the file, can't be used; the text shows no secret.

@@ -11,20 +11,17 @@ import logging
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from aiohttp import web
 
 from actors._core.logs import escaping
-from actors._faust.setup import Setup
 from actors.admin.parked import commands as errands
 from actors.admin.parked.commands import Errand, count_of, failure_of
 from actors.admin.parked.reader import Line, ParkedError, ParkedReader, What, shown
+from actors.declare.definition import ActorDefinition
 from actors.web.dashboard.view import Tone
-from actors.web.queries.problems import Problem
-
-if TYPE_CHECKING:
-    from actors.declare.definition import ActorDefinition
+from actors.web.problems import Problem
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -92,7 +89,7 @@ class Actions:
         since_ms = _now_ms() - KEEP_MS
         return [action for action in self._kept if action.ended_ms is None or action.ended_ms > since_ms]
 
-    def start(self, setup: Setup, place: Place, verb: Verb, entry_id: str | None, asked_by: str) -> Action:
+    def start(self, setup: Any, place: Place, verb: Verb, entry_id: str | None, asked_by: str) -> Action:
         """Begin with it.
 
         Raises:
@@ -109,7 +106,7 @@ class Actions:
         task.add_done_callback(self._under_way.discard)
         return action
 
-    async def _see_to(self, action: Action, setup: Setup, place: Place, verb: Verb, entry_id: str | None) -> None:
+    async def _see_to(self, action: Action, setup: Any, place: Place, verb: Verb, entry_id: str | None) -> None:
         try:
             async with ParkedReader.connect(setup) as reader:
                 line = await place.line(reader)
@@ -125,7 +122,7 @@ class Actions:
             action.ended("good" if failure is None else "bad", failure or _outcome(errand, verb))
 
     async def close(self, _: web.Application) -> None:
-        """Give up what is under way. May be called twice."""
+        """Return up what is under way. May be called twice."""
         tasks = list(self._under_way)
         for task in tasks:
             task.cancel()

@@ -26,9 +26,10 @@ from actors.errors import ActorsError, NotReadyError
 from actors.ports import OwnerRecord
 from actors.runtime.observe.status import TaskStatus, WorkerStatus
 from actors.web.dashboard.waiting import Waiting
-from actors.web.queries.problems import Problem
-from actors.web.queries.routing import KNOWN, Limits, Router
+from actors.web.problems import Problem
+from actors.web.queries.routing import KNOWN
 from actors.web.queries.service import QueryService
+from actors.web.workers import Limits, WorkerClient
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -153,7 +154,7 @@ def _pace(before: _Counts | None, now: _Counts, seconds: float, last_commit_ms: 
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ClusterStatus:
     """The group at one moment.
 
     Attributes:
@@ -190,19 +191,19 @@ class Group:
         self._members_s = float("-inf")
         # Members at addresses where nobody known is, and whose names only they can tell.
         self._strangers: dict[str, Seen] = {}
-        self._picture: Picture | None = None
+        self._cluster: ClusterStatus | None = None
         self._looked_s = 0.0
         self._lock = asyncio.Lock()
 
-    async def look(self, service: QueryService) -> Picture:
-        """Give the group as it was a second ago at most."""
+    async def look(self, service: QueryService) -> ClusterStatus:
+        """Return the group as it was a second ago at most."""
         async with self._lock:
-            if self._picture is None or time.monotonic() - self._looked_s >= REST_S:
-                self._picture = await self._look(service)
+            if self._cluster is None or time.monotonic() - self._looked_s >= REST_S:
+                self._cluster = await self._look(service)
                 self._looked_s = time.monotonic()
-        return self._picture
+        return self._cluster
 
-    async def _look(self, service: QueryService) -> Picture:
+    async def _look(self, service: QueryService) -> ClusterStatus:
         (owners, trouble), _ = await asyncio.gather(_owners(service), self._find_members(service))
         for record in owners.values():
             found = self._known.setdefault(record.worker, Seen(record.worker, record.address))
@@ -213,10 +214,10 @@ class Group:
         self._meet()
         room = Room()
         asked = (*others, *self._strangers.values())
-        await asyncio.gather(*(ask_worker(service.router, seen, room) for seen in asked))
+        await asyncio.gather(*(ask_worker(service.workers, seen, room) for seen in asked))
         self._know()
         self._forget({record.worker for record in owners.values()} | {here.worker})
-        return Picture(
+        return ClusterStatus(
             app=self._app,
             worker=here.worker,
             at_ms=_now_ms(),
@@ -269,7 +270,7 @@ class Group:
 
 
 async def _owners(service: QueryService) -> tuple[Owners, str]:
-    """Give the registry, and why it isn't as of now."""
+    """Return the registry, and why it isn't as of now."""
     directory, trouble = service.router.directory, ""
     found: Owners
     try:
@@ -301,7 +302,7 @@ class Room:
             raise NotReadyError(f"the workers' reports have more than {MAX_REPORTS_BYTES} bytes together")
 
 
-async def ask_worker(router: Router, seen: Seen, room: Room) -> None:
+async def ask_worker(workers: WorkerClient, seen: Seen, room: Room) -> None:
     """Ask another worker; what it says, or that it doesn't, is noted."""
     if not seen.address:
         seen.failed("it has no web server", _now_ms())
@@ -309,7 +310,7 @@ async def ask_worker(router: Router, seen: Seen, room: Room) -> None:
     answer_s = ANSWER_S if seen.silent_since_ms is None else SILENT_ANSWER_S
     try:
         limits = Limits(max_bytes=MAX_REPORT_BYTES, took=room.take)
-        raw = await router.fetch("GET", seen.address, STATUS_PATH, partitions=(), answer_s=answer_s, limits=limits)
+        raw = await workers.fetch("GET", seen.address, STATUS_PATH, answer_s=answer_s, limits=limits)
         report = read_report(raw)
     except Problem as problem:
         seen.failed(f"it answered {problem.status}: {problem.detail}", _now_ms())

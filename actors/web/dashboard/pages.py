@@ -6,14 +6,13 @@ import asyncio
 import binascii
 from base64 import b64decode
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 from urllib.parse import parse_qs
 
 import msgspec
 from aiohttp import web
 from yarl import URL
 
-from actors._faust.status import status
 from actors.admin.parked.reader import ParkedError, ParkedReader, What, actor_of, kinds_of
 from actors.admin.parked.showing import entry_json
 from actors.errors import BrokerUnavailableError
@@ -23,13 +22,9 @@ from actors.web.dashboard.group import Group, Report
 from actors.web.dashboard.rendering import Pages
 from actors.web.dashboard.view import MAX_ROWS, build
 from actors.web.dashboard.waiting import Looker
-from actors.web.queries.memory import bound
-from actors.web.queries.problems import JSON_HEADERS, NO_STORE, Handler, Problem, bad_request, not_ready
+from actors.web.host import Host
+from actors.web.problems import JSON_HEADERS, NO_STORE, Handler, Problem, bad_request, not_ready
 from actors.web.queries.service import service_of
-
-if TYPE_CHECKING:
-    from actors._faust.app import App
-    from actors._faust.setup import Setup
 
 PREFIX = "/dashboard"
 LIVE = "Actors-Live"
@@ -57,7 +52,7 @@ class Dashboard:
         app: the app, of which the declarations are known.
     """
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: Host) -> None:
         self._app = app
         self._pages = Pages()
         self._looker = Looker(app)
@@ -66,7 +61,7 @@ class Dashboard:
         self._reading = asyncio.Semaphore(MAX_READERS)
 
     def application(self) -> web.Application:
-        """Give the part of the web server that is mounted under `/dashboard`."""
+        """Return the part of the web server that is mounted under `/dashboard`."""
         part = web.Application(middlewares=[self.for_people])
         part.router.add_get("", self.overview)
         part.router.add_get("/", self.overview)
@@ -95,18 +90,18 @@ class Dashboard:
     async def overview(self, request: web.Request) -> web.StreamResponse:
         """Show the whole app."""
         service = service_of(self._app)
-        picture = await self._group.look(service)
+        cluster = await self._group.look(service)
         async with service.router.reader.pace.turn():
-            return self._page(request, "overview.html", view=build(picture), recent=self._actions.recent)
+            return self._page(request, "overview.html", view=build(cluster), recent=self._actions.recent)
 
     async def actor(self, request: web.Request) -> web.StreamResponse:
         """Show one actor."""
         service, name = service_of(self._app), request.query.get("name", "")
         count = service.actor(name).partition_count
         start = min(_number(request.query.get("from", "0")), count)
-        picture = await self._group.look(service)
+        cluster = await self._group.look(service)
         async with service.router.reader.pace.turn():
-            view = build(picture, name, start - start % MAX_ROWS)
+            view = build(cluster, name, start - start % MAX_ROWS)
             return self._page(request, "actor.html", view=view, recent=self._actions.recent)
 
     async def parked(self, request: web.Request) -> web.StreamResponse:
@@ -151,14 +146,14 @@ class Dashboard:
         return web.Response(body=msgspec.json.encode(await self._own_report()), headers=JSON_HEADERS)
 
     async def file(self, request: web.Request) -> web.StreamResponse:
-        """Give the style sheet, or the script."""
+        """Return the style sheet, or the script."""
         name = request.match_info["file"]
         return web.Response(body=self._pages.file(name), content_type=MIME_TYPES[name], headers=FILE_HEADERS)
 
     # --- what they share -------------------------------------------------------------------------------------------
 
     async def _own_report(self) -> Report:
-        said, waiting = status(self._app), await self._looker.look()
+        said, waiting = self._app.worker_status(), await self._looker.look()
         # What a handler raised may not be Unicode, and of any length, as keys are.
         tasks = [replace(task, reason=task.reason and sendable(task.reason[:MAX_TEXT_CHARS])) for task in said.tasks]
         lines = [line for line in waiting.lines if len(line.key) <= MAX_KEY_BYTES]
@@ -178,13 +173,14 @@ class Dashboard:
         return web.Response(text=sendable(text), content_type="text/html", headers=HEADERS)
 
     def _place(self, given: Any) -> Place:
-        """Give the line that a query or a form names.
+        """Return the line that a query or a form names.
 
         Raises:
             Problem: there can't be such a line.
         """
+        app: Any = self._app
         try:
-            definition = actor_of(self._app, given.get("actor", ""))
+            definition = actor_of(app, given.get("actor", ""))
         except ParkedError as error:
             raise Problem(404, "unknown-actor", "There is no such actor", str(error)) from error
         kinds: list[What] = [kind for kind in kinds_of(definition) if kind == given.get("what")]
@@ -200,17 +196,16 @@ class Dashboard:
             raise bad_request("bad-parameter", "key is a key's bytes in base64, with - and _") from None
         return Place(definition, kinds[0], partition, key)
 
-    def _setup(self) -> Setup:
+    def _setup(self) -> Any:
         setup = self._app.actor_service.setup
         if setup is None:
             raise not_ready("this worker is starting")
         return setup
 
 
-def mount(app: App, web_app: web.Application) -> None:
+def mount(app: Host, web_app: web.Application) -> None:
     """Add the routes to a web server, once."""
     part = Dashboard(app).application()
-    bound(web_app, part)
     protect(app, web_app, PREFIX, part, level=Level.READ, login=True)
 
 
@@ -230,7 +225,7 @@ def _number(text: str) -> int:
 
 
 def sendable(text: str) -> str:
-    """Give a text with escapes for what can't be sent."""
+    """Return a text with escapes for what can't be sent."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -240,7 +235,7 @@ def _shown(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(entry: dict[str, Any]) -> str:
-    """Give what an entry holds, for a person."""
+    """Return what an entry holds, for a person."""
     if not entry["is_shown"]:
         return f"({entry['bytes']} bytes: see `parked show --full`)"
     if "effect" in entry:

@@ -50,11 +50,11 @@ class Pages:
         self._environment.globals["version"] = self.version
 
     def render(self, template: str, **content: Any) -> str:
-        """Give a page."""
+        """Return a page."""
         return self._environment.get_template(template).render(**content)
 
     def file(self, name: str) -> bytes:
-        """Give the style sheet, or the script."""
+        """Return the style sheet, or the script."""
         return self._files[name]
 
     @cached_property

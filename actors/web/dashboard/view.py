@@ -1,4 +1,4 @@
-"""What a page shows of a picture of the group: rows, sums, and what needs somebody's attention. Pure."""
+"""Build what a page shows of a cluster: rows, sums, and notices about what needs attention. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Literal, TypeVar
 from actors._core.task.lifecycle import State
 from actors.runtime.observe.status import RestoreStatus, TaskStatus, WorkerStatus
 from actors.runtime.replicas.standby_state import CopyState
-from actors.web.dashboard.group import Pace, Picture, Seen, TaskKey
-from actors.web.dashboard.waiting import HeldLock, ParkedLine
+from actors.web.dashboard.group import ClusterStatus, Pace, Seen, TaskKey
+from actors.web.dashboard.waiting import ParkedLine
+from actors.web.panels import HeldLock
 
 MAX_ROWS = 100
 TELL_GONE_MS = 600_000
@@ -183,13 +184,13 @@ class View:
     size_bytes: int | None
 
 
-def build(picture: Picture, actor: str | None = None, start: int = 0) -> View:
-    """Give the view of the app, or of one actor with its partitions from the `start`-th on."""
-    rows = _partitions(picture)
-    actors = [_actor(picture, name, [row for row in rows if row.actor == name]) for name in picture.partitions]
-    workers = [_worker(picture, seen) for seen in picture.workers]
+def build(cluster: ClusterStatus, actor: str | None = None, start: int = 0) -> View:
+    """Return the view of the app, or of one actor with its partitions from the `start`-th on."""
+    rows = _partitions(cluster)
+    actors = [_actor(cluster, name, [row for row in rows if row.actor == name]) for name in cluster.partitions]
+    workers = [_worker(cluster, seen) for seen in cluster.workers]
     notices = [
-        *_worker_notices(picture, workers),
+        *_worker_notices(cluster, workers),
         *_partition_notices(rows),
         *_copy_notices(workers),
         *_parked_notices(actors),
@@ -200,15 +201,15 @@ def build(picture: Picture, actor: str | None = None, start: int = 0) -> View:
     if actor is None and len(shown) > MAX_ROWS:
         # Those that somebody may have to look at must be among those that are shown.
         shown.sort(key=lambda row: row.condition.tone == "good")
-    answers = [seen.report.waiting for seen in picture.workers if seen.report is not None and not seen.silent_since_ms]
+    answers = [seen.report.waiting for seen in cluster.workers if seen.report is not None and not seen.silent_since_ms]
     lines = [line for waiting in answers for line in waiting.lines if actor in (None, line.actor)]
     lines.sort(key=lambda line: (line.actor, line.what, line.partition, line.key))
     held = [waiting.locks_held for waiting in answers if waiting.locks_held is not None]
     of_page = [row for row in actors if actor in (None, row.name)]
     return View(
-        app=picture.app,
-        worker=picture.worker,
-        at_ms=picture.at_ms,
+        app=cluster.app,
+        worker=cluster.worker,
+        at_ms=cluster.at_ms,
         tone=tone,
         verdict=verdict,
         notices=notices,
@@ -248,32 +249,32 @@ def _verdict(notices: Sequence[Notice]) -> tuple[Tone, str]:
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-def _partitions(picture: Picture) -> list[PartitionRow]:
+def _partitions(cluster: ClusterStatus) -> list[PartitionRow]:
     found: dict[TaskKey, tuple[Seen, TaskStatus]] = {}
-    for seen in picture.workers:
+    for seen in cluster.workers:
         for task in seen.tasks:
             key = task.actor, task.partition
             # One that is closing may still be told of by its last owner.
             if key not in found or found[key][1].epoch <= task.epoch:
                 found[key] = seen, task
-    silent = {seen.worker for seen in picture.workers if seen.silent_since_ms is not None}
-    copies = _copies(picture)
+    silent = {seen.worker for seen in cluster.workers if seen.silent_since_ms is not None}
+    copies = _copies(cluster)
     rows = []
-    for actor, count in picture.partitions.items():
+    for actor, count in cluster.partitions.items():
         for partition in range(count):
             held, kept = found.get((actor, partition)), copies.get((actor, partition), ())
             if held is None:
-                rows.append(_unheard(picture, (actor, partition), silent, kept))
+                rows.append(_unheard(cluster, (actor, partition), silent, kept))
             else:
                 seen, task = held
                 rows.append(_partition(seen.worker, task, seen.pace.get((actor, partition), Pace()), kept))
     return rows
 
 
-def _copies(picture: Picture) -> Mapping[TaskKey, list[CopyCell]]:
-    """Give the copies of each partition, by their workers' names."""
+def _copies(cluster: ClusterStatus) -> Mapping[TaskKey, list[CopyCell]]:
+    """Return the copies of each partition, by their workers' names."""
     found: dict[TaskKey, list[CopyCell]] = defaultdict(list)
-    for seen in sorted(picture.workers, key=lambda seen: seen.worker):
+    for seen in sorted(cluster.workers, key=lambda seen: seen.worker):
         status = seen.status
         if status is None:
             continue
@@ -295,9 +296,9 @@ def _copy(worker: str, status: WorkerStatus, parts: Sequence[CopyState]) -> Copy
     )
 
 
-def _unheard(picture: Picture, key: TaskKey, silent: set[str], copies: Sequence[CopyCell]) -> PartitionRow:
-    """Give the row of a partition that no worker tells of: what the registry says."""
-    record = picture.owners.get(key)
+def _unheard(cluster: ClusterStatus, key: TaskKey, silent: set[str], copies: Sequence[CopyCell]) -> PartitionRow:
+    """Return the row of a partition that no worker tells of: what the registry says."""
+    record = cluster.owners.get(key)
     is_silent = record is not None and record.worker in silent
     return PartitionRow(
         actor=key[0],
@@ -342,11 +343,11 @@ def _partition(owner: str, task: TaskStatus, pace: Pace, copies: Sequence[CopyCe
     )
 
 
-def _actor(picture: Picture, name: str, rows: Sequence[PartitionRow]) -> ActorRow:
+def _actor(cluster: ClusterStatus, name: str, rows: Sequence[PartitionRow]) -> ActorRow:
     tasks = [row.task for row in rows if row.task is not None]
     waiting = [
         one
-        for seen in picture.workers
+        for seen in cluster.workers
         if seen.report is not None and seen.silent_since_ms is None
         for one in seen.report.waiting.tasks
         if one.actor == name
@@ -394,13 +395,13 @@ def _stores(rows: Sequence[PartitionRow]) -> list[StoreRow]:
     ]
 
 
-def _worker(picture: Picture, seen: Seen) -> WorkerRow:
-    owned = sum(record.worker == seen.worker for record in picture.owners.values())
+def _worker(cluster: ClusterStatus, seen: Seen) -> WorkerRow:
+    owned = sum(record.worker == seen.worker for record in cluster.owners.values())
     status = seen.status
     return WorkerRow(
         name=seen.worker,
         address=seen.address,
-        is_here=seen.worker == picture.worker,
+        is_here=seen.worker == cluster.worker,
         condition=UP if status is not None else SILENT if owned else GONE,
         trouble=seen.trouble,
         started_at_ms=None if status is None else status.started_at_ms,
@@ -429,7 +430,7 @@ def _still(status: WorkerStatus) -> int:
 
 
 def _total(values: Iterable[Number | None]) -> Number | None:
-    """Give the sum of those that are known, None if none is."""
+    """Return the sum of those that are known, None if none is."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
@@ -437,11 +438,11 @@ def _total(values: Iterable[Number | None]) -> Number | None:
 # --- what needs attention --------------------------------------------------------------------------------------------
 
 
-def _worker_notices(picture: Picture, rows: Sequence[WorkerRow]) -> list[Notice]:
+def _worker_notices(cluster: ClusterStatus, rows: Sequence[WorkerRow]) -> list[Notice]:
     notices = []
-    if picture.trouble:
-        notices.append(Notice("bad", f"Owners may be out of date: {picture.trouble}"))
-    unreadable = picture.unreadable
+    if cluster.trouble:
+        notices.append(Notice("bad", f"Owners may be out of date: {cluster.trouble}"))
+    unreadable = cluster.unreadable
     notices += [Notice("warn", text[0].upper() + text[1:], "workers") for text in unreadable[:MAX_REASONS]]
     if len(unreadable) > MAX_REASONS:
         notices.append(Notice("warn", f"{len(unreadable) - MAX_REASONS} more members can't be understood", "workers"))
@@ -449,7 +450,7 @@ def _worker_notices(picture: Picture, rows: Sequence[WorkerRow]) -> list[Notice]
         if row.condition is SILENT:
             text = f"Worker {row.name} doesn't answer. Its partitions go to other workers when its session is over"
             notices.append(Notice("bad", text, "workers"))
-        elif row.condition is GONE and picture.at_ms - (row.silent_since_ms or 0) < TELL_GONE_MS:
+        elif row.condition is GONE and cluster.at_ms - (row.silent_since_ms or 0) < TELL_GONE_MS:
             notices.append(Notice("warn", f"Worker {row.name} is gone. It owns nothing any more", "workers"))
     return notices
 

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -18,14 +18,13 @@ from actors._core.keys import line_bounds, place_of
 from actors._core.outside import MALFORMED
 from actors.runtime.outbox.calls import EffectRecord
 from actors.runtime.quarantine.entries import Summary
+from actors.runtime.spec import ActorSpec
 from actors.runtime.task.task import Task
+from actors.web.host import Host
+from actors.web.panels import HeldLock, LockPanel
 from stores._core.record import METADATA_BYTES
 from stores.errors import StoreError
-
-if TYPE_CHECKING:
-    from actors._faust.app import App
-    from actors.runtime.spec import ActorSpec
-    from stores.ports import PartitionStore
+from stores.ports import PartitionStore
 
 T = TypeVar("T")
 What = Literal["message", "effect"]
@@ -92,20 +91,6 @@ class TaskWaiting(msgspec.Struct, frozen=True, kw_only=True):
     by_stream_time: bool = False
 
 
-class HeldLock(msgspec.Struct, frozen=True, kw_only=True):
-    """A lock that somebody has; `expires_ms` is the end of the first holder's lease, Unix milliseconds."""
-
-    name: str
-    kind: str
-    holders: int
-    owner: str
-    data: str
-    token: int
-    expires_ms: int
-    is_over: bool
-    waiting: int
-
-
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """What waits at a worker: the first lines and locks, and the counts of all.
 
@@ -148,7 +133,7 @@ class _Look:
             await asyncio.sleep(0)
 
     async def upto(self, most: int, rows: Iterable[tuple[bytes, bytes]]) -> AsyncIterator[tuple[bytes, bytes]]:
-        """Give the first rows; note it if there are more."""
+        """Return the first rows; note it if there are more."""
         for number, row in enumerate(rows):
             if number >= most:
                 self.is_cut = True
@@ -161,27 +146,29 @@ class Looker:
     """Looks what waits at this worker; what it found is good for a while, the longer the more it cost.
 
     Args:
-        app: the app.
+        host: the app.
     """
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, host: Host) -> None:
+        self._host = host
         self._found = Waiting()
         self._good_until_s = 0.0
         self._lock = asyncio.Lock()
 
     async def look(self) -> Waiting:
-        """Give what waits; partitions whose stores can't be read at the moment are left out."""
+        """Return what waits; partitions whose stores can't be read at the moment are left out."""
         async with self._lock:
             began_s = time.monotonic()
             if began_s >= self._good_until_s:
-                self._found = await _look(self._app, self._app.actor_service.tasks, time.time_ns() // 1_000_000)
+                self._found = await _look(
+                    self._host.panels, self._host.actor_service.tasks, time.time_ns() // 1_000_000
+                )
                 ended_s = time.monotonic()
                 self._good_until_s = ended_s + max(REST_S, (ended_s - began_s) / SHARE)
         return self._found
 
 
-async def _look(app: App, tasks: Sequence[Task], now_ms: int) -> Waiting:
+async def _look(panels: Sequence[LockPanel], tasks: Sequence[Task], now_ms: int) -> Waiting:
     looked, found, locks, held = _Look(), [], list[HeldLock](), None
     for task in tasks:
         stores = task.committed
@@ -189,7 +176,7 @@ async def _look(app: App, tasks: Sequence[Task], now_ms: int) -> Waiting:
             continue
         try:
             found.append(await _of_task(looked, task, stores.__getitem__))
-            of_service = await _locks(looked, app, task, stores.__getitem__, now_ms)
+            of_service = await _locks(looked, panels, task, stores.__getitem__, now_ms)
         except StoreError:
             # It went to another worker meanwhile, or its disk fails: the task itself deals with that.
             continue
@@ -235,7 +222,7 @@ async def _of_task(looked: _Look, task: Task, store_of: Callable[[str], Partitio
 
 
 async def _lines(looked: _Look, store: PartitionStore, what: What) -> AsyncIterator[_Line]:
-    """Give the lines of a store; from the end of one the next is found at once, however long it is."""
+    """Return the lines of a store; from the end of one the next is found at once, however long it is."""
     letter = _LETTERS[what]
     start, end = letter, bytes([letter[0] + 1])
     for _ in range(MOST_LINES):
@@ -276,7 +263,7 @@ def _shown(task: Task, line: _Line, head: Summary | EffectRecord | None, since_m
 async def _timers(
     looked: _Look, spec: ActorSpec, store_of: Callable[[str], PartitionStore]
 ) -> tuple[int, int | None, bool]:
-    """Give how many timers are set, when the first is due, and whether some go by the input's time."""
+    """Return how many timers are set, when the first is due, and whether some go by the input's time."""
     if spec.timers is None:
         return 0, None, False
     store, count = store_of(spec.timers.name), 0
@@ -288,35 +275,15 @@ async def _timers(
 
 
 async def _locks(
-    looked: _Look, app: App, task: Task, store_of: Callable[[str], PartitionStore], now_ms: int
+    looked: _Look, panels: Sequence[LockPanel], task: Task, store_of: Callable[[str], PartitionStore], now_ms: int
 ) -> list[HeldLock] | None:
-    """Give the locks that somebody has; None if the task isn't the lock service's."""
-    declared = app.actors[task.spec.name].declared
-    if not isinstance(declared, type):
-        return None
-    # Most apps have no lock service.
-    from actors.coordination.service import ACTOR, Coordinator, Resource
-
-    if task.spec.name != ACTOR or not issubclass(declared, Coordinator):
-        return None
-    decode, found = app.stores[ACTOR].decode_value, []
-    async for key, raw in looked.upto(MOST_NAMES, store_of(ACTOR).scan()):
-        resource: Resource = decode(raw[METADATA_BYTES:])
-        lock = resource.lock
-        if not lock.holders:
-            continue
-        first, now = lock.holders[0], max(now_ms, resource.clock_ms)
-        found.append(
-            HeldLock(
-                name=key.decode(errors="backslashreplace"),
-                kind=f"semaphore of {lock.limit}" if lock.kind == "semaphore" else "lock",
-                holders=len(lock.holders),
-                owner=first.owner,
-                data=first.data[:ERROR_CHARS],
-                token=first.token,
-                expires_ms=first.expires_ms,
-                is_over=all(holder.expires_ms <= now for holder in lock.holders),
-                waiting=len(lock.waiters),
-            )
-        )
+    """Return the locks that have a holder; None if no panel is of the task's actor."""
+    found: list[HeldLock] | None = None
+    for panel in panels:
+        if panel.actor == task.spec.name:
+            found = found or []
+            async for key, raw in looked.upto(MOST_NAMES, store_of(panel.actor).scan()):
+                lock = panel.lock_of(key, raw[METADATA_BYTES:], now_ms)
+                if lock is not None:
+                    found.append(msgspec.structs.replace(lock, data=lock.data[:ERROR_CHARS]))
     return found

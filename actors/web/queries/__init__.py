@@ -1,12 +1,13 @@
 """Interactive queries: the committed state of the app's actors over HTTP, on Faust's web server.
 
-server.py      the routes: what is asked, and of which partitions
-routing.py     who owns them, and how a question gets there
-answers.py     what this worker says about its own partitions
-coding.py      keys and values between JSON, URLs and the stores' bytes
-parameters.py  what a request may say
-problems.py    errors as RFC 9457 has them
-openapi.py     the description
+server.py         the routes: request, partitions, answer
+service.py        the worker's readers and routers
+routing.py        routes to the owners of partitions
+standby_reads.py  routes to owners and standbys
+answers.py        the answers, and how this worker makes them of its own partitions
+coding.py         keys and values between JSON, URLs and the stores' bytes
+parameters.py     parameters and bodies of requests
+openapi.py        the description
 
-Who may ask is decided in `actors.web.access`.
+`actors.web.access` decides who may ask; `actors.web.workers` is the client that asks other workers.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -20,15 +20,23 @@ Took = Callable[[int], None]
 """Counts bytes that the request holds; raises where they are too many."""
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """The partition and the stored bytes of a key that is asked for."""
+class StoredKey(msgspec.Struct, frozen=True):
+    """The partition and the stored bytes of a requested key."""
 
     partition: int
     key: bytes
 
 
 class Position(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The position of a partition that an answer belongs to; `staleness_ms` is a copy's."""
+    """The position of a partition that an answer belongs to.
+
+    Attributes:
+        changelog_offset: the next offset of the changelog.
+        source_offset: the next offset of the actor's input.
+        epoch: grows with each owner of the partition.
+        changelog_id: the id of the changelog's topic.
+        staleness_ms: of a standby: how old the answer may be.
+    """
 
     partition: int
     changelog_offset: int
@@ -39,7 +47,7 @@ class Position(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Value(msgspec.Struct, frozen=True):
-    """What there is of one of many keys."""
+    """The value of one of many keys."""
 
     value: msgspec.Raw
     found: bool
@@ -59,16 +67,100 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
 
 Positions = dict[str, Position]
 
+# --- answers to clients; `openapi` describes them -------------------------------------------------------------------
+
+
+class ValueAnswer(msgspec.Struct, frozen=True):
+    """The value of a key."""
+
+    store: str
+    key: Any
+    value: Any
+    partition: int
+    expires_at_ms: int | None
+    position: Position
+    read: Literal["committed", "standby"]
+    staleness_ms: int
+
+
+class KeyedValue(msgspec.Struct, frozen=True):
+    """One of many keys, with its value."""
+
+    key: msgspec.Raw
+    value: msgspec.Raw
+    found: bool
+    partition: int
+    expires_at_ms: int | None
+
+
+class ManyAnswer(msgspec.Struct, frozen=True):
+    """The values of many keys. `next` is the number of results if they aren't of all keys: ask for the rest."""
+
+    store: str
+    results: list[KeyedValue]
+    next: int | None
+    positions: Positions
+    read: Literal["committed", "standby"]
+    staleness_ms: int
+
+
+class PageAnswer(msgspec.Struct, frozen=True):
+    """Keys and values in byte order of the keys. `next` is the cursor of the next page."""
+
+    store: str
+    items: list[Item]
+    next: str | None
+    positions: Positions
+    read: Literal["committed", "standby"]
+    staleness_ms: int
+
+
+class CountAnswer(msgspec.Struct, frozen=True):
+    """How many keys there are; an estimate also counts expired keys."""
+
+    store: str
+    count: int
+    exact: bool
+    read: Literal["committed"] = "committed"
+
+
+class AskAnswer(msgspec.Struct, frozen=True):
+    """What an actor's query returned."""
+
+    actor: str
+    query: str
+    key: Any
+    value: Any
+    partition: int
+    positions: Positions
+    read: Literal["committed", "standby"]
+    staleness_ms: int
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """The stores and actors of the app, the owners of their partitions, and the standbys of this worker."""
+
+    app: str
+    worker: str
+    address: str
+    stores: list[dict[str, Any]]
+    actors: list[dict[str, Any]]
+    partitions: list[dict[str, Any]]
+    copies: list[dict[str, Any]]
+
+
+# --- answers of other workers, as far as they are read --------------------------------------------------------------
+
 
 class Values(msgspec.Struct):
-    """What an owner says to many keys: results in the order of the keys, of all or the first of them."""
+    """An owner's answer to many keys: results in the order of the keys, of all or the first of them."""
 
     results: list[Value]
     positions: Positions
 
 
 class Page(msgspec.Struct):
-    """What an owner says to a range."""
+    """An owner's answer to a range."""
 
     items: list[Item]
     positions: Positions
@@ -76,7 +168,7 @@ class Page(msgspec.Struct):
 
 
 class Count(msgspec.Struct):
-    """What an owner says to a count."""
+    """An owner's answer to a count."""
 
     count: int
 
@@ -108,7 +200,7 @@ def part_of(raw: bytes, address: str) -> tuple[Part[Item], Positions]:
 
 
 def position_of(held: Held) -> Position:
-    """Give the position that what is read now belongs to."""
+    """Return the position that what is read now belongs to."""
     position = held.position
     return Position(
         held.partition,
@@ -120,42 +212,42 @@ def position_of(held: Held) -> Position:
     )
 
 
-def freshness(positions: Mapping[str, Position]) -> dict[str, Any]:
-    """Give what an answer says of its age: that of the oldest copy among its positions."""
+def freshness(positions: Mapping[str, Position]) -> tuple[Literal["committed", "standby"], int]:
+    """Return `read` and `staleness_ms` of an answer: those of the oldest standby among its positions."""
     stale = [position.staleness_ms for position in positions.values() if position.staleness_ms is not None]
-    return {"read": "standby" if stale else "committed", "staleness_ms": max(stale, default=0)}
+    return ("standby" if stale else "committed"), max(stale, default=0)
 
 
 def positions_of(held: Iterable[Held]) -> Positions:
-    """Give the positions by partition."""
+    """Return the positions by partition."""
     return {str(one.partition): position_of(one) for one in held}
 
 
-def one_value(coding: StoreCoding, held: Held, key: bytes, found: Found, *, is_raw: bool) -> dict[str, Any]:
-    """Give the answer for one key, of which `found` was read, for `json_bytes`."""
-    return {
-        "store": coding.store.name,
-        "key": encoded(key) if is_raw else coding.plain_key(key),
-        "value": None if found.value is None else coding.plain_value(found.value, is_raw=is_raw),
-        "partition": held.partition,
-        "expires_at_ms": found.expires_at_ms,
-        "position": position_of(held),
-        "read": "committed" if held.staleness_ms is None else "standby",
-        "staleness_ms": held.staleness_ms or 0,
-    }
+def one_value(coding: StoreCoding, held: Held, key: bytes, found: Found, *, is_raw: bool) -> ValueAnswer:
+    """Return the answer for one key, of which `found` was read."""
+    return ValueAnswer(
+        coding.store.name,
+        encoded(key) if is_raw else coding.plain_key(key),
+        None if found.value is None else coding.plain_value(found.value, is_raw=is_raw),
+        held.partition,
+        found.expires_at_ms,
+        position_of(held),
+        "committed" if held.staleness_ms is None else "standby",
+        held.staleness_ms or 0,
+    )
 
 
 async def many_values(
     reader: StateReader,
     spec: ActorSpec,
     coding: StoreCoding,
-    asked: Sequence[Asked],
+    asked: Sequence[StoredKey],
     *,
     is_raw: bool,
     max_bytes: int,
     took: Took,
 ) -> tuple[list[Value], Positions]:
-    """Give the answers for keys of this worker's partitions, those of a partition all of one position.
+    """Return the answers for keys of this worker's partitions, those of a partition all of one position.
 
     They end behind the first that exceeds `max_bytes` together with those before it.
     """
@@ -198,7 +290,7 @@ async def page(
     max_bytes: int,
     took: Took,
 ) -> tuple[Part[Item], Positions]:
-    """Give the next rows of this worker's partitions; they end as `many_values` do."""
+    """Return the next rows of this worker's partitions; they end as `many_values` do."""
     async with reader.pace.places:
         held = [one.of(coding.store.name) for one in await reader.hold(spec, partitions)]
         with reader.pace.charged():
@@ -224,8 +316,8 @@ async def page(
 
 def as_page(
     store: str, parts: Iterable[tuple[Part[Item], Positions]], limit: int, *, max_bytes: int, with_places: bool
-) -> dict[str, Any]:
-    """Give one page of several owners' parts; `with_places` for a worker that merges it with others'."""
+) -> PageAnswer:
+    """Return one page of several owners' parts; `with_places` for a worker that merges it with others'."""
     parts = list(parts)
     merged = cut(merge_parts([part for part, _ in parts], limit), max_bytes, item_bytes)
     items = [
@@ -234,13 +326,8 @@ def as_page(
     positions: Positions = {}
     for _, theirs in parts:
         positions.update(theirs)
-    return {
-        "store": store,
-        "items": items,
-        "next": None if merged.through is None else encode_place(merged.through),
-        "positions": positions,
-        **freshness(positions),
-    }
+    through = None if merged.through is None else encode_place(merged.through)
+    return PageAnswer(store, items, through, positions, *freshness(positions))
 
 
 def as_values(
@@ -251,8 +338,8 @@ def as_values(
     positions: Positions,
     *,
     max_bytes: int,
-) -> dict[str, Any]:
-    """Give the answer for many keys, or the first of them.
+) -> ManyAnswer:
+    """Return the answer for many keys, or the first of them.
 
     Args:
         store: the store's name.
@@ -262,25 +349,20 @@ def as_values(
         positions: of the partitions.
         max_bytes: the answer ends before the key that exceeds it, unless that is the first one.
     """
-    results: list[dict[str, Any]] = []
+    results: list[KeyedValue] = []
     left = max_bytes
     for key, place in zip(keys, places, strict=True):
         value = found.get(place)
         left -= 0 if value is None else _size(key) + _size(value.value)
         if value is None or (left < 0 and results):
             break
-        results.append({"key": key, **msgspec.structs.asdict(value)})
-    return {
-        "store": store,
-        "results": results,
-        "next": None if len(results) == len(keys) else len(results),
-        "positions": positions,
-        **freshness(positions),
-    }
+        results.append(KeyedValue(key, value.value, value.found, value.partition, value.expires_at_ms))
+    next_key = None if len(results) == len(keys) else len(results)
+    return ManyAnswer(store, results, next_key, positions, *freshness(positions))
 
 
 def item_bytes(item: Item) -> int:
-    """Give about how long a row is as JSON."""
+    """Return about how long a row is as JSON."""
     return _size(item.key) + _size(item.value)
 
 

@@ -20,7 +20,7 @@ from actors._core.pages import decode_base64
 from actors.declare.codecs import CodecError
 from actors.errors import show_bytes
 from actors.runtime.handlers.context import Store
-from actors.web.queries.problems import Problem, bad_request
+from actors.web.problems import Problem, bad_request
 
 ENCODINGS = ("text", "json", "base64")
 MAX_KEY_BYTES = 64 * 1024
@@ -62,7 +62,7 @@ class KeyCoding:
         return self._default
 
     def key_of_url(self, given: bytes, encoding: str | None) -> bytes:
-        """Give the stored bytes of a key that was in a URL, percent-decoded.
+        """Return the stored bytes of a key that was in a URL, percent-decoded.
 
         Raises:
             Problem: it isn't a key of the store.
@@ -79,7 +79,7 @@ class KeyCoding:
         return self.key_of_json(value, "json")
 
     def key_of_json(self, value: Any, encoding: str | None) -> bytes:
-        """Give the stored bytes of a key that was in a JSON body.
+        """Return the stored bytes of a key that was in a JSON body.
 
         Raises:
             Problem: it isn't a key of the store.
@@ -101,7 +101,7 @@ class KeyCoding:
         return self._first_key((raw,), raw)
 
     def key(self, raw: bytes) -> Any:
-        """Give the key that is stored as `raw`.
+        """Return the key that is stored as `raw`.
 
         Raises:
             Problem: there can't be such a key.
@@ -112,17 +112,17 @@ class KeyCoding:
             raise bad_request("bad-key", f"{self._what}: {error}") from error
 
     def prefix_of_url(self, given: bytes, encoding: str | None) -> bytes:
-        """Give the bytes of a prefix, which is no key itself."""
+        """Return the bytes of a prefix, which is no key itself."""
         if (encoding or self.default_encoding) == "base64":
             return self._from_base64(given)
         return given
 
     def show_key(self, raw: bytes) -> Any:
-        """Give a stored key for JSON."""
+        """Return a stored key for JSON."""
         return as_json(self.plain_key(raw))
 
     def plain_key(self, raw: bytes) -> Any:
-        """Give a stored key for `json_bytes`."""
+        """Return a stored key for `json_bytes`."""
         try:
             key = self._decode(raw)
         except CodecError:
@@ -169,7 +169,7 @@ class StoreCoding(KeyCoding):
         self.store = store
 
     def show_value(self, raw: bytes, *, is_raw: bool) -> msgspec.Raw:
-        """Give a stored value, without its metadata, as JSON.
+        """Return a stored value, without its metadata, as JSON.
 
         Raises:
             Problem: it isn't a value of the store's type.
@@ -177,7 +177,7 @@ class StoreCoding(KeyCoding):
         return as_json(self.plain_value(raw, is_raw=is_raw))
 
     def plain_value(self, raw: bytes, *, is_raw: bool) -> Any:
-        """Give a stored value, without its metadata, for `json_bytes`.
+        """Return a stored value, without its metadata, for `json_bytes`.
 
         Raises:
             Problem: it isn't a value of the store's type.
@@ -196,17 +196,17 @@ class StoreCoding(KeyCoding):
 
 
 def encoded(raw: bytes) -> str:
-    """Give bytes as base64."""
+    """Return bytes as base64."""
     return base64.b64encode(raw).decode()
 
 
 def as_json(value: Any) -> msgspec.Raw:
-    """Give a value as JSON for a place in JSON; see `json_bytes`."""
+    """Return a value as JSON for a place in JSON; see `json_bytes`."""
     return msgspec.Raw(json_bytes(value))
 
 
 def json_bytes(value: Any) -> bytes:
-    """Give a value as JSON: of a model its fields, of bytes their base64.
+    """Return a value as JSON: of a model its fields, of bytes their base64.
 
     Raises:
         Problem: JSON can't say it.
@@ -225,7 +225,7 @@ _ENCODER = msgspec.json.Encoder(enc_hook=_plain)
 
 
 def _quoted(given: bytes) -> bytes | None:
-    """Give text as JSON, None if it isn't text."""
+    """Return text as JSON, None if it isn't text."""
     try:
         return json.dumps(given.decode()).encode()
     except UnicodeDecodeError:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from actors.web.host import Host
+from actors.web.problems import CONTENT_TYPE, ProblemAnswer
+from actors.web.queries.answers import (
+    AskAnswer,
+    CountAnswer,
+    ManyAnswer,
+    Overview,
+    PageAnswer,
+    ValueAnswer,
+)
 from actors.web.queries.coding import ENCODINGS
-from actors.web.queries.parameters import DEFAULT_LIMIT, MAX_KEYS, MAX_LIMIT, READS
-from actors.web.queries.problems import CONTENT_TYPE
-
-if TYPE_CHECKING:
-    from actors._faust.app import App
+from actors.web.queries.parameters import DEFAULT_LIMIT, MAX_LIMIT, READS, ManyBody
 
 Schema = dict[str, Any]
 
 
-def description(app: App) -> Schema:
-    """Give the document."""
+def description(app: Host) -> Schema:
+    """Return the document."""
     stores = sorted(store.name for actor in app.actors.values() for store in actor.stores)
     return {
         "openapi": "3.1.0",
@@ -47,37 +53,37 @@ def _paths(stores: list[str]) -> Schema:
     common = [_parameter("read"), *of_keys]
     bounds = [_parameter("prefix"), _parameter("from"), _parameter("to")]
     return {
-        "/actors": {"get": _operation("overview", "Stores, actors, and who owns which partition", [], "Overview")},
+        "/actors": {"get": _operation("overview", "Stores, actors, and who owns which partition", [], Overview)},
         "/actors/{store}": {
             "get": _operation(
                 "range",
                 "Keys and values in byte order of the stored keys",
                 [store, *bounds, _parameter("limit"), _parameter("cursor"), _parameter("raw"), *common],
-                "Page",
+                PageAnswer,
                 "421",
             )
         },
         "/actors/{store}/_count": {
             "get": _operation(
-                "count", "How many keys there are", [store, *bounds, _parameter("exact"), *of_keys], "Count", "421"
+                "count", "How many keys there are", [store, *bounds, _parameter("exact"), *of_keys], CountAnswer, "421"
             )
         },
         "/actors/{store}/_many": {
             "post": {
-                **_operation("many", "The values of many keys", [store], "Values", "413", "421"),
+                **_operation("many", "The values of many keys", [store], ManyAnswer, "413", "421"),
                 "requestBody": {
                     "required": True,
-                    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Many"}}},
+                    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ManyBody"}}},
                 },
             }
         },
         "/actors/{store}/{key}": {
-            "get": _operation("one", "The value of a key", [store, key, _parameter("raw"), *common], "Value", "421")
+            "get": _operation("one", "The value of a key", [store, key, _parameter("raw"), *common], ValueAnswer, "421")
         },
     }
 
 
-def _queries(app: App) -> Schema:
+def _queries(app: Host) -> Schema:
     key = _in_path("key", {"type": "string"}, "The actor's key, percent-encoded.")
     found: Schema = {}
     for name, definition in sorted(app.actors.items()):
@@ -93,16 +99,16 @@ def _queries(app: App) -> Schema:
             identity = f"{name}.{query.name}"
             common = [_parameter("encoding"), _parameter("read")]
             found[f"/actors/{name}/_ask/{query.name}/{{key}}"] = {
-                "get": _operation(f"{identity}.get", what, [key, *given, *common], "Answer", "421", "422"),
+                "get": _operation(f"{identity}.get", what, [key, *given, *common], AskAnswer, "421", "422"),
                 "post": {
-                    **_operation(f"{identity}.post", what, [key, *common], "Answer", "413", "421", "422"),
+                    **_operation(f"{identity}.post", what, [key, *common], AskAnswer, "413", "421", "422"),
                     "requestBody": {"content": arguments},
                 },
             }
     return found
 
 
-def _operation(name: str, summary: str, parameters: list[Schema], answer: str, *more: str) -> Schema:
+def _operation(name: str, summary: str, parameters: list[Schema], answer: type, *more: str) -> Schema:
     problems = ("400", "401", "403", "404", "429", "503", *more)
     return {
         "operationId": name,
@@ -111,7 +117,7 @@ def _operation(name: str, summary: str, parameters: list[Schema], answer: str, *
         "responses": {
             "200": {
                 "description": summary,
-                "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{answer}"}}},
+                "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{answer.__name__}"}}},
             },
             **{status: {"$ref": f"#/components/responses/{status}"} for status in problems},
         },
@@ -144,80 +150,11 @@ def _parameter(name: str) -> Schema:
     return {"name": name, "in": "query", "schema": schema, "description": description}
 
 
-def _object(properties: Schema, *, optional: tuple[str, ...] = ()) -> Schema:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": [name for name in properties if name not in optional],
-    }
-
-
 def _schemas() -> Schema:
-    text, number = {"type": "string"}, {"type": "integer"}
-    anything: Schema = {}
-    maybe_number, maybe_text = {"type": ["integer", "null"]}, {"type": ["string", "null"]}
-    position = {"$ref": "#/components/schemas/Position"}
-    positions = {"type": "object", "additionalProperties": position}
-    fresh = {"read": text, "staleness_ms": number}
-    item = {"key": anything, "value": anything, "partition": number, "expires_at_ms": maybe_number}
-    return {
-        "Position": _object(
-            {
-                "partition": number,
-                "changelog_offset": {**number, "description": "The next offset of the changelog."},
-                "source_offset": {**number, "description": "The next offset of the actor's input."},
-                "epoch": {**number, "description": "Grows with each owner of the partition."},
-                "changelog_id": {**text, "description": "The id of the changelog's topic."},
-                "staleness_ms": {**number, "description": "Of a copy: how old it may be."},
-            },
-            optional=("staleness_ms",),
-        ),
-        "Value": _object({"store": text, **item, "position": position, **fresh}),
-        "Many": _object(
-            {
-                "keys": {"type": "array", "items": anything, "maxItems": MAX_KEYS},
-                "encoding": {"type": "string", "enum": list(ENCODINGS)},
-                "raw": {"type": "boolean", "default": False},
-                "partition": number,
-                "read": {"type": "string", "enum": list(READS)},
-            },
-            optional=("encoding", "raw", "partition", "read"),
-        ),
-        "Values": _object(
-            {
-                "store": text,
-                "results": {"type": "array", "items": _object({**item, "found": {"type": "boolean"}})},
-                "next": {
-                    **maybe_number,
-                    "description": "Null, or how many results there are if they aren't of all keys: ask for the rest.",
-                },
-                "positions": positions,
-                **fresh,
-            }
-        ),
-        "Page": _object(
-            {
-                "store": text,
-                "items": {"type": "array", "items": _object(item)},
-                "next": maybe_text,
-                "positions": positions,
-                **fresh,
-            }
-        ),
-        "Count": _object({"store": text, "count": number, "exact": {"type": "boolean"}, "read": text}),
-        "Answer": _object(
-            {"actor": text, "query": text, "key": anything, "value": anything, "partition": number}
-            | {"positions": positions, **fresh}
-        ),
-        "Overview": _object(
-            {"app": text, "worker": text, "address": text}
-            | {
-                name: {"type": "array", "items": {"type": "object"}}
-                for name in ("stores", "actors", "partitions", "copies")
-            }
-        ),
-        "Problem": _object({"type": text, "title": text, "status": number, "detail": text}),
-    }
+    """Return the schemas of answers and bodies, made from their types."""
+    kinds = (ValueAnswer, ManyAnswer, PageAnswer, CountAnswer, AskAnswer, Overview, ManyBody, ProblemAnswer)
+    _, found = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    return found
 
 
 def _problems() -> Schema:
@@ -232,7 +169,7 @@ def _problems() -> Schema:
         "429": "The client asks too often; ask again after Retry-After.",
         "503": "The state can't be read now, for the reason given; ask again after Retry-After.",
     }
-    content = {CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    content = {CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemAnswer"}}}
     found: Schema = {status: {"description": text, "content": content} for status, text in texts.items()}
     for status in ("429", "503"):
         found[status]["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}

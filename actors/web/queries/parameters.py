@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
@@ -11,21 +11,20 @@ from aiohttp import web
 
 from actors._core.outside import MALFORMED
 from actors._core.pages import Place, decode_place
+from actors.web.problems import Problem, bad_request
 from actors.web.queries.coding import ENCODINGS
-from actors.web.queries.problems import Problem, bad_request
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1_000
 MAX_KEYS = 1_000
 READS = ("committed", "standby")
 COMMON = frozenset({"read"})
-"""What bytes raise that aren't JSON, or nested too deeply to be read."""
 
 
 class ManyBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `_many`."""
 
-    keys: list[msgspec.Raw]
+    keys: Annotated[list[msgspec.Raw], msgspec.Meta(extra_json_schema={"maxItems": MAX_KEYS})]
     encoding: str | None = None
     raw: bool = False
     partition: int | None = None
@@ -42,12 +41,16 @@ class Parameters:
         request: the request.
         allowed: the names that are known.
 
+    Attributes:
+        read: "committed" if only the owner may answer, "standby" if standbys may answer too.
+
     Raises:
-        Problem: one is unknown, said twice, or isn't text.
+        Problem: one is unknown, given twice, or isn't text.
     """
 
     def __init__(self, request: web.Request, allowed: frozenset[str] = COMMON) -> None:
         self._values: dict[str, bytes] = {}
+        self.read = "committed"
         query = request.rel_url.raw_query_string
         if not query:
             return
@@ -59,22 +62,15 @@ class Parameters:
             if name in self._values:
                 raise bad_request("bad-parameter", f"parameter {name} is there twice")
             self._values[name] = value.encode("latin-1")
-        self._check_read()
-
-    def _check_read(self) -> None:
-        check_read(self.text("read") or "committed")
-
-    @property
-    def read(self) -> str:
-        """Which copy may answer."""
-        return self.text("read") or "committed"
+        self.read = self.text("read") or "committed"
+        check_read(self.read)
 
     def raw(self, name: str) -> bytes | None:
-        """Give a parameter's bytes."""
+        """Return a parameter's bytes."""
         return self._values.get(name)
 
     def text(self, name: str) -> str | None:
-        """Give a parameter as text."""
+        """Return a parameter as text."""
         raw = self._values.get(name)
         try:
             return None if raw is None else raw.decode()
@@ -82,14 +78,14 @@ class Parameters:
             raise bad_request("bad-parameter", f"parameter {name} isn't UTF-8") from error
 
     def flag(self, name: str) -> bool:
-        """Give a parameter that is true or false; false when it is left out."""
+        """Return a parameter that is true or false; false when it is left out."""
         text = self.text(name)
         if text not in (None, "true", "false"):
             raise bad_request("bad-parameter", f"parameter {name} is {text!r}, not true or false")
         return text == "true"
 
     def number(self, name: str, low: int, high: int) -> int | None:
-        """Give a parameter that is a whole number from `low` to `high`."""
+        """Return a parameter that is a whole number from `low` to `high`."""
         text = self.text(name)
         if text is None:
             return None
@@ -98,11 +94,11 @@ class Parameters:
         return int(text)
 
     def encoding(self) -> str | None:
-        """Give how keys are written in this URL."""
+        """Return how keys are written in this URL."""
         return checked_encoding(self.text("encoding"))
 
     def cursor(self) -> Place | None:
-        """Give where the page before ended."""
+        """Return where the page before ended."""
         text = self.text("cursor")
         try:
             return None if text is None else decode_place(text)
@@ -124,7 +120,7 @@ def check_read(read: str) -> None:
 
 
 def key_in_path(request: web.Request, place: int) -> bytes:
-    """Give the last part of the path, percent-decoded, which is the `place`-th."""
+    """Return the last part of the path, percent-decoded, which is the `place`-th."""
     parts = request.rel_url.raw_path.split("/", place)
     if "/" in parts[-1]:
         raise bad_request("bad-key", "a slash in a key has to be written as %2F")
@@ -132,7 +128,7 @@ def key_in_path(request: web.Request, place: int) -> bytes:
 
 
 async def json_body(request: web.Request) -> bytes:
-    """Give the body of a request that has to be JSON.
+    """Return the body of a request that has to be JSON.
 
     Raises:
         Problem: it is of another type.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -16,17 +16,20 @@ from actors.declare.codecs import key_codec
 from actors.errors import ReadOnlyQueryError, Rejected
 from actors.ports import TopicPartition
 from actors.runtime.handlers.actor import Actor
+from actors.runtime.handlers.context import Store
 from actors.runtime.handlers.query_methods import Asked as AskedActor
 from actors.runtime.handlers.query_methods import Query
 from actors.runtime.queries.queries import Bounds, read
 from actors.runtime.spec import ActorSpec
 from actors.web.access import Level, needs, protect
-from actors.web.access.hops import HOP
-from actors.web.access.limits import LARGE_BYTES
+from actors.web.access.guard import RESERVATION
+from actors.web.access.limits import JSON_GROWTH, LARGE_BYTES
+from actors.web.access.signature import HOP
+from actors.web.host import Host
+from actors.web.problems import JSON_HEADERS, Handler, Problem, bad_request
 from actors.web.queries import answers
-from actors.web.queries.answers import Asked, Count, Values, decoded
+from actors.web.queries.answers import AskAnswer, Count, CountAnswer, Overview, StoredKey, ValueAnswer, Values, decoded
 from actors.web.queries.coding import KeyCoding, StoreCoding, as_json, json_bytes
-from actors.web.queries.memory import JSON_GROWTH, RESERVATION, bound
 from actors.web.queries.openapi import description
 from actors.web.queries.parameters import (
     COMMON,
@@ -40,14 +43,10 @@ from actors.web.queries.parameters import (
     key_in_path,
     many_body,
 )
-from actors.web.queries.problems import Handler, Problem, answered, bad_request
-from actors.web.queries.routing import ANSWER_S, Limits, Owners, Router, answer_bytes, wanted, wants_all
+from actors.web.queries.routing import Owners, Router, answer_bytes, wanted
 from actors.web.queries.service import QueryService, service_of
+from actors.web.workers import ANSWER_S, Limits
 from stores._core.overlay import after_prefix
-
-if TYPE_CHECKING:
-    from actors._faust.app import App
-    from actors.runtime.handlers.context import Store
 
 PREFIX = "/actors"
 KEY_PARAMETERS = COMMON | {"encoding", "raw", "partition"}
@@ -65,14 +64,14 @@ class QueryRoutes:
         app: the app, of which the declarations are known.
     """
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: Host) -> None:
         self._app = app
         self._codings: dict[str, StoreCoding] = {}
         self._keys: dict[str, KeyCoding] = {}
         self._description: bytes | None = None
 
     def application(self) -> web.Application:
-        """Give the part of the web server that is mounted under `/actors`."""
+        """Return the part of the web server that is mounted under `/actors`."""
         routes = web.Application()
         # The router tries one after the other: the most frequent first.
         routes.router.add_get(r"/{store}/{key:(?!_count$|_many$|_ask/)[\s\S]*}", self.one)
@@ -88,7 +87,7 @@ class QueryRoutes:
 
     @web.middleware
     async def measured(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Count questions, and how long their answers take."""
+        """Count requests, and how long their answers take."""
         meters, began_s, code = self._app.actor_service.meters.queries, time.monotonic(), 500
         meters.in_flight += 1
         try:
@@ -102,7 +101,7 @@ class QueryRoutes:
     # --- routes ----------------------------------------------------------------------------------------------------
 
     async def one(self, request: web.Request) -> web.StreamResponse:
-        """Give the value of a key."""
+        """Return the value of a key."""
         spec, coding = self._store(request.match_info["store"])
         parameters = Parameters(request, KEY_PARAMETERS)
         key, is_raw = coding.key_of_url(key_in_path(request, 3), parameters.encoding()), parameters.flag("raw")
@@ -115,7 +114,7 @@ class QueryRoutes:
             held = task.of(coding.store.name)
             found = read(held, key)
             if found.value is None:
-                raise _absent(coding.store.name, answers.one_value(coding, held, key, found, is_raw=is_raw))
+                raise _absent(answers.one_value(coding, held, key, found, is_raw=is_raw))
             if len(found.value) <= LARGE_BYTES:
                 return reply(answers.one_value(coding, held, key, found, is_raw=is_raw))
             # As it is stored, and as JSON.
@@ -127,7 +126,7 @@ class QueryRoutes:
 
     @needs(Level.READ)
     async def many(self, request: web.Request) -> web.StreamResponse:
-        """Give the values of many keys."""
+        """Return the values of many keys."""
         spec, coding = self._store(request.match_info["store"])
         Parameters(request, frozenset())
         body = many_body(await json_body(request))
@@ -135,26 +134,26 @@ class QueryRoutes:
             raise bad_request("bad-body", f"partition {body.partition} of {spec.partition_count}")
         router, took, max_bytes = self._router(body.read), request[RESERVATION].take, answer_bytes(request)
         # Equal keys are looked up once.
-        numbers: dict[Asked, int] = {}
+        numbers: dict[StoredKey, int] = {}
         places = await router.reader.pace.run(
             numbers.setdefault(one, len(numbers)) for one in _asked(spec, coding, body)
         )
-        by_partition: dict[int, list[Asked]] = {}
+        by_partition: dict[int, list[StoredKey]] = {}
         for one in numbers:
             by_partition.setdefault(one.partition, []).append(one)
 
-        def share(partitions: list[int]) -> tuple[list[Asked], int]:
+        def share(partitions: list[int]) -> tuple[list[StoredKey], int]:
             theirs = sorted((one for number in partitions for one in by_partition[number]), key=numbers.__getitem__)
             return theirs, max_bytes * len(theirs) // len(numbers)
 
-        async def here(partitions: list[int]) -> tuple[list[Asked], Values]:
+        async def here(partitions: list[int]) -> tuple[list[StoredKey], Values]:
             theirs, most = share(partitions)
             found = await answers.many_values(
                 router.reader, spec, coding, theirs, is_raw=body.raw, max_bytes=most, took=took
             )
             return theirs, Values(*found)
 
-        async def there(address: str, partitions: list[int]) -> tuple[list[Asked], Values]:
+        async def there(address: str, partitions: list[int]) -> tuple[list[StoredKey], Values]:
             theirs, most = share(partitions)
             content: dict[str, Any] = {"encoding": "base64", "raw": body.raw, "read": body.read}
             content["keys"] = [one.key for one in theirs]
@@ -162,7 +161,7 @@ class QueryRoutes:
                 content["partition"] = body.partition
             path = f"{PREFIX}/{coding.store.name}/_many"
             limits = Limits(answer_bytes=most, took=took)
-            raw = await router.fetch(
+            raw = await router.workers.fetch(
                 "POST", address, path, body=msgspec.json.encode(content), partitions=partitions, limits=limits
             )
             return theirs, decoded(raw, Values, address)
@@ -173,12 +172,10 @@ class QueryRoutes:
         }
         positions = {number: position for _, part in parts for number, position in part.positions.items()}
         answer = answers.as_values(coding.store.name, body.keys, places, found, positions, max_bytes=max_bytes)
-        if answer["next"] is not None and wants_all(request):
-            raise Problem(413, "large-answer", "The answer is too large", "ask for fewer keys at once")
         return reply(answer)
 
     async def range(self, request: web.Request) -> web.StreamResponse:
-        """Give keys and values in byte order of the keys, a page at a time."""
+        """Return keys and values in byte order of the keys, a page at a time."""
         spec, coding = self._store(request.match_info["store"])
         parameters = Parameters(request, RANGE_PARAMETERS)
         bounds, after = _bounds(coding, parameters), parameters.cursor()
@@ -205,7 +202,9 @@ class QueryRoutes:
 
         async def there(address: str, theirs: list[int]) -> Any:
             limits = Limits(answer_bytes=max_bytes * len(theirs) // len(partitions), took=took)
-            raw = await router.fetch("GET", address, request.rel_url.raw_path_qs, partitions=theirs, limits=limits)
+            raw = await router.workers.fetch(
+                "GET", address, request.rel_url.raw_path_qs, partitions=theirs, limits=limits
+            )
             return answers.part_of(raw, address)
 
         parts = await router.scatter(request, spec, partitions, here=here, there=there)
@@ -228,16 +227,16 @@ class QueryRoutes:
 
         async def there(address: str, partitions: list[int]) -> int:
             path, answer_s = request.rel_url.raw_path_qs, EXACT_COUNT_S if is_exact else ANSWER_S
-            raw = await router.fetch("GET", address, path, partitions=partitions, answer_s=answer_s)
+            raw = await router.workers.fetch("GET", address, path, partitions=partitions, answer_s=answer_s)
             return decoded(raw, Count, address).count
 
         partitions = _partitions(request, spec, parameters)
         counts = await router.scatter(request, spec, partitions, here=here, there=there)
-        return reply({"store": coding.store.name, "count": sum(counts), "exact": is_exact, "read": "committed"})
+        return reply(CountAnswer(coding.store.name, sum(counts), is_exact))
 
     @needs(Level.READ)
     async def ask(self, request: web.Request) -> web.StreamResponse:
-        """Have an actor's query answered."""
+        """Return what an actor's query says about a key."""
         spec, query = self._query(request.match_info["actor"], request.match_info["query"])
         keys = self._keys_of(spec)
         is_post = request.method == "POST"
@@ -267,45 +266,36 @@ class QueryRoutes:
             )
             answer = _answer(asked, query, bound, self._app.actors[spec.name].declared)
             positions = {store.name: answers.position_of(held.of(store.name)) for store in spec.stores}
-            return reply(
-                {
-                    "actor": spec.name,
-                    "query": query.name,
-                    "key": keys.show_key(key),
-                    "value": answer,
-                    "partition": partition,
-                    "positions": positions,
-                    **answers.freshness(positions),
-                }
-            )
+            name, shown = query.name, keys.show_key(key)
+            return reply(AskAnswer(spec.name, name, shown, answer, partition, positions, *answers.freshness(positions)))
 
         return await self._at_the_owner(router, request, spec, partition, here, body)
 
     async def overview(self, request: web.Request) -> web.StreamResponse:
-        """Tell what can be asked for, and who owns it."""
+        """Return the stores, the actors, and the owners of partitions."""
         Parameters(request, frozenset())
         service, router = service_of(self._app), self._router()
         owners = await router.directory.owners(since_s=time.monotonic())
         async with router.reader.pace.turn():
             return reply(self._overview(service, owners))
 
-    def _overview(self, service: QueryService, owners: Owners) -> dict[str, Any]:
-        return {
-            "app": self._app.conf.id,
-            "worker": service.worker,
-            "address": service.address,
-            "stores": [
+    def _overview(self, service: QueryService, owners: Owners) -> Overview:
+        return Overview(
+            app=self._app.conf.id,
+            worker=service.worker,
+            address=service.address,
+            stores=[
                 {
                     "store": name,
                     "actor": spec.name,
                     "placement": self._app.stores[name].placement,
                     "partitions": spec.partition_count,
                     "partitioner": spec.partitioner.name,
-                    "keys": self._coding(name).kind,
+                    "keys": self._store(name)[1].kind,
                 }
                 for name, spec in service.stores.items()
             ],
-            "actors": [
+            actors=[
                 {
                     "actor": name,
                     "topic": spec.topic,
@@ -314,7 +304,7 @@ class QueryRoutes:
                 }
                 for name, spec in service.actors.items()
             ],
-            "partitions": [
+            partitions=[
                 {
                     "actor": name,
                     "partition": partition,
@@ -327,14 +317,14 @@ class QueryRoutes:
                 for partition in range(spec.partition_count)
                 for owner in (owners.get((name, partition)),)
             ],
-            "copies": [asdict(copy) for copy in self._app.actor_service.copies],
-        }
+            copies=[asdict(copy) for copy in self._app.actor_service.copies],
+        )
 
     async def openapi(self, _: web.Request) -> web.StreamResponse:
-        """Give the description of all this."""
+        """Return the OpenAPI description."""
         if self._description is None:
             self._description = json_bytes(description(self._app))
-        return answered(self._description)
+        return web.Response(body=self._description, headers=JSON_HEADERS)
 
     # --- what they share -------------------------------------------------------------------------------------------
 
@@ -347,20 +337,20 @@ class QueryRoutes:
         here: Callable[[list[int]], Awaitable[web.StreamResponse]],
         body: bytes | None,
     ) -> web.StreamResponse:
-        """Have the owner of one partition answer the whole request, or whoever else the router may ask."""
+        """Return the answer of the owner of a partition, or of another worker that the router may ask."""
         if router.reader.has(spec, partition):
             with contextlib.suppress(*router.elsewhere):
                 return await here([partition])
 
         async def there(address: str, _: list[int]) -> web.StreamResponse:
-            return await router.relay(request, address, body, took=request[RESERVATION].take)
+            return await router.workers.relay(request, address, body, request[RESERVATION].take)
 
         (answer,) = await router.scatter(request, spec, (partition,), here=here, there=there)
         return answer
 
     def _router(self, read: str = "committed") -> Router:
         service = service_of(self._app)
-        return service.copies if read == "standby" else service.router
+        return service.standby_router if read == "standby" else service.router
 
     def _store(self, name: str) -> tuple[ActorSpec, StoreCoding]:
         stores = service_of(self._app).stores
@@ -368,13 +358,9 @@ class QueryRoutes:
         if spec is None:
             known = ", ".join(sorted(stores)) or "none"
             raise Problem(404, "unknown-store", "There is no such store", f"store {name!r} isn't one of: {known}")
-        return spec, self._coding(name)
-
-    def _coding(self, name: str) -> StoreCoding:
-        coding = self._codings.get(name)
-        if coding is None:
-            coding = self._codings[name] = StoreCoding(self._app.stores[name])
-        return coding
+        if name not in self._codings:
+            self._codings[name] = StoreCoding(self._app.stores[name])
+        return spec, self._codings[name]
 
     def _query(self, actor: str, name: str) -> tuple[ActorSpec, Query]:
         spec = service_of(self._app).actor(actor)
@@ -394,28 +380,29 @@ class QueryRoutes:
         return keys
 
 
-def mount(app: App, web_app: web.Application) -> None:
+def mount(app: Host, web_app: web.Application) -> None:
     """Add the routes to a web server, once."""
     if MOUNTED not in web_app:
         web_app[MOUNTED] = routes = QueryRoutes(app)
         part = routes.application()
-        bound(web_app, part)
         protect(app, web_app, PREFIX, part, watch=routes.measured)
 
 
-def reply(content: Mapping[str, Any]) -> web.Response:
-    """Give an answer."""
-    return answered(json_bytes(content))
+def reply(content: msgspec.Struct) -> web.Response:
+    """Return an answer."""
+    return web.Response(body=json_bytes(content), headers=JSON_HEADERS)
 
 
-def _absent(store: str, answer: dict[str, Any]) -> Problem:
-    key = msgspec.json.decode(json_bytes(answer["key"]))
-    more = {name: answer[name] for name in ("partition", "position", "read", "staleness_ms")}
-    return Problem(404, "no-such-key", "The key isn't there", f"store {store} has no key {key!r}", key=key, **more)
+def _absent(answer: ValueAnswer) -> Problem:
+    key = msgspec.json.decode(json_bytes(answer.key))
+    more = {name: getattr(answer, name) for name in ("partition", "position", "read", "staleness_ms")}
+    return Problem(
+        404, "no-such-key", "The key isn't there", f"store {answer.store} has no key {key!r}", key=key, **more
+    )
 
 
 def _partition(spec: ActorSpec, store: Store[Any, Any], key: bytes, given: int | None) -> int:
-    """Give the partition of a key.
+    """Return the partition of a key.
 
     Raises:
         Problem: it may be in any, and none was named.
@@ -450,10 +437,10 @@ def _bounds(coding: StoreCoding, parameters: Parameters) -> Bounds:
     )
 
 
-def _asked(spec: ActorSpec, coding: StoreCoding, body: ManyBody) -> Iterator[Asked]:
+def _asked(spec: ActorSpec, coding: StoreCoding, body: ManyBody) -> Iterator[StoredKey]:
     for given in body.keys:
         key = coding.key_of_json(json_key(given), body.encoding)
-        yield Asked(_partition(spec, coding.store, key, body.partition), key)
+        yield StoredKey(_partition(spec, coding.store, key, body.partition), key)
 
 
 def _texts(parameters: Parameters, query: Query) -> dict[str, Any]:

@@ -1,13 +1,13 @@
-"""What a running worker answers queries with; made when it joins the group, closed before it leaves."""
+"""The parts that answer a worker's queries; made when the worker joins the group, closed before it leaves."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.owners import KafkaOwners
+from actors._kafka.consume.membership import GroupSettings
 from actors._kafka.consume.standby_owners import KafkaCopies
 from actors.ports import Clock
 from actors.runtime.queries.queries import StateReader
@@ -16,26 +16,43 @@ from actors.runtime.queries.standby_reads import CopyReader
 from actors.runtime.replicas.standbys import Standbys
 from actors.runtime.spec import ActorSpec
 from actors.runtime.worker import Worker
-from actors.web.queries.copies import CopyDirectory, CopyRouter
-from actors.web.queries.problems import Problem, not_ready
+from actors.web.access.tls import Hops
+from actors.web.host import Host
+from actors.web.problems import Problem, not_ready
 from actors.web.queries.routing import Directory, Router
+from actors.web.queries.standby_reads import StandbyDirectory, StandbyRouter
+from actors.web.workers import WorkerClient
 
-if TYPE_CHECKING:
-    from actors._faust.app import App
+
+class Membership(Protocol):
+    """The worker as a member of the group."""
+
+    worker: str
+    address: str
+    group: str
+    group_settings: GroupSettings
+
+    def hops(self) -> Hops:
+        """Return how this worker asks others."""
 
 
 class QueryService:
-    """The worker's reader and its way to other workers.
+    """The worker's readers and routers.
 
     Attributes:
-        actors, stores: the actors by name, and by the names of their stores.
-        worker, address: this worker's name, and where its web server is.
-        members: gives who is in the group, as the coordinator has it: see `KafkaCopies.members`.
+        actors: the actors by name.
+        stores: the actors by the names of their stores.
+        worker: this worker's name.
+        address: the address of this worker's web server, as it announces it.
+        workers: asks other workers.
+        router: routes queries to owners.
+        standby_router: routes queries with `read=standby`.
+        members: asks the coordinator for the members of the group: see `KafkaCopies.members`.
     """
 
     def __init__(
         self,
-        setup: Setup,
+        setup: Membership,
         specs: Iterable[ActorSpec],
         *,
         worker: Worker,
@@ -56,22 +73,22 @@ class QueryService:
             is_exclusive=group.instance_id is None,
         )
         self._lease = Lease(control.confirms, settings)
-        hops = setup.hops()
+        self.workers = WorkerClient(setup.hops())
         directory = Directory(owners.all, self.worker, lambda: owners.trouble)
         reader = StateReader(worker.task_of, self._lease, clock)
-        self.router = Router(reader, directory, hops)
+        self.router = Router(reader, directory, self.workers)
         kept = KafkaCopies(control, setup.group)
         self.members = kept.members
-        self.copies = CopyRouter(
+        self.standby_router = StandbyRouter(
             CopyReader(worker.task_of, self._lease, clock, standbys.stores_of, reader.pace),
             directory,
-            CopyDirectory(kept.addresses),
+            self.workers,
+            StandbyDirectory(kept.addresses),
             self.address,
-            hops,
         )
 
     def actor(self, name: str) -> ActorSpec:
-        """Give the actor of a name.
+        """Return the actor of a name.
 
         Raises:
             Problem: the app has none.
@@ -84,18 +101,17 @@ class QueryService:
 
     async def close(self) -> None:
         """Stop answering. May be called twice."""
-        await self.router.close()
-        await self.copies.close()
+        await self.workers.close()
         await self._lease.close()
 
 
-def service_of(app: App) -> QueryService:
-    """Give what this process's worker answers with.
+def service_of(host: Host) -> QueryService:
+    """Return what this process's worker answers with.
 
     Raises:
-        Problem: it doesn't, yet or any more.
+        Problem: 503, the worker is starting or stopping.
     """
-    service = app.actor_service.queries
+    service: QueryService | None = host.actor_service.queries
     if service is None:
         raise not_ready("this worker is starting or stopping")
     return service

@@ -24,8 +24,9 @@ from actors.runtime.task.task import Task
 from actors.testing.fakes.ports import FakeClock
 from actors.web.access.settings import check_access
 from actors.web.access.tls import Hops
-from actors.web.queries.copies import CopyDirectory, CopyRouter
 from actors.web.queries.routing import Directory, Router
+from actors.web.queries.standby_reads import StandbyDirectory, StandbyRouter
+from actors.web.workers import WorkerClient
 from dev.kafka import free_port
 from stores._core.record import Position, encode_metadata
 from stores.memory import MemoryStore
@@ -61,19 +62,20 @@ class Served:
         self.tasks = {TopicPartition("in", number): self._task(number) for number in range(PARTITIONS - 1)}
         self.is_member = True
         self.lease = Lease(self._confirms, LeaseSettings(lasts_s=10.0, renew_s=1.0))
-        clock, directory = FakeClock(), Directory(_nobody, "w")
+        clock, directory, workers = FakeClock(), Directory(_nobody, "w"), WorkerClient(Hops())
         self.queries = SimpleNamespace(
             actors={"talk": self.spec},
             actor={"talk": self.spec}.__getitem__,
             stores={"words": self.spec, "numbers": self.spec},
-            router=Router(StateReader(self.tasks.get, self.lease, clock), directory, Hops()),
-            copies=CopyRouter(
+            router=Router(StateReader(self.tasks.get, self.lease, clock), directory, workers),
+            standby_router=StandbyRouter(
                 CopyReader(self.tasks.get, self.lease, clock, lambda *_: None),
                 directory,
-                CopyDirectory(_no_copies),
+                workers,
+                StandbyDirectory(_no_copies),
                 "",
-                Hops(),
             ),
+            workers=workers,
             worker="w",
             address="",
         )
@@ -157,8 +159,7 @@ async def served(**options: Any) -> Any:
         yield found
     finally:
         await found.server.stop_server()
-        await found.queries.router.close()
-        await found.queries.copies.close()
+        await found.queries.workers.close()
         await found.lease.close()
 
 

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from actors.web.dashboard import group as group_module
-from actors.web.dashboard.group import Group, Picture, Report
+from actors.web.dashboard.group import ClusterStatus, Group, Report
 from tests.browser import statuses
 from tests.unit.core.test_outside import HOSTILE
-from tests.unit.web.pages.test_dashboard import Cluster, page, replace_address, seen
+from tests.unit.web.dashboard.test_dashboard import Cluster, page, replace_address, seen
 
 ADDRESS = "http://10.0.0.66:6066"
 
@@ -27,9 +27,7 @@ class Hostile(Cluster):
         self.raw, self.in_group = raw, [address]
         self.actors = {name: cast("Any", _Spec()) for name in ("take_order", "ship")}
 
-    async def fetch(
-        self, method: str, address: str, path: str, *, partitions: Any, answer_s: float, limits: Any
-    ) -> bytes:
+    async def fetch(self, method: str, address: str, path: str, *, answer_s: float, limits: Any) -> bytes:
         self.asked.append(address)
         return self.raw
 
@@ -43,7 +41,7 @@ def members_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_module, "MEMBERS_S", 0.0)
 
 
-async def look(cluster: Hostile) -> Picture:
+async def look(cluster: Hostile) -> ClusterStatus:
     """Look twice, since rates are of two answers, and draw the pages."""
     own = seen("here", []).report
     assert own is not None

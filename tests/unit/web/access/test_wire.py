@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 from aiohttp.test_utils import TestServer
 
-from actors._core import logs
-from actors.web.access import limits
-from actors.web.access.callers import names_this_machine
-from actors.web.access.hops import HOP, PARTITIONS
-from actors.web.access.limits import RefusalLog
-from actors.web.access.origin import _authority
+from actors.web.access.callers import _authority, names_this_machine
+from actors.web.access.signature import HOP, PARTITIONS
 from tests.unit.web.query_server import KEY, get
 from tests.unit.web.query_server import served as asked
 from tests.unit.web.web_part import ADMIN, READ, TOKENS, password, raw, served
@@ -54,44 +48,6 @@ async def test_a_partition_that_is_named_twice_is_looked_at_once(given: str) -> 
         await connection.close()
     assert answers[0]["items"] == answers[2]["items"]
     assert answers[1]["count"] == answers[3]["count"] > 0
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time is the test's."""
-
-    now_s = 1_000.0
-
-    def time(self) -> float:
-        return self.now_s
-
-
-@pytest.mark.parametrize("per_s", [20, 40, 200])
-def test_a_minute_of_refusals_is_a_few_lines_a_second(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, per_s: int
-) -> None:
-    async def refuse(log: RefusalLog) -> None:
-        for _ in range(60 * per_s):
-            log.write("1.2.3.4", "GET /", "401 unauthorized")
-            loop.now_s += 1 / per_s
-            await asyncio.sleep(0)
-        loop.now_s += 2
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-
-    loop = VirtualLoop()
-    # Log records have the real time, which is less than a minute.
-    monkeypatch.setattr(logs, "LINES_PER_S", 10_000)
-    monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=loop.time))
-    try:
-        loop.run_until_complete(refuse(RefusalLog()))
-    finally:
-        loop.close()
-    lines = [record.getMessage() for record in caplog.records if record.name == REFUSALS]
-    counted = [int(line.split()[1]) for line in lines if "more requests" in line]
-    assert len(lines) - len(counted) + sum(counted) == 60 * per_s
-    # Ten, and how many more there were: at the end of a second, or when the next one begins.
-    assert len(counted) <= 2 * 62
-    assert len(lines) <= 12 * 62
 
 
 async def test_each_request_of_a_connection_has_its_own_headers() -> None:

@@ -19,11 +19,11 @@ from actors import App
 from actors.client import StateClient, StateUnavailableError
 from actors.web.access import callers, door
 from actors.web.access.settings import check_access
-from actors.web.queries.routing import Router
+from actors.web.workers import WorkerClient
 from tests.certificates import Authority
+from tests.unit.web.access.test_load import hang_up
 from tests.unit.web.query_server import KEY, Connection, get
 from tests.unit.web.query_server import served as asked
-from tests.unit.web.test_access_load import hang_up
 from tests.unit.web.web_part import READ, served
 
 PAST = datetime.now(UTC) - timedelta(days=1)
@@ -80,15 +80,15 @@ async def test_a_worker_with_a_wrong_certificate_is_asked_nothing(
     authority: Authority, of_it: dict[str, Any], said: str
 ) -> None:
     own = settings(authority, authority.certificate("worker"))
-    router = Router(None, None, App("hops", query_tokens=[READ], **own).access_files.hops())  # type: ignore[arg-type]
+    workers = WorkerClient(App("hops", query_tokens=[READ], **own).access_files.hops())
     async with served(**settings(authority, authority.certificate("wrong", **of_it))) as server:
         url = str(server.make_url("")).rstrip("/")
         with pytest.raises(aiohttp.ClientError, match=said):
-            await router.fetch("GET", url, "/state", partitions=[0])
+            await workers.fetch("GET", url, "/state", partitions=[0])
         async with StateClient(url, token=READ, ssl=authority.trust(), timeout=timedelta(seconds=0.2)) as client:
             with pytest.raises(StateUnavailableError, match=said):
                 await client.get("s", "key")
-    await router.close()
+    await workers.close()
 
 
 async def test_old_protocols_and_handshakes_without_end_are_refused(authority: Authority) -> None:

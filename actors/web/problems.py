@@ -1,4 +1,4 @@
-"""What can't be answered, as `application/problem+json` (RFC 9457)."""
+"""Errors as `application/problem+json` (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -30,13 +30,17 @@ JSON_HEADERS = {**NO_STORE, "Content-Type": "application/json"}
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def answered(body: bytes) -> web.Response:
-    """Give an answer in JSON."""
-    return web.Response(body=body, headers=JSON_HEADERS)
+class ProblemAnswer(msgspec.Struct, frozen=True):
+    """The members that every problem has."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
 
 
 class Problem(Exception):  # noqa: N818  RFC 9457's word
-    """A request that gets no answer.
+    """An error answer.
 
     Args:
         status: HTTP's.
@@ -67,7 +71,7 @@ class Problem(Exception):  # noqa: N818  RFC 9457's word
         self.more = more
 
     def response_to(self, request: web.Request) -> web.Response:
-        """Give the reply; it is the connection's last where the request's body wasn't read."""
+        """Return the reply; it is the connection's last where the request's body wasn't read."""
         response = self._response()
         if request.can_read_body:
             response.force_close()
@@ -88,45 +92,40 @@ class Problem(Exception):  # noqa: N818  RFC 9457's word
 
 
 def bad_request(kind: str, detail: str) -> Problem:
-    """Give the problem of a request that can't be understood."""
+    """Return the problem of a request that can't be understood."""
     return Problem(400, kind, "The request can't be understood", detail)
 
 
 def not_ready(detail: str) -> Problem:
-    """Give the problem of a question that can be answered later."""
+    """Return the problem of a question that can be answered later."""
     return Problem(503, "not-ready", "The state can't be read now", detail, retry_after_ms=RETRY_AFTER_MS)
 
 
-def newer_version(detail: str) -> Problem:
-    """Give the problem of a value that a newer program wrote, which this worker can't read."""
-    return Problem(503, "newer-version", "A newer program wrote the value", detail)
+def answer_to(error: Exception, request: web.Request) -> web.Response:
+    """Return the answer to a request that failed.
+
+    Raises:
+        web.HTTPException: the error is a redirect: aiohttp answers with it.
+    """
+    return _problem_of(error, request).response_to(request)
 
 
-def misdirected(detail: str) -> Problem:
-    """Give the problem of a question that another worker passed on to the wrong one."""
-    return Problem(421, "not-owner", "Another worker owns the partition", detail)
-
-
-@web.middleware
-async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn every error into a problem."""
-    try:
-        return await handler(request)
-    except Problem as problem:
-        return problem.response_to(request)
-    except NotReadyError as error:
-        return not_ready(str(error)).response_to(request)
-    except NotOwnerError as error:
-        return misdirected(str(error)).response_to(request)
-    except NewerVersionError as error:
-        return newer_version(str(error)).response_to(request)
-    except web.HTTPException as error:
-        if error.status < 400:
-            raise
-        return _of_http(error).response_to(request)
-    except Exception:
-        logger.exception("%s %s failed", request.method, request.rel_url.raw_path)
-        return Problem(500, "failed", "The query failed", "see the worker's log").response_to(request)
+def _problem_of(error: Exception, request: web.Request) -> Problem:
+    match error:
+        case Problem():
+            return error
+        case NotReadyError():
+            return not_ready(str(error))
+        case NotOwnerError():
+            return Problem(421, "not-owner", "Another worker owns the partition", str(error))
+        case NewerVersionError():
+            return Problem(503, "newer-version", "A newer program wrote the value", str(error))
+        case web.HTTPException():
+            if error.status < 400:
+                raise error
+            return _of_http(error)
+    logger.error("%s %s failed", request.method, request.rel_url.raw_path, exc_info=error)
+    return Problem(500, "failed", "The query failed", "see the worker's log")
 
 
 def _of_http(error: web.HTTPException) -> Problem:

@@ -11,10 +11,11 @@ import pytest
 from actors._core.group.members import Task
 from actors.errors import BrokerUnavailableError, NotOwnerError, NotReadyError
 from actors.ports import OwnerRecord
-from actors.web.access.hops import HOP
+from actors.web.access.signature import HOP
 from actors.web.access.tls import Hops
-from actors.web.queries.copies import CopyDirectory, CopyRouter
 from actors.web.queries.routing import Directory
+from actors.web.queries.standby_reads import StandbyDirectory, StandbyRouter
+from actors.web.workers import WorkerClient
 
 SPEC = SimpleNamespace(name="count")
 
@@ -36,9 +37,11 @@ class World:
                 raise self.failures["group"]
             return copies if copies is not None else {Task("count", 1): ["http://me", "http://b", "http://c"]}
 
-        self.copies = CopyDirectory(read_copies)
+        self.copies = StandbyDirectory(read_copies)
         reader: Any = SimpleNamespace(has=lambda spec, partition: partition in self.here)
-        self.router = CopyRouter(reader, Directory(read_owners, "me"), self.copies, "http://me", Hops())
+        self.router = StandbyRouter(
+            reader, Directory(read_owners, "me"), WorkerClient(Hops()), self.copies, "http://me"
+        )
 
     async def _answer(self, address: str, partitions: list[int]) -> str:
         self.asked.append((address, tuple(partitions)))
@@ -78,7 +81,7 @@ def test_another_copy_is_asked_and_then_nobody() -> None:
     world.failures = dict.fromkeys(("http://a", "http://b"), aiohttp.ClientConnectionError("dead"))
     assert world.ask(1) == ["http://c [1]"]
     world.failures["http://c"] = NotReadyError("being built")
-    with pytest.raises(NotReadyError, match=r"neither the owner of partitions \[1\] nor a copy answers"):
+    with pytest.raises(NotReadyError, match=r"neither the owner of partitions \[1\] nor a standby answers"):
         world.ask(1)
     assert "http://me" not in [address for address, _ in world.asked]
 
@@ -101,7 +104,7 @@ def test_a_question_is_passed_on_once() -> None:
 
 
 def test_what_the_group_said_stands_while_it_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.web.queries.copies.KNOWN_S", -1.0)
+    monkeypatch.setattr("actors.web.queries.standby_reads.KNOWN_S", -1.0)
     world = World()
     world.failures = {"http://a": NotOwnerError("gone")}
     assert world.ask(1) == ["http://b [1]"]

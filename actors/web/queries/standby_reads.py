@@ -1,4 +1,4 @@
-"""Routes questions with `read=standby`: to this worker's own copy, else to the owner, else to anybody's copy."""
+"""Routes queries with `read=standby`: to this worker's standby, else to the owner, else to another worker's standby."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from actors._core.group.members import Task
 from actors.errors import ActorsError, NotOwnerError, NotReadyError
 from actors.runtime.queries.standby_reads import CopyReader
 from actors.runtime.spec import ActorSpec
-from actors.web.access.hops import HOP
-from actors.web.access.tls import Hops
+from actors.web.access.signature import HOP
 from actors.web.queries.routing import Directory, Here, Router, There
+from actors.web.workers import WorkerClient
 
 T = TypeVar("T")
 
 KNOWN_S = 1.0
-"""For so long what the group said of its copies isn't asked for again."""
+"""How long the group's answer about its standbys is used."""
 ASK_S = 2.0
-COPIES_ASKED = 2
-"""How many copies of a partition are asked before the question is given up."""
+STANDBYS_ASKED = 2
+"""How many standbys of a partition are asked before the query fails."""
 
 
-class CopyDirectory:
-    """Who keeps which copies; what is known is kept when the group can't say.
+class StandbyDirectory:
+    """The workers that keep standbys. If the group doesn't answer, its last answer stands.
 
     Args:
-        read: gives the addresses by task.
+        read: returns the addresses of standbys by task.
     """
 
     def __init__(self, read: Callable[[], Awaitable[Mapping[Task, list[str]]]]) -> None:
@@ -41,7 +41,7 @@ class CopyDirectory:
         self._lock = asyncio.Lock()
 
     async def addresses(self) -> Mapping[Task, list[str]]:
-        """Give the addresses of the workers that keep a copy, by task."""
+        """Return the addresses of the workers that keep a standby, by task."""
         async with self._lock:
             if time.monotonic() - self._read_s >= KNOWN_S:
                 try:
@@ -53,35 +53,40 @@ class CopyDirectory:
         return self._known
 
 
-class CopyRouter(Router):
-    """Brings questions to whoever can answer, the owner or not.
+class StandbyRouter(Router):
+    """Routes queries that owners and standbys may answer.
 
     Args:
-        reader: this worker's own partitions and copies.
+        reader: reads this worker's own partitions and standbys.
         directory: the owners.
-        copies: who keeps copies.
-        address: this worker's own.
-        hops: how this worker asks others.
+        workers: asks other workers.
+        standbys: the workers that keep standbys.
+        address: this worker's own address.
     """
 
     elsewhere = (NotOwnerError, NotReadyError)
 
     def __init__(
-        self, reader: CopyReader, directory: Directory, copies: CopyDirectory, address: str, hops: Hops
+        self,
+        reader: CopyReader,
+        directory: Directory,
+        workers: WorkerClient,
+        standbys: StandbyDirectory,
+        address: str,
     ) -> None:
-        super().__init__(reader, directory, hops)
-        self._copies = copies
+        super().__init__(reader, directory, workers)
+        self._standbys = standbys
         self._address = address
 
     async def scatter(
         self, request: web.Request, spec: ActorSpec, partitions: Collection[int], *, here: Here[T], there: There[T]
     ) -> list[T]:
-        """See `Router.scatter`; the answers are of owners or of copies."""
+        """See `Router.scatter`; the answers are of owners or of standbys."""
         left, answers, tried = list(partitions), [], {(self._address, partition) for partition in partitions}
         trouble: BaseException | None = None
         steps: list[Callable[..., Awaitable[dict[str, list[int]]]]] = [self._mine]
         if HOP not in request.headers:
-            steps += [self._owned, *[self._kept] * COPIES_ASKED]
+            steps += [self._owned, *[self._kept] * STANDBYS_ASKED]
         for step in steps:
             jobs = await step(spec, left, tried)
             tried |= {(address, partition) for address, theirs in jobs.items() for partition in theirs}
@@ -98,7 +103,9 @@ class CopyRouter(Router):
                 return answers
         if HOP in request.headers:
             raise trouble if isinstance(trouble, NotReadyError) else NotOwnerError(f"partitions {left} aren't here")
-        raise NotReadyError(f"actor {spec.name}: neither the owner of partitions {left} nor a copy answers: {trouble}")
+        raise NotReadyError(
+            f"actor {spec.name}: neither the owner of partitions {left} nor a standby answers: {trouble}"
+        )
 
     async def _mine(self, spec: ActorSpec, left: Collection[int], _: object) -> dict[str, list[int]]:
         mine = [partition for partition in left if self.reader.has(spec, partition)]
@@ -119,7 +126,7 @@ class CopyRouter(Router):
     async def _kept(
         self, spec: ActorSpec, left: Collection[int], tried: Collection[tuple[str, int]]
     ) -> dict[str, list[int]]:
-        known = await self._copies.addresses()
+        known = await self._standbys.addresses()
         found: dict[str, list[int]] = {}
         for partition in left:
             for address in known.get(Task(spec.name, partition), ()):

@@ -21,7 +21,7 @@ from actors.runtime.observe.status import HistogramStatus, RestoreStatus
 from actors.testing import ActorTestDriver
 from actors.web.dashboard import group as group_module
 from actors.web.dashboard import waiting
-from actors.web.dashboard.group import Group, Picture, Report, Seen, TaskKey
+from actors.web.dashboard.group import ClusterStatus, Group, Report, Seen, TaskKey
 from actors.web.dashboard.rendering import Pages, ago, count, rate, size, took, until
 from actors.web.dashboard.view import GONE, MAX_ROWS, SILENT, UP, build
 from actors.web.dashboard.waiting import Waiting
@@ -141,7 +141,7 @@ def test_a_copy_of_several_stores_is_one_as_slow_as_all_of_them() -> None:
 PAGES = Pages()
 
 
-def page(of: Picture, actor: str | None = None, *, may_act: bool = False) -> str:
+def page(of: ClusterStatus, actor: str | None = None, *, may_act: bool = False) -> str:
     return PAGES.render(
         "actor.html" if actor else "overview.html",
         view=build(of, actor),
@@ -171,7 +171,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.worker, self.address = "here", "http://here"
-        self.router = self.directory = self
+        self.router = self.directory = self.workers = self
         self.answers: dict[str, Seen] = {}
         self.in_group: list[str] = []
         self.strangers: list[str] = []
@@ -190,9 +190,7 @@ class Cluster:
     def trouble() -> str:
         return ""
 
-    async def fetch(
-        self, method: str, address: str, path: str, *, partitions: Any, answer_s: float, limits: Any
-    ) -> bytes:
+    async def fetch(self, method: str, address: str, path: str, *, answer_s: float, limits: Any) -> bytes:
         self.asked.append(address)
         if address not in self.answers:
             raise OSError("nobody there")
@@ -381,7 +379,7 @@ class World:
     def look(self, driver: ActorTestDriver) -> Waiting:
         """What waits in all partitions."""
         now_ms = driver._clock_ms()
-        return driver._run(waiting._look(self.app, list(driver._worker.tasks), now_ms))
+        return driver._run(waiting._look(self.app.panels, list(driver._worker.tasks), now_ms))
 
 
 def test_what_waits_is_found() -> None:

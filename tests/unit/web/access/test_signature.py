@@ -14,14 +14,14 @@ from aiohttp.test_utils import TestServer
 
 from actors import ConfigurationError
 from actors.errors import NotReadyError
-from actors.web.access.hops import HOP, MAX_AGE_S, PARTITIONS, PURPOSE, Asked, sign
 from actors.web.access.secret import worker_key
 from actors.web.access.settings import check_access
+from actors.web.access.signature import HOP, MAX_AGE_S, PARTITIONS, PURPOSE, SignedRequest, sign
 from actors.web.access.tls import Hops
 from actors.web.dashboard.group import Room, Seen, ask_worker
-from actors.web.queries.routing import Router
+from actors.web.workers import WorkerClient
 from tests.certificates import Authority
-from tests.unit.web.web_part import ADMIN, READ, TOKENS, bearer, hop, make_app, served
+from tests.unit.web.web_part import TOKENS, hop, make_app, served
 
 SECRET = "a-secret-of-the-workers-0123456789"
 
@@ -67,7 +67,7 @@ async def test_a_signature_is_for_one_request_to_one_worker(server: TestServer) 
 async def test_a_signature_holds_for_a_minute(server: TestServer, off_s: int, status: int) -> None:
     key = worker_key(make_app(**TOKENS), PURPOSE)
     assert key is not None
-    asked = Asked("GET", f"http://127.0.0.1:{server.port}", "/state")
+    asked = SignedRequest("GET", f"http://127.0.0.1:{server.port}", "/state")
     headers = {HOP: "1", "Authorization": sign(key, asked, None, time.time_ns() // 1_000_000 + off_s * 1000)}
     found, said = await ask(server, headers)
     assert found == status
@@ -97,19 +97,6 @@ async def test_a_workers_secret_takes_the_place_of_tokens(server: TestServer) ->
         assert (await ask(secret, hop(secret, "GET", "/state", worker_secret=SECRET)))[0] == 200
         assert (await ask(secret, hop(secret, "GET", "/state", **TOKENS)))[0] == 401
     assert (await ask(server, hop(server, "GET", "/state", **theirs)))[0] == 401
-
-
-async def test_what_older_workers_show_is_taken_as_a_readers_and_never_sent(server: TestServer) -> None:
-    token = make_app(**TOKENS).access_files.tokens.find(READ)
-    assert token is not None
-    old = {HOP: "1", **bearer(token.hop())}
-    assert "a worker of an older release" in (await ask(server, old))[1]
-    assert (await ask(server, old, "POST", "/state/drop"))[0] == 403
-    async with served(**TOKENS, queries_per_second=0.1) as slow:
-        assert [(await ask(slow, old))[0] for _ in range(2)] == [200, 429]
-    shown = hop(server, "GET", "/state", **TOKENS)
-    assert token.hop() not in str(shown)
-    assert not any(one in str(shown) for one in (READ, ADMIN))
 
 
 # --- where workers are asked -----------------------------------------------------------------------------------------
@@ -142,11 +129,11 @@ async def thief() -> AsyncIterator[tuple[Thief, TestServer]]:
 
 
 async def fetch(address: str, **options: Any) -> bytes:
-    router = Router(None, None, Hops.of(make_app(**options)))
+    workers = WorkerClient(Hops.of(make_app(**options)))
     try:
-        return await router.fetch("GET", address, "/dashboard/status.json", partitions=())
+        return await workers.fetch("GET", address, "/dashboard/status.json", partitions=())
     finally:
-        await router.close()
+        await workers.close()
 
 
 async def test_what_a_member_of_the_group_gets_is_good_for_no_other_worker(
@@ -208,9 +195,9 @@ def test_a_worker_whose_own_host_isnt_named_doesnt_start() -> None:
 
 @pytest.mark.parametrize("address", ["http://[", "http://a:99999", "http://a..b", "http://127.0.0.1:1/x", "\ud800"])
 async def test_a_worker_with_an_odd_address_is_shown_as_one_that_doesnt_answer(address: str) -> None:
-    router, seen = Router(None, None, Hops.of(make_app())), Seen("odd", address)
-    await ask_worker(router, seen, Room())
-    await router.close()
+    workers, seen = WorkerClient(Hops.of(make_app())), Seen("odd", address)
+    await ask_worker(workers, seen, Room())
+    await workers.close()
     assert "its address" in seen.trouble
 
 
@@ -221,7 +208,7 @@ async def test_a_worker_answers_what_another_one_passes_on(tmp_path: Path, is_se
         authority = Authority(tmp_path)
         certificate, key = authority.certificate("worker")
         options |= {"web_certificate": certificate, "web_key": key, "web_client_ca": authority.file}
-    router = Router(None, None, make_app(**options).access_files.hops())  # type: ignore[arg-type]
+    workers = WorkerClient(make_app(**options).access_files.hops())
     async with served(**options) as server:
         address = str(server.make_url(""))
         assert address.startswith("https:") == is_secure
@@ -229,6 +216,6 @@ async def test_a_worker_answers_what_another_one_passes_on(tmp_path: Path, is_se
             ("GET", "/state/to/a%2Fb%20%C3%A4?x=+&y", None),
             ("POST", "/state/_many", b"[1]"),
         ):
-            said = await router.fetch(method, address, path, body=body, partitions=[0, 7])
+            said = await workers.fetch(method, address, path, body=body, partitions=[0, 7])
             assert b'"by": "another worker"' in said
-    await router.close()
+    await workers.close()

@@ -9,19 +9,19 @@ from typing import Any
 
 import aiohttp
 import pytest
+from prometheus_client import REGISTRY
 
 from actors import App, ConfigurationError
 from actors.errors import NotReadyError
-from actors.web.access.hops import HOP
+from actors.web.access import guard
 from actors.web.access.levels import Level
-from actors.web.access.limits import RefusalLog
 from actors.web.access.secret import worker_keys
 from actors.web.access.settings import check_access, tokens_of
+from actors.web.access.signature import HOP
 from actors.web.access.tls import Hops
 from actors.web.access.tokens import Token, Tokens
-from actors.web.queries.routing import Router
+from actors.web.workers import WorkerClient
 from tests.certificates import Authority
-from tests.kafka.helpers import eventually
 from tests.unit.web.web_part import ADMIN, OLD_READ, READ, TOKENS, bearer, hop, make_app, raw, served
 
 WRONG = "reader-0123456789-abcdeX"
@@ -303,24 +303,25 @@ async def test_no_token_is_ever_shown(caplog: pytest.LogCaptureFixture) -> None:
     assert "127.0.0.1 (query token 1)" in caplog.text
 
 
-async def test_refusals_are_written_in_so_many_lines(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, logger="actors.web.access.limits")
+async def test_refusals_are_counted_and_written_in_lines_that_cant_be_forged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, logger=guard.__name__)
+    before = refused("unauthorized")
     async with served(**TOKENS) as server, aiohttp.ClientSession() as session:
         for number in range(200):
             async with session.get(server.make_url(f"/state/to/{number}%0Aforged%20line")) as reply:
                 assert reply.status == 401
-        await eventually(lambda: sum(written(caplog)) == 200, what=lambda: written(caplog))
-    lines = [record.getMessage() for record in caplog.records]
-    single = [line for line in lines if line.startswith("refused GET")]
-    assert all("\n" not in line and "127.0.0.1" in line and "401 unauthorized" in line for line in single)
-    assert len(lines) < 60
+    assert refused("unauthorized") - before == 200
+    lines = [record.getMessage() for record in caplog.records if record.name == guard.__name__]
+    assert lines
+    assert all(
+        line.startswith("refused GET") and "127.0.0.1 (nobody known): 401 unauthorized" in line for line in lines
+    )
+    assert all(line.isprintable() for line in lines)
 
 
-def written(caplog: pytest.LogCaptureFixture) -> tuple[int, int]:
-    """How many refusals have a line of their own, and how many were counted."""
-    lines = [record.getMessage() for record in caplog.records if record.name == "actors.web.access.limits"]
-    counted = [int(line.split()[1]) for line in lines if "more requests" in line]
-    return len(lines) - len(counted), sum(counted)
+def refused(reason: str) -> float:
+    labels = {"app": "access", "reason": reason}
+    return REGISTRY.get_sample_value("faust_actors_refused_requests_total", labels) or 0.0
 
 
 def test_all_tokens_are_compared_whichever_fits() -> None:
@@ -341,16 +342,17 @@ def test_all_tokens_are_compared_whichever_fits() -> None:
 
 async def test_workers_that_dont_know_each_others_tokens_say_so() -> None:
     stranger = App("stranger", query_tokens=["another-0123456789"])
-    router = Router(None, None, stranger.access_files.hops())
+    workers = WorkerClient(stranger.access_files.hops())
     async with served(**TOKENS) as server:
         try:
             with pytest.raises(NotReadyError, match=r"refuses what this worker passes on \(401\)"):
-                await router.fetch("GET", str(server.make_url("")), "/state", partitions=[0])
+                await workers.fetch("GET", str(server.make_url("")), "/state", partitions=[0])
         finally:
-            await router.close()
+            await workers.close()
 
 
-async def test_what_comes_from_outside_stays_in_its_line(caplog: pytest.LogCaptureFixture) -> None:
-    RefusalLog().write("certificate CN=a\nrefused nothing\x1b[2J", "GET /\u2028", "403 \r")
+def test_what_comes_from_outside_stays_in_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    who, what = "certificate CN=a\nrefused nothing\x1b[2J", "GET /\u2028"
+    guard.logger.warning("refused %s, asked by %s: %s %s", what, who, 403, "\r")
     (record,) = caplog.records
     assert record.getMessage().isprintable()
