@@ -21,6 +21,7 @@ from actors._kafka.outage import Outages
 from actors.declare.arguments import say_unknown
 from actors.declare.codecs import ActorSchema
 from actors.declare.options import milliseconds, split_options
+from actors.declare.shapes import ValueType
 from actors.declare.topic import ActorChannel
 from actors.errors import ConfigurationError
 from actors.runtime.clock import SystemClock
@@ -36,7 +37,6 @@ from actors.web.queries.server import mount
 from stores._files import make_folder
 
 if TYPE_CHECKING:
-    from actors._faust.startup.registry import ValueType
     from actors._faust.views import View
     from actors.declare.definition import ActorDefinition
     from actors.runtime.handlers.context import Store

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from faust.sensors import Monitor
 from faust.types import ProcessingGuarantee
@@ -21,7 +21,6 @@ from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.task.commit import Backoff, CommitPolicy
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
-from actors._faust.publishing import publication, published_stores
 from actors._faust.tracing import check_tracing, traced
 from actors._kafka.admin.broker_time import BROKER_TIME, BROKER_TIME_CONFIG
 from actors._kafka.admin.control import ControlPlane, TopicInfo
@@ -32,7 +31,18 @@ from actors._kafka.consume.consumer import GroupSettings, check_timeouts
 from actors._kafka.produce.producer import OrderedLog, TransactionLog
 from actors._kafka.produce.requests import KafkaAsks
 from actors.declare.codecs import by_value, key_codec, resolve, topic_codecs
+from actors.declare.definition import ActorDefinition
+from actors.declare.host import DeclaredApp
+from actors.declare.names import (
+    changelog_topic,
+    dead_letter_topic,
+    group_of,
+    owners_topic,
+    reply_topic,
+    transactional_id,
+)
 from actors.declare.options import milliseconds
+from actors.declare.publishing import publication, published_stores
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import Identity, TaskLog
 from actors.runtime.commands import KEY_PURPOSE, CommandKey
@@ -46,10 +56,6 @@ from actors.web.access.secret import worker_keys
 from actors.web.access.settings import check_access, own_address
 from actors.web.access.tls import Hops
 from stores.snapshot import SeedFolder
-
-if TYPE_CHECKING:
-    from actors._faust.app import App
-    from actors.declare.definition import ActorDefinition
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -66,7 +72,7 @@ LONGEST_INSTANCE_ID_BYTES = 249
 class Setup:
     """Turns the app's settings into what the runtime and the clients need."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: DeclaredApp) -> None:
         self.app = app
         conf, options = app.conf, app.actor_options
         self.recorded: Mapping[str, StoreRecord] = {}
@@ -74,10 +80,10 @@ class Setup:
         self._existing: dict[str, TopicInfo] = {}
         self._found: dict[Any, OutputTopic] = {}
         self._opened: Callable[[Any, str], OutputTopic] | None = None
-        self.group = f"{conf.id}-actors"
-        self.owners_topic = f"{conf.id}-actors-owners"
-        self.dead_letter_topic = f"{conf.id}-dead-letters"
-        self.reply_topic = f"{conf.id}-replies"
+        self.group = group_of(conf.id)
+        self.owners_topic = owners_topic(conf.id)
+        self.dead_letter_topic = dead_letter_topic(conf.id)
+        self.reply_topic = reply_topic(conf.id)
         self.folder = Path(conf.appdir) / "actors"
         self.views_folder = Path(conf.appdir) / "views"
         # As with Faust's own settings, the environment goes first.
@@ -183,7 +189,7 @@ class Setup:
 
     def _check_faust_parts(self) -> None:
         """Refuse parts of Faust's that hide ours, and say which of them see nothing of actors."""
-        app = self.app
+        app: Any = self.app
         if app._web_server_service is not None and app.conf.web_enabled and app.actors and app.actor_options.queries:
             raise ConfigurationError(
                 "@app.web_server (serve_asgi) takes the place of Faust's web server, on which queries, the dashboard, "
@@ -464,7 +470,7 @@ class Setup:
         if not self.exactly_once:
             return OrderedLog(
                 self.connection,
-                name=self._task_name(spec.name, partition),
+                name=transactional_id(self.app.conf.id, spec.name, partition),
                 group=self.group,
                 identity=identity,
                 control=control,
@@ -480,7 +486,7 @@ class Setup:
         deadline_s = self.app.actor_options.commit_deadline.total_seconds()
         return TransactionLog(
             self.connection,
-            transactional_id=self._task_name(actor, partition),
+            transactional_id=transactional_id(self.app.conf.id, actor, partition),
             group=self.group,
             batch_bytes=self.batch_bytes,
             compression=self.app.conf.producer_compression_type,
@@ -488,10 +494,6 @@ class Setup:
             commit_deadline_s=deadline_s,
             wall_ms=self.app.actor_clock.wall_ms,
         )
-
-    def _task_name(self, actor: str, partition: int) -> str:
-        # Names can't contain colons, so that no two apps' tasks share an id and fence each other.
-        return f"{self.app.conf.id}:{actor}:{partition}"
 
 
 class _Found(dict[Any, OutputTopic]):
@@ -552,13 +554,7 @@ def connection(app: Any) -> Connection:
     return replace(there, outages=app.outages)
 
 
-def changelog_topic(app: Any, store: str) -> str:
-    """Give the name of a store's changelog."""
-    named = app.actor_options.changelogs.get(store)
-    return str(named or f"{app.conf.id}-{app.renamed_stores.get(store, store)}-changelog")
-
-
-def _replication_factor(app: App) -> int:
+def _replication_factor(app: Any) -> int:
     """Give the setting where it was set, else the broker's default: Faust's own default of 1 would lose state."""
     given = "topic_replication_factor" in app._default_options[1] or "TOPIC_REPLICATION_FACTOR" in os.environ
     return int(app.conf.topic_replication_factor) if given else BROKER_DEFAULT
@@ -583,7 +579,7 @@ def _lost_changelog(given: str) -> LostChangelog:
         raise ConfigurationError(f"lost_changelog={given!r} ({LOST_CHANGELOG}) isn't one of {known}") from error
 
 
-def _standby_replicas(app: App) -> int:
+def _standby_replicas(app: Any) -> int:
     """Give the setting where it was set, else none: Faust's own default of 1 would double everybody's disks."""
     given = "table_standby_replicas" in app._default_options[1] or "TABLE_STANDBY_REPLICAS" in os.environ
     return int(app.conf.table_standby_replicas) if given else 0

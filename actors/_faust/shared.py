@@ -13,22 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import msgspec
 
 from actors._core.outside import MALFORMED
 from actors._core.partitioner import partition_for
-from actors._faust.setup import changelog_topic
 from actors._faust.views import View
 from actors.declare.codecs import CodecError, resolve
+from actors.declare.names import changelog_topic
 from actors.errors import Rejected, UsageError, show_bytes
 from actors.runtime.handlers.actor import Actor, receive
 from actors.runtime.handlers.context import DEFAULT_ASK_TIMEOUT, is_handling
 from actors.runtime.replicas.views import ViewCodecs
-
-if TYPE_CHECKING:
-    from actors._faust.app import App
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -103,7 +100,7 @@ class Shared(Generic[K, V]):
         actor: the class that owns the map's store.
     """
 
-    def __init__(self, app: App, name: str, *, topic: Any, value_type: Any, partitions: int) -> None:
+    def __init__(self, app: Any, name: str, *, topic: Any, value_type: Any, partitions: int) -> None:
         self.app = app
         self.name = name
         self.topic = topic
@@ -203,7 +200,7 @@ class SharedView(View[K, V]):
         return Written(outcome.is_written, now.value, now.version)
 
 
-def shared_of(app: App, name: str, *, key_type: Any, value_type: Any, partitions: int) -> Shared[Any, Any]:
+def shared_of(app: Any, name: str, *, key_type: Any, value_type: Any, partitions: int) -> Shared[Any, Any]:
     """Declare a shared map and its actor."""
     topic = app.topic(f"{app._default_options[0]}-{name}-writes", key_type=key_type)
     shared: Shared[Any, Any] = Shared(app, name, topic=topic, value_type=value_type, partitions=partitions)

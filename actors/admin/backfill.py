@@ -13,13 +13,13 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from actors._faust.publishing import ensure_published
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.groups import member_count
 from actors._kafka.consume.logs import KafkaLogs
+from actors.admin.host import Setup
 from actors.declare.options import milliseconds
+from actors.declare.publishing import ensure_published
 from actors.errors import ActorsError, ConfigurationError, OutcomeUnknownError
 from actors.ports import NO_OFFSET, CommitBatch, Output, TopicPartition
 from actors.runtime.outbox.outputs import RECORD_OVERHEAD_BYTES
@@ -29,9 +29,6 @@ from actors.runtime.state.restore import Restorer
 from stores._core.record import STAMP_BYTES, is_expired
 from stores.rocks import RocksStore
 from stores.rocks_options import RocksResources
-
-if TYPE_CHECKING:
-    from actors._faust.setup import Setup
 
 CHUNK_RECORDS = 5_000
 """So many keys go into a transaction, fewer where they have more bytes than a commit may."""

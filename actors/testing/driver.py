@@ -15,9 +15,9 @@ from typing import Any, Literal, Self, TypeVar
 from uuid import uuid4
 
 from actors._faust.app import App
-from actors._faust.publishing import published_stores
 from actors._faust.setup import Setup, inbox_of
 from actors.declare.codecs import topic_codecs
+from actors.declare.publishing import published_stores
 from actors.errors import ActorsError, UsageError
 from actors.ports import Answer, Headers, Identity, Question, TaskLog, TopicPartition
 from actors.runtime.handlers.context import DEFAULT_ASK_TIMEOUT, Store

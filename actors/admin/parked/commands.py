@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import msgspec
 from aiokafka import AIOKafkaProducer
 
-from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.connection import broker_errors
 from actors._kafka.permissions import WRITE
+from actors.admin.host import Setup
 from actors.admin.parked.reader import Line, ParkedError, ParkedReader
 from actors.ports import TopicPartition
 from actors.runtime.commands import ALL, Command

@@ -15,9 +15,9 @@ import msgspec
 from actors._core.keys import make_place, place_of
 from actors._core.outside import MALFORMED
 from actors._core.pages import decode_base64
-from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.logs import KafkaLogs
+from actors.admin.host import Setup
 from actors.declare.codecs import CodecError, key_codec
 from actors.errors import ActorsError, NewerVersionError
 from actors.ports import LogRecord, TopicPartition
@@ -27,8 +27,8 @@ from stores._core.printable import printable
 from stores._core.record import STAMP_HEADER, decode_stamp
 
 if TYPE_CHECKING:
-    from actors._faust.app import App
     from actors.declare.definition import ActorDefinition
+    from actors.declare.host import DeclaredApp
 
 What = Literal["message", "effect"]
 MAX_READERS = 8
@@ -321,7 +321,7 @@ def kinds_of(definition: ActorDefinition) -> list[What]:
     return kinds if definition.effects is None else [*kinds, "effect"]
 
 
-def actor_of(app: App, name: str) -> ActorDefinition:
+def actor_of(app: DeclaredApp, name: str) -> ActorDefinition:
     """Give an actor that parks.
 
     Raises:

@@ -21,10 +21,12 @@ from actors._core.task.claims import possible_owners, store_of
 from actors._core.task.takeover import LogBounds
 from actors._faust.setup import Setup
 from actors._faust.startup import registry
-from actors._faust.startup.registry import StoreRegistry, ValueType
+from actors._faust.startup.registry import StoreRegistry
 from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord
 from actors._kafka.connection import broker_errors
+from actors.admin import adopt
+from actors.declare.shapes import ValueType
 from actors.errors import BrokerUnavailableError, LostChangelogError
 from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
@@ -48,7 +50,8 @@ class Brokers:
         self.before_write: Callable[[], Awaitable[None]] | None = None
         self.reads: list[str] = []
         self._numbers = itertools.count(1)
-        patch.setattr(registry, "write_stores", self.write_stores)
+        for module in (registry, adopt):
+            patch.setattr(module, "write_stores", self.write_stores)
 
     def make(self, name: str) -> TopicInfo:
         self.records.setdefault(name, [])
@@ -396,7 +399,7 @@ async def test_a_changelog_that_was_copied_keeps_what_is_known_of_its_values(bro
     world: Any = brokers
     brokers.make("shop-copied")
     setup = worker(Small, 1)._setup
-    await registry.carry_over(setup, world, world, "orders", "shop-orders-changelog", "shop-copied")
+    await adopt.carry_over(setup, world, world, "orders", "shop-orders-changelog", "shop-copied")
     with pytest.raises(ConfigurationError, match="Set version to 3"):
         await brokers.start(worker(Small, 2))
     rolled_back = worker(Small, 1)
@@ -420,10 +423,10 @@ async def test_nothing_is_carried_over_from_a_changelog_that_was_not_the_stores(
     for name in ("shop-copied", "other"):
         brokers.make(name)
     setup = brokers.worker("shop", "orders", Small)._setup
-    await registry.carry_over(setup, world, world, "orders", "other", "shop-copied")
+    await adopt.carry_over(setup, world, world, "orders", "other", "shop-copied")
     del brokers.topics["shop-orders-changelog"]
     brokers.make("shop-orders-changelog")
-    await registry.carry_over(setup, world, world, "orders", "shop-orders-changelog", "shop-copied")
+    await adopt.carry_over(setup, world, world, "orders", "shop-orders-changelog", "shop-copied")
     assert brokers.records["shop-actors-owners"] == before
 
 
