@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from actors._core.task.policy import Misplaced, OnError, Then
 from actors._faust.faust_app import FaustApp
@@ -29,6 +29,7 @@ from actors.declare.shapes import ValueType
 from actors.declare.versions import Upgrades, refusal, versioned
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import Answer, Question
+from actors.replay.replay import Replayer
 from actors.runtime.handlers.actor import Actor, expiry_of, handler_of
 from actors.runtime.handlers.callables import name_of
 from actors.runtime.handlers.context import DEFAULT_ASK_TIMEOUT, Context, Placement, Store, is_handling
@@ -38,9 +39,6 @@ from actors.runtime.outbox.publishing import PublishedStore
 from actors.runtime.requests.replies import AnswerTypes
 from actors.runtime.requests.requests import Asked, carry, deadline_header
 from actors.runtime.threads import in_threads
-
-if TYPE_CHECKING:
-    from actors.replay.replay import Replayer
 
 Handler = Callable[[Context, Any], Awaitable[Any] | Any]
 Declared = TypeVar("Declared", bound=Handler | type[Actor[Any]])
@@ -419,10 +417,7 @@ class App(FaustApp):
         Raises:
             UsageError: the app has no such actor.
         """
-        # Workers don't need it, and it needs this module.
-        from actors.replay.replay import Replayer
-
-        return Replayer.of(self, self.definition_of(actor))
+        return Replayer.of(self, self.definition_of(actor), lambda: Setup(self))
 
     # --- inside ----------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 import inspect
 from collections.abc import Sequence
@@ -10,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import faust
-from aiohttp.web import SockSite
 from click.core import ParameterSource
 from faust.app.base import BootStrategy
 from mode import Service
 
 from actors._core.partitioner import MURMUR2, Partitioner, partitioner_of
-from actors._faust.service import ActorService, refuse
+from actors._faust.refusal import refuse
+from actors._faust.service import ActorService
+from actors._faust.web_server import AccessFiles, mount_web, with_web_options
 from actors._kafka.outage import Outages
 from actors.declare.arguments import say_unknown
 from actors.declare.codecs import ActorSchema
@@ -25,15 +25,6 @@ from actors.declare.shapes import ValueType
 from actors.declare.topic import ActorChannel
 from actors.errors import ConfigurationError
 from actors.runtime.clock import SystemClock
-from actors.web.access.door import doors
-from actors.web.access.files import AccessFiles
-from actors.web.access.guard import guard_of
-from actors.web.access.limits import HANDLER_ARGS
-from actors.web.access.rest import protect_rest
-from actors.web.access.tls import with_own_tls
-from actors.web.dashboard.pages import mount as mount_dashboard
-from actors.web.operations import mount_operations
-from actors.web.queries.server import mount
 from stores._files import make_folder
 
 if TYPE_CHECKING:
@@ -79,12 +70,9 @@ class FaustApp(faust.App):  # type: ignore[misc]
         self.views: list[View[Any, Any]] = []
         self.declared_topics: list[Any] = []
         self._actor_service: ActorService | None = None
-        web_options = dict(faust_options.get("web_application_options") or {})
-        web_options["handler_args"] = {**HANDLER_ARGS, **(web_options.get("handler_args") or {})}
-        faust_options["web_application_options"] = web_options
         if not self.actor_options.create_topics:
             faust_options.setdefault("topic_allow_declare", False)
-        super().__init__(id, **with_own_tls(self.actor_options, faust_options))
+        super().__init__(id, **with_web_options(self.actor_options, faust_options))
 
     def topic(self, *topics: str, **options: Any) -> Any:
         """Describe a topic, as Faust does; `msgspec.Struct` and dataclasses work as types, bytes and str are raw.
@@ -256,14 +244,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
     def on_webserver_init(self, web: Any) -> None:
         """Mount queries, dashboard, metrics and health; Faust may call this more than once."""
         super().on_webserver_init(web)
-        _listen(self, web)
-        if self.actors and self.actor_options.queries:
-            mount(self, web.web_app)
-            if self.actor_options.dashboard:
-                mount_dashboard(self, web.web_app)
-        if self.actors:
-            mount_operations(self, web.web_app)
-        protect_rest(self, web.web_app)
+        mount_web(self, web)
 
     def _create_directories(self) -> None:
         """Make the data folder, with those above it; Faust would end with a traceback if one is missing."""
@@ -281,36 +262,3 @@ class FaustApp(faust.App):  # type: ignore[misc]
         if root is not None and root.get_parameter_source("datadir") not in (None, ParameterSource.DEFAULT):
             self.conf.datadir = root.obj.datadir
         super().worker_init()
-
-
-def _listen(app: FaustApp, web: Any) -> None:
-    """Have the web server count its connections, and end the worker with one line if it can't listen."""
-    start, conf = web.start_server, app.conf
-    if getattr(start, "is_ours", False):
-        return
-
-    async def start_server() -> None:
-        try:
-            if conf.web_transport.scheme != "tcp":
-                await start()
-                return
-            await web._runner.setup()
-            for door in doors(str(conf.web_bind), conf.web_port, guard_of(app, web.web_app).connections):
-                await SockSite(web._runner, door, ssl_context=conf.web_ssl_context).start()
-        except OSError as error:
-            where = (
-                conf.web_transport
-                if conf.web_transport.scheme != "tcp"
-                else (f"web_bind={conf.web_bind!r}, web_port={conf.web_port}")
-            )
-            what = "another process listens there" if error.errno == errno.EADDRINUSE else str(error)
-            refuse(
-                app,
-                ConfigurationError(
-                    f"the web server can't listen at {where}: {what}. Choose another port (`worker --web-port PORT`, "
-                    "web_port=…), or run without one (`worker --without-web`)"
-                ),
-            )
-
-    start_server.is_ours = True  # type: ignore[attr-defined]
-    web.start_server = start_server

@@ -8,7 +8,7 @@ import gc
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import click
 from faust.utils.terminal import SpinnerHandler
@@ -16,6 +16,7 @@ from mode import Service
 from prometheus_client import REGISTRY
 
 from actors._core.logs import escaping
+from actors._faust.refusal import refuse
 from actors._faust.setup import Setup, warn_open_commands
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
 from actors._faust.startup.needs import check_needs, topic_needs
@@ -32,6 +33,7 @@ from actors._kafka.consume.assignor import ActorAssignor
 from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.consume.logs import KafkaLogs
 from actors._kafka.consume.silence import Silence
+from actors.declare.host import DeclaredApp
 from actors.declare.options import milliseconds
 from actors.declare.publishing import ensure_published
 from actors.errors import ActorsError, ConfigurationError
@@ -55,9 +57,6 @@ from stores.ports import PartitionStore
 from stores.rocks import RocksStore
 from stores.rocks_options import RocksResources
 
-if TYPE_CHECKING:
-    from actors._faust.app import App
-
 logger = escaping(logging.getLogger(__name__))
 for _fausts in ("faust.app.base", "faust.worker", "mode.services", "mode.worker"):
     # They log the error that ends the worker, with all that led to it.
@@ -68,11 +67,18 @@ STOP_S = 4.0
 TASKS_STOP_S = 2.0
 
 
+class WorkerApp(DeclaredApp, Protocol):
+    """The app whose actors the service runs."""
+
+    async def close_asks(self) -> None:
+        """Disconnect the client that sends requests."""
+
+
 class ActorService(Service):  # type: ignore[misc]
     """The service; one per app and process."""
 
-    def __init__(self, app: App, **options: Any) -> None:
-        self.app = app
+    def __init__(self, app: Any, **options: Any) -> None:
+        self.app: WorkerApp = app
         self._setup: Setup | None = None
         self._worker: Worker | None = None
         self._source: KafkaSource | None = None
@@ -472,12 +478,6 @@ def _contested(topics: list[str]) -> ConfigurationError:
         "take them over now that the other's workers have gone. The worker ends instead: start it again, and its "
         "program is compared with the leader registry"
     )
-
-
-def refuse(app: Any, error: Exception) -> None:
-    """End the worker with one line that says why."""
-    logger.critical("%s can't start: %s", app.conf.id, error)
-    raise SystemExit(1) from None
 
 
 def is_quiet() -> bool:

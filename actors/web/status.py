@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from actors._kafka.consume.silence import Silence
 from actors._kafka.outage import Outages
 from actors.runtime.observe.status import BrokersStatus, Sight, WorkerStatus, picture
 
-if TYPE_CHECKING:
-    from actors._faust.app import App
 
-
-def status(app: App) -> WorkerStatus:
+def status(app: Any) -> WorkerStatus:
     """Give a picture of this process's worker at this moment, at any time of its life; call it on its event loop.
 
     It waits for nothing, and takes some 40 µs a partition and as much a store. `msgspec.json.encode` takes what it
