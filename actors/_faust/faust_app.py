@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -69,6 +69,8 @@ class FaustApp(faust.App):  # type: ignore[misc]
         """The former name of each store that had another."""
         self.views: list[View[Any, Any]] = []
         self.declared_topics: list[Any] = []
+        self.lock_panels: dict[str, Callable[[str, Any, int], Any]] = {}
+        """By actor of a lock service, what the dashboard shows of a lock; see `actors.web.dashboard.waiting`."""
         self._actor_service: ActorService | None = None
         if not self.actor_options.create_topics:
             faust_options.setdefault("topic_allow_declare", False)

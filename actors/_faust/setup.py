@@ -124,7 +124,9 @@ class Setup:
 
     def hops(self) -> Hops:
         """Give how this worker asks others, which takes files that only a worker can read."""
-        return self.app.access_files.hops()
+        app: Any = self.app
+        hops: Hops = app.access_files.hops()
+        return hops
 
     def placement_rules(self) -> PlacementRules:
         """Give what the group's leader goes by."""

@@ -10,9 +10,10 @@ from typing import Any, Self
 from actors._kafka.connection import Connection
 from actors._kafka.produce.requests import KafkaAsks
 from actors.coordination.locking import CALL_S, Seconds
-from actors.coordination.service import ACTOR
+from actors.coordination.messages import ACTOR
 from actors.coordination.sharing import Sharing
 from actors.coordination.transport import Inside, Outside
+from actors.declare.names import reply_topic
 from actors.runtime.clock import SystemClock
 from actors.runtime.handlers.context import Context
 
@@ -45,7 +46,7 @@ class Coordination(Sharing):
         connection = Connection.to(brokers, client_id=f"{app}-client", security=security)
         self._closing: asyncio.Task[None] | None = None
         topic = f"{app}-coordination"
-        self._asks = KafkaAsks(connection, group=f"{app}-clients", topic=f"{app}-replies", replication_factor=-1)
+        self._asks = KafkaAsks(connection, group=f"{app}-clients", topic=reply_topic(app), replication_factor=-1)
         super().__init__(
             Outside(self._asks, topic, lambda: self._asks.partitions_of(topic), SystemClock()), call_timeout
         )

@@ -16,6 +16,8 @@ from actors._core.coordination.locks import Reason as LockReason
 from actors._core.coordination.registry import Member
 
 VERSION = 1
+ACTOR = "coordination"
+"""The name of the service's actor."""
 MAX_WAIT_MS = 12 * 3600 * 1000
 MAX_TTL_MS = 24 * 3600 * 1000
 MAX_NAME = 200

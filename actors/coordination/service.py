@@ -12,19 +12,19 @@ from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import Any
 
-import msgspec
-
-from actors import Actor, AnswerLater, App, OnError, receive
+from actors import Actor, App, OnError, receive
 from actors._core.coordination import locks, registry
-from actors._core.coordination.locks import Event, Granted, Lock, Refused, Released, Renewed, Want
-from actors._core.coordination.registry import Barrier, Group, Node, Party
+from actors._core.coordination.locks import Event, Granted, Refused, Released, Renewed, Want
+from actors._core.coordination.registry import Node, Party
 from actors._core.outside import MALFORMED
 from actors._core.partitioner import partition_for
 from actors.coordination import messages as m
+from actors.coordination.messages import ACTOR
+from actors.coordination.panel import held_lock
+from actors.coordination.resource import MAX_STATE_BYTES, Resource, Watcher
 from actors.runtime.outbox.outputs import ACTOR_HEADER, ATTEMPTS_HEADER, ERROR_HEADER, ORIGIN_HEADER, OwnHeaders
 from actors.runtime.requests.requests import ASK
 
-ACTOR = "coordination"
 PARTITIONS = 1
 """One owner decides for all names, as the leader does in ZooKeeper and etcd: with so many requests in each commit, it
 carries four times what it does with eight partitions. More are for more workers than one is enough for."""
@@ -34,11 +34,6 @@ ANSWER_TTL = timedelta(hours=1)
 MAX_WATCHERS = 1_000
 MAX_TOLD_BYTES = 1_000
 """Who watches is told of a larger view only that it is there: many may watch, and all are told at once."""
-MAX_STATE_BYTES = 900_000
-"""What wouldn't fit into the state's record with the rest is refused."""
-FEW = 100
-"""So many who hold, wait or watch, and show no data, can't fill a record."""
-_SMALL_BYTES = 1_000
 ON_ERROR = OnError(then="skip", dead_letters=True)
 """A message that can't be handled must stop nobody who waits for a lock: who asked is told."""
 _TIMER = "due"
@@ -53,71 +48,6 @@ _TEXTS: dict[str, str] = {
     "unknown": "nobody ever held it",
     "mismatch": "it is in use in another way",
 }
-
-
-class Watcher(msgspec.Struct):
-    """One who waits for a change, at the latest until `deadline_ms`."""
-
-    id: str
-    deadline_ms: int
-
-
-class Resource(msgspec.Struct):
-    """All that is kept under one name.
-
-    Attributes:
-        clock_ms: the latest time that a request was handled at: time doesn't go back with another owner.
-        version: of the `View`.
-        timer_ms: what the timer is set to, 0 if it isn't set.
-        later: by the id of who waits, how to answer.
-
-    One that is as new in all but its clock is nothing: it isn't kept.
-    """
-
-    clock_ms: int = 0
-    version: int = 0
-    timer_ms: int = 0
-    lock: Lock = msgspec.field(default_factory=Lock)
-    node: Node = msgspec.field(default_factory=Node)
-    group: Group = msgspec.field(default_factory=Group)
-    barrier: Barrier = msgspec.field(default_factory=Barrier)
-    watchers: list[Watcher] = []
-    later: dict[str, AnswerLater] = {}
-
-    def view(self) -> m.View:
-        """Give what there is to see."""
-        return m.View(
-            version=self.version,
-            holders=self.lock.holders,
-            waiting=len(self.lock.waiters),
-            last_token=self.lock.last_token,
-            data=self.node.data,
-            data_version=self.node.version,
-            members=self.group.members,
-        )
-
-    def shows(self) -> tuple[Any, ...]:
-        """Give what watchers are told of when it changes: not that a lease or membership was renewed."""
-        holders = tuple((holder.owner, holder.token, holder.data) for holder in self.lock.holders)
-        members = tuple((member.name, member.data) for member in self.group.members)
-        return holders, self.node.version, members
-
-    def is_nothing(self) -> bool:
-        """Tell whether there is nothing to keep."""
-        return msgspec.structs.replace(self, clock_ms=0, timer_ms=0) == Resource()
-
-    def is_crowded(self, more_bytes: int) -> bool:
-        """Tell whether so much more may not fit."""
-        entries = len(self.lock.holders) + 2 * len(self.later) + len(self.group.members)
-        if entries < FEW and more_bytes < _SMALL_BYTES and self.node.data is None:
-            return False
-        return len(m.encode(self)) + more_bytes > MAX_STATE_BYTES
-
-    def due_ms(self) -> int | None:
-        """Give when something is over next."""
-        ends = [locks.due_ms(self.lock), registry.due_ms(self.node, self.group, self.barrier)]
-        ends += [watcher.deadline_ms for watcher in self.watchers]
-        return min((end for end in ends if end is not None), default=None)
 
 
 class Coordinator(Actor[Resource]):
@@ -422,5 +352,6 @@ def coordination(app: App, *, partitions: int = PARTITIONS) -> type[Coordinator]
             return int(LEAST_COMMITS * app.conf.broker_commit_interval * 1000)
 
     # A request in the wrong partition is refused by itself: nobody may stop the service with one.
+    app.lock_panels[ACTOR] = held_lock
     app.actor(topic, name=ACTOR, timers=True, on_error=ON_ERROR, answer_ttl=ANSWER_TTL, misplaced="warn")(Own)
     return Own

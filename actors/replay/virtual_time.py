@@ -113,7 +113,9 @@ def complete(
     """Complete a future with what `func` returns or raises; exceptions of the types `also` are taken as well."""
     try:
         result = func(*args)
-    except (Exception, *also) as error:
+    except BaseException as error:
+        if not isinstance(error, (Exception, *also)):
+            raise
         if not future.done():
             future.set_exception(error)
             future.exception()

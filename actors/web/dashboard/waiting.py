@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
@@ -104,6 +104,13 @@ class HeldLock(msgspec.Struct, frozen=True, kw_only=True):
     expires_ms: int
     is_over: bool
     waiting: int
+
+
+HeldLockOf = Callable[[str, Any, int], HeldLock | None]
+"""Returns the lock of a name from the service's state of it and the time, Unix milliseconds; None if nobody holds it.
+
+An app's `lock_panels` has one for each of its lock services, by the actor's name.
+"""
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,35 +295,16 @@ async def _timers(
 
 
 async def _locks(
-    looked: _Look, app: App, task: Task, store_of: Callable[[str], PartitionStore], now_ms: int
+    looked: _Look, app: Any, task: Task, store_of: Callable[[str], PartitionStore], now_ms: int
 ) -> list[HeldLock] | None:
-    """Give the locks that somebody has; None if the task isn't the lock service's."""
-    declared = app.actors[task.spec.name].declared
-    if not isinstance(declared, type):
+    """Return the locks that somebody holds; None if the task isn't the lock service's."""
+    name = task.spec.name
+    held_lock: HeldLockOf | None = app.lock_panels.get(name)
+    if held_lock is None:
         return None
-    # Most apps have no lock service.
-    from actors.coordination.service import ACTOR, Coordinator, Resource
-
-    if task.spec.name != ACTOR or not issubclass(declared, Coordinator):
-        return None
-    decode, found = app.stores[ACTOR].decode_value, []
-    async for key, raw in looked.upto(MOST_NAMES, store_of(ACTOR).scan()):
-        resource: Resource = decode(raw[STAMP_BYTES:])
-        lock = resource.lock
-        if not lock.holders:
-            continue
-        first, now = lock.holders[0], max(now_ms, resource.clock_ms)
-        found.append(
-            HeldLock(
-                name=key.decode(errors="backslashreplace"),
-                kind=f"semaphore of {lock.limit}" if lock.kind == "semaphore" else "lock",
-                holders=len(lock.holders),
-                owner=first.owner,
-                data=first.data[:ERROR_CHARS],
-                token=first.token,
-                expires_ms=first.expires_ms,
-                is_over=all(holder.expires_ms <= now for holder in lock.holders),
-                waiting=len(lock.waiters),
-            )
-        )
+    decode, found = app.stores[name].decode_value, []
+    async for key, raw in looked.upto(MOST_NAMES, store_of(name).scan()):
+        lock = held_lock(key.decode(errors="backslashreplace"), decode(raw[STAMP_BYTES:]), now_ms)
+        if lock is not None:
+            found.append(lock)
     return found

@@ -24,7 +24,8 @@ from actors.coordination import (
     coordination,
 )
 from actors.coordination import messages as m
-from actors.coordination.service import ACTOR, MAX_STATE_BYTES
+from actors.coordination.messages import ACTOR
+from actors.coordination.resource import MAX_STATE_BYTES
 from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
 from tests.unit.coordination.test_coordination import APP, acquire, an_app, ask, letters, post, replies

@@ -20,7 +20,7 @@ from actors.coordination import (
     UnknownLockError,
     coordination,
 )
-from actors.coordination.service import ACTOR
+from actors.coordination.messages import ACTOR
 from actors.coordination.transport import Outside
 from actors.testing import ActorTestDriver
 from actors.testing.fakes.ports import FakeClock

@@ -16,7 +16,7 @@ from actors.coordination import (
     Sharing,
 )
 from actors.coordination import messages as m
-from actors.coordination.service import ACTOR
+from actors.coordination.messages import ACTOR
 from actors.coordination.transport import AGAIN_S, SKEW_S, Outside
 from actors.testing import ActorTestDriver
 from actors.testing.fakes.ports import FakeClock
