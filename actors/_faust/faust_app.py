@@ -237,12 +237,6 @@ class FaustApp(faust.App):  # type: ignore[misc]
         else:
             self.finalize()
 
-    async def on_started_init_extra_services(self) -> None:
-        """Start the user's services; then Faust tells the terminal that the worker is ready."""
-        await super().on_started_init_extra_services()
-        if self._actor_service is not None:
-            self._actor_service.stand_back()
-
     def on_webserver_init(self, web: Any) -> None:
         """Mount queries, dashboard, metrics and health; Faust may call this more than once."""
         super().on_webserver_init(web)

@@ -6,11 +6,9 @@ import asyncio
 import contextlib
 import gc
 import logging
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-import click
 from faust.utils.terminal import SpinnerHandler
 from mode import Service
 from prometheus_client import REGISTRY
@@ -148,11 +146,6 @@ class ActorService(Service):  # type: ignore[misc]
         """Tell whether this worker owns the first actor's first partition."""
         first = min(self.app.actors, default=None)
         return any(task.spec.name == first and task.partition == 0 and task.epoch for task in self.tasks)
-
-    def stand_back(self) -> None:
-        """Take a bar away from the terminal, for who writes there next."""
-        if self._announcer is not None:
-            self._announcer.stand_back()
 
     async def connect(self) -> None:
         """Reach the broker, before anything of Faust's tries to."""
@@ -342,9 +335,7 @@ class ActorService(Service):  # type: ignore[misc]
             ask_for_rebalance=self._ask_for_rebalance,
         )
         outages = setup.connection.outages
-        self._announcer = Announcer(
-            self._worker, group=setup.group, away=lambda: outages.away, stream=None if is_quiet() else sys.__stderr__
-        )
+        self._announcer = Announcer(self._worker, group=setup.group, away=lambda: outages.away)
         self._announcer.start()
         if self.app.conf.web_enabled and self.app.actor_options.queries:
             self.queries = QueryService(
@@ -478,12 +469,6 @@ def _contested(topics: list[str]) -> ConfigurationError:
         "take them over now that the other's workers have gone. The worker ends instead: start it again, and its "
         "program is compared with the leader registry"
     )
-
-
-def is_quiet() -> bool:
-    """Tell whether the command was given `--quiet`."""
-    context = click.get_current_context(silent=True)
-    return context is not None and bool(context.find_root().params.get("quiet"))
 
 
 def _collect_seldom() -> None:
