@@ -21,7 +21,7 @@ from actors._kafka.consume.logs import KafkaLogs
 from actors.cli.session import Session
 from actors.coordination.cli.service import existing, service_of
 from actors.coordination.messages import ACTOR
-from actors.coordination.resource import Resource
+from actors.coordination.service.resource import Resource
 from actors.ports import TopicPartition
 
 MAX_READERS = 8

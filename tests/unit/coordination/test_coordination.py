@@ -12,7 +12,7 @@ import pytest
 from actors import App
 from actors.coordination import messages as m
 from actors.coordination.messages import ACTOR
-from actors.coordination.service import PARTITIONS, coordination
+from actors.coordination.service.coordinator import PARTITIONS, coordination
 from actors.errors import ConfigurationError
 from actors.testing import ActorTestDriver
 from tests.unit.runtime.requests.test_asks import asked

@@ -25,7 +25,7 @@ from actors.coordination import (
 )
 from actors.coordination import messages as m
 from actors.coordination.messages import ACTOR
-from actors.coordination.resource import MAX_STATE_BYTES
+from actors.coordination.service.resource import MAX_STATE_BYTES
 from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
 from tests.unit.coordination.test_coordination import APP, acquire, an_app, ask, letters, post, replies

@@ -23,8 +23,9 @@ from actors import App, Context, OnError
 from actors._core import logs
 from actors._core.logs import escape, escaping
 from actors.admin.parked.reader import Entry, Line, chosen
-from actors.cli import parked_list, parked_show
 from actors.cli.output import moment, print_table
+from actors.cli.parked import list as parked_list
+from actors.cli.parked import show as parked_show
 from actors.cli.session import Session, one_line_errors
 from actors.errors import ActorsError, ConfigurationError, HandlerFailedError, RecordError
 from actors.testing import ActorTestDriver

@@ -10,7 +10,7 @@ import click
 
 from actors.admin.parked.reader import SHOWN_BYTES, Entry, Line, ParkedReader, chosen, wanted_keys
 from actors.admin.parked.showing import entry_json
-from actors.cli.parked_choice import known_actor
+from actors.cli.parked.choice import known_actor
 from actors.cli.session import Session, with_session
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@
        └────────────── the writer reads its own record back, and is told the same ◀─────────────┘
 
 A stale holder can't be kept from writing into the log; what it writes counts for nobody. Each reader keeps the greatest
-token of each resource and passes over records with smaller ones (`actors.coordination.fence_log`). As the order of a
+token of each resource and passes over records with smaller ones (`actors.coordination.fences.log`). As the order of a
 partition never changes, all readers agree on each record, for ever; also the writer, who isn't told that its write
 succeeded before it has read it back in its place. A resource is a key, and has one partition.
 
@@ -45,9 +45,9 @@ from actors._core.partitioner import partition_for
 from actors._kafka.connection import Connection
 from actors._kafka.consume.views import KafkaTopicLogs
 from actors._kafka.produce.appends import KafkaAppends, make_topic
+from actors.coordination.client.locking import Seconds, seconds
 from actors.coordination.errors import CoordinationError, CoordinationTimeoutError, FenceLostError
-from actors.coordination.fence_log import FencedRecord, FenceLog, FenceState, Verdict, headers_of
-from actors.coordination.locking import Seconds, seconds
+from actors.coordination.fences.log import FencedRecord, FenceLog, FenceState, Verdict, headers_of
 from actors.errors import (
     BrokerUnavailableError,
     ConfigurationError,

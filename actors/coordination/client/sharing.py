@@ -13,9 +13,9 @@ from uuid import uuid4
 from actors._core.coordination.locks import Holder
 from actors._core.coordination.registry import Member
 from actors.coordination import messages as m
+from actors.coordination.client.leases import Lease, Leasing
+from actors.coordination.client.locking import Locks, Seconds, seconds
 from actors.coordination.errors import CoordinationError, CoordinationTimeoutError, LeaseLostError
-from actors.coordination.leases import Lease, Leasing
-from actors.coordination.locking import Locks, Seconds, seconds
 
 WATCH_S = 60.0
 """A watch is asked anew after so long; what changed in between is seen by its version."""

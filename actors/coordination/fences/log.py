@@ -26,7 +26,7 @@ import msgspec
 from actors._core.outside import MALFORMED
 from actors._core.partitioner import partition_for
 from actors.coordination.errors import FenceLostError, StaleTokenError
-from actors.coordination.fencing import MAX_TOKEN, Fence
+from actors.coordination.fences.fencing import MAX_TOKEN, Fence
 from actors.errors import show_bytes
 from actors.ports import LogRecord
 

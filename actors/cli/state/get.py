@@ -12,9 +12,9 @@ import click
 from actors._core.partitioner import MURMUR2, Partitioner
 from actors._faust.setup import Setup
 from actors.cli.cluster import Cluster, owner_name
-from actors.cli.keys import key_bytes, value_json
-from actors.cli.reading import Reading, read_key
 from actors.cli.session import Session, with_session
+from actors.cli.state.keys import key_bytes, value_json
+from actors.cli.state.reading import Reading, read_key
 from actors.errors import ConfigurationError
 from actors.ports import OwnerRecord
 from actors.runtime.handlers.context import Store

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from actors.admin.parked.reader import Line, ParkedReader, key_json
-from actors.cli.parked_choice import known_actor
+from actors.cli.parked.choice import known_actor
 from actors.cli.session import Session, with_session
 from stores._core.printable import one_line
 

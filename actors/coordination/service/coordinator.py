@@ -20,8 +20,8 @@ from actors._core.outside import MALFORMED
 from actors._core.partitioner import partition_for
 from actors.coordination import messages as m
 from actors.coordination.messages import ACTOR
-from actors.coordination.panel import held_lock
-from actors.coordination.resource import MAX_STATE_BYTES, Resource, Watcher
+from actors.coordination.service.panel import held_lock
+from actors.coordination.service.resource import MAX_STATE_BYTES, Resource, Watcher
 from actors.runtime.outbox.outputs import ACTOR_HEADER, ATTEMPTS_HEADER, ERROR_HEADER, ORIGIN_HEADER, OwnHeaders
 from actors.runtime.requests.requests import ASK
 

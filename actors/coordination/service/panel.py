@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.coordination.resource import Resource
+from actors.coordination.service.resource import Resource
 from actors.web.dashboard.waiting import ERROR_CHARS, HeldLock
 
 

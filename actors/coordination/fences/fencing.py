@@ -5,7 +5,7 @@ write. So a lock alone protects nothing outside of it. The tokens of a lock grow
 compares them, at the only place where nothing can come in between: in the write itself.
 
 `FencedSqlite` is such a resource, `FencedResource` what is needed to make one of any store that has transactions or
-conditional writes, and `actors.coordination.fenced_topic` does it with a log, which can't compare anything.
+conditional writes, and `actors.coordination.fences.topic` does it with a log, which can't compare anything.
 """
 
 from __future__ import annotations

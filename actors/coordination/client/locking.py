@@ -10,6 +10,8 @@ from typing import Any
 from uuid import uuid4
 
 from actors.coordination import messages as m
+from actors.coordination.client.leases import Lease, Leasing
+from actors.coordination.client.transport import Transport
 from actors.coordination.errors import (
     BusyError,
     CoordinationError,
@@ -19,8 +21,6 @@ from actors.coordination.errors import (
     TtlError,
     error_of,
 )
-from actors.coordination.leases import Lease, Leasing
-from actors.coordination.transport import Transport
 
 Seconds = float | timedelta
 CALL_S = 10.0

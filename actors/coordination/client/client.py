@@ -9,10 +9,10 @@ from typing import Any, Self
 
 from actors._kafka.connection import Connection
 from actors._kafka.produce.requests import KafkaAsks
-from actors.coordination.locking import CALL_S, Seconds
+from actors.coordination.client.locking import CALL_S, Seconds
+from actors.coordination.client.sharing import Sharing
+from actors.coordination.client.transport import Inside, Outside
 from actors.coordination.messages import ACTOR
-from actors.coordination.sharing import Sharing
-from actors.coordination.transport import Inside, Outside
 from actors.declare.names import reply_topic
 from actors.runtime.clock import SystemClock
 from actors.runtime.handlers.context import Context

@@ -18,8 +18,8 @@ from typing import Self
 
 from actors._core.logs import escaping
 from actors.coordination import messages as m
+from actors.coordination.client.transport import Transport
 from actors.coordination.errors import CoordinationError, CoordinationTimeoutError, LeaseLostError, error_of
-from actors.coordination.transport import Transport
 
 logger = escaping(logging.getLogger(__name__))
 
