@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +16,7 @@ from mode import Service
 from actors._core.partitioner import MURMUR2, Partitioner, partitioner_of
 from actors._faust.refusal import refuse
 from actors._faust.service import ActorService
+from actors._faust.status import status
 from actors._faust.web_server import AccessFiles, mount_web, with_web_options
 from actors._kafka.outage import Outages
 from actors.declare.arguments import say_unknown
@@ -25,6 +26,8 @@ from actors.declare.shapes import ValueType
 from actors.declare.topic import ActorChannel
 from actors.errors import ConfigurationError
 from actors.runtime.clock import SystemClock
+from actors.runtime.observe.status import WorkerStatus
+from actors.web.panels import LockPanel
 from stores._files import make_folder
 
 if TYPE_CHECKING:
@@ -69,8 +72,8 @@ class FaustApp(faust.App):  # type: ignore[misc]
         """The former name of each store that had another."""
         self.views: list[View[Any, Any]] = []
         self.declared_topics: list[Any] = []
-        self.lock_panels: dict[str, Callable[[str, Any, int], Any]] = {}
-        """By actor of a lock service, what the dashboard shows of a lock; see `actors.web.dashboard.waiting`."""
+        self.panels: list[LockPanel] = []
+        """What other packages add to the dashboard."""
         self._actor_service: ActorService | None = None
         if not self.actor_options.create_topics:
             faust_options.setdefault("topic_allow_declare", False)
@@ -170,6 +173,10 @@ class FaustApp(faust.App):  # type: ignore[misc]
         if self._actor_service is None:
             self._actor_service = ActorService(self, loop=self.loop, beacon=self.beacon)
         return self._actor_service
+
+    def worker_status(self) -> WorkerStatus:
+        """Return the status of this process's worker, at any time of its life. Call it on the worker's event loop."""
+        return status(self)
 
     @functools.cached_property
     def actor_clock(self) -> SystemClock:

@@ -19,9 +19,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from actors._core.task.lifecycle import State
+from actors._faust.status import status
 from actors.runtime.observe.status import HistogramStatus, StoreStatus, TaskStatus, WorkerStatus
 from actors.runtime.threads import in_threads
-from actors.web.status import status
 
 if TYPE_CHECKING:
     from actors._faust.app import App

@@ -1,1 +1,1 @@
-"""The lock service: the actor, its state, and its panel on the dashboard."""
+"""The lock service: the actor and its state."""

@@ -8,6 +8,8 @@ hears of it. One timer per resource is set to what is over next; it may be early
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import Any
@@ -20,10 +22,10 @@ from actors._core.outside import MALFORMED
 from actors._core.partitioner import partition_for
 from actors.coordination import messages as m
 from actors.coordination.messages import ACTOR
-from actors.coordination.service.panel import held_lock
 from actors.coordination.service.resource import MAX_STATE_BYTES, Resource, Watcher
 from actors.runtime.outbox.outputs import ACTOR_HEADER, ATTEMPTS_HEADER, ERROR_HEADER, ORIGIN_HEADER, OwnHeaders
 from actors.runtime.requests.requests import ASK
+from actors.web.panels import HeldLock, LockPanel
 
 PARTITIONS = 1
 """One owner decides for all names, as the leader does in ZooKeeper and etcd: with so many requests in each commit, it
@@ -352,6 +354,26 @@ def coordination(app: App, *, partitions: int = PARTITIONS) -> type[Coordinator]
             return int(LEAST_COMMITS * app.conf.broker_commit_interval * 1000)
 
     # A request in the wrong partition is refused by itself: nobody may stop the service with one.
-    app.lock_panels[ACTOR] = held_lock
     app.actor(topic, name=ACTOR, timers=True, on_error=ON_ERROR, answer_ttl=ANSWER_TTL, misplaced="warn")(Own)
+    app.panels.append(LockPanel(ACTOR, functools.partial(_held_lock, app.stores[ACTOR].decode_value)))
     return Own
+
+
+def _held_lock(decode: Callable[[bytes], Any], name: bytes, raw: bytes, now_ms: int) -> HeldLock | None:
+    """Return a lock for the dashboard, None if nobody holds it."""
+    resource: Resource = decode(raw)
+    lock = resource.lock
+    if not lock.holders:
+        return None
+    first, now = lock.holders[0], max(now_ms, resource.clock_ms)
+    return HeldLock(
+        name=name.decode(errors="backslashreplace"),
+        kind=f"semaphore of {lock.limit}" if lock.kind == "semaphore" else "lock",
+        holders=len(lock.holders),
+        owner=first.owner,
+        data=first.data,
+        token=first.token,
+        expires_ms=first.expires_ms,
+        is_over=all(holder.expires_ms <= now for holder in lock.holders),
+        waiting=len(lock.waiters),
+    )

@@ -13,6 +13,7 @@ import msgspec
 from aiohttp import web
 from yarl import URL
 
+from actors._faust.status import status
 from actors.admin.parked.reader import ParkedError, ParkedReader, What, actor_of, kinds_of
 from actors.admin.parked.showing import entry_json
 from actors.errors import BrokerUnavailableError
@@ -25,7 +26,6 @@ from actors.web.dashboard.waiting import Looker
 from actors.web.queries.memory import bound
 from actors.web.queries.problems import JSON_HEADERS, NO_STORE, Handler, Problem, bad_request, not_ready
 from actors.web.queries.service import service_of
-from actors.web.status import status
 
 if TYPE_CHECKING:
     from actors._faust.app import App

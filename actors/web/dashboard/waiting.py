@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -18,14 +18,13 @@ from actors._core.keys import line_bounds, place_of
 from actors._core.outside import MALFORMED
 from actors.runtime.outbox.calls import EffectRecord
 from actors.runtime.quarantine.entries import Summary
+from actors.runtime.spec import ActorSpec
 from actors.runtime.task.task import Task
+from actors.web.host import Host
+from actors.web.panels import HeldLock, LockPanel
 from stores._core.record import STAMP_BYTES
 from stores.errors import StoreError
-
-if TYPE_CHECKING:
-    from actors._faust.app import App
-    from actors.runtime.spec import ActorSpec
-    from stores.ports import PartitionStore
+from stores.ports import PartitionStore
 
 T = TypeVar("T")
 What = Literal["message", "effect"]
@@ -92,27 +91,6 @@ class TaskWaiting(msgspec.Struct, frozen=True, kw_only=True):
     by_stream_time: bool = False
 
 
-class HeldLock(msgspec.Struct, frozen=True, kw_only=True):
-    """A lock that somebody has; `expires_ms` is the end of the first holder's lease, Unix milliseconds."""
-
-    name: str
-    kind: str
-    holders: int
-    owner: str
-    data: str
-    token: int
-    expires_ms: int
-    is_over: bool
-    waiting: int
-
-
-HeldLockOf = Callable[[str, Any, int], HeldLock | None]
-"""Returns the lock of a name from the service's state of it and the time, Unix milliseconds; None if nobody holds it.
-
-An app's `lock_panels` has one for each of its lock services, by the actor's name.
-"""
-
-
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """What waits at a worker: the first lines and locks, and the counts of all.
 
@@ -168,11 +146,11 @@ class Looker:
     """Looks what waits at this worker; what it found is good for a while, the longer the more it cost.
 
     Args:
-        app: the app.
+        host: the app.
     """
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, host: Host) -> None:
+        self._host = host
         self._found = Waiting()
         self._good_until_s = 0.0
         self._lock = asyncio.Lock()
@@ -182,13 +160,15 @@ class Looker:
         async with self._lock:
             began_s = time.monotonic()
             if began_s >= self._good_until_s:
-                self._found = await _look(self._app, self._app.actor_service.tasks, time.time_ns() // 1_000_000)
+                self._found = await _look(
+                    self._host.panels, self._host.actor_service.tasks, time.time_ns() // 1_000_000
+                )
                 ended_s = time.monotonic()
                 self._good_until_s = ended_s + max(REST_S, (ended_s - began_s) / SHARE)
         return self._found
 
 
-async def _look(app: App, tasks: Sequence[Task], now_ms: int) -> Waiting:
+async def _look(panels: Sequence[LockPanel], tasks: Sequence[Task], now_ms: int) -> Waiting:
     looked, found, locks, held = _Look(), [], list[HeldLock](), None
     for task in tasks:
         stores = task.committed
@@ -196,7 +176,7 @@ async def _look(app: App, tasks: Sequence[Task], now_ms: int) -> Waiting:
             continue
         try:
             found.append(await _of_task(looked, task, stores.__getitem__))
-            of_service = await _locks(looked, app, task, stores.__getitem__, now_ms)
+            of_service = await _locks(looked, panels, task, stores.__getitem__, now_ms)
         except StoreError:
             # It went to another worker meanwhile, or its disk fails: the task itself deals with that.
             continue
@@ -295,16 +275,15 @@ async def _timers(
 
 
 async def _locks(
-    looked: _Look, app: Any, task: Task, store_of: Callable[[str], PartitionStore], now_ms: int
+    looked: _Look, panels: Sequence[LockPanel], task: Task, store_of: Callable[[str], PartitionStore], now_ms: int
 ) -> list[HeldLock] | None:
-    """Return the locks that somebody holds; None if the task isn't the lock service's."""
-    name = task.spec.name
-    held_lock: HeldLockOf | None = app.lock_panels.get(name)
-    if held_lock is None:
-        return None
-    decode, found = app.stores[name].decode_value, []
-    async for key, raw in looked.upto(MOST_NAMES, store_of(name).scan()):
-        lock = held_lock(key.decode(errors="backslashreplace"), decode(raw[STAMP_BYTES:]), now_ms)
-        if lock is not None:
-            found.append(lock)
+    """Return the locks that have a holder; None if no panel is of the task's actor."""
+    found: list[HeldLock] | None = None
+    for panel in panels:
+        if panel.actor == task.spec.name:
+            found = found or []
+            async for key, raw in looked.upto(MOST_NAMES, store_of(panel.actor).scan()):
+                lock = panel.lock_of(key, raw[STAMP_BYTES:], now_ms)
+                if lock is not None:
+                    found.append(msgspec.structs.replace(lock, data=lock.data[:ERROR_CHARS]))
     return found

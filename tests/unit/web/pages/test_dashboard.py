@@ -381,7 +381,7 @@ class World:
     def look(self, driver: ActorTestDriver) -> Waiting:
         """What waits in all partitions."""
         now_ms = driver._clock_ms()
-        return driver._run(waiting._look(self.app, list(driver._worker.tasks), now_ms))
+        return driver._run(waiting._look(self.app.panels, list(driver._worker.tasks), now_ms))
 
 
 def test_what_waits_is_found() -> None:

@@ -1,0 +1,86 @@
+"""The app and its worker as the web server sees them. `actors.App` is a `Host`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from actors._kafka.consume.silence import Silence
+from actors.declare.definition import ActorDefinition
+from actors.declare.options import ActorOptions
+from actors.runtime.handlers.context import Store
+from actors.runtime.observe.meters import WorkerMeters
+from actors.runtime.observe.status import WorkerStatus
+from actors.runtime.replicas.standby_state import CopyState
+from actors.runtime.task.task import Task
+from actors.runtime.worker import Worker
+from actors.web.panels import LockPanel
+
+
+class WorkerService(Protocol):
+    """The worker of this process, at any time of its life."""
+
+    meters: WorkerMeters
+
+    @property
+    def worker(self) -> Worker | None:
+        """The worker; None until it has joined the group."""
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """The tasks of the partitions that the worker owns."""
+
+    @property
+    def copies(self) -> Collection[CopyState]:
+        """The standbys that the worker keeps."""
+
+    @property
+    def silence(self) -> Silence | None:
+        """How long brokers haven't answered."""
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the dispatcher ended."""
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the worker is ending."""
+
+    @property
+    def queries(self) -> Any:
+        """The `QueryService`; None while the worker is starting or stopping."""
+
+    @property
+    def setup(self) -> Any:
+        """What commands for parked messages connect with; None until the worker has started."""
+
+
+class Host(Protocol):
+    """The app whose web server this is."""
+
+    @property
+    def conf(self) -> Any:
+        """Faust's settings."""
+
+    @property
+    def actor_options(self) -> ActorOptions:
+        """The settings of actors."""
+
+    @property
+    def actors(self) -> Mapping[str, ActorDefinition]:
+        """The declared actors by name."""
+
+    @property
+    def stores(self) -> Mapping[str, Store[Any, Any]]:
+        """The declared stores by name."""
+
+    @property
+    def panels(self) -> Sequence[LockPanel]:
+        """The panels that other packages add to the dashboard."""
+
+    @property
+    def actor_service(self) -> WorkerService:
+        """The worker of this process."""
+
+    def worker_status(self) -> WorkerStatus:
+        """Return the status of this process's worker. Call it on the worker's event loop."""
