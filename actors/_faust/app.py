@@ -389,7 +389,7 @@ class App(FaustApp):
             await asks.close()
 
     def definition_of(self, actor: Any) -> ActorDefinition:
-        """Give the actor of a class, a function or a name.
+        """Return the actor of a class, a function or a name.
 
         Raises:
             UsageError: the app has none.
@@ -401,7 +401,7 @@ class App(FaustApp):
         raise UsageError(f"{getattr(actor, '__name__', actor)!r} is no actor of this app, which has: {known}")
 
     def decoder(self, store: str) -> Decoder:
-        """Give what reads a store's keys and values as its changelog has them, for use outside of handlers.
+        """Return what reads a store's keys and values as its changelog has them, for use outside of handlers.
 
         Raises:
             UsageError: the app has no such store.
@@ -412,7 +412,7 @@ class App(FaustApp):
         return Decoder(store, changelog_topic(self, store), self.stores[store])
 
     def replayer(self, actor: Any) -> Replayer:
-        """Give what replays records of an actor's input through its handlers, without a broker.
+        """Return what replays records of an actor's input through its handlers, without a broker.
 
         Raises:
             UsageError: the app has no such actor.

@@ -14,8 +14,7 @@ from faust.app.base import BootStrategy
 from mode import Service
 
 from actors._core.partitioner import MURMUR2, Partitioner, partitioner_of
-from actors._faust.refusal import refuse
-from actors._faust.service import ActorService
+from actors._faust.service import ActorService, refuse
 from actors._faust.status import status
 from actors._faust.web_server import AccessFiles, mount_web, with_web_options
 from actors._kafka.outage import Outages
@@ -50,7 +49,7 @@ class Boot(BootStrategy):  # type: ignore[misc]
         return bool(self.app.agents or self.app.tables)
 
     def server(self) -> Sequence[Service]:
-        """Give the services of a worker in the order of their start."""
+        """Return the services of a worker in the order of their start."""
         services = list(super().server())
         if self.app.actors or self.app.views:
             services.append(self.app.actor_service)
@@ -113,7 +112,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
         return topic
 
     def partitioner_for(self, topic: str) -> Partitioner:
-        """Give how the producers of a topic place keys, as one of its declarations says, or by default.
+        """Return how the producers of a topic place keys, as one of its declarations says, or by default.
 
         Raises:
             ConfigurationError: two declarations contradict each other.
@@ -130,7 +129,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
         return next(iter(found.values()), MURMUR2)
 
     def partitioner_of_store(self, store: str) -> Partitioner:
-        """Give how the keys of a store with `placement="key"` are placed: as those of its actor's input are."""
+        """Return how the keys of a store with `placement="key"` are placed: as those of its actor's input are."""
         for definition in self.actors.values():
             if any(store == held.name for held in definition.stores):
                 return self.partitioner_for(definition.topic_name)
@@ -208,11 +207,11 @@ class FaustApp(faust.App):  # type: ignore[misc]
 
     @functools.cached_property
     def in_transaction(self) -> bool:
-        """Tell whether Faust's own producer is a transactional one: only if Faust's consumer runs."""
+        """Return whether Faust's own producer is a transactional one: only if Faust's consumer runs."""
         return bool(super().in_transaction) and self.boot_strategy._should_enable_kafka_consumer()
 
     def is_leader(self) -> bool:
-        """Tell whether this worker is the app's leader, for `on_leader=True`.
+        """Return whether this worker is the app's leader, for `on_leader=True`.
 
         Without agents and tables Faust has no leader: then it is the owner of the first actor's first partition.
         """

@@ -7,14 +7,13 @@ import contextlib
 import gc
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from faust.utils.terminal import SpinnerHandler
 from mode import Service
 from prometheus_client import REGISTRY
 
 from actors._core.logs import escaping
-from actors._faust.refusal import refuse
 from actors._faust.setup import Setup, warn_open_commands
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
 from actors._faust.startup.needs import check_needs, topic_needs
@@ -120,11 +119,11 @@ class ActorService(Service):  # type: ignore[misc]
         return self._dispatcher is not None and self._dispatcher.done() and not self.should_stop
 
     def end_offset(self, source: TopicPartition) -> int | None:
-        """Give the end of an input partition as the last fetch saw it."""
+        """Return the end of an input partition as the last fetch saw it."""
         return self._late.end_offset(source)
 
     def position(self, source: TopicPartition) -> int | None:
-        """Give the offset of an input partition that is fetched next."""
+        """Return the offset of an input partition that is fetched next."""
         return self._late.position(source)
 
     @property
@@ -143,7 +142,7 @@ class ActorService(Service):  # type: ignore[misc]
         return self._setup
 
     def is_leader(self) -> bool:
-        """Tell whether this worker owns the first actor's first partition."""
+        """Return whether this worker owns the first actor's first partition."""
         first = min(self.app.actors, default=None)
         return any(task.spec.name == first and task.partition == 0 and task.epoch for task in self.tasks)
 
@@ -463,12 +462,18 @@ class ActorService(Service):  # type: ignore[misc]
 
 
 def _contested(topics: list[str]) -> ConfigurationError:
-    """Give why a worker ends that gets partitions which another program had: only its start reads the registry."""
+    """Return why a worker ends that gets partitions which another program had: only its start reads the registry."""
     return ConfigurationError(
         f"topic {', '.join(topics)}: another program under this app's id had its partitions, and this worker would "
         "take them over now that the other's workers have gone. The worker ends instead: start it again, and its "
         "program is compared with the leader registry"
     )
+
+
+def refuse(app: Any, error: Exception) -> NoReturn:
+    """End the worker with one line that says why."""
+    logger.critical("%s can't start: %s", app.conf.id, error)
+    raise SystemExit(1) from None
 
 
 def _collect_seldom() -> None:

@@ -119,17 +119,17 @@ class Setup:
         )
 
     def topics(self, control: ControlPlane) -> Topics:
-        """Give what asks for topics, and makes them if the app's settings let it."""
+        """Return what asks for topics, and makes them if the app's settings let it."""
         return Topics(self.connection, control, may_create=self.app.actor_options.create_topics)
 
     def hops(self) -> Hops:
-        """Give how this worker asks others, which takes files that only a worker can read."""
+        """Return how this worker asks others, which takes files that only a worker can read."""
         app: Any = self.app
         hops: Hops = app.access_files.hops()
         return hops
 
     def placement_rules(self) -> PlacementRules:
-        """Give what the group's leader goes by."""
+        """Return what the group's leader goes by."""
         options = self.app.actor_options
         return PlacementRules(
             standbys=_standby_replicas(self.app),
@@ -208,7 +208,7 @@ class Setup:
             )
 
     async def check_topics(self, topics: Topics) -> dict[str, TopicInfo]:
-        """Give the input topics.
+        """Return the input topics.
 
         Raises:
             ConfigurationError: some are missing; the outputs that are missing too are named with them.
@@ -231,18 +231,18 @@ class Setup:
         return found
 
     async def _missing_outputs(self, topics: Topics) -> list[str]:
-        """Give the declared topics that the broker doesn't have and no worker makes."""
+        """Return the declared topics that the broker doesn't have and no worker makes."""
         names = {str(topic.get_topic_name()) for topic in self.app.declared_topics if len(topic.topics) == 1}
         stores = self.app.stores.values()
         made = {str(store.publish.get_topic_name()) for store in stores if isinstance(store, PublishedStore)}
         return sorted(names - (await topics.existing(names)).keys() - made - self.plain().keys())
 
     def changelog_topic(self, store: str) -> str:
-        """Give the changelog's name."""
+        """Return the changelog's name."""
         return changelog_topic(self.app, store)
 
     def compacted(self, inputs: Mapping[str, TopicInfo]) -> dict[str, int]:
-        """Give our compacted topics with the partitions they must have."""
+        """Return our compacted topics with the partitions they must have."""
         wanted = {self.owners_topic: 1}
         for definition in self.app.actors.values():
             for store in definition.stores:
@@ -252,7 +252,7 @@ class Setup:
     async def specs(
         self, inputs: Mapping[str, TopicInfo], changelogs: Mapping[str, TopicInfo], topics: Topics
     ) -> list[ActorSpec]:
-        """Give the actors as the runtime needs them; `outputs` comes first."""
+        """Return the actors as the runtime needs them; `outputs` comes first."""
         configs = await topics.configs(changelogs)
         for name, config in configs.items():
             self._max_record_bytes[name] = int(config["max.message.bytes"])
@@ -336,7 +336,7 @@ class Setup:
         return traced(spec, self.group) if self.is_tracing else spec
 
     def command_key(self, topic: str, info: TopicInfo) -> CommandKey:
-        """Give what admin commands to an input are signed and checked with."""
+        """Return what admin commands to an input are signed and checked with."""
         return CommandKey(self.app.conf.id, topic, str(info.topic_id), lambda: worker_keys(self.app, KEY_PURPOSE))
 
     def _publication(self, store: PublishedStore[Any, Any]) -> Publication:
@@ -362,7 +362,7 @@ class Setup:
             await topics.ensure_plain({self.reply_topic: REPLY_PARTITIONS}, replication_factor, REPLY_CONFIG)
 
     def make_asks(self) -> KafkaAsks:
-        """Give what carries questions to the app's actors; it connects with the first one."""
+        """Return what carries questions to the app's actors; it connects with the first one."""
         return KafkaAsks(
             self.connection,
             group=self.group,
@@ -372,17 +372,17 @@ class Setup:
         )
 
     def _dead_letters(self) -> OutputTopic:
-        """Give the topic of messages that are parked or buried: their bytes as they came."""
+        """Return the topic of messages that are parked or buried: their bytes as they came."""
         return OutputTopic(self.dead_letter_topic, _as_it_is, _as_it_is, self.batch_bytes(self.dead_letter_topic))
 
     def plain(self) -> dict[str, int]:
-        """Give our topics that aren't compacted, with the partitions that they are made with."""
+        """Return our topics that aren't compacted, with the partitions that they are made with."""
         buries = any(definition.buries for definition in self.app.actors.values())
         shared = {str(held.topic.get_topic_name()): held.partitions for held in self.app.shared_maps.values()}
         return {**self.app.made_topics, **shared, **({self.dead_letter_topic: 1} if buries else {})}
 
     async def outputs(self, topics: Topics) -> Callable[[Any], OutputTopic]:
-        """Give the function that finds the topic of a `ctx.send`: by a topic object or a declared one's name."""
+        """Return the function that finds the topic of a `ctx.send`: by a topic object or a declared one's name."""
         names = {topic.get_topic_name() for topic in self.app.declared_topics if topic.topics}
         names |= {self.reply_topic} if self.answers else set()
         existing = await topics.existing(names)
@@ -442,11 +442,11 @@ class Setup:
                 self._found.clear()
 
     def batch_bytes(self, topic: str) -> int:
-        """Give the size of the largest batch that a topic takes."""
+        """Return the size of the largest batch that a topic takes."""
         return self._max_record_bytes.get(topic, DEFAULT_MAX_RECORD_BYTES)
 
     def task_settings(self) -> TaskSettings:
-        """Give what all tasks share."""
+        """Return what all tasks share."""
         conf, options = self.app.conf, self.app.actor_options
         return TaskSettings(
             worker=self.worker,
@@ -468,7 +468,7 @@ class Setup:
         )
 
     def task_log(self, spec: ActorSpec, partition: int, identity: Identity, control: ControlPlane | None) -> TaskLog:
-        """Give the writing side of a task."""
+        """Return the writing side of a task."""
         if not self.exactly_once:
             return OrderedLog(
                 self.connection,
@@ -484,7 +484,7 @@ class Setup:
         return self.transaction_log(spec.name, partition)
 
     def transaction_log(self, actor: str, partition: int) -> TransactionLog:
-        """Give what writes as a task does that commits in transactions."""
+        """Return what writes as a task does that commits in transactions."""
         deadline_s = self.app.actor_options.commit_deadline.total_seconds()
         return TransactionLog(
             self.connection,
@@ -523,7 +523,7 @@ def warn_open_commands(specs: Iterable[ActorSpec]) -> None:
 
 
 def inbox_of(definition: ActorDefinition) -> OutputTopic:
-    """Give an actor's input for questions from outside of handlers: the broker says what is too large for it."""
+    """Return an actor's input for questions from outside of handlers: the broker says what is too large for it."""
     messages = definition.messages()
     return OutputTopic(
         definition.topic_name,
@@ -550,14 +550,14 @@ def _as_it_is(raw: bytes) -> bytes:
 
 
 def connection(app: Any) -> Connection:
-    """Give how the app's brokers are reached."""
+    """Return how the app's brokers are reached."""
     conf = app.conf
     there = reached(conf.broker_consumer, conf.broker_credentials, conf.ssl_context, client_id=conf.broker_client_id)
     return replace(there, outages=app.outages)
 
 
 def _replication_factor(app: Any) -> int:
-    """Give the setting where it was set, else the broker's default: Faust's own default of 1 would lose state."""
+    """Return the setting where it was set, else the broker's default: Faust's own default of 1 would lose state."""
     given = "topic_replication_factor" in app._default_options[1] or "TOPIC_REPLICATION_FACTOR" in os.environ
     return int(app.conf.topic_replication_factor) if given else BROKER_DEFAULT
 
@@ -582,6 +582,6 @@ def _lost_changelog(given: str) -> LostChangelog:
 
 
 def _standby_replicas(app: Any) -> int:
-    """Give the setting where it was set, else none: Faust's own default of 1 would double everybody's disks."""
+    """Return the setting where it was set, else none: Faust's own default of 1 would double everybody's disks."""
     given = "table_standby_replicas" in app._default_options[1] or "TABLE_STANDBY_REPLICAS" in os.environ
     return int(app.conf.table_standby_replicas) if given else 0

@@ -111,20 +111,20 @@ class Shared(Generic[K, V]):
         )
 
     def put(self, value: V, *, version: int | None = None) -> Put:
-        """Give the message that writes `value`, for `ctx.tell(shared.actor, key, …)` in handlers."""
+        """Return the message that writes `value`, for `ctx.tell(shared.actor, key, …)` in handlers."""
         return Put(msgspec.Raw(self._encode(value)), version)
 
     def remove(self, *, version: int | None = None) -> Remove:
-        """Give the message that removes a key."""
+        """Return the message that removes a key."""
         return Remove(version)
 
     def compare_and_set(self, expected: V | None, value: V | None) -> CompareAndSet:
-        """Give the message that writes `value` where `expected` is; None stands for absent."""
+        """Return the message that writes `value` where `expected` is; None stands for absent."""
         old, new = (_NULL if one is None else self._encode(one) for one in (expected, value))
         return CompareAndSet(msgspec.Raw(old), msgspec.Raw(new))
 
     def opened(self, entry: Entry) -> Versioned[V]:
-        """Give what an entry holds."""
+        """Return what an entry holds."""
         return Versioned(self._decode(bytes(entry.value)) if entry.version else None, entry.version)
 
 
@@ -152,7 +152,7 @@ class SharedView(View[K, V]):
         return view
 
     def versioned(self, key: K) -> Versioned[V]:
-        """Give the value of `key` with its version, 0 and None where it is absent."""
+        """Return the value of `key` with its version, 0 and None where it is absent."""
         raw = self._read(key)
         return self._shared.opened(Entry() if raw is None else _entry(raw))
 
@@ -210,7 +210,7 @@ def shared_of(app: Any, name: str, *, key_type: Any, value_type: Any, partitions
 
 
 def _as_json(value_type: Any) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
-    """Give how values become JSON and back, whatever serializer their type names."""
+    """Return how values become JSON and back, whatever serializer their type names."""
     if value_type is bytes:
         decoder = msgspec.json.Decoder(bytes)
         return msgspec.json.encode, decoder.decode
@@ -254,7 +254,7 @@ class SharedOwner(Actor[Entry]):
         return self._write(message.value)
 
     def _holds(self, expected: msgspec.Raw) -> bool:
-        """Tell whether the value is the expected one, also if one of the two was written without a newer field."""
+        """Return whether the value is the expected one, also if one of the two was written without a newer field."""
         held = self.state.value
         try:
             if _canonical(expected) == _canonical(held):
@@ -287,5 +287,5 @@ def _entry(raw: bytes) -> Entry:
 
 
 def _canonical(raw: msgspec.Raw | bytes) -> bytes:
-    """Give JSON in one form, so that the order of fields doesn't matter."""
+    """Return JSON in one form, so that the order of fields doesn't matter."""
     return msgspec.json.encode(msgspec.json.decode(raw), order="sorted")

@@ -71,7 +71,7 @@ def ask_if_unheard(specs: Iterable[ActorSpec], assignor: ActorAssignor, ask_for_
 
 
 def on_disk(setup: Setup, specs: Iterable[ActorSpec], cache: StoreCache, clock: Clock) -> dict[TaskId, int]:
-    """Give the sum of the changelog positions of each task's stores."""
+    """Return the sum of the changelog positions of each task's stores."""
     actors = {store.name: (spec.name, spec.changelogs[store.name]) for spec in specs for store in spec.stores}
     margin_ms = milliseconds(setup.app.actor_options.clock_skew_margin)
     now_ms = clock.wall_ms()
@@ -93,13 +93,13 @@ def on_disk(setup: Setup, specs: Iterable[ActorSpec], cache: StoreCache, clock: 
 
 
 def _worth(position: Position, changelog: Changelog, now_ms: int) -> int:
-    """Give how far a store is for sure: one that is as old as deletes are kept may have to be built anew."""
+    """Return how far a store is for sure: one that is as old as deletes are kept may have to be built anew."""
     is_old = now_ms - position.wall_time_ms >= changelog.delete_retention_ms
     return 0 if is_old else position.changelog_offset
 
 
 def lags(specs: Iterable[ActorSpec], worker: Worker, standbys: Standbys) -> dict[TaskId, int]:
-    """Give what the worker's stores lack, where it knows: nothing of what its tasks brought to the logs' ends."""
+    """Return what the worker's stores lack, where it knows: nothing of what its tasks brought to the logs' ends."""
     actors = {spec.topic: spec.name for spec in specs if spec.stores}
     owned = {TaskId(actors[source.topic], source.partition): 0 for source in worker.restored if source.topic in actors}
     return {**standbys.lags(), **owned}

@@ -141,14 +141,14 @@ def view_of(app: DeclaredApp, source: Any, *, folder: Path | str | None, in_memo
 
 
 def margin_ms(app: DeclaredApp) -> int:
-    """Give how far clocks may differ."""
+    """Return how far clocks may differ."""
     return milliseconds(app.actor_options.clock_skew_margin)
 
 
 async def connect(
     topic: str, there: Connection, folder: Path | None, clock_skew_margin_ms: int, clock: Clock | None = None
 ) -> ViewParts:
-    """Give what a view works with."""
+    """Return what a view works with."""
     stores = copy_stores(topic, folder)
     try:
         logs = await KafkaTopicLogs.open(there)
@@ -159,7 +159,7 @@ async def connect(
 
 
 def copy_stores(topic: str, folder: Path | None) -> CopyStores:
-    """Give the stores of a view, in memory where there is no folder.
+    """Return the stores of a view, in memory where there is no folder.
 
     Raises:
         StoreError: the folder can't be used.

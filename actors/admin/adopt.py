@@ -23,7 +23,7 @@ from actors.ports import NO_OFFSET, CommitBatch, Logs, Output, TopicPartition
 
 
 async def adopt(setup: Setup, store: str, actor: str, source: str, report: Callable[[int, int], None]) -> int:
-    """Copy all committed records of `source` into the changelog of `store`; give their number.
+    """Copy all committed records of `source` into the changelog of `store`; return their number.
 
     Raises:
         ConfigurationError: a worker runs; `source` isn't there or has other partitions; the changelog isn't empty.

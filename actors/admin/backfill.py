@@ -38,7 +38,7 @@ Report = Callable[[int, int], None]
 
 
 def chunks(records: Iterable[Output], max_bytes: int) -> Iterator[list[Output]]:
-    """Give what goes into each transaction; a record that has more than `max_bytes` goes alone."""
+    """Return what goes into each transaction; a record that has more than `max_bytes` goes alone."""
     chunk: list[Output] = []
     size = 0
     for record in records:
@@ -92,12 +92,12 @@ class Backfill:
 
     @property
     def topic(self) -> str:
-        """Give the topic that is written."""
+        """Return the topic that is written."""
         return self._publication.topic.name
 
     @property
     def partition_count(self) -> int:
-        """Give how many partitions the store has."""
+        """Return how many partitions the store has."""
         return self._changelog.partition_count
 
     async def check_stopped(self) -> None:
@@ -114,7 +114,7 @@ class Backfill:
             )
 
     async def write(self, partition: int, report: Report) -> int:
-        """Write a partition; give the number of its keys.
+        """Write a partition; return the number of its keys.
 
         Raises:
             ActorsError: a worker took it over, or the broker is away.

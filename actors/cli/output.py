@@ -32,5 +32,5 @@ def print_table(stdout: IO[str], title: str, columns: Sequence[str], rows: Itera
 
 
 def number(value: int | None) -> str:
-    """Give a number for a table, and a dash for None."""
+    """Return a number for a table, and a dash for None."""
     return "-" if value is None else str(value)

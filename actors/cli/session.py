@@ -47,7 +47,7 @@ class Session:
     stderr: IO[str]
 
     def data_folder(self) -> DataFolder:
-        """Give this machine's data folder of the app, which a worker may be using.
+        """Return this machine's data folder of the app, which a worker may be using.
 
         Raises:
             StoreError: there is none, or it is another app's or a newer release's.
@@ -55,7 +55,7 @@ class Session:
         return DataFolder.inspect(self.setup.folder, app=str(self.app.conf.id))
 
     def store(self, name: str) -> Store[Any, Any]:
-        """Give the app's store of that name.
+        """Return the app's store of that name.
 
         Raises:
             click.UsageError: there is none; the text lists those there are.
@@ -67,7 +67,7 @@ class Session:
         return found
 
     def actor_of(self, store: str) -> str | None:
-        """Give the name of the actor that owns the store, None where no actor lists it."""
+        """Return the name of the actor that owns the store, None where no actor lists it."""
         for definition in self.app.actors.values():
             if store in (listed.name for listed in definition.stores):
                 return definition.name

@@ -99,6 +99,6 @@ _TYPES: dict[str, tuple[type[CoordinationError], str]] = {
 
 
 def error_of(what: str, refusal: Refusal) -> CoordinationError:
-    """Give the error for what the service said to a request, `what` naming the request for people."""
+    """Return the error for what the service said to a request, `what` naming the request for people."""
     kind, advice = _TYPES[refusal.reason]
     return kind(f"{what}: {refusal.text}" + (f": {advice}" if advice else ""), refusal.reason)

@@ -238,7 +238,7 @@ decode_reply: Callable[[bytes], Reply] = msgspec.json.Decoder(Reply).decode
 
 
 def problem(request: AnyRequest, least_ttl_ms: int) -> Refusal | None:
-    """Give why a request can't be meant, None if it can."""
+    """Return why a request can't be meant, None if it can."""
     ttl_ms = getattr(request, "ttl_ms", None)
     if ttl_ms is not None and not 0 < ttl_ms <= MAX_TTL_MS:
         return Refusal("ttl", f"a ttl of {ttl_ms} ms: it has to be more than 0 and at most {MAX_TTL_MS} ms")

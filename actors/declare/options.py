@@ -162,5 +162,5 @@ def split_options(given: dict[str, Any], faust_names: Collection[str]) -> tuple[
 
 
 def milliseconds(span: timedelta) -> int:
-    """Give a time span in whole milliseconds."""
+    """Return a time span in whole milliseconds."""
     return span // timedelta(milliseconds=1)

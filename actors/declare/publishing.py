@@ -64,7 +64,7 @@ def claim_target(store: str, topic: Any, placement: str) -> None:
 
 
 def published_stores(setup: AppTopics) -> dict[str, tuple[PublishedStore[Any, Any], ActorDefinition]]:
-    """Give the stores that are published with their actors, by the topic's name.
+    """Return the stores that are published with their actors, by the topic's name.
 
     Raises:
         ConfigurationError: a topic has something else in it.
@@ -130,13 +130,13 @@ async def ensure_published(setup: AppTopics, topics: Topics, inputs: Mapping[str
 
 
 def topic_config_of(setup: AppTopics, store: PublishedStore[Any, Any]) -> dict[str, str]:
-    """Give the settings with which a store's read-model topic is made."""
+    """Return the settings with which a store's read-model topic is made."""
     own = {key: str(value) for key, value in (store.publish.config or {}).items()}
     return {**setup.changelog_settings.topic_config(), **own, "cleanup.policy": "compact"}
 
 
 def publication(store: PublishedStore[Any, Any], target: OutputTopic) -> Publication:
-    """Give how the store's bytes become those of `target`."""
+    """Return how the store's bytes become those of `target`."""
     (key, value), topic = store.codecs(), store.publish
     return Publication(
         store.name,

@@ -31,7 +31,7 @@ _SCALARS = {
 
 
 def shape_of(type_: Any) -> Shape:
-    """Give the shape of a `faust.Record`, `msgspec.Struct`, dataclass, TypedDict or any type that msgspec knows."""
+    """Return the shape of a `faust.Record`, `msgspec.Struct`, dataclass, TypedDict or any type that msgspec knows."""
     return _Shaper().of(type_)
 
 
@@ -43,7 +43,7 @@ class ValueType:
     version: int
 
     def shape(self) -> Shape | None:
-        """Give the values' shape, None where the type says nothing of it."""
+        """Return the values' shape, None where the type says nothing of it."""
         return None if self.type is bytes else shape_of(self.type)
 
 

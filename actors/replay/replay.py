@@ -177,7 +177,7 @@ class Replayer:
 
     @staticmethod
     def topics_of(metadata: str) -> TopicIds:
-        """Give the topics that a commit was about, by the metadata of its offset; without ids if it has none."""
+        """Return the topics that a commit was about, by the metadata of its offset; without ids if it has none."""
         mark = parse_mark(metadata)
         return TopicIds() if mark is None or mark.topics is None else mark.topics
 
@@ -267,7 +267,7 @@ class _Run:
         yield from self._noted()
 
     def state(self, stores: Sequence[str]) -> Iterator[Replayed]:
-        """Give what the stores hold."""
+        """Return what the stores hold."""
         for name in stores:
             for key, raw in self._opened[name].scan():
                 stamp = decode_stamp(raw)

@@ -74,7 +74,7 @@ class _Needs(dict[str, TopicNeed]):
 
 
 def topic_needs(setup: Setup) -> list[TopicNeed]:
-    """Give the topics that an app needs: inputs, what is made for it, and what else it declares."""
+    """Return the topics that an app needs: inputs, what is made for it, and what else it declares."""
     needs = _Needs()
     for definition in setup.app.actors.values():
         needs.add(
@@ -137,13 +137,13 @@ def _add_declared(setup: Setup, needs: _Needs) -> None:
 
 
 def counts(needs: Iterable[TopicNeed], free: int = GIVEN_PARTITIONS) -> dict[str, int]:
-    """Give how many partitions each topic has, where those that are free have so many."""
+    """Return how many partitions each topic has, where those that are free have so many."""
     known = {need.name: need for need in needs}
     return {name: (known.get(need.like) or need).partitions or need.partitions or free for name, need in known.items()}
 
 
 def permissions(setup: Setup, needs: Iterable[TopicNeed]) -> list[Permission]:
-    """Give what the workers' user has to be allowed."""
+    """Return what the workers' user has to be allowed."""
     found = [one for need in needs for one in on_topic(need.name, *need.operations)]
     if setup.app.actors:
         found.append(Permission(Resource.GROUP.value, setup.group, _READ))
@@ -153,7 +153,7 @@ def permissions(setup: Setup, needs: Iterable[TopicNeed]) -> list[Permission]:
 
 
 def principal_of(setup: Setup) -> str:
-    """Give the workers' user as access lists name it, as far as the settings have it."""
+    """Return the workers' user as access lists name it, as far as the settings have it."""
     # Commands that are pasted must not grant anything to everybody: settings without credentials name nobody.
     return (setup.connection.principal if setup.connection.security else "") or PRINCIPAL
 
@@ -188,7 +188,7 @@ async def check_needs(setup: Setup, control: ControlPlane, topics: Topics, needs
 async def _missing(
     setup: Setup, control: ControlPlane, topics: Topics, needs: Sequence[TopicNeed]
 ) -> tuple[list[Permission], list[TopicNeed]]:
-    """Give the permissions that aren't granted, and the topics that aren't there."""
+    """Return the permissions that aren't granted, and the topics that aren't there."""
     ids = [f"{setup.app.conf.id}:{actor}:0" for actor in setup.app.actors]
     wanted = permissions(setup, needs)
     missing, granted = await missing_permissions(control, wanted, group=setup.group, transactional_ids=ids)
@@ -208,5 +208,5 @@ async def _missing(
 
 
 def _is_only_read(need: TopicNeed, granted: Mapping[str, tuple[int, bool]]) -> bool:
-    """Tell whether a declared topic may be there for other code to read."""
+    """Return whether a declared topic may be there for other code to read."""
     return need.is_output and allows(granted, need.name, _READ)

@@ -120,7 +120,7 @@ class StoreRegistry:
             await self._write(missing)
 
     async def _current(self, known: Mapping[str, StoreRecord]) -> dict[str, str]:
-        """Give the ids of the changelogs that exist, by store. One that is recorded may not be seen for a moment."""
+        """Return the ids of the changelogs that exist, by store. One that is recorded may not be seen for a moment."""
         deadline_s = asyncio.get_running_loop().time() + SEEN_S
         while True:
             found = await self._topics.existing(self._changelogs.values())
@@ -135,7 +135,7 @@ class StoreRegistry:
         return self._setup.lost_changelog is not LostChangelog.STOP
 
     def _known_id(self, known: Mapping[str, StoreRecord], store: str) -> str:
-        """Give the id that the store's changelog had when it was last seen, "" if there is none."""
+        """Return the id that the store's changelog had when it was last seen, "" if there is none."""
         topic = self._changelogs[store]
         record = _record_of(known, store, topic)
         if record is None or record.changelog != topic or record.is_given_up:
@@ -308,7 +308,7 @@ class StoreRegistry:
         )
 
     async def _with_registry(self, others: Iterable[str]) -> list[str]:
-        """Give the apps that have a registry. One that may not be looked at is passed over with a warning."""
+        """Return the apps that have a registry. One that may not be looked at is passed over with a warning."""
         registries = {owners_topic(other): other for other in sorted(others)}
         denied: dict[str, BrokerUnavailableError] = {}
         found = await visible(self._topics, registries, lambda topic, error: denied.update({registries[topic]: error}))
@@ -420,11 +420,11 @@ class StoreRegistry:
             )
 
     def _is_option(self, store: str) -> bool:
-        """Tell whether a store keeps what an actor of this program has an option for."""
+        """Return whether a store keeps what an actor of this program has an option for."""
         return any(store == f"{actor}-{suffix}" for actor in self._app.actors for suffix in OPTION_STORES)
 
     async def _has_state(self, store: str, topic: str, partitions: int, ran: Iterable[str]) -> bool:
-        """Tell whether a store would be missed: of an actor's timers and the like only what still waits."""
+        """Return whether a store would be missed: of an actor's timers and the like only what still waits."""
         for left in _LEFT:
             if any(store == f"{actor}-{left.suffix}" for actor in ran):
                 return bool(await self._live(topic, partitions, left.letter))
@@ -477,7 +477,7 @@ class StoreRegistry:
                 )
 
     async def _live(self, topic: str, partitions: int, letter: bytes) -> list[bytes]:
-        """Give the message key of each entry that is there, reading the whole changelog."""
+        """Return the message key of each entry that is there, reading the whole changelog."""
         readers = asyncio.Semaphore(MAX_READERS)
 
         async def read(partition: int) -> list[bytes]:
@@ -536,7 +536,7 @@ _LEFT = (
 
 
 def _record_of(known: Mapping[str, StoreRecord], store: str, topic: str) -> StoreRecord | None:
-    """Give what is recorded of a store, or of the one that had its changelog under another name."""
+    """Return what is recorded of a store, or of the one that had its changelog under another name."""
     return known.get(store) or next((record for record in known.values() if record.changelog == topic), None)
 
 

@@ -13,7 +13,7 @@ Denied = Callable[[str, BrokerUnavailableError], None]
 
 
 async def visible(topics: Topics, names: Iterable[str], denied: Denied) -> dict[str, TopicInfo]:
-    """Give those of the topics that exist; `denied` is called for each that this user may not describe.
+    """Return those of the topics that exist; `denied` is called for each that this user may not describe.
 
     Raises:
         BrokerUnavailableError: no broker answers.
@@ -36,7 +36,7 @@ async def visible(topics: Topics, names: Iterable[str], denied: Denied) -> dict[
 
 
 def required(stores: Mapping[str, str]) -> Denied:
-    """Give what refuses the start where a changelog may not be described; `stores` are the stores' names by topic.
+    """Return what refuses the start where a changelog may not be described; `stores` are the stores' names by topic.
 
     Other topics that may not be described are passed over: they are another app's, or nobody's.
     """

@@ -121,7 +121,7 @@ async def send_command(
 def signed(
     setup: Setup, topic: TopicInfo, source: TopicPartition, key: bytes | None, command: Command
 ) -> tuple[bytes, list[tuple[str, bytes]]]:
-    """Give the value and the headers of a command's record."""
+    """Return the value and the headers of a command's record."""
     told = msgspec.json.encode(command)
     return told, setup.command_key(source.topic, topic).headers(source.partition, key, told)
 
@@ -179,7 +179,7 @@ def failure_of(admin_command: AdminCommand) -> str | None:
 
 
 def is_pending(admin_command: AdminCommand) -> bool:
-    """Tell whether effects that were to be called again are neither done nor parked again."""
+    """Return whether effects that were to be called again are neither done nor parked again."""
     left = admin_command.left
     return (
         admin_command.line.what == "effect"

@@ -35,7 +35,7 @@ class Which:
     until_ms: int | None = None
 
     def takes(self, line: Line) -> bool:
-        """Tell whether a line is meant; one with nothing parked isn't."""
+        """Return whether a line is meant; one with nothing parked isn't."""
         head = line.head
         return (
             line.is_parked
@@ -97,7 +97,7 @@ class Many:
             yield readable[start : start + BATCH_LINES]
 
     def _goes_on(self, place: int, before: int) -> bool:
-        """Tell whether a retry handled some of a line and has more to handle: what was found, or came since."""
+        """Return whether a retry handled some of a line and has more to handle: what was found, or came since."""
         admin_command = self.admin_commands[place]
         if place in self.failures or admin_command.left is None or admin_command.line.what == "effect":
             return False

@@ -149,7 +149,7 @@ def _order(actor: str, what: What, partition: int) -> _Order:
 
 
 def shown(raw: bytes) -> str:
-    """Give bytes as text, with escapes for what isn't."""
+    """Return bytes as text, with escapes for what isn't."""
     return raw.decode("utf-8", errors="backslashreplace")
 
 
@@ -179,7 +179,7 @@ class ParkedReader:
     async def page(
         self, definitions: Iterable[ActorDefinition], *, limit: int, after: str | None = None
     ) -> tuple[list[Line], bool]:
-        """Give the first lines with something parked, up to `limit` and `PAGE_BYTES`, and whether there are more.
+        """Return the first lines with something parked, up to `limit` and `PAGE_BYTES`, and whether there are more.
 
         Raises:
             ParkedError: `after` isn't the cursor of a line.
@@ -200,26 +200,26 @@ class ParkedReader:
     async def lines(
         self, definitions: Iterable[ActorDefinition], is_wanted: Callable[[bytes], bool] | None = None
     ) -> list[Line]:
-        """Give the lines of these actors, by actor, kind, partition and key; those of wanted keys only."""
+        """Return the lines of these actors, by actor, kind, partition and key; those of wanted keys only."""
         sources = await self._sources(definitions)
         found = await asyncio.gather(*(self._read(source, is_wanted) for source in sources))
         return [line for lines in found for line in lines]
 
     async def line(self, definition: ActorDefinition, what: What, partition: int, key: bytes) -> Line | None:
-        """Give the line of a key as of a commit not before the call, None if it is empty."""
+        """Return the line of a key as of a commit not before the call, None if it is empty."""
         return (await self.part(definition, what, partition, [key])).get(key)
 
     async def part(
         self, definition: ActorDefinition, what: What, partition: int, keys: Collection[bytes]
     ) -> dict[bytes, Line]:
-        """Give the lines of keys of one partition as of a commit not before the call; empty ones are left out."""
+        """Return the lines of keys of one partition as of a commit not before the call; empty ones are left out."""
         lines = await self._read(_Source(definition, what, partition), lambda found: found in keys)
         return {line.key: line for line in lines}
 
     async def contents(
         self, definition: ActorDefinition, line: Line, entries: Collection[Entry], *, is_full: bool = False
     ) -> dict[int, Content]:
-        """Give what some entries of a line hold, by sequence; large ones, above `SHOWN_BYTES`, only if `is_full`."""
+        """Return what some entries of a line hold, by sequence; large ones, above `SHOWN_BYTES`, only if `is_full`."""
         wanted = {
             entry.sequence: entry for entry in entries if entry.is_readable and (is_full or entry.size <= SHOWN_BYTES)
         }
@@ -266,7 +266,7 @@ class ParkedReader:
         ]
 
     async def _read(self, source: _Source, is_wanted: Callable[[bytes], bool] | None = None) -> list[Line]:
-        """Give the lines of one partition, as of a commit not before the call."""
+        """Return the lines of one partition, as of a commit not before the call."""
         held: dict[bytes, Entry] = {}
         letter = _LETTERS[source.what]
         async for record in self._records(source):
@@ -295,7 +295,7 @@ class ParkedReader:
         ]
 
     async def _records(self, source: _Source, start: int | None = None) -> AsyncIterator[LogRecord]:
-        """Give the committed records of a changelog's partition; a dashboard's worker has others to serve meanwhile."""
+        """Return the committed records of a changelog's partition, with pauses for the event loop."""
         topic = TopicPartition(self._changelog(source.definition, source.what), source.partition)
         async with self._readers:
             bounds = await self.control.bounds(topic)
@@ -316,13 +316,13 @@ class ParkedReader:
 
 
 def kinds_of(definition: ActorDefinition) -> list[What]:
-    """Give what an actor may park."""
+    """Return what an actor may park."""
     kinds: list[What] = [] if definition.parked is None else ["message"]
     return kinds if definition.effects is None else [*kinds, "effect"]
 
 
 def actor_of(app: DeclaredApp, name: str) -> ActorDefinition:
-    """Give an actor that parks.
+    """Return an actor that parks.
 
     Raises:
         UnknownActorError: the app has none of that name.
@@ -340,13 +340,13 @@ def actor_of(app: DeclaredApp, name: str) -> ActorDefinition:
 
 
 def wanted_keys(definition: ActorDefinition, key: str) -> Callable[[bytes], bool]:
-    """Give what tells whether a line's key may be meant by `key`, as `chosen` takes it."""
+    """Return what tells whether a line's key may be meant by `key`, as `chosen` takes it."""
     raw_keys = (os.fsencode(key), _encoded(definition, key), b"" if key == NULL_KEY else None)
     return lambda found: found in raw_keys or shown(found) == key
 
 
 def chosen(definition: ActorDefinition, lines: Iterable[Line], key: str) -> list[Line]:
-    """Give the lines of a key: as it is shown, or as what the input's key serializer writes or reads.
+    """Return the lines of a key: as it is shown, or as what the input's key serializer writes or reads.
 
     Raises:
         ParkedError: nothing is parked there.
@@ -362,7 +362,7 @@ def chosen(definition: ActorDefinition, lines: Iterable[Line], key: str) -> list
 
 
 def key_json(line: Line) -> str | None:
-    """Give a line's key for JSON: text with escapes, None for messages without a key."""
+    """Return a line's key for JSON: text with escapes, None for messages without a key."""
     return None if line.shown_key == NULL_KEY and not line.key else shown(line.key)
 
 
@@ -420,14 +420,14 @@ def _place(cursor: str) -> tuple[_Order, bytes]:
 
 
 def _is_before(line: Line, place: tuple[_Order, bytes] | None) -> bool:
-    """Tell whether a line isn't behind a cursor."""
+    """Return whether a line isn't behind a cursor."""
     if place is None or _order(line.actor, line.what, line.partition) != place[0]:
         return False
     return line.key <= place[1]
 
 
 def _cut(lines: Sequence[Line], limit: int) -> int:
-    """Give how many lines fit on a page."""
+    """Return how many lines fit on a page."""
     size = 0
     for number, line in enumerate(lines):
         size += len(line.key) + len(line.head.error or "")

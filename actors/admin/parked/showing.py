@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def entry_json(definition: ActorDefinition, line: Line, entry: Entry, content: Content | None) -> dict[str, Any]:
-    """Give an entry of a line for JSON: what it is, what failed, and its value decoded.
+    """Return an entry of a line for JSON: what it is, what failed, and its value decoded.
 
     Without its content, which is left out where it is large, `is_shown` is false and `bytes` says how large it is.
     """
@@ -52,7 +52,7 @@ def entry_json(definition: ActorDefinition, line: Line, entry: Entry, content: C
 
 
 def _value(definition: ActorDefinition, message: ParkedMessage) -> Any:
-    """Give the value decoded, or as text where it doesn't decode."""
+    """Return the value decoded, or as text where it doesn't decode."""
     raw = message.value
     if raw is None:
         return None

@@ -42,7 +42,7 @@ async def _drop(session: Session, choice: Choice, entry_id: str | None, is_all: 
 
 
 def _to_drop(line: Line, entry_id: str | None, is_all: bool) -> list[str]:
-    """Give the ids to drop, never "the first": a command that is given twice must not drop two.
+    """Return the ids to drop, never "the first": a command that is given twice must not drop two.
 
     Raises:
         ParkedError: there is none of that id.

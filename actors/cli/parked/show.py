@@ -62,7 +62,7 @@ async def _read(
 
 
 def _page(line: Line, limit: int, after: str | None, is_full: bool) -> list[Entry]:
-    """Give the entries to show: so many, and no more content than fits on a page."""
+    """Return the entries to show: so many, and no more content than fits on a page."""
     start, size, found = 0, 0, list[Entry]()
     if after is not None:
         ids = [entry.id for entry in line.entries]

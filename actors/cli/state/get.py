@@ -47,7 +47,7 @@ class Question:
         return self.folder.partitions_on_disk(self.store.name)
 
     def owner(self, partition: int) -> OwnerRecord | None:
-        """Give who took the partition over last."""
+        """Return who took the partition over last."""
         return None if self.placement is None else self.placement.owners.get(partition)
 
 
@@ -85,7 +85,7 @@ async def _ask(setup: Setup, store: str, actor: str) -> Placement:
 
 
 def _candidates(question: Question, partition: int | None) -> list[int]:
-    """Give the partitions that may have the key; all of them are on this disk."""
+    """Return the partitions that may have the key; all of them are on this disk."""
     placement, store = question.placement, question.store
     if placement is not None and partition is not None and partition >= placement.partition_count:
         raise click.UsageError(f"store {store.name} has partitions 0 to {placement.partition_count - 1}")

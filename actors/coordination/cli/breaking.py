@@ -47,7 +47,7 @@ def break_lock(session: Session, name: str, yes: bool, timeout: float) -> None:
 
 
 async def _look(session: Session, name: str, timeout_s: float) -> View:
-    """Give who holds a lock.
+    """Return who holds a lock.
 
     Raises:
         UnknownLockError: nobody ever did.

@@ -42,7 +42,7 @@ class NameType(click.ParamType):
 
 
 def is_text(value: str) -> bool:
-    """Tell whether an argument is text: bytes that aren't UTF-8 arrive as surrogates."""
+    """Return whether an argument is text: bytes that aren't UTF-8 arrive as surrogates."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -62,7 +62,7 @@ def timeout_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def service_of(session: Session) -> ActorDefinition:
-    """Give the actor that is the app's lock service.
+    """Return the actor that is the app's lock service.
 
     Raises:
         ConfigurationError: it has none.
@@ -78,7 +78,7 @@ def service_of(session: Session) -> ActorDefinition:
 
 
 async def existing(session: Session, control: ControlPlane, topic: str) -> TopicInfo:
-    """Give one of the service's topics.
+    """Return one of the service's topics.
 
     Raises:
         ConfigurationError: it isn't there.
@@ -94,7 +94,7 @@ async def existing(session: Session, control: ControlPlane, topic: str) -> Topic
 
 @contextlib.asynccontextmanager
 async def client_of(session: Session, timeout_s: float) -> AsyncIterator[Coordination]:
-    """Give a client of the app's service, for the time of the block. Each call waits at most so long.
+    """Return a client of the app's service, for the time of the block. Each call waits at most so long.
 
     Raises:
         ConfigurationError: the app has no service, or it was never started.

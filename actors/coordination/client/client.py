@@ -53,7 +53,7 @@ class Coordination(Sharing):
 
     @staticmethod
     def inside(ctx: Context, *, call_timeout: Seconds = CALL_S) -> Sharing:
-        """Give the same calls for a handler of the app that runs the service; its actor needs `concurrency=`.
+        """Return the same calls for a handler of the app that runs the service; its actor needs `concurrency=`.
 
         What is held is to be released before the handler returns. A message that is handled again asks as the same
         owner, so that it isn't kept waiting by what it held itself.

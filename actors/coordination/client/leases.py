@@ -140,7 +140,7 @@ class Lease:
         logger.warning("the lease of %r (token %d) is lost: %s", self.name, self.token, why)
 
     async def release(self) -> None:
-        """Give it back. May be called twice; what is lost already, or can't be given back, ends with its time.
+        """Return it back. May be called twice; what is lost already, or can't be given back, ends with its time.
 
         It is given back in the background if the call is cancelled.
         """
@@ -171,7 +171,7 @@ class Lease:
 
 
 def _sure(ttl_s: float) -> float:
-    """Give for how long a lease is ours without doubt, from before its request on."""
+    """Return for how long a lease is ours without doubt, from before its request on."""
     return ttl_s * (1.0 - DRIFT) - ROUNDING_S
 
 

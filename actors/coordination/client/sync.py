@@ -57,7 +57,7 @@ class SyncLease:
         return self._facade.run(wait())
 
     def release(self) -> None:
-        """Give it back. May be called twice."""
+        """Return it back. May be called twice."""
         self._facade.run(self._lease.release())
 
 

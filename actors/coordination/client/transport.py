@@ -44,7 +44,7 @@ class Transport(Protocol):
         """The clock that leases are measured with."""
 
     def new_owner(self, name: str) -> str:
-        """Give a name for who asks for the resource, that nobody else has."""
+        """Return a name for who asks for the resource, that nobody else has."""
 
     async def ask(self, name: str, request: m.AnyRequest, timeout_s: float) -> m.Reply:
         """Ask, again with the same id as long as there is time, and give the answer.
@@ -171,7 +171,7 @@ class Inside:
 
 
 def _encoded(name: str, request: m.AnyRequest) -> tuple[bytes, bytes]:
-    """Give a request and its key as bytes.
+    """Return a request and its key as bytes.
 
     Raises:
         CoordinationError: the name is too long or none, a text isn't one that UTF-8 has, or the request can't be meant.

@@ -65,7 +65,7 @@ class FenceState(msgspec.Struct, frozen=True):
     greatest: dict[str, int]
 
     def encode(self) -> bytes:
-        """Give it as JSON, to be kept with what was made of the records."""
+        """Return it as JSON, to be kept with what was made of the records."""
         return msgspec.json.encode(self)
 
     @classmethod
@@ -95,7 +95,7 @@ class Verdict:
 
 
 def headers_of(resource: str, token: int, id: bytes) -> list[tuple[str, bytes]]:
-    """Give a record's headers."""
+    """Return a record's headers."""
     return [(RESOURCE, resource.encode()), (TOKEN, b"%d" % token), (ID, id)]
 
 
@@ -140,7 +140,7 @@ class FenceLog:
 
 
 def _read(partition: int, record: LogRecord) -> FencedRecord | None:
-    """Give a record of ours, None for any other."""
+    """Return a record of ours, None for any other."""
     headers = dict(record.headers)
     raw, name = headers.get(TOKEN, b""), headers.get(RESOURCE)
     if name is None or name != record.key or not raw.isdigit() or len(raw) > _TOKEN_DIGITS:

@@ -154,7 +154,7 @@ class FencedReader:
         await self._disconnect()
 
     async def __aiter__(self) -> AsyncIterator[FencedRecord]:
-        """Give what counts, as it comes, without an end.
+        """Return what counts, as it comes, without an end.
 
         Raises:
             FenceLostError: the log can't be judged from here on: records were deleted before they were read.
@@ -165,7 +165,7 @@ class FencedReader:
                 yield record
 
     async def until_end(self) -> AsyncIterator[FencedRecord]:
-        """Give what counts, up to what the log holds at the moment of the call; else as iterating."""
+        """Return what counts, up to what the log holds at the moment of the call; else as iterating."""
         logs = await self._open()
         ends = {number: (await logs.bounds(self._source(number))).end for number in self._log.positions}
         while any(self._log.positions[number] < end for number, end in ends.items()):

@@ -144,7 +144,7 @@ class Coordinator(Actor[Resource]):
     # --- requests --------------------------------------------------------------------------------------------------
 
     def _do(self, request: m.AnyRequest, now_ms: int) -> m.Reply | None:
-        """Give the answer; None if it comes later."""
+        """Return the answer; None if it comes later."""
         match request:
             case m.Acquire() | m.Renew() | m.Release() | m.GiveUp() | m.Break():
                 return self._locked(request, now_ms)

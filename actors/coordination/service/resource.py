@@ -49,7 +49,7 @@ class Resource(msgspec.Struct):
     later: dict[str, AnswerLater] = {}
 
     def view(self) -> m.View:
-        """Give what there is to see."""
+        """Return what there is to see."""
         return m.View(
             version=self.version,
             holders=self.lock.holders,
@@ -61,24 +61,24 @@ class Resource(msgspec.Struct):
         )
 
     def shows(self) -> tuple[Any, ...]:
-        """Give what watchers are told of when it changes: not that a lease or membership was renewed."""
+        """Return what watchers are told of when it changes: not that a lease or membership was renewed."""
         holders = tuple((holder.owner, holder.token, holder.data) for holder in self.lock.holders)
         members = tuple((member.name, member.data) for member in self.group.members)
         return holders, self.node.version, members
 
     def is_nothing(self) -> bool:
-        """Tell whether there is nothing to keep."""
+        """Return whether there is nothing to keep."""
         return msgspec.structs.replace(self, clock_ms=0, timer_ms=0) == Resource()
 
     def is_crowded(self, more_bytes: int) -> bool:
-        """Tell whether so much more may not fit."""
+        """Return whether so much more may not fit."""
         entries = len(self.lock.holders) + 2 * len(self.later) + len(self.group.members)
         if entries < FEW and more_bytes < _SMALL_BYTES and self.node.data is None:
             return False
         return len(m.encode(self)) + more_bytes > MAX_STATE_BYTES
 
     def due_ms(self) -> int | None:
-        """Give when something is over next."""
+        """Return when something is over next."""
         ends = [locks.due_ms(self.lock), registry.due_ms(self.node, self.group, self.barrier)]
         ends += [watcher.deadline_ms for watcher in self.watchers]
         return min((end for end in ends if end is not None), default=None)

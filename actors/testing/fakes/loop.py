@@ -31,7 +31,7 @@ class ProcessDiedError(BaseException):
 
 
 def current_process() -> Process | None:
-    """Give the process that the caller runs in, None outside of all."""
+    """Return the process that the caller runs in, None outside of all."""
     return _process.get()
 
 

@@ -106,7 +106,7 @@ class FakeSource:
         self._membership = asyncio.create_task(self._be_member(), name="membership")
 
     def identity(self) -> Identity:
-        """Give the member id and generation of now."""
+        """Return the member id and generation of now."""
         return self._identity
 
     def ask_for_rebalance(self) -> None:
