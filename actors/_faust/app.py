@@ -378,7 +378,7 @@ class App(FaustApp):
         return asked.open(await carry(once, clock, timeout, asked.what))
 
     async def close_asks(self) -> None:
-        """Disconnect what `ask` connected. May be called twice; the next `ask` connects anew.
+        """Disconnect the client of `ask`. May be called twice; the next `ask` connects again.
 
         For programs that aren't workers: a worker does it when it stops, and its actors need the connection until then.
         """
@@ -401,7 +401,7 @@ class App(FaustApp):
         raise UsageError(f"{getattr(actor, '__name__', actor)!r} is no actor of this app, which has: {known}")
 
     def decoder(self, store: str) -> Decoder:
-        """Return what reads a store's keys and values as its changelog has them, for use outside of handlers.
+        """Return a decoder of the keys and values in a store's changelog, for use outside of handlers.
 
         Raises:
             UsageError: the app has no such store.
@@ -412,7 +412,7 @@ class App(FaustApp):
         return Decoder(store, changelog_topic(self, store), self.stores[store])
 
     def replayer(self, actor: Any) -> Replayer:
-        """Return what replays records of an actor's input through its handlers, without a broker.
+        """Return a replayer: it runs records of an actor's input through its handlers, without a broker.
 
         Raises:
             UsageError: the app has no such actor.

@@ -1,4 +1,4 @@
-"""What works otherwise in a `faust.App` that has actors: its start, its web server, its topics, its settings."""
+"""`FaustApp`: how an app with actors differs from Faust's own in its start, web server, topics and settings."""
 
 from __future__ import annotations
 
@@ -179,12 +179,12 @@ class FaustApp(faust.App):  # type: ignore[misc]
 
     @functools.cached_property
     def actor_clock(self) -> SystemClock:
-        """The clock that all of the app goes by in this process."""
+        """The clock of the app in this process."""
         return SystemClock(milliseconds(self.actor_options.clock_skew_margin))
 
     @functools.cached_property
     def outages(self) -> Outages:
-        """What all clients of this process know about brokers that are away."""
+        """The brokers that the clients of this process can't reach."""
         return Outages()
 
     def _new_producer(self) -> Any:

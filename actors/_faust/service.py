@@ -115,7 +115,7 @@ class ActorService(Service):  # type: ignore[misc]
 
     @property
     def is_broken(self) -> bool:
-        """Whether the dispatcher ended although nobody stops the worker."""
+        """Whether the dispatcher ended although the worker isn't stopping."""
         return self._dispatcher is not None and self._dispatcher.done() and not self.should_stop
 
     def end_offset(self, source: TopicPartition) -> int | None:
@@ -501,7 +501,7 @@ def _opener(
 
 
 def _spare_debug_messages() -> None:
-    """Have the client's debug messages, several for each request, not even made where nobody reads them.
+    """Disable the Kafka client's debug messages, several for each request, unless a handler logs them.
 
     Faust sets the root logger to DEBUG, so that its spinner turns with each message, and never back: a quarter of what
     a lone commit costs the worker.

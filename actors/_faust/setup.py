@@ -1,4 +1,4 @@
-"""Turns an app's settings into what the runtime and the clients need, and refuses what can't work."""
+"""Converts an app's settings into those of the runtime and the clients, and refuses settings that can't work."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ LONGEST_INSTANCE_ID_BYTES = 249
 
 
 class Setup:
-    """Turns the app's settings into what the runtime and the clients need."""
+    """The app's settings for the runtime and the clients."""
 
     def __init__(self, app: DeclaredApp) -> None:
         self.app = app
@@ -119,17 +119,17 @@ class Setup:
         )
 
     def topics(self, control: ControlPlane) -> Topics:
-        """Return what asks for topics, and makes them if the app's settings let it."""
+        """Return the client for topics, which creates some only if the settings allow it."""
         return Topics(self.connection, control, may_create=self.app.actor_options.create_topics)
 
     def hops(self) -> Hops:
-        """Return how this worker asks others, which takes files that only a worker can read."""
+        """Return how this worker authenticates to other workers; reads files that only workers can read."""
         app: Any = self.app
         hops: Hops = app.access_files.hops()
         return hops
 
     def placement_rules(self) -> PlacementRules:
-        """Return what the group's leader goes by."""
+        """Return the rules by which the group's leader assigns partitions."""
         options = self.app.actor_options
         return PlacementRules(
             standbys=_standby_replicas(self.app),
@@ -279,7 +279,7 @@ class Setup:
         if delete_retention_ms <= 2 * margin_ms:
             raise ConfigurationError(
                 f"topic {topic} has delete.retention.ms={delete_retention_ms}, not more than twice the "
-                f"clock_skew_margin of {margin_ms} ms: every restart would build the state anew. Raise the topic's "
+                f"clock_skew_margin of {margin_ms} ms: every restart would rebuild the state. Raise the topic's "
                 f"setting (kafka-configs.sh --alter --topic {topic} --add-config delete.retention.ms=86400000), or "
                 "lower clock_skew_margin"
             )
@@ -336,7 +336,7 @@ class Setup:
         return traced(spec, self.group) if self.is_tracing else spec
 
     def command_key(self, topic: str, info: TopicInfo) -> CommandKey:
-        """Return what admin commands to an input are signed and checked with."""
+        """Return the key that signs and verifies admin commands to an input."""
         return CommandKey(self.app.conf.id, topic, str(info.topic_id), lambda: worker_keys(self.app, KEY_PURPOSE))
 
     def _publication(self, store: PublishedStore[Any, Any]) -> Publication:
@@ -362,7 +362,7 @@ class Setup:
             await topics.ensure_plain({self.reply_topic: REPLY_PARTITIONS}, replication_factor, REPLY_CONFIG)
 
     def make_asks(self) -> KafkaAsks:
-        """Return what carries questions to the app's actors; it connects with the first one."""
+        """Return the client that sends requests to the app's actors; it connects with the first request."""
         return KafkaAsks(
             self.connection,
             group=self.group,
@@ -446,7 +446,7 @@ class Setup:
         return self._max_record_bytes.get(topic, DEFAULT_MAX_RECORD_BYTES)
 
     def task_settings(self) -> TaskSettings:
-        """Return what all tasks share."""
+        """Return the settings that all tasks share."""
         conf, options = self.app.conf, self.app.actor_options
         return TaskSettings(
             worker=self.worker,
@@ -484,7 +484,7 @@ class Setup:
         return self.transaction_log(spec.name, partition)
 
     def transaction_log(self, actor: str, partition: int) -> TransactionLog:
-        """Return what writes as a task does that commits in transactions."""
+        """Return the producer of a task that commits in transactions."""
         deadline_s = self.app.actor_options.commit_deadline.total_seconds()
         return TransactionLog(
             self.connection,

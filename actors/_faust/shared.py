@@ -124,7 +124,7 @@ class Shared(Generic[K, V]):
         return CompareAndSet(msgspec.Raw(old), msgspec.Raw(new))
 
     def opened(self, entry: Entry) -> Versioned[V]:
-        """Return what an entry holds."""
+        """Return the value and the version of an entry."""
         return Versioned(self._decode(bytes(entry.value)) if entry.version else None, entry.version)
 
 

@@ -1,4 +1,4 @@
-"""What a worker says of the state that it holds, and how its copies are made."""
+"""The worker's standbys, and the state on its disk as it reports it to the group's leader."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make_standbys(
     clock: Clock,
     ask_for_rebalance: Callable[[], None],
 ) -> Standbys:
-    """Make a worker's copies; they are started when it joins."""
+    """Create a worker's standbys; they start when it joins the group."""
     options = setup.app.actor_options
     return Standbys(
         specs,
@@ -80,7 +80,7 @@ def on_disk(setup: Setup, specs: Iterable[ActorSpec], cache: StoreCache, clock: 
         try:
             position = held.position()
         except StoreError:
-            # It is being built anew: nothing that counts is on disk.
+            # It is being rebuilt: nothing on disk counts.
             continue
         if position is None or store not in actors:
             continue
@@ -93,13 +93,13 @@ def on_disk(setup: Setup, specs: Iterable[ActorSpec], cache: StoreCache, clock: 
 
 
 def _worth(position: Position, changelog: Changelog, now_ms: int) -> int:
-    """Return how far a store is for sure: one that is as old as deletes are kept may have to be built anew."""
+    """Return the offset up to which a store is certain: one older than `delete.retention.ms` may have to be rebuilt."""
     is_old = now_ms - position.wall_time_ms >= changelog.delete_retention_ms
     return 0 if is_old else position.changelog_offset
 
 
 def lags(specs: Iterable[ActorSpec], worker: Worker, standbys: Standbys) -> dict[TaskId, int]:
-    """Return what the worker's stores lack, where it knows: nothing of what its tasks brought to the logs' ends."""
+    """Return the lag of the worker's stores, as far as it is known; 0 for tasks that have restored."""
     actors = {spec.topic: spec.name for spec in specs if spec.stores}
     owned = {TaskId(actors[source.topic], source.partition): 0 for source in worker.restored if source.topic in actors}
     return {**standbys.lags(), **owned}

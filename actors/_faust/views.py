@@ -148,7 +148,7 @@ def margin_ms(app: DeclaredApp) -> int:
 async def connect(
     topic: str, there: Connection, folder: Path | None, clock_skew_margin_ms: int, clock: Clock | None = None
 ) -> ViewParts:
-    """Return what a view works with."""
+    """Return the parts of a view: its logs, stores and clock."""
     stores = copy_stores(topic, folder)
     try:
         logs = await KafkaTopicLogs.open(there)

@@ -38,7 +38,7 @@ Report = Callable[[int, int], None]
 
 
 def chunks(records: Iterable[Output], max_bytes: int) -> Iterator[list[Output]]:
-    """Return what goes into each transaction; a record that has more than `max_bytes` goes alone."""
+    """Yield the records of each transaction; a record of more than `max_bytes` has one of its own."""
     chunk: list[Output] = []
     size = 0
     for record in records:

@@ -1,4 +1,4 @@
-"""How the ready-made app gets to its brokers: settings from the environment, since nobody writes code for it."""
+"""The broker settings of the ready-made app, from the environment."""
 
 from __future__ import annotations
 

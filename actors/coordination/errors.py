@@ -15,7 +15,7 @@ class CoordinationError(ActorsError):
 
 
 class CoordinationTimeoutError(CoordinationError):
-    """No answer came in time, or nobody let go in time."""
+    """No reply arrived in time, or no holder released the lock in time."""
 
 
 class BusyError(CoordinationError):
@@ -31,7 +31,7 @@ class NotHolderError(CoordinationError):
 
 
 class UnknownLockError(CoordinationError):
-    """Nobody ever held a lock of that name."""
+    """There was never a holder of a lock of that name."""
 
 
 class LockMismatchError(CoordinationError):
@@ -51,7 +51,7 @@ class ProtocolError(CoordinationError):
 
 
 class StaleTokenError(CoordinationError):
-    """A guarded resource has seen a greater token: whoever has this one lost the lock, and what it wrote doesn't count.
+    """A guarded resource has seen a greater token: the holder of this one lost the lock, and its write is rejected.
 
     Attributes:
         resource: which one.

@@ -1,4 +1,4 @@
-"""What clients and the service say to each other: JSON with the tag `type` and the version `v` of the protocol.
+"""The messages between clients and the service: JSON with the tag `type` and the version `v` of the protocol.
 
 All times are milliseconds. A `claim` is made up by who asks: it names what a request takes, so that renewing it, giving
 it back or withdrawing the request concerns nothing else, though another program runs under the same name.
@@ -202,7 +202,7 @@ class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, tag="view"):
-    """What there is to see of a resource.
+    """A resource as clients see it.
 
     Attributes:
         version: grows with each change of what follows.

@@ -1,4 +1,4 @@
-"""A store's bytes as JSON text, for whoever reads its changelog without a worker."""
+"""A store's bytes as JSON text, for readers of its changelog other than workers."""
 
 from __future__ import annotations
 

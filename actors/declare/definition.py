@@ -83,7 +83,7 @@ class ActorDefinition:
         return function_codec(self.topic)
 
     def query(self, name: str | None) -> Callable[[Asking], Asking]:
-        """Return what makes a function a query of this actor; see `App.query`.
+        """Return a decorator that makes a function a query of this actor; see `App.query`.
 
         Raises:
             ConfigurationError: the actor is a class.

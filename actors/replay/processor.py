@@ -127,7 +127,7 @@ class MemoryLog:
         self._expiries = expiries
 
     async def fence(self) -> None:
-        """There is nobody to fence."""
+        """Do nothing: there is no other owner to fence."""
 
     async def commit(self, batch: CommitBatch) -> CommitReceipt:
         """Look at what expires."""
@@ -303,7 +303,7 @@ class ReplayTenure(Tenure):
             await self._commit_if_any()
 
     async def _handle_all(self, records: Sequence[InputRecord]) -> None:
-        """Handle records; one that can't even be put aside is passed over."""
+        """Handle records; one that can't even be parked is skipped."""
         left = list(records)
         while left:
             try:

@@ -9,7 +9,7 @@ What the input alone doesn't tell is told as `UNKNOWN`, and the replay goes on:
 
     an ask        what the other actor answered is nowhere in the input: what the message did is taken back
     an effect     it isn't called, and what it sent back to its key isn't in the input
-    a failure     a handler that raises where the policy is to stop: the workers got past it, so it is passed over
+    a failure     a handler that raises where the policy is to stop: the workers got past it, so it is skipped
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class Replayer:
             records: in offset order, all that is committed; with `offset`, `timestamp` (Unix milliseconds), `key`,
                 `value` and `headers`.
             partition_count: of the input.
-            start: records before this offset are passed over.
+            start: records before this offset are skipped.
             kept: what the stores held at `start`.
             until_ms: the clock goes on to that time after the last record, Unix milliseconds.
             stores: whose state is given; those of `changelogs` by default.
@@ -267,7 +267,7 @@ class _Run:
         yield from self._noted()
 
     def state(self, stores: Sequence[str]) -> Iterator[Replayed]:
-        """Return what the stores hold."""
+        """Yield the contents of the stores."""
         for name in stores:
             for key, raw in self._opened[name].scan():
                 stamp = decode_stamp(raw)

@@ -65,7 +65,7 @@ _LOOK_S = 0.01
 _PATIENCE_S = 3600.0
 _STOP_S = 5.0
 _FOREVER_S = 1e9
-"""Nobody misses a worker here, so that heartbeats and idle polls needn't fill the hours that a test lets pass."""
+"""There is no other worker, so heartbeats and idle polls needn't fill the hours that a test lets pass."""
 _MAX_RECORDS = 1 << 30
 
 
@@ -356,7 +356,7 @@ class ActorTestDriver:
         self._run(self._restart(settle=settle))
 
     def restart(self, app: App | None = None) -> None:
-        """Start the worker anew, with another version of the app if one is given: its actors have to be the same."""
+        """Restart the worker, with another version of the app if one is given; its actors have to be the same."""
         self._kill()
         if app is not None:
             self._app, self._setup = app, Setup(app)
@@ -416,7 +416,7 @@ class ActorTestDriver:
         return replace(spec, effect_functions=functions)
 
     def _refusal(self, actor: str, effect: str) -> Callable[..., Any]:
-        """Return what is called in the place of an effect that the test doesn't fake: it makes the test fail."""
+        """Return a function that makes the test fail, for an effect that the test doesn't fake."""
 
         async def refuse(*_: Any, **__: Any) -> None:
             error = UsageError(
@@ -526,7 +526,7 @@ class ActorTestDriver:
         return all(task.is_settled(self._end_of(task.source)) for task in worker.tasks)
 
     async def _unless_failed(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Return what the coroutine gives, or raise what makes a task or the worker stop meanwhile."""
+        """Return the coroutine's result, or raise the error that stops a task or the worker meanwhile."""
         task = asyncio.create_task(coroutine)
         try:
             while not task.done():

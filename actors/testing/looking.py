@@ -88,7 +88,7 @@ def dead_letter(actors: Mapping[str, ActorDefinition], record: StoredRecord) -> 
 
 
 def parked_messages(definition: ActorDefinition, items: Mapping[bytes, bytes]) -> Iterator[ParkedHere]:
-    """Return what an actor's store of parked messages holds, by key and place in line."""
+    """Return an actor's parked messages, by key and place in line."""
     for place in sorted((place for place in items if place.startswith(LETTER)), key=place_of):
         held = read_entry(items.get, *place_of(place), items[place])
         headers: Any = held.headers
@@ -152,7 +152,7 @@ def answer_query(definition: ActorDefinition, query: Any, key: Any, arguments: M
 
 
 def _decoders(definition: ActorDefinition, headers: Headers) -> tuple[Callable[[bytes], Any], Callable[[bytes], Any]]:
-    """Return what decodes keys and values of an actor's input, and gives the bytes where they don't decode."""
+    """Return decoders of an actor's keys and values, which return the bytes if they can't be decoded."""
     messages, (key_codec, _) = definition.messages(), topic_codecs(definition.topic)
 
     def decode_value(raw: bytes) -> Any:

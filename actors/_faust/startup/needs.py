@@ -27,7 +27,7 @@ logger = escaping(logging.getLogger(__name__))
 
 _READ, _WRITE, _CONFIGS = Operation.READ, Operation.WRITE, Operation.DESCRIBE_CONFIGS
 GIVEN_PARTITIONS = 8
-"""Of inputs and outputs in what is printed, where nobody says another number."""
+"""The partition count that is printed for inputs and outputs unless another one is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ def counts(needs: Iterable[TopicNeed], free: int = GIVEN_PARTITIONS) -> dict[str
 
 
 def permissions(setup: Setup, needs: Iterable[TopicNeed]) -> list[Permission]:
-    """Return what the workers' user has to be allowed."""
+    """Return the permissions that the workers' user needs."""
     found = [one for need in needs for one in on_topic(need.name, *need.operations)]
     if setup.app.actors:
         found.append(Permission(Resource.GROUP.value, setup.group, _READ))

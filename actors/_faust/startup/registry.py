@@ -308,7 +308,7 @@ class StoreRegistry:
         )
 
     async def _with_registry(self, others: Iterable[str]) -> list[str]:
-        """Return the apps that have a registry. One that may not be looked at is passed over with a warning."""
+        """Return the apps that have a registry. An app whose registry may not be read is skipped with a warning."""
         registries = {owners_topic(other): other for other in sorted(others)}
         denied: dict[str, BrokerUnavailableError] = {}
         found = await visible(self._topics, registries, lambda topic, error: denied.update({registries[topic]: error}))
@@ -536,7 +536,7 @@ _LEFT = (
 
 
 def _record_of(known: Mapping[str, StoreRecord], store: str, topic: str) -> StoreRecord | None:
-    """Return what is recorded of a store, or of the one that had its changelog under another name."""
+    """Return the record of a store, or of the store that had its changelog under another name."""
     return known.get(store) or next((record for record in known.values() if record.changelog == topic), None)
 
 

@@ -36,9 +36,9 @@ async def visible(topics: Topics, names: Iterable[str], denied: Denied) -> dict[
 
 
 def required(stores: Mapping[str, str]) -> Denied:
-    """Return what refuses the start where a changelog may not be described; `stores` are the stores' names by topic.
+    """Return a callback that refuses the start if a changelog may not be described; `stores` maps topics to stores.
 
-    Other topics that may not be described are passed over: they are another app's, or nobody's.
+    Other topics that may not be described are ignored: they aren't this app's.
     """
 
     def refuse(topic: str, error: BrokerUnavailableError) -> None:

@@ -1,4 +1,4 @@
-"""A retry or a drop on its way: tells the partition's owner, and waits for what comes of it.
+"""Sends a retry or a drop to the partition's owner, and waits for the outcome.
 
 The command travels as a record of the actor's input: see `actors.runtime.commands`. The owner has carried it out when
 the committed offset is behind it, and what the changelog says then is the outcome.
@@ -31,7 +31,7 @@ LOOK_S = 0.1
 
 @dataclass(slots=True)
 class AdminCommand:
-    """A command on its way.
+    """A retry or drop that was sent, and its outcome so far.
 
     Attributes:
         line: what was parked when the command was given.
@@ -54,7 +54,7 @@ class AdminCommand:
         return (self.left or self.line).head.sequence
 
     async def send(self, command: str, call_id: str | None = None) -> None:
-        """Send a command, wait until it is carried out, and look what is there now.
+        """Send a command, wait until it is carried out, and read the line again.
 
         Raises:
             ParkedError: nobody carried it out in time, or this release can't read what is parked.
@@ -79,12 +79,12 @@ class AdminCommand:
         await self.look()
 
     async def look(self) -> None:
-        """Look what is there now of the line."""
+        """Read the line again."""
         line = self.line
         self.found(await self.reader.line(self.definition, line.what, line.partition, line.key))
 
     def found(self, left: Line | None) -> None:
-        """Note what is there now of the line."""
+        """Note the entries that are left of the line."""
         self.left = left
         here = set() if self.left is None else {entry.id for entry in self.left.entries}
         self.gone = [entry.id for entry in self.line.entries if entry.id not in here]

@@ -77,7 +77,7 @@ class Many:
                 places = [place for place in places if self._goes_on(place, before[place])]
 
     async def drop(self) -> None:
-        """Forget what was found in all lines; what came later stays, since nobody has seen it."""
+        """Drop the entries that were found in all lines; entries that came later stay."""
         for places in self._groups():
             await self._give(places, _drops)
             for place in places:

@@ -1,4 +1,4 @@
-"""What is parked, as the committed changelogs of the app's actors say it."""
+"""Reads parked messages and effects from the committed changelogs of the app's actors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _Order = tuple[str, int, int]
 
 
 class ParkedError(ActorsError):
-    """There is nothing parked where the command says."""
+    """Nothing is parked at the place that the command names."""
 
 
 class UnknownActorError(ParkedError):
@@ -219,7 +219,7 @@ class ParkedReader:
     async def contents(
         self, definition: ActorDefinition, line: Line, entries: Collection[Entry], *, is_full: bool = False
     ) -> dict[int, Content]:
-        """Return what some entries of a line hold, by sequence; large ones, above `SHOWN_BYTES`, only if `is_full`."""
+        """Return the contents of some entries of a line, by sequence; those above `SHOWN_BYTES` only if `is_full`."""
         wanted = {
             entry.sequence: entry for entry in entries if entry.is_readable and (is_full or entry.size <= SHOWN_BYTES)
         }
@@ -316,7 +316,7 @@ class ParkedReader:
 
 
 def kinds_of(definition: ActorDefinition) -> list[What]:
-    """Return what an actor may park."""
+    """Return the kinds of entries that an actor may park."""
     kinds: list[What] = [] if definition.parked is None else ["message"]
     return kinds if definition.effects is None else [*kinds, "effect"]
 
@@ -340,7 +340,7 @@ def actor_of(app: DeclaredApp, name: str) -> ActorDefinition:
 
 
 def wanted_keys(definition: ActorDefinition, key: str) -> Callable[[bytes], bool]:
-    """Return what tells whether a line's key may be meant by `key`, as `chosen` takes it."""
+    """Return a filter for the keys of lines that `key` may mean; see `chosen`."""
     raw_keys = (os.fsencode(key), _encoded(definition, key), b"" if key == NULL_KEY else None)
     return lambda found: found in raw_keys or shown(found) == key
 

@@ -63,7 +63,7 @@ def _say_table(session: Session, reading: Reading, found: list[Found]) -> None:
 
 
 def _rows(one: Found) -> Iterator[list[str]]:
-    """Return a row for each holder, or one for what nobody has."""
+    """Return a row for each holder, or one for a name without holders."""
     lock, name = one.resource.lock, printable(one.name)
     if "lock" not in one.uses:
         yield [name, one.kind, "-", "-", "-", "-", "-", "-", "-"]

@@ -171,14 +171,14 @@ class Locks:
         return await lease.begin()
 
     async def look(self, name: str) -> m.View:
-        """Return what there is to see of a resource: holders, waiters, node, members.
+        """Return the view of a resource: holders, waiters, node, members.
 
         A resource that nobody has used has version 0.
         """
         return await self._view(name, m.Look())
 
     async def break_lock(self, name: str) -> None:
-        """Take a lock from whoever holds it. Its holders notice at their next renewal; only tokens stop them earlier.
+        """Take a lock from its holders. They notice at their next renewal; only tokens stop them earlier.
 
         Raises:
             UnknownLockError: nobody ever held it.

@@ -18,7 +18,7 @@ from actors.coordination.client.locking import Locks, Seconds, seconds
 from actors.coordination.errors import CoordinationError, CoordinationTimeoutError, LeaseLostError
 
 WATCH_S = 60.0
-"""A watch is asked anew after so long; what changed in between is seen by its version."""
+"""A watch is sent again after this time; changes in between show in the version."""
 
 
 class Sharing(Locks):
@@ -31,7 +31,7 @@ class Sharing(Locks):
         return next(iter((await self.look(name)).holders), None)
 
     async def watch(self, name: str, after: int = -1) -> AsyncIterator[m.View]:
-        """Return what there is to see of a resource, now and after each change, for ever.
+        """Yield the view of a resource, now and after each change, without an end.
 
         What changes twice in a short time may be seen once: a later view is never older than an earlier one.
 
@@ -122,7 +122,7 @@ class Sharing(Locks):
             raise
 
     async def _claimed(self, name: str, request: m.Put | m.Join | m.Enter, wait_s: float = 0.0) -> int:
-        """Ask, and take it back if the call ends without an answer: it may be carried out for nobody."""
+        """Send a request, and withdraw it if the call ends without a reply: it may be carried out too late."""
         try:
             return await self._done(name, request, wait_s)
         except (CoordinationTimeoutError, asyncio.CancelledError):

@@ -154,7 +154,7 @@ class FencedReader:
         await self._disconnect()
 
     async def __aiter__(self) -> AsyncIterator[FencedRecord]:
-        """Return what counts, as it comes, without an end.
+        """Yield the accepted records as they arrive, without an end.
 
         Raises:
             FenceLostError: the log can't be judged from here on: records were deleted before they were read.
@@ -165,7 +165,7 @@ class FencedReader:
                 yield record
 
     async def until_end(self) -> AsyncIterator[FencedRecord]:
-        """Return what counts, up to what the log holds at the moment of the call; else as iterating."""
+        """Yield the accepted records up to the log's end at the moment of the call; else as iterating."""
         logs = await self._open()
         ends = {number: (await logs.bounds(self._source(number))).end for number in self._log.positions}
         while any(self._log.positions[number] < end for number, end in ends.items()):
@@ -217,7 +217,7 @@ class FencedReader:
     # --- reading ---------------------------------------------------------------------------------------------------
 
     async def _fetched(self) -> None:
-        """Wait for records, in a task: one that is cancelled in a fetch would have passed over them."""
+        """Wait for records, in a task: a fetch that is cancelled would have skipped them."""
         if self._fetching is None:
             self._fetching = asyncio.create_task(self._fetch(), name=f"reading {self.topic}")
         fetching = self._fetching
@@ -439,7 +439,7 @@ class FencedTopic:
         return verdict.record
 
     async def _verdict(self, waiting: asyncio.Future[Verdict]) -> Verdict:
-        """Read on until the record's verdict is there; whoever reads tells the others theirs."""
+        """Read on until the record's verdict is there; the reading task sets the verdicts of the others."""
         async with self._reading:
             while not waiting.done():
                 verdict = await self._reader.step()

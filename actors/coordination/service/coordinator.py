@@ -2,8 +2,8 @@
 
     request (a question) ──▶ Coordinator of that name ──▶ its locks and registry ──▶ answers: at once, or later
 
-The owner of a name's partition decides alone, in the order of its topic, and each decision is committed before anybody
-hears of it. One timer per resource is set to what is over next; it may be early, never late.
+The owner of a name's partition decides alone, in the order of its topic, and commits each decision before it replies.
+Each resource has one timer, for its next expiry; it may fire early, never late.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_WATCHERS = 1_000
 MAX_TOLD_BYTES = 1_000
 """Who watches is told of a larger view only that it is there: many may watch, and all are told at once."""
 ON_ERROR = OnError(then="skip", dead_letters=True)
-"""A message that can't be handled must stop nobody who waits for a lock: who asked is told."""
+"""A message that can't be handled must not stop the partition, on which others wait for locks."""
 _TIMER = "due"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TEXTS: dict[str, str] = {
@@ -53,14 +53,14 @@ _TEXTS: dict[str, str] = {
 
 
 class Coordinator(Actor[Resource]):
-    """What happens to one resource. Requests are bytes, so that one that isn't understood stops nobody."""
+    """The service for one resource. Requests are bytes: one that can't be decoded doesn't stop the partition."""
 
     least_ttl_ms = 500
     dead_letters: Any = None
 
     @receive
     async def request(self, raw: bytes) -> bytes | None:
-        """Answer a request; what isn't understood goes to the dead letters if nobody waits for an answer."""
+        """Reply to a request; one that can't be decoded goes to the dead letters if it expects no reply."""
         request = self._understood(raw)
         if isinstance(request, m.Refusal):
             if self._question is None:
@@ -97,7 +97,7 @@ class Coordinator(Actor[Resource]):
 
     @property
     def _id(self) -> str:
-        """What the message is called among those who wait: offsets begin again when the topic is made anew."""
+        """The message's id among those that wait. Not its offset: offsets begin again when the topic is re-created."""
         return self._question or self.ctx.message_id
 
     def _forget(self, was_nothing: bool) -> None:
@@ -309,7 +309,7 @@ class Coordinator(Actor[Resource]):
             self._answer(watcher.id, view if is_small else m.Changed(view.version))
 
     def _set_timer(self) -> None:
-        """Set the timer to an earlier time only: it is set anew when it comes, and a renewal then costs nothing."""
+        """Set the timer to an earlier time only: it is set again when it fires, so that a renewal costs nothing."""
         due_ms, state = self.state.due_ms(), self.state
         if due_ms is not None and not 0 < state.timer_ms <= due_ms:
             state.timer_ms = due_ms

@@ -49,7 +49,7 @@ class Resource(msgspec.Struct):
     later: dict[str, AnswerLater] = {}
 
     def view(self) -> m.View:
-        """Return what there is to see."""
+        """Return the view of the resource for clients."""
         return m.View(
             version=self.version,
             holders=self.lock.holders,
@@ -61,13 +61,13 @@ class Resource(msgspec.Struct):
         )
 
     def shows(self) -> tuple[Any, ...]:
-        """Return what watchers are told of when it changes: not that a lease or membership was renewed."""
+        """Return the parts whose changes watchers are told of: a renewal of a lease or membership isn't one."""
         holders = tuple((holder.owner, holder.token, holder.data) for holder in self.lock.holders)
         members = tuple((member.name, member.data) for member in self.group.members)
         return holders, self.node.version, members
 
     def is_nothing(self) -> bool:
-        """Return whether there is nothing to keep."""
+        """Return whether nothing has to be stored."""
         return msgspec.structs.replace(self, clock_ms=0, timer_ms=0) == Resource()
 
     def is_crowded(self, more_bytes: int) -> bool:

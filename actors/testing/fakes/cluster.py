@@ -143,7 +143,7 @@ class SimKafka:
         return self._append(log, records, self.transactions.writing(transactional_id, epoch, log))
 
     def new_producer_id(self) -> int:
-        """Return a producer id that nobody had; it fences nobody."""
+        """Return a new producer id; no producer is fenced."""
         return next(self._numbers)
 
     def produce_idempotent(self, producer_id: int, sequence: int, partition: TopicPartition, records: Produced) -> int:
@@ -222,7 +222,7 @@ class SimKafka:
         committed: bool = True,
         ids: Mapping[TopicPartition, str] | None = None,
     ) -> asyncio.Future[dict[TopicPartition, tuple[list[StoredRecord], int]]]:
-        """Return what there is behind `positions` as soon as there is anything, nothing after `timeout_s`.
+        """Return the records behind `positions` as soon as there are any; none after `timeout_s`.
 
         Of the topics with these `ids` only, if they are given; an empty one is any. The future raises
         `UnknownTopicIdError` where a topic has another.

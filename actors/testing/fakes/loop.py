@@ -130,7 +130,7 @@ class Process:
         self._parked.clear()
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
-        """Keep a task alive: one that nobody holds would be freed, and run its `finally` blocks."""
+        """Keep a task alive: without a reference it would be freed, and run its `finally` blocks."""
         if len(self._tasks) >= _TASKS_BEFORE_SWEEP:
             self._tasks = [kept for kept in self._tasks if not kept.done()]
         self._tasks.append(task)

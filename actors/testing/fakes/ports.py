@@ -208,7 +208,7 @@ class FakeOrderedLog:
         self._sequences: dict[TopicPartition, int] = {}
 
     async def fence(self) -> None:
-        """Start a new idempotent producer; this fences nobody."""
+        """Start a new idempotent producer; no producer is fenced."""
         await self.close()
         self._producer = await _answered(
             f"starting the producer {self._name}",

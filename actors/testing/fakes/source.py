@@ -110,7 +110,7 @@ class FakeSource:
         return self._identity
 
     def ask_for_rebalance(self) -> None:
-        """Join anew, with what this member has to say now."""
+        """Rejoin, with this member's current metadata."""
         self._must_join.set()
 
     async def close(self) -> None:
@@ -281,7 +281,7 @@ class FakeSource:
                 return sorted(partitions)
 
     def _forgotten(self) -> None:
-        """Begin anew with the group; a static member that was in it has to end, somebody else may be in its place."""
+        """Join as a new member; a static member that was in the group has to end, since another may have its place."""
         was_joined = self._identity.generation > 0
         self._identity = Identity("", -1)
         if was_joined and self._settings.instance_id is not None:
