@@ -87,8 +87,8 @@ class FaustApp(faust.App):  # type: ignore[misc]
             topics: as Faust's.
             partitioner: how all its producers place keys: "murmur2" (the default: Java, aiokafka, kafka-python),
                 "crc32" (librdkafka's default: confluent-kafka for Python, Go, C#, Node), or a function of the encoded
-                key and the number of partitions. Sends, asks and queries go by it, and what an actor of the topic gets
-                is compared with it.
+                key and the number of partitions. Sends, asks and queries use it, and an actor of the
+                topic compares its records with it.
             options: as Faust's.
 
         Raises:

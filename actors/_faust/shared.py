@@ -204,7 +204,7 @@ def shared_of(app: Any, name: str, *, key_type: Any, value_type: Any, partitions
     """Declare a shared map and its actor."""
     topic = app.topic(f"{app._default_options[0]}-{name}-writes", key_type=key_type)
     shared: Shared[Any, Any] = Shared(app, name, topic=topic, value_type=value_type, partitions=partitions)
-    # The handler is the library's: a partition that stopped in it would wait for a mend that no user can make.
+    # The handler is the library's: a partition that stopped in it would wait for a repair that no user can make.
     app.actor(topic, name=name, on_error="skip")(shared.actor)
     return shared
 

@@ -66,7 +66,7 @@ def ask_if_unheard(specs: Iterable[ActorSpec], assignor: ActorAssignor, ask_for_
     lost = sorted(task for task in assignor.unheard if task.actor in stateful)
     if lost:
         names = ", ".join(f"{task.actor}[{task.partition}]" for task in lost)
-        logger.info("%s: assigned anew, but nothing is left on this disk: asking for a rebalance", names)
+        logger.info("%s: assigned again, but nothing is left on this disk: asking for a rebalance", names)
         ask_for_rebalance()
 
 

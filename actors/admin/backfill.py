@@ -1,6 +1,6 @@
 """Writes all that a store holds into its read-model topic: for keys that were written before it was published.
 
-Each partition is taken over as a worker would: with the transactional id of its task, which shuts out whoever held it.
+Each partition is taken over as a worker would: with the transactional id of its task, which fences the former owner.
 Then its changelog is restored into a database in a temporary folder, and what that holds goes out in transactions of
 the same producer. So each value is the last one: nobody writes to the partition without fencing this producer first,
 and from then on nothing of it is committed. A process that dies in here leaves a topic that has some of the keys, each
@@ -137,7 +137,7 @@ class Backfill:
             except OutcomeUnknownError as error:
                 raise ActorsError(
                     f"partition {partition} of store {self._publication.store}: {error}. Was a worker started "
-                    "meanwhile? What was written is right, and not all: stop the workers and begin anew"
+                    "meanwhile? The written values are right but incomplete: stop the workers and run the command again"
                 ) from error
             finally:
                 await log.close()

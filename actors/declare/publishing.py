@@ -124,8 +124,8 @@ async def ensure_published(setup: AppTopics, topics: Topics, inputs: Mapping[str
         if policy != "compact":
             raise ConfigurationError(
                 f"topic {name}, to which store {found[name][0].name} is published, has cleanup.policy={policy}: values "
-                "that aren't written again would be deleted. Mend it with: kafka-configs.sh --bootstrap-server BROKER "
-                f"--alter --topic {name} --add-config cleanup.policy=compact"
+                "that aren't written again would be deleted. Repair it with: kafka-configs.sh "
+                f"--bootstrap-server BROKER --alter --topic {name} --add-config cleanup.policy=compact"
             )
 
 

@@ -44,7 +44,7 @@ class TopicNeed:
         is_made: whether a worker makes it if it is missing.
         is_output: whether it is declared, and nothing else is known of its use.
         optional: those of the operations that only handlers need which ask questions.
-        has_timers: whether timers may go by its records' timestamps.
+        has_timers: whether timers may use its records' timestamps.
         keeps: whether workers keep state or the registry in it: its number of partitions matters.
     """
 

@@ -63,7 +63,7 @@ async def check_counts(setup: Setup, topics: Topics, known: Mapping[str, StoreRe
             raise ConfigurationError(
                 f"store {store.name} was partitioned for {record.partitions}, and topic {topic}, the input of actor "
                 f"{definition.name}, has {count}: keys would be looked for in the wrong partition if workers' stores "
-                f"were written back to topic {record.changelog}. Make the input anew with {record.partitions} "
+                f"were written back to topic {record.changelog}. Re-create the input with {record.partitions} "
                 "partitions (its records that aren't handled yet are deleted with it: copy them before), and start "
                 "with this setting again. When the changelog is whole, the state can be carried over to another number "
                 "of partitions (docs/seeds.md)"

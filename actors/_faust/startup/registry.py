@@ -324,7 +324,7 @@ class StoreRegistry:
         self._passed_over.update(new)
         if new:
             text = (
-                "topic %s can't be looked at, so it isn't known whether an app of that name uses a changelog of this "
+                "topic %s can't be read, so it isn't known whether an app of that name uses a changelog of this "
                 "app: %s. Let this app's user describe and read it, if it is there, to have it checked"
             )
             logger.warning(text, ", ".join(map(owners_topic, new)), denied[new[0]])

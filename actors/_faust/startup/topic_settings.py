@@ -104,7 +104,7 @@ def _records(need: TopicNeed, config: Mapping[str, str], input_bytes: int) -> It
         yield Finding(
             topic=need.name,
             what=f"{BROKER_TIME}=LogAppendTime",
-            why="timers with stream_time=True go by when records were appended, not by their own time",
+            why="timers with stream_time=True would use the time at which records were appended, not their own",
             change=f"{BROKER_TIME}=CreateTime",
         )
     largest = int(config["max.message.bytes"])

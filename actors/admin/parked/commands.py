@@ -65,7 +65,7 @@ class AdminCommand:
             raise ParkedError(f"key {line.shown_key!r} has entries of a newer release: use the release that wrote them")
         told = Command(actor=line.actor, what=line.what, command=command, id=call_id)  # type: ignore[arg-type]
         source = TopicPartition(line.topic, line.partition)
-        # Where an input was made anew, its offsets are below those of what waits.
+        # If the input was re-created, its offsets are below those of what waits.
         least = max(entry.written_by for entry in line.entries) + 1
         offset = await send_command(self.setup, self.reader.control, source, line.key, told, least=least)
         while not await self._is_handled(source, offset):

@@ -152,7 +152,7 @@ class Many:
                 sent = []
                 for line in lines:
                     source = TopicPartition(line.topic, line.partition)
-                    # Where an input was made anew, its offsets are below those of what waits.
+                    # If the input was re-created, its offsets are below those of what waits.
                     least = max(entry.written_by for entry in line.entries) + 1
                     for command, entry_id in commands(line):
                         told = Command(

@@ -88,7 +88,7 @@ class Lease:
         """
         if not self.is_held:
             why = self.why or ("it was released" if self._is_released else "its time is over")
-            raise LeaseLostError(f"{self.name!r}: {why}: acquire it anew before going on", "expired")
+            raise LeaseLostError(f"{self.name!r}: {why}: acquire it again before going on", "expired")
 
     async def renew(self) -> None:
         """Renew it now.
@@ -218,6 +218,6 @@ class Leasing:
         if kind is None and not was_held:
             raise LeaseLostError(
                 f"{lease.name!r} was lost before the block ended ({lease.why or 'its time is over'}): what the block "
-                "did may not have been alone; whoever checks tokens refused it",
+                "did may not have been alone; resources that check tokens refused it",
                 "expired",
             )

@@ -126,7 +126,7 @@ class FenceLog:
             raise FenceLostError(
                 f"{self._topic}[{partition}] offset {record.offset} key {show_bytes(record.key)}: with "
                 f"{self._partitions} partitions it belongs elsewhere, so what came before it can't be told: the topic "
-                "got partitions, or was copied. Make it anew and copy what counts, resource by resource"
+                "got partitions, or was copied. Re-create it and copy the accepted records, resource by resource"
             )
         self.positions[partition] = record.offset + 1
         if found is None:

@@ -1,7 +1,7 @@
 """The worker's one consumer over a simulated cluster: a fake of `actors.ports.Source`.
 
 It keeps the order of aiokafka: everything is paused before the assigned callback, heartbeats begin after it and go on
-during the revoked one, and whoever isn't a member any more is told by a heartbeat only.
+during the revoked one, and a consumer that isn't a member any more learns it from a heartbeat only.
 """
 
 from __future__ import annotations

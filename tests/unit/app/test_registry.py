@@ -222,7 +222,7 @@ async def test_a_store_is_not_written_back_to_a_changelog_of_another_number_of_p
     for lost in ("restore", "restore_older"):
         with pytest.raises(ConfigurationError, match=r"was partitioned for 1, and topic shop-in, .* has 3: keys") as no:
             await brokers.start(brokers.worker("shop", "orders", lost_changelog=lost))
-        assert "Make the input anew with 1 partitions" in str(no.value)
+        assert "Re-create the input with 1 partitions" in str(no.value)
         assert "shop-orders-changelog" not in brokers.topics, "a start that is refused makes no topic"
     brokers.topics["shop-in"] = dataclasses.replace(brokers.topics["shop-in"], partitions=1)
     await brokers.start(brokers.worker("shop", "orders", lost_changelog="restore"))

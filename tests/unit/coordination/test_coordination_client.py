@@ -105,7 +105,7 @@ def test_a_lease_is_lost_when_nobody_answers_and_the_client_knows_first(driver):
             assert holder._transport.clock.monotonic() - begin_s < 9.5
             assert "no renewal was answered within its 9 s" in lease.why
             assert not lease.is_held
-            with pytest.raises(LeaseLostError, match="acquire it anew"):
+            with pytest.raises(LeaseLostError, match="acquire it again"):
                 lease.check()
 
     with pytest.raises(LeaseLostError, match="was lost before the block ended"):

@@ -72,7 +72,9 @@ def test_a_fence_lets_through_what_no_greater_token_came_before(writes):
 
 
 def test_a_refusal_says_what_which_and_what_to_do():
-    with pytest.raises(StaleTokenError, match=r"'ledger': token 3 is refused, since 7 was seen.*Acquire the lock anew"):
+    with pytest.raises(
+        StaleTokenError, match=r"'ledger': token 3 is refused, since 7 was seen.*Acquire the lock again"
+    ):
         Fence({"ledger": 7}).check("ledger", 3)
 
 
