@@ -19,7 +19,7 @@ from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.connection import broker_errors
 from actors._kafka.permissions import WRITE
 from actors.admin.host import Setup
-from actors.admin.parked.reader import Line, ParkedError, ParkedReader
+from actors.admin.parked.reader import ParkedError, ParkedQueue, ParkedReader
 from actors.ports import TopicPartition
 from actors.runtime.commands import ALL, Command
 
@@ -41,11 +41,11 @@ class AdminCommand:
     """
 
     definition: ActorDefinition
-    line: Line
+    line: ParkedQueue
     setup: Setup
     reader: ParkedReader
     deadline_s: float
-    left: Line | None = None
+    left: ParkedQueue | None = None
     gone: list[str] = field(default_factory=list)
 
     @property
@@ -83,7 +83,7 @@ class AdminCommand:
         line = self.line
         self.found(await self.reader.line(self.definition, line.what, line.partition, line.key))
 
-    def found(self, left: Line | None) -> None:
+    def found(self, left: ParkedQueue | None) -> None:
         """Note the entries that are left of the line."""
         self.left = left
         here = set() if self.left is None else {entry.id for entry in self.left.entries}
@@ -189,7 +189,7 @@ def is_pending(admin_command: AdminCommand) -> bool:
     )
 
 
-def count_of(line: Line) -> str:
+def count_of(line: ParkedQueue) -> str:
     """Return how many messages of the key are parked, as text."""
     count = len(line.entries)
     return f"{count} {line.what}{'s are' if count > 1 else ' is'}"

@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaProducer
 from actors._kafka.connection import broker_errors, let_go
 from actors._kafka.permissions import WRITE
 from actors.admin.parked.commands import LOOK_S, AdminCommand, count_of, failure_of, is_pending, signed
-from actors.admin.parked.reader import Line, What
+from actors.admin.parked.reader import ParkedQueue, What
 from actors.ports import TopicPartition
 from actors.runtime.commands import ALL, Command
 
@@ -34,7 +34,7 @@ class Which:
     since_ms: int | None = None
     until_ms: int | None = None
 
-    def takes(self, line: Line) -> bool:
+    def takes(self, line: ParkedQueue) -> bool:
         """Return whether a line is meant; one with nothing parked isn't."""
         head = line.head
         return (
@@ -108,7 +108,9 @@ class Many:
         )
         return False
 
-    async def _give(self, places: Sequence[int], commands: Callable[[Line], Sequence[tuple[str, str | None]]]) -> None:
+    async def _give(
+        self, places: Sequence[int], commands: Callable[[ParkedQueue], Sequence[tuple[str, str | None]]]
+    ) -> None:
         """Send commands for some lines, wait until they are carried out, and look what is there now."""
         ends = await self._send(places, commands)
         deadline_s, waiting = time.monotonic() + self.timeout_s, dict(ends)
@@ -131,7 +133,7 @@ class Many:
             await self._look(places)
 
     async def _send(
-        self, places: Sequence[int], commands: Callable[[Line], Sequence[tuple[str, str | None]]]
+        self, places: Sequence[int], commands: Callable[[ParkedQueue], Sequence[tuple[str, str | None]]]
     ) -> dict[TopicPartition, int]:
         """Send all commands; return the offset behind the last one of each input partition."""
         setup, control = self.admin_commands[places[0]].setup, self.admin_commands[places[0]].reader.control
@@ -189,7 +191,7 @@ class Many:
                 admin_command.found(found.get(key))
 
 
-def _drops(line: Line) -> list[tuple[str, str | None]]:
+def _drops(line: ParkedQueue) -> list[tuple[str, str | None]]:
     if line.what == "message":
         return [("drop", ALL)]
     # The parked one last: those behind it would begin to run.

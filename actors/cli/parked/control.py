@@ -18,8 +18,8 @@ import click
 from actors.admin.parked.commands import AdminCommand, count_of
 from actors.admin.parked.many import Many, Which
 from actors.admin.parked.reader import (
-    Line,
     ParkedError,
+    ParkedQueue,
     ParkedReader,
     What,
     chosen,
@@ -142,7 +142,7 @@ async def carry_out_for_all(
     return many
 
 
-def _one(lines: Sequence[Line], what: What | None, partition: int | None) -> Line:
+def _one(lines: Sequence[ParkedQueue], what: What | None, partition: int | None) -> ParkedQueue:
     found = [line for line in lines if what in (None, line.what) and partition in (None, line.partition)]
     if not found:
         raise ParkedError("nothing is parked for the key there: see `parked list`")

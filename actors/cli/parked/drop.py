@@ -9,7 +9,7 @@ import click
 from actors.admin.parked import commands
 from actors.admin.parked.commands import AdminCommand
 from actors.admin.parked.many import Many
-from actors.admin.parked.reader import Line, ParkedError
+from actors.admin.parked.reader import ParkedError, ParkedQueue
 from actors.cli.parked.control import Choice, admin_command_for, carry_out_for_all, tell, tell_all, with_choice
 from actors.cli.session import Session, with_session
 
@@ -41,7 +41,7 @@ async def _drop(session: Session, choice: Choice, entry_id: str | None, is_all: 
     return admin_command
 
 
-def _to_drop(line: Line, entry_id: str | None, is_all: bool) -> list[str]:
+def _to_drop(line: ParkedQueue, entry_id: str | None, is_all: bool) -> list[str]:
     """Return the ids to drop, never "the first": a command that is given twice must not drop two.
 
     Raises:

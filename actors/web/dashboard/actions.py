@@ -19,7 +19,7 @@ from actors._core.logs import escaping
 from actors._faust.setup import Setup
 from actors.admin.parked import commands as admin_commands
 from actors.admin.parked.commands import AdminCommand, count_of, failure_of
-from actors.admin.parked.reader import Line, ParkedError, ParkedReader, What, shown
+from actors.admin.parked.reader import ParkedError, ParkedQueue, ParkedReader, What, shown
 from actors.web.dashboard.view import Tone
 from actors.web.queries.problems import Problem
 
@@ -46,7 +46,7 @@ class Place:
     partition: int
     key: bytes
 
-    async def line(self, reader: ParkedReader) -> Line:
+    async def line(self, reader: ParkedReader) -> ParkedQueue:
         """Read the line from its changelog.
 
         Raises:

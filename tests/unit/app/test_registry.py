@@ -283,7 +283,7 @@ async def test_a_registry_that_may_not_be_read_is_passed_over_with_one_warning(
     brokers.make("shop-actors-owners")
     brokers.unread["shop-actors-owners"] = TopicAuthorizationFailedError()
     await brokers.start(brokers.worker("shop-eu", "orders"))
-    assert caplog.text.count("topic shop-actors-owners can't be looked at") == 1
+    assert caplog.text.count("topic shop-actors-owners can't be read") == 1
 
 
 async def test_a_registry_that_cannot_be_read_for_the_moment_ends_the_start(brokers: Brokers) -> None:
