@@ -111,7 +111,7 @@ class Many:
     async def _give(
         self, places: Sequence[int], commands: Callable[[ParkedQueue], Sequence[tuple[str, str | None]]]
     ) -> None:
-        """Send commands for some lines, wait until they are carried out, and look what is there now."""
+        """Send commands for some keys, wait until they are carried out, and read the queues again."""
         ends = await self._send(places, commands)
         deadline_s, waiting = time.monotonic() + self.timeout_s, dict(ends)
         control = self.admin_commands[places[0]].reader.control

@@ -100,7 +100,7 @@ class _EffectSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedQueue:
-    """What waits of one key, in order; never empty."""
+    """The parked entries of a key and those that wait behind them, in order; never empty."""
 
     actor: str
     topic: str
