@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import IO
+from typing import TextIO
 
 import click
 
@@ -17,7 +17,7 @@ LINE_INTERVAL_S = 2.0
 
 
 @contextlib.contextmanager
-def reporting(stderr: IO[str], partitions: list[int], *, quiet: bool) -> Iterator[Report]:
+def reporting(stderr: TextIO, partitions: list[int], *, quiet: bool) -> Iterator[Report]:
     """Show the progress over `partitions`, which are worked through in order, for the time of the block."""
     if quiet:
         yield lambda partition, keys: None
@@ -31,18 +31,13 @@ def reporting(stderr: IO[str], partitions: list[int], *, quiet: bool) -> Iterato
 
 
 @contextlib.contextmanager
-def _bar(stderr: IO[str], partitions: list[int]) -> Iterator[Report]:
-    with click.progressbar(
-        length=len(partitions),
-        file=stderr,
-        show_pos=True,
-        bar_template="[%(bar)s] %(info)s",
-        item_show_func=lambda text: text,
-    ) as bar:
+def _bar(stderr: TextIO, partitions: list[int]) -> Iterator[Report]:
+    # With 0 steps at least the bar also shows the keys of a partition that isn't done.
+    with click.progressbar(length=len(partitions), file=stderr, show_pos=True, update_min_steps=0) as bar:
 
         def report(partition: int, keys: int) -> None:
-            done = partitions.index(partition)
-            bar.update(done - bar.pos, f"partition {partition}: {keys:,} keys")
+            bar.label = f"partition {partition}: {keys:,} keys"
+            bar.update(partitions.index(partition) - bar.pos)
 
         yield report
         bar.update(len(partitions) - bar.pos)
@@ -51,7 +46,7 @@ def _bar(stderr: IO[str], partitions: list[int]) -> Iterator[Report]:
 class _Lines:
     """A line for each partition when it is done, and now and then before."""
 
-    def __init__(self, stderr: IO[str]) -> None:
+    def __init__(self, stderr: TextIO) -> None:
         self._stderr = stderr
         self._current: tuple[int, int] | None = None
         self._said_s = time.monotonic()

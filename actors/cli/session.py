@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TextIO
 
 import click
 from faust.cli.base import AppCommand
@@ -43,8 +43,8 @@ class Session:
     setup: Setup
     as_json: bool
     quiet: bool
-    stdout: IO[str]
-    stderr: IO[str]
+    stdout: TextIO
+    stderr: TextIO
 
     def data_folder(self) -> DataFolder:
         """Return this machine's data folder of the app, which a worker may be using.

@@ -11,7 +11,8 @@ from actors._core.task.lifecycle import State
 from actors.runtime.observe.status import RestoreStatus, TaskStatus, WorkerStatus
 from actors.runtime.replicas.standby_state import CopyState
 from actors.web.dashboard.group import Pace, Picture, Seen, TaskKey
-from actors.web.dashboard.waiting import HeldLock, ParkedLine
+from actors.web.dashboard.waiting import ParkedLine
+from actors.web.panels import HeldLock
 
 MAX_ROWS = 100
 TELL_GONE_MS = 600_000
