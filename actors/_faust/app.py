@@ -16,7 +16,7 @@ from actors._faust.setup import Setup, inbox_of
 from actors._faust.shared import Shared, SharedView, shared_of
 from actors._faust.tracing import trace_headers
 from actors._faust.views import View, view_of
-from actors._kafka.produce.requests import KafkaAsks
+from actors._kafka.requests import KafkaAsks
 from actors.declare.arguments import check_arguments, check_bare, check_span, single_topic
 from actors.declare.codecs import check_schema, key_codec, resolve
 from actors.declare.declared import Declaration, as_coroutine, check_expiry, check_options, check_value_type

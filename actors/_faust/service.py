@@ -301,7 +301,7 @@ class ActorService(Service):  # type: ignore[misc]
                 logs,
                 clock,
                 clock_skew_margin_ms=margin_ms,
-                seeds=setup.seeds,
+                snapshots=setup.snapshots,
                 lost=setup.lost_changelog,
                 are_owners_fenced=setup.exactly_once,
             ),

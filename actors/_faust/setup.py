@@ -28,8 +28,8 @@ from actors._kafka.admin.owners import StoreRecord
 from actors._kafka.admin.topics import DEFAULT_MAX_RECORD_BYTES, ChangelogSettings, Topics
 from actors._kafka.connection import Connection
 from actors._kafka.consume.consumer import GroupSettings, check_timeouts
-from actors._kafka.produce.producer import OrderedLog, TransactionLog
-from actors._kafka.produce.requests import KafkaAsks
+from actors._kafka.produce.transactions import OrderedLog, TransactionLog
+from actors._kafka.requests import KafkaAsks
 from actors.declare.codecs import by_value, key_codec, resolve, topic_codecs
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp
@@ -55,12 +55,12 @@ from actors.runtime.state.restore import Changelog
 from actors.web.access.secret import worker_keys
 from actors.web.access.settings import check_access, own_address
 from actors.web.access.tls import Hops
-from stores.snapshot import SeedFolder
+from stores.snapshot import SnapshotFolder
 
 logger = escaping(logging.getLogger(__name__))
 
 BROKER_DEFAULT = -1
-STATE_SEED = "STATE_SEED"
+STATE_SNAPSHOT = "STATE_SNAPSHOT"
 MISSING_OFFSET = "MISSING_OFFSET"
 MOVED_OFFSET = "MOVED_OFFSET"
 LOST_CHANGELOG = "LOST_CHANGELOG"
@@ -87,10 +87,10 @@ class Setup:
         self.folder = Path(conf.appdir) / "actors"
         self.views_folder = Path(conf.appdir) / "views"
         # As with Faust's own settings, the environment goes first.
-        seed = conf.getenv(STATE_SEED) or options.state_seed
+        snapshot = conf.getenv(STATE_SNAPSHOT) or options.state_snapshot
         self.missing_offset = conf.getenv(MISSING_OFFSET) or options.missing_offset
         self.moved_offset = conf.getenv(MOVED_OFFSET) or options.moved_offset
-        self.seeds = None if seed is None else SeedFolder(seed, app=conf.id)
+        self.snapshots = None if snapshot is None else SnapshotFolder(snapshot, app=conf.id)
         self.lost_changelog = _lost_changelog(conf.getenv(LOST_CHANGELOG) or options.lost_changelog)
         self.exactly_once = conf.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE
         self.instance_id: str | None = conf.consumer_group_instance_id or None

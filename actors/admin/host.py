@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.topics import Topics
 from actors._kafka.connection import Connection
-from actors._kafka.produce.producer import TransactionLog
+from actors._kafka.produce.transactions import TransactionLog
 from actors.declare.publishing import AppTopics
 from actors.runtime.commands import CommandKey
 from actors.runtime.outbox.outputs import OutputTopic

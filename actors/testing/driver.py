@@ -56,7 +56,7 @@ from actors.testing.looking import (
     dead_letter,
     parked_messages,
 )
-from stores._core.record import STAMP_BYTES, is_expired
+from stores._core.record import METADATA_BYTES, is_expired
 from stores.memory import MemoryStore
 
 T = TypeVar("T")
@@ -263,7 +263,7 @@ class ActorTestDriver:
         for files in self._disk.files():
             held = files.data.get(raw_key) if files.store == found.name else None
             if held is not None and not is_expired(held, self._clock_ms()):
-                return found.decode_value(held[STAMP_BYTES:])
+                return found.decode_value(held[METADATA_BYTES:])
         return None
 
     def changelog(self, store: Any) -> list[Sent]:
@@ -281,7 +281,7 @@ class ActorTestDriver:
         found = self._store(store)
         now_ms = self._clock_ms()
         return {
-            found.decode_key(key): found.decode_value(raw[STAMP_BYTES:])
+            found.decode_key(key): found.decode_value(raw[METADATA_BYTES:])
             for files in self._disk.files()
             if files.store == found.name
             for key, raw in files.data.items()

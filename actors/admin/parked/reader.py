@@ -24,7 +24,7 @@ from actors.ports import LogRecord, TopicPartition
 from actors.runtime.outbox.effects import EffectRecord
 from actors.runtime.quarantine.entries import ParkedMessage, read_entry, slices_of_line, summary_of
 from stores._core.printable import printable
-from stores._core.record import STAMP_HEADER, decode_stamp
+from stores._core.record import METADATA_HEADER, decode_metadata
 
 if TYPE_CHECKING:
     from actors.declare.definition import ActorDefinition
@@ -403,9 +403,9 @@ def _content(line: ParkedQueue, sequence: int, raw: bytes, get: Callable[[bytes]
 
 
 def _written_by(record: LogRecord) -> int:
-    stamp = next((raw for name, raw in record.headers if name == STAMP_HEADER), b"")
+    metadata = next((raw for name, raw in record.headers if name == METADATA_HEADER), b"")
     try:
-        return decode_stamp(stamp).source_offset
+        return decode_metadata(metadata).source_offset
     except ValueError:
         return -1
 

@@ -150,13 +150,13 @@ def _state_of(reading: Reading) -> str:
         f"{position.changelog_offset}, epoch {position.epoch}"
     )
     if reading.entry is not None:
-        text += f", where it expired at {moment(reading.entry.stamp.expires_at_ms)}"
+        text += f", where it expired at {moment(reading.entry.metadata.expires_at_ms)}"
     return text
 
 
 def _as_json(question: Question, reading: Reading) -> dict[str, Any]:
     found, entry = reading.found, reading.entry
-    stamp = None if entry is None else entry.stamp
+    metadata = None if entry is None else entry.metadata
     return {
         "store": question.store.name,
         "key": question.key,
@@ -164,8 +164,8 @@ def _as_json(question: Question, reading: Reading) -> dict[str, Any]:
         "found": found is not None,
         "expired": entry is not None and entry.is_expired,
         "value": None if found is None else value_json(question.store, found.value),
-        "epoch": None if stamp is None else stamp.epoch,
-        "source_offset": None if stamp is None else stamp.source_offset,
-        "expires_at_ms": None if stamp is None or stamp.expires_at_ms == NEVER else stamp.expires_at_ms,
+        "epoch": None if metadata is None else metadata.epoch,
+        "source_offset": None if metadata is None else metadata.source_offset,
+        "expires_at_ms": None if metadata is None or metadata.expires_at_ms == NEVER else metadata.expires_at_ms,
         "position": asdict(reading.position),
     }

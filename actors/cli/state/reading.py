@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from stores._core.record import STAMP_BYTES, Position, Stamp, decode_stamp, is_expired
+from stores._core.record import METADATA_BYTES, Position, WriteMetadata, decode_metadata, is_expired
 from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.folder import DataFolder
 from stores.rocks import RocksReader
@@ -22,7 +22,7 @@ class Entry:
     """A key that is there."""
 
     value: bytes
-    stamp: Stamp
+    metadata: WriteMetadata
     is_expired: bool
 
 
@@ -106,7 +106,7 @@ def _opened(folder: DataFolder, store: str, partition: int) -> Iterator[RocksRea
 
 def _entry(path: Path, raw: bytes) -> Entry:
     try:
-        stamp = decode_stamp(raw)
+        metadata = decode_metadata(raw)
     except ValueError as error:
         raise StoreCorruptedError(path, error) from error
-    return Entry(raw[STAMP_BYTES:], stamp, is_expired(raw, time.time_ns() // 1_000_000))
+    return Entry(raw[METADATA_BYTES:], metadata, is_expired(raw, time.time_ns() // 1_000_000))

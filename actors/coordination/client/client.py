@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from actors._kafka.connection import Connection
-from actors._kafka.produce.requests import KafkaAsks
+from actors._kafka.requests import KafkaAsks
 from actors.coordination.client.locking import CALL_S, Seconds
 from actors.coordination.client.sharing import Sharing
 from actors.coordination.client.transport import Inside, Outside

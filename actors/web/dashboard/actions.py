@@ -21,7 +21,7 @@ from actors.admin.parked import commands as admin_commands
 from actors.admin.parked.commands import AdminCommand, count_of, failure_of
 from actors.admin.parked.reader import ParkedError, ParkedQueue, ParkedReader, What, shown
 from actors.web.dashboard.view import Tone
-from actors.web.queries.problems import Problem
+from actors.web.problems import Problem
 
 if TYPE_CHECKING:
     from actors.declare.definition import ActorDefinition

@@ -22,7 +22,7 @@ from actors.runtime.spec import ActorSpec
 from actors.runtime.task.task import Task
 from actors.web.host import Host
 from actors.web.panels import HeldLock, LockPanel
-from stores._core.record import STAMP_BYTES
+from stores._core.record import METADATA_BYTES
 from stores.errors import StoreError
 from stores.ports import PartitionStore
 
@@ -234,7 +234,7 @@ async def _lines(looked: _Look, store: PartitionStore, what: What) -> AsyncItera
         waiting = 0
         async for _ in looked.upto(MOST_IN_LINE, store.scan(first[0], start)):
             waiting += 1
-        yield _Line(what, key, first[1][STAMP_BYTES:], waiting)
+        yield _Line(what, key, first[1][METADATA_BYTES:], waiting)
     looked.is_cut |= next(iter(store.scan(start, end)), None) is not None
 
 
@@ -283,7 +283,7 @@ async def _locks(
         if panel.actor == task.spec.name:
             found = found or []
             async for key, raw in looked.upto(MOST_NAMES, store_of(panel.actor).scan()):
-                lock = panel.lock_of(key, raw[STAMP_BYTES:], now_ms)
+                lock = panel.lock_of(key, raw[METADATA_BYTES:], now_ms)
                 if lock is not None:
                     found.append(msgspec.structs.replace(lock, data=lock.data[:ERROR_CHARS]))
     return found

@@ -30,8 +30,9 @@ from actors.cli.session import Session, one_line_errors
 from actors.errors import ActorsError, ConfigurationError, HandlerFailedError, RecordError
 from actors.testing import ActorTestDriver
 from actors.web.dashboard.rendering import Pages
-from spark_replay.report import html, report
-from spark_replay.report.printing import say
+from spark_replay.comparison import report
+from spark_replay.printing import say
+from spark_replay.report import html
 from stores._core.printable import one_line, printable, printable_json
 
 HOSTILE = "k\x1b]0;x\x07\n2026-01-01 ERROR forged\r\x9b2J\x7f\u2028\u202e\u2066\x85\ud800"

@@ -14,9 +14,9 @@ from aiohttp.test_utils import TestServer
 from actors._core import logs
 from actors.web.access import limits
 from actors.web.access.callers import names_this_machine
-from actors.web.access.hops import HOP, PARTITIONS
 from actors.web.access.limits import RefusalLog
 from actors.web.access.origin import _authority
+from actors.web.access.signature import HOP, PARTITIONS
 from tests.unit.web.query_server import KEY, get
 from tests.unit.web.query_server import served as asked
 from tests.unit.web.web_part import ADMIN, READ, TOKENS, password, raw, served

@@ -1,8 +1,9 @@
-"""Restoring a store from its changelog beside restoring it from a seed: the same worker, an empty disk.
+"""Restoring a store from its changelog beside restoring it from a snapshot: the same worker, an empty disk.
 
-A changelog of N keys is written in batches, `python -m spark_replay seed` makes a seed of it, and a worker starts on an
-empty folder, with and without the seed, and on a folder that has everything. The clock runs from the start of the
-process to its owning all partitions; what a start costs with everything there is taken off for the restore's own time.
+A changelog of N keys is written in batches, `python -m spark_replay snapshot` makes a snapshot of it, and a worker
+starts on an empty folder, with and without the snapshot, and on a folder that has everything. The clock runs from the
+start of the process to its owning all partitions; what a start costs with everything there is taken off for the
+restore's own time.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ import click
 
 from benchmarks.peers.broker import load, make_topics
 from benchmarks.run_commands import start_cluster
-from stores._core.record import encode_stamp
+from stores._core.record import encode_metadata
 
 PARTITIONS = 4
 DEADLINE_S = 600.0
 POLL_S = 0.01
-APP = "seedbench"
+APP = "snapshotbench"
 CHANGELOG = f"{APP}-seen-changelog"
 ROOT = Path(__file__).resolve().parents[1]
 POOL = random.Random(1).randbytes(1 << 20)
@@ -43,24 +44,24 @@ POOL = random.Random(1).randbytes(1 << 20)
 @click.option("--incompressible", is_flag=True, help="Values of random bytes instead of 100 digits.")
 def main(keys: int, repeat: int, incompressible: bool) -> None:
     """Measure restores of N keys of 16 bytes with values of 100 bytes."""
-    folder = Path(tempfile.mkdtemp(prefix="bench-seed-"))
+    folder = Path(tempfile.mkdtemp(prefix="bench-snapshot-"))
     try:
         with start_cluster(folder) as cluster:
             brokers = cluster.bootstrap
             asyncio.run(make_topics(brokers, "bench-input", "bench-output", partitions=PARTITIONS))
-            _start(brokers, folder, "first", seed=None)  # makes the changelog
+            _start(brokers, folder, "first", snapshot=None)  # makes the changelog
             began_s = time.monotonic()
             asyncio.run(_fill(brokers, keys, incompressible))
             click.echo(f"{keys:,} keys written in {time.monotonic() - began_s:.0f} s", err=True)
-            made = _make_seed(brokers, folder / "seeds")
-            runs: dict[str, list[float]] = {"changelog": [], "seed": [], "warm": []}
+            made = _make_snapshot(brokers, folder / "snapshots")
+            runs: dict[str, list[float]] = {"changelog": [], "snapshot": [], "warm": []}
             for number in range(repeat):
-                runs["changelog"].append(_start(brokers, folder, f"log-{number}", seed=None))
-                runs["warm"].append(_start(brokers, folder, f"log-{number}", seed=None))
+                runs["changelog"].append(_start(brokers, folder, f"log-{number}", snapshot=None))
+                runs["warm"].append(_start(brokers, folder, f"log-{number}", snapshot=None))
                 shutil.rmtree(folder / f"log-{number}")
-                runs["seed"].append(_start(brokers, folder, f"seed-{number}", seed=folder / "seeds"))
-                _check_begun(folder / f"seed-{number}.log", keys)
-                shutil.rmtree(folder / f"seed-{number}")
+                runs["snapshot"].append(_start(brokers, folder, f"snapshot-{number}", snapshot=folder / "snapshots"))
+                _check_begun(folder / f"snapshot-{number}.log", keys)
+                shutil.rmtree(folder / f"snapshot-{number}")
                 click.echo({name: round(times[-1], 2) for name, times in runs.items()}, err=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -69,16 +70,16 @@ def main(keys: int, repeat: int, incompressible: bool) -> None:
 
 def _report(keys: int, made: dict[str, float], runs: dict[str, list[float]]) -> dict[str, object]:
     start = {name: statistics.median(times) for name, times in runs.items()}
-    restore = {name: max(start[name] - start["warm"], 1e-3) for name in ("changelog", "seed")}
+    restore = {name: max(start[name] - start["warm"], 1e-3) for name in ("changelog", "snapshot")}
     return {
         "keys": keys,
-        "seed_made_in_s": made["seconds"],
-        "seed_mb": round(made["size_bytes"] / 1e6),
+        "snapshot_made_in_s": made["seconds"],
+        "snapshot_mb": round(made["size_bytes"] / 1e6),
         "start_s": {name: [round(time_s, 2) for time_s in sorted(times)] for name, times in runs.items()},
         "restore_s": {name: round(time_s, 2) for name, time_s in restore.items()},
         "records_per_s": {name: round(keys / time_s) for name, time_s in restore.items()},
-        "start_ratio": round(start["changelog"] / start["seed"], 1),
-        "restore_ratio": round(restore["changelog"] / restore["seed"], 1),
+        "start_ratio": round(start["changelog"] / start["snapshot"], 1),
+        "restore_ratio": round(restore["changelog"] / restore["snapshot"], 1),
     }
 
 
@@ -86,8 +87,8 @@ async def _fill(brokers: str, keys: int, incompressible: bool) -> None:
     records: Iterator[tuple[bytes, bytes]] = (
         (b"command-%08d" % number, _random(number) if incompressible else b"%0100d" % number) for number in range(keys)
     )
-    # stamps of no owner, so that the group may begin at the start of the empty input
-    await load(brokers, CHANGELOG, PARTITIONS, records, stamp=lambda number: encode_stamp(0, number))
+    # write metadata of no owner, so that the group may begin at the start of the empty input
+    await load(brokers, CHANGELOG, PARTITIONS, records, metadata=lambda number: encode_metadata(0, number))
 
 
 def _random(number: int) -> bytes:
@@ -95,26 +96,26 @@ def _random(number: int) -> bytes:
     return POOL[first : first + 100]
 
 
-def _make_seed(brokers: str, to: Path) -> dict[str, float]:
+def _make_snapshot(brokers: str, to: Path) -> dict[str, float]:
     options = ["--brokers", brokers, "--changelog", CHANGELOG, "--app", APP, "--to", str(to)]
     done = subprocess.run(
-        [sys.executable, "-m", "spark_replay", "seed", *options],
+        [sys.executable, "-m", "spark_replay", "snapshot", *options],
         cwd=ROOT,
         check=True,
         stdout=subprocess.PIPE,
         text=True,
     )
     told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    click.echo(f"seed: {told}", err=True)
+    click.echo(f"snapshot: {told}", err=True)
     return told
 
 
-def _start(brokers: str, folder: Path, name: str, *, seed: Path | None) -> float:
+def _start(brokers: str, folder: Path, name: str, *, snapshot: Path | None) -> float:
     """Start a worker, wait until it owns all partitions, end it, and give the seconds that took."""
     environment = {**os.environ, "KAFKA_URL": f"kafka://{brokers}", "BENCH_APP": APP}
-    environment.pop("STATE_SEED", None)
-    if seed is not None:
-        environment["STATE_SEED"] = str(seed)
+    environment.pop("STATE_SNAPSHOT", None)
+    if snapshot is not None:
+        environment["STATE_SNAPSHOT"] = str(snapshot)
     log, began_s = folder / f"{name}.log", time.monotonic()
     command = [sys.executable, "-m", "faust", "-A", "benchmarks.dedupe_app", "-D", str(folder / name)]
     with log.open("wb") as output:

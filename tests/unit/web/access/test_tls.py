@@ -21,9 +21,9 @@ from actors.web.access import callers, door
 from actors.web.access.settings import check_access
 from actors.web.queries.routing import Router
 from tests.certificates import Authority
+from tests.unit.web.access.test_load import hang_up
 from tests.unit.web.query_server import KEY, Connection, get
 from tests.unit.web.query_server import served as asked
-from tests.unit.web.test_access_load import hang_up
 from tests.unit.web.web_part import READ, served
 
 PAST = datetime.now(UTC) - timedelta(days=1)

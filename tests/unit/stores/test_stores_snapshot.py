@@ -1,4 +1,4 @@
-"""Seeds on disk: how a store takes one, what a crash leaves, and what is refused."""
+"""Snapshots on disk: how a store takes one, what a crash leaves, and what is refused."""
 
 import os
 import subprocess
@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from stores._core.record import Position
-from stores._core.snapshot import SEED_MANIFEST, decode_seed
-from stores.errors import SeedError, StoreError
+from stores._core.snapshot import SNAPSHOT_MANIFEST, decode_snapshot
+from stores.errors import SnapshotError, StoreError
 from stores.memory import MemoryStore
 from stores.rocks import RocksReader, RocksStore
-from stores.snapshot import SeedFolder
+from stores.snapshot import SnapshotFolder
 from stores.tables import write_tables
-from tests.seeds import write_seed
+from tests.snapshots import write_snapshot
 
 ROOT = Path(__file__).parents[3]
 ROWS = {b"%06d" % number: os.urandom(60) for number in range(5_000)}
@@ -25,7 +25,9 @@ AT = Position(7, 9, 1_760_000_000_000, 3, "id")
 
 @pytest.fixture
 def folder(tmp_path):
-    return write_seed(tmp_path / "seeds", {0: (ROWS, AT), 1: ({}, AT)}, partition_count=3, table_bytes=64 << 10).parent
+    return write_snapshot(
+        tmp_path / "snapshots", {0: (ROWS, AT), 1: ({}, AT)}, partition_count=3, table_bytes=64 << 10
+    ).parent
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -33,7 +35,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def manifest_with(folder: Path, **changes: object) -> None:
-    file = folder / "store" / SEED_MANIFEST
+    file = folder / "store" / SNAPSHOT_MANIFEST
     text = file.read_text()
     for old, new in changes.values():
         assert old in text
@@ -42,19 +44,19 @@ def manifest_with(folder: Path, **changes: object) -> None:
 
 
 def test_a_manifest_survives_its_encoding(folder):
-    manifest = decode_seed((folder / "store" / SEED_MANIFEST).read_text())
+    manifest = decode_snapshot((folder / "store" / SNAPSHOT_MANIFEST).read_text())
     assert [(part.partition, part.keys, part.position) for part in manifest.partitions] == [(0, 5_000, AT), (1, 0, AT)]
     assert len(manifest.partitions[0].tables) > 1, "one table says nothing of their order"
 
 
 @pytest.mark.parametrize("copied", [False, True])
-def test_a_seed_stays_as_it_is_whatever_stores_do_with_it(folder, tmp_path, monkeypatch, copied):
+def test_a_snapshot_stays_as_it_is_whatever_stores_do_with_it(folder, tmp_path, monkeypatch, copied):
     before = contents(folder)
     if copied:
         monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("another file system")))
     stores = [RocksStore.open(tmp_path / str(number)) for number in range(2)]
     for store in stores:
-        store.seed(SeedFolder(folder, app="app").find("store", 0))
+        store.load_snapshot(SnapshotFolder(folder, app="app").find("store", 0))
         assert dict(store.scan()) == ROWS
     tables = list((tmp_path / "0").glob("*.sst"))
     assert any(table.stat().st_nlink > 1 for table in tables) != copied
@@ -66,44 +68,44 @@ def test_a_seed_stays_as_it_is_whatever_stores_do_with_it(folder, tmp_path, monk
     for store in stores:
         store.close()
     assert contents(folder) == before
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["0", "1", "seeds"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["0", "1", "snapshots"]
 
 
 def test_a_memory_store_takes_the_same(folder):
     store = MemoryStore()
-    store.seed(SeedFolder(folder, app="app").find("store", 0))
+    store.load_snapshot(SnapshotFolder(folder, app="app").find("store", 0))
     assert (dict(store.scan()), store.position()) == (ROWS, AT)
 
 
-def test_a_seeded_store_can_be_read_beside_its_owner(folder, tmp_path):
+def test_a_store_from_a_snapshot_can_be_read_beside_its_owner(folder, tmp_path):
     store = RocksStore.open(tmp_path / "0")
-    store.seed(SeedFolder(folder, app="app").find("store", 0))
+    store.load_snapshot(SnapshotFolder(folder, app="app").find("store", 0))
     reader = RocksReader.open(tmp_path / "0")
     assert (dict(reader.scan()), reader.position()) == (ROWS, AT)
     reader.close()
     store.close()
 
 
-def test_what_there_is_no_seed_of(folder):
-    seeds = SeedFolder(folder, app="app")
-    assert seeds.find("other", 0) is None
-    assert seeds.find("store", 2) is None
-    assert SeedFolder(folder / "none", app="app").find("store", 0) is None
+def test_what_there_is_no_snapshot_of(folder):
+    snapshots = SnapshotFolder(folder, app="app")
+    assert snapshots.find("other", 0) is None
+    assert snapshots.find("store", 2) is None
+    assert SnapshotFolder(folder / "none", app="app").find("store", 0) is None
 
 
-def test_a_seed_of_another_app_or_store_is_refused(folder):
-    with pytest.raises(SeedError, match="of app 'app', not of 'store' of 'mine'"):
-        SeedFolder(folder, app="mine").find("store", 0)
+def test_a_snapshot_of_another_app_or_store_is_refused(folder):
+    with pytest.raises(SnapshotError, match="of app 'app', not of 'store' of 'mine'"):
+        SnapshotFolder(folder, app="mine").find("store", 0)
     (folder / "store").rename(folder / "moved")
-    with pytest.raises(SeedError, match="is of store 'store'"):
-        SeedFolder(folder, app="app").find("moved", 0)
+    with pytest.raises(SnapshotError, match="is of store 'store'"):
+        SnapshotFolder(folder, app="app").find("moved", 0)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [
         ("{", "", "no JSON"),
-        ('"format": 1', '"format": 2', "seed of format 2, this release reads format 1"),
+        ('"format": 1', '"format": 2', "snapshot of format 2, this release reads format 1"),
         ('"partition_count": 3', '"partition_count": 1', "of 1"),
         ('"partition": 1', '"partition": 0', "twice"),
         ('"keys"', '"key"', "has no 'keys'"),
@@ -119,8 +121,8 @@ def test_a_seed_of_another_app_or_store_is_refused(folder):
 )
 def test_a_manifest_that_cannot_be_read_is_refused(folder, old, new, text):
     manifest_with(folder, change=(old, new))
-    with pytest.raises(SeedError, match=text):
-        SeedFolder(folder, app="app").find("store", 0)
+    with pytest.raises(SnapshotError, match=text):
+        SnapshotFolder(folder, app="app").find("store", 0)
 
 
 def test_a_link_to_a_table_is_copied_so_that_nobody_can_exchange_it(folder, tmp_path):
@@ -129,7 +131,7 @@ def test_a_link_to_a_table_is_copied_so_that_nobody_can_exchange_it(folder, tmp_
     table.rename(elsewhere)
     table.symlink_to(elsewhere)
     store = RocksStore.open(tmp_path / "0")
-    store.seed(SeedFolder(folder, app="app").find("store", 0))
+    store.load_snapshot(SnapshotFolder(folder, app="app").find("store", 0))
     elsewhere.write_bytes(b"another")
     assert dict(store.scan()) == ROWS
     store.close()
@@ -139,8 +141,8 @@ def test_a_link_to_a_table_is_copied_so_that_nobody_can_exchange_it(folder, tmp_
 def test_a_name_that_no_file_can_have_is_refused_like_a_missing_file(folder, tmp_path):
     manifest_with(folder, change=("partition-00000-0000.sst", "x" * 300))
     store = RocksStore.open(tmp_path / "0")
-    with pytest.raises(SeedError, match="File name too long"):
-        store.seed(SeedFolder(folder, app="app").find("store", 0))
+    with pytest.raises(SnapshotError, match="File name too long"):
+        store.load_snapshot(SnapshotFolder(folder, app="app").find("store", 0))
     store.close()
 
 
@@ -162,23 +164,23 @@ def flip(file: Path) -> None:
 def test_a_damaged_table_leaves_an_empty_store_and_no_trace(folder, tmp_path, damage, text):
     damage(folder / "store" / "partition-00000-0001.sst")
     store = RocksStore.open(tmp_path / "0")
-    with pytest.raises(SeedError, match=text):
-        store.seed(SeedFolder(folder, app="app").find("store", 0))
+    with pytest.raises(SnapshotError, match=text):
+        store.load_snapshot(SnapshotFolder(folder, app="app").find("store", 0))
     assert (list(store.scan()), store.position()) == ([], None)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["0", "seeds"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["0", "snapshots"]
     store.close()
 
 
 def test_a_table_that_is_none_is_refused_though_its_checksum_is_right(folder, tmp_path):
-    seed = write_seed(tmp_path / "other", {0: ({b"a": b"1"}, AT)})
-    (seed / "partition-00000-0000.sst").write_bytes(b"no table")
-    text = (seed / SEED_MANIFEST).read_text()
-    table = decode_seed(text).partitions[0].tables[0]
+    snapshot = write_snapshot(tmp_path / "other", {0: ({b"a": b"1"}, AT)})
+    (snapshot / "partition-00000-0000.sst").write_bytes(b"no table")
+    text = (snapshot / SNAPSHOT_MANIFEST).read_text()
+    table = decode_snapshot(text).partitions[0].tables[0]
     text = text.replace(str(table.crc32), str(zlib.crc32(b"no table")))
-    (seed / SEED_MANIFEST).write_text(text.replace(f'"size_bytes": {table.size_bytes}', '"size_bytes": 8'))
+    (snapshot / SNAPSHOT_MANIFEST).write_text(text.replace(f'"size_bytes": {table.size_bytes}', '"size_bytes": 8'))
     store = RocksStore.open(tmp_path / "0")
-    with pytest.raises(SeedError, match="no database could be made of the seed"):
-        store.seed(SeedFolder(seed.parent, app="app").find("store", 0))
+    with pytest.raises(SnapshotError, match="no database could be made of the snapshot"):
+        store.load_snapshot(SnapshotFolder(snapshot.parent, app="app").find("store", 0))
     assert store.position() is None
     store.close()
 
@@ -194,7 +196,7 @@ CHILD = """
     import os, signal, sys
     from pathlib import Path
     from stores import _files, rocks
-    from stores.snapshot import Seed, SeedFolder
+    from stores.snapshot import Snapshot, SnapshotFolder
     from stores.rocks import RocksStore
     folder, path, point = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 
@@ -209,30 +211,30 @@ CHILD = """
 
     armed = False
     after(os, "link", "linking")
-    after(Seed, "place", "placed")
+    after(Snapshot, "place", "placed")
     after(rocks, "encode_position", "ingested")
     after(RocksStore, "_build", "built")
     after(_files, "remove_tree", "removed")
     after(rocks, "replace_tree", "exchanged")
     store = RocksStore.open(path)
     armed = True
-    store.seed(SeedFolder(folder, app="app").find("store", 0))
+    store.load_snapshot(SnapshotFolder(folder, app="app").find("store", 0))
     after(RocksStore, "position", "over")
     store.position()
 """
 
 
 @pytest.mark.parametrize("point", ["linking", "placed", "ingested", "built", "removed", "exchanged", "over"])
-def test_a_kill_at_any_step_leaves_an_empty_store_or_the_seed(folder, tmp_path, point):
+def test_a_kill_at_any_step_leaves_an_empty_store_or_the_snapshot(folder, tmp_path, point):
     before = contents(folder)
     path = tmp_path / "data" / "0"
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(CHILD), folder, path, point], cwd=ROOT, check=False)
     assert done.returncode == -9
     store = RocksStore.open(path)
-    is_seeded = point in ("exchanged", "over")
-    assert (dict(store.scan()), store.position()) == ((ROWS, AT) if is_seeded else ({}, None))
-    if not is_seeded:
-        store.seed(SeedFolder(folder, app="app").find("store", 0))
+    is_loaded = point in ("exchanged", "over")
+    assert (dict(store.scan()), store.position()) == ((ROWS, AT) if is_loaded else ({}, None))
+    if not is_loaded:
+        store.load_snapshot(SnapshotFolder(folder, app="app").find("store", 0))
     assert (dict(store.scan()), store.position()) == (ROWS, AT)
     store.close()
     assert [entry.name for entry in path.parent.iterdir() if not entry.name.endswith(".discarded")] == ["0"]

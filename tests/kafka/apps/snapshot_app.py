@@ -1,6 +1,6 @@
-"""The counting app; it kills itself with `kill -9` when the first of its stores has got to a step of its seeding.
+"""The counting app; it kills itself with `kill -9` at a step of the first store's loading of a snapshot.
 
-`SEED_CRASH_AT` is one of the steps below.
+`SNAPSHOT_CRASH_AT` is one of the steps below.
 """
 
 import os
@@ -10,13 +10,13 @@ from typing import Any
 
 from stores import _files, rocks
 from stores.rocks import RocksStore
-from stores.snapshot import Seed
+from stores.snapshot import Snapshot
 from tests.kafka.apps.counter_app import app
 
 __all__ = ["app"]
 
 STEPS: dict[str, tuple[Any, str]] = {
-    "placed": (Seed, "place"),
+    "placed": (Snapshot, "place"),
     "built": (RocksStore, "_build"),
     "removed": (_files, "remove_tree"),
     "exchanged": (rocks, "replace_tree"),
@@ -37,5 +37,5 @@ def _die_after(holder: Any, name: str) -> None:
     setattr(holder, name, wrapped)
 
 
-if "SEED_CRASH_AT" in os.environ:
-    _die_after(*STEPS[os.environ["SEED_CRASH_AT"]])
+if "SNAPSHOT_CRASH_AT" in os.environ:
+    _die_after(*STEPS[os.environ["SNAPSHOT_CRASH_AT"]])

@@ -25,9 +25,9 @@ from actors._core.logs import escaping
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.topics import Topics
 from actors._kafka.connection import Connection, broker_errors, let_go
+from actors._kafka.consume.records import RAW, fetched
 from actors._kafka.permissions import READ
 from actors._kafka.produce.appends import MAX_REQUEST_BYTES, is_spent, send_record
-from actors._kafka.records import RAW, fetched
 from actors.errors import AskClosedError, BrokerUnavailableError, UnknownTopicError
 from actors.ports import Answer, Question, TopicPartition, Unreadable
 from actors.runtime.handlers.failures import is_repeated

@@ -14,7 +14,7 @@ from actors._core.group.assign import Task
 from actors.errors import ActorsError, NotOwnerError, NotReadyError
 from actors.runtime.queries.standby_reads import CopyReader
 from actors.runtime.spec import ActorSpec
-from actors.web.access.hops import HOP
+from actors.web.access.signature import HOP
 from actors.web.access.tls import Hops
 from actors.web.queries.routing import Directory, Here, Router, There
 
@@ -27,7 +27,7 @@ COPIES_ASKED = 2
 """How many copies of a partition are asked before the question is given up."""
 
 
-class CopyDirectory:
+class StandbyDirectory:
     """Who keeps which copies; what is known is kept when the group can't say.
 
     Args:
@@ -53,7 +53,7 @@ class CopyDirectory:
         return self._known
 
 
-class CopyRouter(Router):
+class StandbyRouter(Router):
     """Brings questions to whoever can answer, the owner or not.
 
     Args:
@@ -67,7 +67,7 @@ class CopyRouter(Router):
     elsewhere = (NotOwnerError, NotReadyError)
 
     def __init__(
-        self, reader: CopyReader, directory: Directory, copies: CopyDirectory, address: str, hops: Hops
+        self, reader: CopyReader, directory: Directory, copies: StandbyDirectory, address: str, hops: Hops
     ) -> None:
         super().__init__(reader, directory, hops)
         self._copies = copies

@@ -12,11 +12,11 @@ import pytest
 
 from actors import App, ConfigurationError
 from actors.errors import NotReadyError
-from actors.web.access.hops import HOP
 from actors.web.access.levels import Level
 from actors.web.access.limits import RefusalLog
 from actors.web.access.secret import worker_keys
 from actors.web.access.settings import check_access, tokens_of
+from actors.web.access.signature import HOP
 from actors.web.access.tls import Hops
 from actors.web.access.tokens import Token, Tokens
 from actors.web.queries.routing import Router

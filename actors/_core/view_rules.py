@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from actors._core.task.takeover import LogBounds, missed_tombstones, plan_restore
-from stores._core.record import STAMP_BYTES, Position
+from stores._core.record import METADATA_BYTES, Position
 
 Change = tuple[bytes, bytes | None, bytes | None]
-"""A key with its stamped value before and after, None where it was or is absent."""
+"""A key, and its value with metadata before and after, None where it was or is absent."""
 
 
 def unfit(topic: str, cleanup_policy: str, delete_retention_ms: int, margin_ms: int) -> str | None:
@@ -59,11 +59,11 @@ def why_rebuild(
 
 
 def changes(writes: Iterable[tuple[bytes, bytes | None]], held: Callable[[bytes], bytes | None]) -> Iterator[Change]:
-    """Give what writes change, in their order. A write of what is there already, save for its stamp, is no change.
+    """Give what writes change, in their order. A write of what is there already, save for its metadata, is no change.
 
     Args:
-        writes: key and stamped value, None for a delete.
-        held: gives a key's stamped value before all of them.
+        writes: key and value with its metadata, None for a delete.
+        held: returns a key's value with its metadata before all of them.
     """
     newest: dict[bytes, bytes | None] = {}
     for key, new in writes:
@@ -93,4 +93,4 @@ def differences(old: Iterator[tuple[bytes, bytes]], new: Iterator[tuple[bytes, b
 def _differ(old: bytes | None, new: bytes | None) -> bool:
     if old is None or new is None:
         return old is not new
-    return old[STAMP_BYTES:] != new[STAMP_BYTES:]
+    return old[METADATA_BYTES:] != new[METADATA_BYTES:]

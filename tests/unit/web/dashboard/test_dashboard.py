@@ -21,11 +21,11 @@ from actors.runtime.observe.status import HistogramStatus, RestoreStatus
 from actors.testing import ActorTestDriver
 from actors.web.dashboard import group as group_module
 from actors.web.dashboard import waiting
-from actors.web.dashboard.group import Group, Picture, Report, Seen, TaskKey
+from actors.web.dashboard.group import ClusterStatus, Group, Report, Seen, TaskKey
 from actors.web.dashboard.rendering import Pages, ago, count, rate, size, took, until
 from actors.web.dashboard.view import GONE, MAX_ROWS, SILENT, UP, build
 from actors.web.dashboard.waiting import Waiting
-from stores._core.record import Position, encode_stamp
+from stores._core.record import Position, encode_metadata
 from stores.memory import MemoryStore
 from tests.browser import statuses
 from tests.browser.statuses import NOW_MS, copy, picture, seen, task
@@ -141,7 +141,7 @@ def test_a_copy_of_several_stores_is_one_as_slow_as_all_of_them() -> None:
 PAGES = Pages()
 
 
-def page(of: Picture, actor: str | None = None, *, may_act: bool = False) -> str:
+def page(of: ClusterStatus, actor: str | None = None, *, may_act: bool = False) -> str:
     return PAGES.render(
         "actor.html" if actor else "overview.html",
         view=build(of, actor),
@@ -434,8 +434,10 @@ async def test_counts_end_at_limits_and_lines_are_passed_over(monkeypatch: pytes
     monkeypatch.setattr(waiting, "MOST_IN_LINE", 5)
     monkeypatch.setattr(waiting, "MOST_LINES", 3)
     store = MemoryStore()
-    stamp = encode_stamp(1, 1)
-    writes = [(make_place(b"p", key, number), stamp + b"{") for key in (b"", b"a", b"aa", b"b") for number in range(8)]
+    metadata = encode_metadata(1, 1)
+    writes = [
+        (make_place(b"p", key, number), metadata + b"{") for key in (b"", b"a", b"aa", b"b") for number in range(8)
+    ]
     store.apply(writes, Position(1, 1, 1, 1, ""))
     looked = waiting._Look()
     lines = [line async for line in waiting._lines(looked, store, "message")]
@@ -451,7 +453,7 @@ async def test_counts_end_at_limits_and_lines_are_passed_over(monkeypatch: pytes
 
 async def test_looking_leaves_others_their_turn() -> None:
     store = MemoryStore()
-    writes = [(make_place(b"p", b"%d" % key, 0), encode_stamp(1, 1) + b"{}") for key in range(900)]
+    writes = [(make_place(b"p", b"%d" % key, 0), encode_metadata(1, 1) + b"{}") for key in range(900)]
     store.apply(writes, Position(1, 1, 1, 1, ""))
     turns = 0
 

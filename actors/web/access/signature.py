@@ -25,7 +25,7 @@ MAX_AGE_S = 60
 """How far the clocks of two workers may differ, with the time that a request takes."""
 
 
-class Asked(NamedTuple):
+class SignedRequest(NamedTuple):
     """A request, as far as it is signed; `origin` is the receiver's, `path` has the query."""
 
     method: str
@@ -34,13 +34,13 @@ class Asked(NamedTuple):
     partitions: str = ""
 
 
-def sign(key: bytes, asked: Asked, body: bytes | None, now_ms: int) -> str:
+def sign(key: bytes, asked: SignedRequest, body: bytes | None, now_ms: int) -> str:
     """Give the value of `Authorization` for a request."""
     digest = digest_of(body or b"")
     return f"{SCHEME} {now_ms}.{digest}.{_mac(key, asked, str(now_ms), digest)}"
 
 
-def check(keys: Iterable[bytes], asked: Asked, given: str, now_ms: int) -> str:
+def check(keys: Iterable[bytes], asked: SignedRequest, given: str, now_ms: int) -> str:
     """Give the digest that the request's body has to have.
 
     Raises:
@@ -73,7 +73,7 @@ def digest_of(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 
 
-def _mac(key: bytes, asked: Asked, at_ms: str, digest: str) -> str:
+def _mac(key: bytes, asked: SignedRequest, at_ms: str, digest: str) -> str:
     # A line for each: none of them can have a line end.
     text = "\n".join((at_ms, digest, *asked))
     return hmac.digest(key, text.encode("utf-8", "surrogateescape"), "sha256").hex()

@@ -1,4 +1,4 @@
-"""Seeds made in plain Python, as the oracle of what Spark makes and for tests of those who use them."""
+"""Snapshots made in plain Python, as the oracle of what Spark makes and for tests of those who use them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stores._core.record import Position
-from stores._core.snapshot import SEED_MANIFEST, SeedManifest, SeedPartition, encode_seed, table_file
+from stores._core.snapshot import SNAPSHOT_MANIFEST, SnapshotManifest, SnapshotPartition, encode_snapshot, table_file
 from stores.tables import write_tables
 
 
-def write_seed(
+def write_snapshot(
     folder: Path,
     parts: Mapping[int, tuple[Mapping[bytes, bytes], Position]],
     *,
@@ -20,7 +20,7 @@ def write_seed(
     partition_count: int = 1,
     table_bytes: int = 1 << 20,
 ) -> Path:
-    """Write {partition: (key → stamped value, position)}; give the store's folder."""
+    """Write {partition: (key → value with its metadata, position)}; give the store's folder."""
     own = folder / store
     own.mkdir(parents=True, exist_ok=True)
     made = []
@@ -30,8 +30,8 @@ def write_seed(
             lambda index, number=number: own / table_file(number, index),
             table_bytes=table_bytes,
         )
-        made.append(SeedPartition(number, position, tuple(tables)))
-    manifest = SeedManifest(
+        made.append(SnapshotPartition(number, position, tuple(tables)))
+    manifest = SnapshotManifest(
         app=app,
         store=store,
         changelog=changelog or f"{app}-{store}-changelog",
@@ -39,5 +39,5 @@ def write_seed(
         made_at_ms=0,
         partitions=tuple(made),
     )
-    (own / SEED_MANIFEST).write_text(encode_seed(manifest))
+    (own / SNAPSHOT_MANIFEST).write_text(encode_snapshot(manifest))
     return own

@@ -17,7 +17,7 @@ from actors._core.task.lifecycle import State
 from actors.web.access import door, guard
 from actors.web.access.guard import GUARD
 from actors.web.access.places import Places
-from actors.web.queries.problems import Problem
+from actors.web.problems import Problem
 from tests.unit.web.query_server import KEY, Connection, get, until
 from tests.unit.web.query_server import served as asked
 from tests.unit.web.web_part import ADMIN, OLD_READ, READ, TOKENS, bearer, raw, served

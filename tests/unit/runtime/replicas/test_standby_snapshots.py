@@ -1,4 +1,4 @@
-"""Copies that begin from a seed."""
+"""Copies that begin from a snapshot."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ def world() -> Iterator[World]:
 
 
 @dataclass
-class Seed:
+class Snapshot:
     """The content of partition 0 up to an offset, and itself the place where it lies."""
 
     content: dict[bytes, bytes]
@@ -47,7 +47,7 @@ class Seed:
 
 
 @pytest.mark.parametrize("is_fit", [True, False])
-def test_an_empty_copy_begins_from_a_seed(world: World, is_fit: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_empty_copy_begins_from_a_snapshot(world: World, is_fit: bool, caplog: pytest.LogCaptureFixture) -> None:
     read: list[int] = []
 
     async def test() -> None:
@@ -58,14 +58,14 @@ def test_an_empty_copy_begins_from_a_seed(world: World, is_fit: bool, caplog: py
         whole = dict(world.disk["counts", 0].scan())
         position = world.disk["counts", 0].position()
         assert position is not None
-        seed = Seed(whole, replace(position, changelog_id=position.changelog_id if is_fit else "another"))
+        snapshot = Snapshot(whole, replace(position, changelog_id=position.changelog_id if is_fit else "another"))
         world.fill(10, partition=1)
         world.put("k3", None)
         world.put("new", "1")
         await world.copies.stop()
         world.cache.close()
         world.disk.clear()
-        world.copies = world.start(seed)
+        world.copies = world.start(snapshot)
         world.copies.start()
         apply = world.copies._apply
         world.copies._apply = lambda copy, one, records, end: (  # type: ignore[method-assign]
@@ -79,22 +79,24 @@ def test_an_empty_copy_begins_from_a_seed(world: World, is_fit: bool, caplog: py
     with caplog.at_level(logging.INFO):
         world.run(test())
     assert sum(read) == (2 if is_fit else 202)
-    assert ("begun with 200 keys of" if is_fit else "the seed isn't used, the changelog has everything") in caplog.text
+    assert (
+        "begun with 200 keys of" if is_fit else "the snapshot isn't used, the changelog has everything"
+    ) in caplog.text
 
 
-def test_a_seed_that_got_too_old_under_a_copy_isnt_taken_again(world: World) -> None:
-    """The copy is built anew when deletes may have escaped it, and the seed would bring them back again."""
+def test_a_snapshot_that_got_too_old_under_a_copy_isnt_taken_again(world: World) -> None:
+    """The copy is built anew when deletes may have escaped it, and the snapshot would bring them back again."""
 
     async def test() -> None:
         world.fill(10)
         changelog = world.copies._specs["count"].changelogs["counts"]
         logs = FakeTopicLogs(world.cluster, world.network, chunk_records=50)
         restored = await Restorer(logs, world.clock, clock_skew_margin_ms=1000).restore(MemoryStore(), changelog, 0)
-        seed = Seed(dict(restored.store.scan()), restored.position)
+        snapshot = Snapshot(dict(restored.store.scan()), restored.position)
         world.put("k3", None)
         world.put("k4", "2")
         await world.copies.stop()
-        world.copies = world.start(seed)
+        world.copies = world.start(snapshot)
         world.copies.start()
         world.restoring = True
         world.copies.assign(standby(ZERO))

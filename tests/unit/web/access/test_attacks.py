@@ -11,7 +11,6 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from actors.web.access import guard
-from actors.web.access.hops import HOP
 from actors.web.access.limits import (
     MAX_BODY_BYTES,
     MAX_HEADER_BYTES,
@@ -20,6 +19,7 @@ from actors.web.access.limits import (
     Rates,
     RefusalLog,
 )
+from actors.web.access.signature import HOP
 from tests.unit.web.web_part import ADMIN, OLD_READ, READ, TOKENS, bearer, hop, raw, served
 
 PATHS = [

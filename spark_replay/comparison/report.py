@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spark_replay.comparison.causes import CAUSES, NOT_JUDGED
 from spark_replay.comparison.held import Held
 from spark_replay.comparison.invariants import Finding, finding
-from spark_replay.report.printing import printable, say
+from spark_replay.printing import printable, say
 from spark_replay.sources.topic import Topic
 from stores._core.printable import printable as escaped
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 """The version of the JSON report: it grows when a field is taken away or means something else."""
-MISMATCHES = ("missing", "extra", "different", "wrong_partition", "unstamped")
+MISMATCHES = ("missing", "extra", "different", "wrong_partition", "without_metadata")
 KINDS = ("equal", *MISMATCHES, "superseded")
 _EXAMPLES = 10
 _FACTS = {
@@ -34,7 +34,7 @@ _FACTS = {
         "what is held is of epoch {export[epoch]} and input {export[source_offset]}; epoch {newer[epoch]} had handled "
         "input {newer[first_source]}"
     ),
-    "different_value": "the write of this stamp is at offset {origin_at}",
+    "different_value": "the write with this metadata is at offset {origin_at}",
 }
 
 
@@ -68,7 +68,7 @@ class Report:
         changelog: The topic.
         app: The app, empty if it isn't known.
         store: The store, empty if it isn't known.
-        counts: Keys by kind, see `spark_replay.comparison.validate`; under `unstamped` the log's damaged records.
+        counts: Keys by kind, see `spark_replay.comparison.validate`; `without_metadata` counts damaged records.
         by_partition: The same for each partition that has keys.
         keys: How many keys the log holds at the positions.
         records: How many of the log's records were read.
@@ -168,8 +168,8 @@ def report(summary: Summary, *, topic: Topic, held: Held, seconds: float, findin
     for row in summary.kinds:
         keys[row["partition"]] += row["live"] or 0
         counts = by_partition.setdefault(row["partition"], Counter())
-        counts["unstamped"] += row["damaged"]
-        if row["kind"] in KINDS and row["kind"] != "unstamped":
+        counts["without_metadata"] += row["damaged"]
+        if row["kind"] in KINDS and row["kind"] != "without_metadata":
             counts[row["kind"]] += row["count"]
     total = sum(by_partition.values(), Counter())
     causes = _causes(summary.causes)
@@ -241,7 +241,7 @@ def _seen(row: Row) -> str:
         "extra": _extra(row),
         "different": f"{', '.join(row['differs'])} differ{'s' if len(row['differs']) == 1 else ''}",
         "wrong_partition": _displaced(row),
-        "unstamped": f"the record at offset {row['damaged_offset']} has no key or no known stamp",
+        "without_metadata": f"the record at offset {row['damaged_offset']} has no key or no known write metadata",
         "superseded": f"the log only has its later write at offset {row['later_offset']}: can't be compared",
     }
     fact = _fact(row)

@@ -14,9 +14,9 @@ from aiohttp.test_utils import TestServer
 
 from actors import ConfigurationError
 from actors.errors import NotReadyError
-from actors.web.access.hops import HOP, MAX_AGE_S, PARTITIONS, PURPOSE, Asked, sign
 from actors.web.access.secret import worker_key
 from actors.web.access.settings import check_access
+from actors.web.access.signature import HOP, MAX_AGE_S, PARTITIONS, PURPOSE, SignedRequest, sign
 from actors.web.access.tls import Hops
 from actors.web.dashboard.group import Room, Seen, ask_worker
 from actors.web.queries.routing import Router
@@ -67,7 +67,7 @@ async def test_a_signature_is_for_one_request_to_one_worker(server: TestServer) 
 async def test_a_signature_holds_for_a_minute(server: TestServer, off_s: int, status: int) -> None:
     key = worker_key(make_app(**TOKENS), PURPOSE)
     assert key is not None
-    asked = Asked("GET", f"http://127.0.0.1:{server.port}", "/state")
+    asked = SignedRequest("GET", f"http://127.0.0.1:{server.port}", "/state")
     headers = {HOP: "1", "Authorization": sign(key, asked, None, time.time_ns() // 1_000_000 + off_s * 1000)}
     found, said = await ask(server, headers)
     assert found == status

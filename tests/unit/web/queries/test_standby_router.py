@@ -11,10 +11,10 @@ import pytest
 from actors._core.group.assign import Task
 from actors.errors import BrokerUnavailableError, NotOwnerError, NotReadyError
 from actors.ports import OwnerRecord
-from actors.web.access.hops import HOP
+from actors.web.access.signature import HOP
 from actors.web.access.tls import Hops
-from actors.web.queries.copies import CopyDirectory, CopyRouter
 from actors.web.queries.routing import Directory
+from actors.web.queries.standby_reads import StandbyDirectory, StandbyRouter
 
 SPEC = SimpleNamespace(name="count")
 
@@ -36,9 +36,9 @@ class World:
                 raise self.failures["group"]
             return copies if copies is not None else {Task("count", 1): ["http://me", "http://b", "http://c"]}
 
-        self.copies = CopyDirectory(read_copies)
+        self.copies = StandbyDirectory(read_copies)
         reader: Any = SimpleNamespace(has=lambda spec, partition: partition in self.here)
-        self.router = CopyRouter(reader, Directory(read_owners, "me"), self.copies, "http://me", Hops())
+        self.router = StandbyRouter(reader, Directory(read_owners, "me"), self.copies, "http://me", Hops())
 
     async def _answer(self, address: str, partitions: list[int]) -> str:
         self.asked.append((address, tuple(partitions)))
@@ -101,7 +101,7 @@ def test_a_question_is_passed_on_once() -> None:
 
 
 def test_what_the_group_said_stands_while_it_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.web.queries.copies.KNOWN_S", -1.0)
+    monkeypatch.setattr("actors.web.queries.standby_reads.KNOWN_S", -1.0)
     world = World()
     world.failures = {"http://a": NotOwnerError("gone")}
     assert world.ask(1) == ["http://b [1]"]
