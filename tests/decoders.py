@@ -29,9 +29,9 @@ from actors._faust import shared
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord
 from actors.admin.parked import reader as lines
 from actors.coordination import messages as m
-from actors.coordination import transport
+from actors.coordination.client import transport
 from actors.coordination.errors import CoordinationError, FenceLostError
-from actors.coordination.fence_log import FenceLog, FenceState, headers_of
+from actors.coordination.fences.log import FenceLog, FenceState, headers_of
 from actors.declare.codecs import CodecError, resolve
 from actors.declare.messages import _tag_in
 from actors.declare.versions import versioned

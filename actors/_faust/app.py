@@ -8,14 +8,12 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from actors._core.task.policy import Misplaced, OnError, Then
 from actors._faust.faust_app import FaustApp
-from actors._faust.publishing import claim_target
-from actors._faust.setup import Setup, changelog_topic, inbox_of
+from actors._faust.setup import Setup, inbox_of
 from actors._faust.shared import Shared, SharedView, shared_of
-from actors._faust.startup.registry import ValueType
 from actors._faust.tracing import trace_headers
 from actors._faust.views import View, view_of
 from actors._kafka.requests import KafkaAsks
@@ -24,10 +22,14 @@ from actors.declare.codecs import check_schema, key_codec, resolve
 from actors.declare.declared import Declaration, as_coroutine, check_expiry, check_options, check_value_type
 from actors.declare.decoder import Decoder
 from actors.declare.definition import ActorDefinition, Asking, check_disjoint, check_name
+from actors.declare.names import changelog_topic
 from actors.declare.options import milliseconds
+from actors.declare.publishing import claim_target
+from actors.declare.shapes import ValueType
 from actors.declare.versions import Upgrades, refusal, versioned
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import Answer, Question
+from actors.replay.replay import Replayer
 from actors.runtime.handlers.actor import Actor, expiry_of, handler_of
 from actors.runtime.handlers.callables import name_of
 from actors.runtime.handlers.context import DEFAULT_ASK_TIMEOUT, Context, Placement, Store, is_handling
@@ -37,9 +39,6 @@ from actors.runtime.outbox.publishing import PublishedStore
 from actors.runtime.requests.replies import AnswerTypes
 from actors.runtime.requests.requests import Asked, carry, deadline_header
 from actors.runtime.threads import in_threads
-
-if TYPE_CHECKING:
-    from actors.replay.replay import Replayer
 
 Handler = Callable[[Context, Any], Awaitable[Any] | Any]
 Declared = TypeVar("Declared", bound=Handler | type[Actor[Any]])
@@ -379,7 +378,7 @@ class App(FaustApp):
         return asked.open(await carry(once, clock, timeout, asked.what))
 
     async def close_asks(self) -> None:
-        """Disconnect what `ask` connected. May be called twice; the next `ask` connects anew.
+        """Disconnect the client of `ask`. May be called twice; the next `ask` connects again.
 
         For programs that aren't workers: a worker does it when it stops, and its actors need the connection until then.
         """
@@ -390,7 +389,7 @@ class App(FaustApp):
             await asks.close()
 
     def definition_of(self, actor: Any) -> ActorDefinition:
-        """Give the actor of a class, a function or a name.
+        """Return the actor of a class, a function or a name.
 
         Raises:
             UsageError: the app has none.
@@ -402,7 +401,7 @@ class App(FaustApp):
         raise UsageError(f"{getattr(actor, '__name__', actor)!r} is no actor of this app, which has: {known}")
 
     def decoder(self, store: str) -> Decoder:
-        """Give what reads a store's keys and values as its changelog has them, for use outside of handlers.
+        """Return a decoder of the keys and values in a store's changelog, for use outside of handlers.
 
         Raises:
             UsageError: the app has no such store.
@@ -413,15 +412,12 @@ class App(FaustApp):
         return Decoder(store, changelog_topic(self, store), self.stores[store])
 
     def replayer(self, actor: Any) -> Replayer:
-        """Give what replays records of an actor's input through its handlers, without a broker.
+        """Return a replayer: it runs records of an actor's input through its handlers, without a broker.
 
         Raises:
             UsageError: the app has no such actor.
         """
-        # Workers don't need it, and it needs this module.
-        from actors.replay.replay import Replayer
-
-        return Replayer.of(self, self.definition_of(actor))
+        return Replayer.of(self, self.definition_of(actor), lambda: Setup(self))
 
     # --- inside ----------------------------------------------------------------------------------------------------
 

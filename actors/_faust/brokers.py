@@ -16,7 +16,7 @@ ENCRYPTED = {"PLAINTEXT": "SSL", "SASL_PLAINTEXT": "SASL_SSL"}
 
 
 def reached(urls: Sequence[Any], credentials: Any, ssl_context: Any, *, client_id: str = "faust-actors") -> Connection:
-    """Give what all of our clients connect with.
+    """Return the connection settings of all clients.
 
     Faust leaves `ssl_context` aside where there are credentials too, and would send their password in the clear; here
     both count.

@@ -1,8 +1,7 @@
-"""What works otherwise in a `faust.App` that has actors: its start, its web server, its topics, its settings."""
+"""`FaustApp`: how an app with actors differs from Faust's own in its start, web server, topics and settings."""
 
 from __future__ import annotations
 
-import errno
 import functools
 import inspect
 from collections.abc import Sequence
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import faust
-from aiohttp.web import SockSite
 from click.core import ParameterSource
 from faust.app.base import BootStrategy
 from mode import Service
@@ -18,27 +16,20 @@ from mode import Service
 from actors._core.partitioner import MURMUR2, Partitioner, partitioner_of
 from actors._faust.service import ActorService, refuse
 from actors._faust.status import status
+from actors._faust.web_server import AccessFiles, mount_web, with_web_options
 from actors._kafka.outage import Outages
 from actors.declare.arguments import say_unknown
 from actors.declare.codecs import ActorSchema
 from actors.declare.options import milliseconds, split_options
+from actors.declare.shapes import ValueType
 from actors.declare.topic import ActorChannel
 from actors.errors import ConfigurationError
 from actors.runtime.clock import SystemClock
 from actors.runtime.observe.status import WorkerStatus
-from actors.web.access.door import doors
-from actors.web.access.files import AccessFiles
-from actors.web.access.guard import guard_of, protect_rest
-from actors.web.access.limits import HANDLER_ARGS
-from actors.web.access.tls import with_own_tls
-from actors.web.dashboard.pages import mount as mount_dashboard
-from actors.web.operations import mount_operations
 from actors.web.panels import LockPanel
-from actors.web.queries.server import mount
 from stores._files import make_folder
 
 if TYPE_CHECKING:
-    from actors._faust.startup.registry import ValueType
     from actors._faust.views import View
     from actors.declare.definition import ActorDefinition
     from actors.runtime.handlers.context import Store
@@ -58,7 +49,7 @@ class Boot(BootStrategy):  # type: ignore[misc]
         return bool(self.app.agents or self.app.tables)
 
     def server(self) -> Sequence[Service]:
-        """Give the services of a worker in the order of their start."""
+        """Return the services of a worker in the order of their start."""
         services = list(super().server())
         if self.app.actors or self.app.views:
             services.append(self.app.actor_service)
@@ -83,12 +74,9 @@ class FaustApp(faust.App):  # type: ignore[misc]
         self.panels: list[LockPanel] = []
         """What other packages add to the dashboard."""
         self._actor_service: ActorService | None = None
-        web_options = dict(faust_options.get("web_application_options") or {})
-        web_options["handler_args"] = {**HANDLER_ARGS, **(web_options.get("handler_args") or {})}
-        faust_options["web_application_options"] = web_options
         if not self.actor_options.create_topics:
             faust_options.setdefault("topic_allow_declare", False)
-        super().__init__(id, **with_own_tls(self.actor_options, faust_options))
+        super().__init__(id, **with_web_options(self.actor_options, faust_options))
 
     def topic(self, *topics: str, **options: Any) -> Any:
         """Describe a topic, as Faust does; `msgspec.Struct` and dataclasses work as types, bytes and str are raw.
@@ -99,8 +87,8 @@ class FaustApp(faust.App):  # type: ignore[misc]
             topics: as Faust's.
             partitioner: how all its producers place keys: "murmur2" (the default: Java, aiokafka, kafka-python),
                 "crc32" (librdkafka's default: confluent-kafka for Python, Go, C#, Node), or a function of the encoded
-                key and the number of partitions. Sends, asks and queries go by it, and what an actor of the topic gets
-                is compared with it.
+                key and the number of partitions. Sends, asks and queries use it, and an actor of the
+                topic compares its records with it.
             options: as Faust's.
 
         Raises:
@@ -124,7 +112,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
         return topic
 
     def partitioner_for(self, topic: str) -> Partitioner:
-        """Give how the producers of a topic place keys, as one of its declarations says, or by default.
+        """Return how the producers of a topic place keys, as one of its declarations says, or by default.
 
         Raises:
             ConfigurationError: two declarations contradict each other.
@@ -141,7 +129,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
         return next(iter(found.values()), MURMUR2)
 
     def partitioner_of_store(self, store: str) -> Partitioner:
-        """Give how the keys of a store with `placement="key"` are placed: as those of its actor's input are."""
+        """Return how the keys of a store with `placement="key"` are placed: as those of its actor's input are."""
         for definition in self.actors.values():
             if any(store == held.name for held in definition.stores):
                 return self.partitioner_for(definition.topic_name)
@@ -191,12 +179,12 @@ class FaustApp(faust.App):  # type: ignore[misc]
 
     @functools.cached_property
     def actor_clock(self) -> SystemClock:
-        """The clock that all of the app goes by in this process."""
+        """The clock of the app in this process."""
         return SystemClock(milliseconds(self.actor_options.clock_skew_margin))
 
     @functools.cached_property
     def outages(self) -> Outages:
-        """What all clients of this process know about brokers that are away."""
+        """The brokers that the clients of this process can't reach."""
         return Outages()
 
     def _new_producer(self) -> Any:
@@ -219,11 +207,11 @@ class FaustApp(faust.App):  # type: ignore[misc]
 
     @functools.cached_property
     def in_transaction(self) -> bool:
-        """Tell whether Faust's own producer is a transactional one: only if Faust's consumer runs."""
+        """Return whether Faust's own producer is a transactional one: only if Faust's consumer runs."""
         return bool(super().in_transaction) and self.boot_strategy._should_enable_kafka_consumer()
 
     def is_leader(self) -> bool:
-        """Tell whether this worker is the app's leader, for `on_leader=True`.
+        """Return whether this worker is the app's leader, for `on_leader=True`.
 
         Without agents and tables Faust has no leader: then it is the owner of the first actor's first partition.
         """
@@ -255,23 +243,10 @@ class FaustApp(faust.App):  # type: ignore[misc]
         else:
             self.finalize()
 
-    async def on_started_init_extra_services(self) -> None:
-        """Start the user's services; then Faust tells the terminal that the worker is ready."""
-        await super().on_started_init_extra_services()
-        if self._actor_service is not None:
-            self._actor_service.stand_back()
-
     def on_webserver_init(self, web: Any) -> None:
         """Mount queries, dashboard, metrics and health; Faust may call this more than once."""
         super().on_webserver_init(web)
-        _listen(self, web)
-        if self.actors and self.actor_options.queries:
-            mount(self, web.web_app)
-            if self.actor_options.dashboard:
-                mount_dashboard(self, web.web_app)
-        if self.actors:
-            mount_operations(self, web.web_app)
-        protect_rest(self, web.web_app)
+        mount_web(self, web)
 
     def _create_directories(self) -> None:
         """Make the data folder, with those above it; Faust would end with a traceback if one is missing."""
@@ -289,36 +264,3 @@ class FaustApp(faust.App):  # type: ignore[misc]
         if root is not None and root.get_parameter_source("datadir") not in (None, ParameterSource.DEFAULT):
             self.conf.datadir = root.obj.datadir
         super().worker_init()
-
-
-def _listen(app: FaustApp, web: Any) -> None:
-    """Have the web server count its connections, and end the worker with one line if it can't listen."""
-    start, conf = web.start_server, app.conf
-    if getattr(start, "is_ours", False):
-        return
-
-    async def start_server() -> None:
-        try:
-            if conf.web_transport.scheme != "tcp":
-                await start()
-                return
-            await web._runner.setup()
-            for door in doors(str(conf.web_bind), conf.web_port, guard_of(app, web.web_app).connections):
-                await SockSite(web._runner, door, ssl_context=conf.web_ssl_context).start()
-        except OSError as error:
-            where = (
-                conf.web_transport
-                if conf.web_transport.scheme != "tcp"
-                else (f"web_bind={conf.web_bind!r}, web_port={conf.web_port}")
-            )
-            what = "another process listens there" if error.errno == errno.EADDRINUSE else str(error)
-            refuse(
-                app,
-                ConfigurationError(
-                    f"the web server can't listen at {where}: {what}. Choose another port (`worker --web-port PORT`, "
-                    "web_port=…), or run without one (`worker --without-web`)"
-                ),
-            )
-
-    start_server.is_ours = True  # type: ignore[attr-defined]
-    web.start_server = start_server

@@ -6,17 +6,14 @@ import asyncio
 import contextlib
 import gc
 import logging
-import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn, Protocol
 
-import click
 from faust.utils.terminal import SpinnerHandler
 from mode import Service
 from prometheus_client import REGISTRY
 
 from actors._core.logs import escaping
-from actors._faust.publishing import ensure_published
 from actors._faust.setup import Setup, warn_open_commands
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
 from actors._faust.startup.needs import check_needs, topic_needs
@@ -33,7 +30,9 @@ from actors._kafka.consume.assignor import ActorAssignor
 from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.consume.logs import KafkaLogs
 from actors._kafka.consume.silence import Silence
+from actors.declare.host import DeclaredApp
 from actors.declare.options import milliseconds
+from actors.declare.publishing import ensure_published
 from actors.errors import ActorsError, ConfigurationError
 from actors.ports import Identity, TopicPartition
 from actors.runtime.blocking import LoopWatch
@@ -55,9 +54,6 @@ from stores.ports import PartitionStore
 from stores.rocks import RocksStore
 from stores.rocks_options import RocksResources
 
-if TYPE_CHECKING:
-    from actors._faust.app import App
-
 logger = escaping(logging.getLogger(__name__))
 for _fausts in ("faust.app.base", "faust.worker", "mode.services", "mode.worker"):
     # They log the error that ends the worker, with all that led to it.
@@ -68,11 +64,18 @@ STOP_S = 4.0
 TASKS_STOP_S = 2.0
 
 
+class WorkerApp(DeclaredApp, Protocol):
+    """The app whose actors the service runs."""
+
+    async def close_asks(self) -> None:
+        """Disconnect the client that sends requests."""
+
+
 class ActorService(Service):  # type: ignore[misc]
     """The service; one per app and process."""
 
-    def __init__(self, app: App, **options: Any) -> None:
-        self.app = app
+    def __init__(self, app: Any, **options: Any) -> None:
+        self.app: WorkerApp = app
         self._setup: Setup | None = None
         self._worker: Worker | None = None
         self._source: KafkaSource | None = None
@@ -112,15 +115,15 @@ class ActorService(Service):  # type: ignore[misc]
 
     @property
     def is_broken(self) -> bool:
-        """Whether the dispatcher ended although nobody stops the worker."""
+        """Whether the dispatcher ended although the worker isn't stopping."""
         return self._dispatcher is not None and self._dispatcher.done() and not self.should_stop
 
     def end_offset(self, source: TopicPartition) -> int | None:
-        """Give the end of an input partition as the last fetch saw it."""
+        """Return the end of an input partition as the last fetch saw it."""
         return self._late.end_offset(source)
 
     def position(self, source: TopicPartition) -> int | None:
-        """Give the offset of an input partition that is fetched next."""
+        """Return the offset of an input partition that is fetched next."""
         return self._late.position(source)
 
     @property
@@ -139,14 +142,9 @@ class ActorService(Service):  # type: ignore[misc]
         return self._setup
 
     def is_leader(self) -> bool:
-        """Tell whether this worker owns the first actor's first partition."""
+        """Return whether this worker owns the first actor's first partition."""
         first = min(self.app.actors, default=None)
         return any(task.spec.name == first and task.partition == 0 and task.epoch for task in self.tasks)
-
-    def stand_back(self) -> None:
-        """Take a bar away from the terminal, for who writes there next."""
-        if self._announcer is not None:
-            self._announcer.stand_back()
 
     async def connect(self) -> None:
         """Reach the broker, before anything of Faust's tries to."""
@@ -336,9 +334,7 @@ class ActorService(Service):  # type: ignore[misc]
             ask_for_rebalance=self._ask_for_rebalance,
         )
         outages = setup.connection.outages
-        self._announcer = Announcer(
-            self._worker, group=setup.group, away=lambda: outages.away, stream=None if is_quiet() else sys.__stderr__
-        )
+        self._announcer = Announcer(self._worker, group=setup.group, away=lambda: outages.away)
         self._announcer.start()
         if self.app.conf.web_enabled and self.app.actor_options.queries:
             self.queries = QueryService(
@@ -466,7 +462,7 @@ class ActorService(Service):  # type: ignore[misc]
 
 
 def _contested(topics: list[str]) -> ConfigurationError:
-    """Give why a worker ends that gets partitions which another program had: only its start reads the registry."""
+    """Return why a worker ends that gets partitions which another program had: only its start reads the registry."""
     return ConfigurationError(
         f"topic {', '.join(topics)}: another program under this app's id had its partitions, and this worker would "
         "take them over now that the other's workers have gone. The worker ends instead: start it again, and its "
@@ -474,16 +470,10 @@ def _contested(topics: list[str]) -> ConfigurationError:
     )
 
 
-def refuse(app: Any, error: Exception) -> None:
+def refuse(app: Any, error: Exception) -> NoReturn:
     """End the worker with one line that says why."""
     logger.critical("%s can't start: %s", app.conf.id, error)
     raise SystemExit(1) from None
-
-
-def is_quiet() -> bool:
-    """Tell whether the command was given `--quiet`."""
-    context = click.get_current_context(silent=True)
-    return context is not None and bool(context.find_root().params.get("quiet"))
 
 
 def _collect_seldom() -> None:
@@ -511,7 +501,7 @@ def _opener(
 
 
 def _spare_debug_messages() -> None:
-    """Have the client's debug messages, several for each request, not even made where nobody reads them.
+    """Disable the Kafka client's debug messages, several for each request, unless a handler logs them.
 
     Faust sets the root logger to DEBUG, so that its spinner turns with each message, and never back: a quarter of what
     a lone commit costs the worker.

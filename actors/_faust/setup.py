@@ -1,4 +1,4 @@
-"""Turns an app's settings into what the runtime and the clients need, and refuses what can't work."""
+"""Converts an app's settings into those of the runtime and the clients, and refuses settings that can't work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from faust.sensors import Monitor
 from faust.types import ProcessingGuarantee
@@ -22,7 +22,6 @@ from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.task.commit import CommitPolicy
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
-from actors._faust.publishing import publication, published_stores
 from actors._faust.tracing import check_tracing, traced
 from actors._kafka.admin.broker_time import BROKER_TIME, BROKER_TIME_CONFIG
 from actors._kafka.admin.control import ControlPlane, TopicInfo
@@ -34,7 +33,18 @@ from actors._kafka.produce.ordered import OrderedLog
 from actors._kafka.produce.transactions import TransactionLog
 from actors._kafka.requests import KafkaAsks
 from actors.declare.codecs import by_value, key_codec, resolve, topic_codecs
+from actors.declare.definition import ActorDefinition
+from actors.declare.host import DeclaredApp
+from actors.declare.names import (
+    changelog_topic,
+    dead_letter_topic,
+    group_of,
+    owners_topic,
+    reply_topic,
+    transactional_id,
+)
 from actors.declare.options import milliseconds
+from actors.declare.publishing import publication, published_stores
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import Identity, TaskLog
 from actors.runtime.commands import KEY_PURPOSE, CommandKey
@@ -49,10 +59,6 @@ from actors.web.access.settings import check_access, own_address
 from actors.web.access.tls import Hops
 from stores.snapshot import SnapshotFolder
 
-if TYPE_CHECKING:
-    from actors._faust.app import App
-    from actors.declare.definition import ActorDefinition
-
 logger = escaping(logging.getLogger(__name__))
 
 BROKER_DEFAULT = -1
@@ -66,9 +72,9 @@ LONGEST_INSTANCE_ID_BYTES = 249
 
 
 class Setup:
-    """Turns the app's settings into what the runtime and the clients need."""
+    """The app's settings for the runtime and the clients."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: DeclaredApp) -> None:
         self.app = app
         conf, options = app.conf, app.actor_options
         self.recorded: Mapping[str, StoreRecord] = {}
@@ -76,10 +82,10 @@ class Setup:
         self._existing: dict[str, TopicInfo] = {}
         self._found: dict[Any, OutputTopic] = {}
         self._opened: Callable[[Any, str], OutputTopic] | None = None
-        self.group = f"{conf.id}-actors"
-        self.owners_topic = f"{conf.id}-actors-owners"
-        self.dead_letter_topic = f"{conf.id}-dead-letters"
-        self.reply_topic = f"{conf.id}-replies"
+        self.group = group_of(conf.id)
+        self.owners_topic = owners_topic(conf.id)
+        self.dead_letter_topic = dead_letter_topic(conf.id)
+        self.reply_topic = reply_topic(conf.id)
         self.folder = Path(conf.appdir) / "actors"
         self.views_folder = Path(conf.appdir) / "views"
         # As with Faust's own settings, the environment goes first.
@@ -115,15 +121,17 @@ class Setup:
         )
 
     def topics(self, control: ControlPlane) -> Topics:
-        """Give what asks for topics, and makes them if the app's settings let it."""
+        """Return the client for topics, which creates some only if the settings allow it."""
         return Topics(self.connection, control, may_create=self.app.actor_options.create_topics)
 
     def hops(self) -> Hops:
-        """Give how this worker asks others, which takes files that only a worker can read."""
-        return self.app.access_files.hops()
+        """Return how this worker authenticates to other workers; reads files that only workers can read."""
+        app: Any = self.app
+        hops: Hops = app.access_files.hops()
+        return hops
 
     def placement_rules(self) -> PlacementRules:
-        """Give what the group's leader goes by."""
+        """Return the rules by which the group's leader assigns partitions."""
         options = self.app.actor_options
         return PlacementRules(
             standbys=_standby_replicas(self.app),
@@ -185,7 +193,7 @@ class Setup:
 
     def _check_faust_parts(self) -> None:
         """Refuse parts of Faust's that hide ours, and say which of them see nothing of actors."""
-        app = self.app
+        app: Any = self.app
         if app._web_server_service is not None and app.conf.web_enabled and app.actors and app.actor_options.queries:
             raise ConfigurationError(
                 "@app.web_server (serve_asgi) takes the place of Faust's web server, on which queries, the dashboard, "
@@ -202,7 +210,7 @@ class Setup:
             )
 
     async def check_topics(self, topics: Topics) -> dict[str, TopicInfo]:
-        """Give the input topics.
+        """Return the input topics.
 
         Raises:
             ConfigurationError: some are missing; the outputs that are missing too are named with them.
@@ -225,18 +233,18 @@ class Setup:
         return found
 
     async def _missing_outputs(self, topics: Topics) -> list[str]:
-        """Give the declared topics that the broker doesn't have and no worker makes."""
+        """Return the declared topics that the broker doesn't have and no worker makes."""
         names = {str(topic.get_topic_name()) for topic in self.app.declared_topics if len(topic.topics) == 1}
         stores = self.app.stores.values()
         made = {str(store.publish.get_topic_name()) for store in stores if isinstance(store, PublishedStore)}
         return sorted(names - (await topics.existing(names)).keys() - made - self.plain().keys())
 
     def changelog_topic(self, store: str) -> str:
-        """Give the changelog's name."""
+        """Return the changelog's name."""
         return changelog_topic(self.app, store)
 
     def compacted(self, inputs: Mapping[str, TopicInfo]) -> dict[str, int]:
-        """Give our compacted topics with the partitions they must have."""
+        """Return our compacted topics with the partitions they must have."""
         wanted = {self.owners_topic: 1}
         for definition in self.app.actors.values():
             for store in definition.stores:
@@ -246,7 +254,7 @@ class Setup:
     async def specs(
         self, inputs: Mapping[str, TopicInfo], changelogs: Mapping[str, TopicInfo], topics: Topics
     ) -> list[ActorSpec]:
-        """Give the actors as the runtime needs them; `outputs` comes first."""
+        """Return the actors as the runtime needs them; `outputs` comes first."""
         configs = await topics.configs(changelogs)
         for name, config in configs.items():
             self._max_record_bytes[name] = int(config["max.message.bytes"])
@@ -273,7 +281,7 @@ class Setup:
         if delete_retention_ms <= 2 * margin_ms:
             raise ConfigurationError(
                 f"topic {topic} has delete.retention.ms={delete_retention_ms}, not more than twice the "
-                f"clock_skew_margin of {margin_ms} ms: every restart would build the state anew. Raise the topic's "
+                f"clock_skew_margin of {margin_ms} ms: every restart would rebuild the state. Raise the topic's "
                 f"setting (kafka-configs.sh --alter --topic {topic} --add-config delete.retention.ms=86400000), or "
                 "lower clock_skew_margin"
             )
@@ -330,7 +338,7 @@ class Setup:
         return traced(spec, self.group) if self.is_tracing else spec
 
     def command_key(self, topic: str, info: TopicInfo) -> CommandKey:
-        """Give what admin commands to an input are signed and checked with."""
+        """Return the key that signs and verifies admin commands to an input."""
         return CommandKey(self.app.conf.id, topic, str(info.topic_id), lambda: worker_keys(self.app, KEY_PURPOSE))
 
     def _publication(self, store: PublishedStore[Any, Any]) -> Publication:
@@ -356,7 +364,7 @@ class Setup:
             await topics.ensure_plain({self.reply_topic: REPLY_PARTITIONS}, replication_factor, REPLY_CONFIG)
 
     def make_asks(self) -> KafkaAsks:
-        """Give what carries questions to the app's actors; it connects with the first one."""
+        """Return the client that sends requests to the app's actors; it connects with the first request."""
         return KafkaAsks(
             self.connection,
             group=self.group,
@@ -366,17 +374,17 @@ class Setup:
         )
 
     def _dead_letters(self) -> OutputTopic:
-        """Give the topic of messages that are parked or buried: their bytes as they came."""
+        """Return the topic of messages that are parked or buried: their bytes as they came."""
         return OutputTopic(self.dead_letter_topic, _as_it_is, _as_it_is, self.batch_bytes(self.dead_letter_topic))
 
     def plain(self) -> dict[str, int]:
-        """Give our topics that aren't compacted, with the partitions that they are made with."""
+        """Return our topics that aren't compacted, with the partitions that they are made with."""
         buries = any(definition.buries for definition in self.app.actors.values())
         shared = {str(held.topic.get_topic_name()): held.partitions for held in self.app.shared_maps.values()}
         return {**self.app.made_topics, **shared, **({self.dead_letter_topic: 1} if buries else {})}
 
     async def outputs(self, topics: Topics) -> Callable[[Any], OutputTopic]:
-        """Give the function that finds the topic of a `ctx.send`: by a topic object or a declared one's name."""
+        """Return the function that finds the topic of a `ctx.send`: by a topic object or a declared one's name."""
         names = {topic.get_topic_name() for topic in self.app.declared_topics if topic.topics}
         names |= {self.reply_topic} if self.answers else set()
         existing = await topics.existing(names)
@@ -436,11 +444,11 @@ class Setup:
                 self._found.clear()
 
     def batch_bytes(self, topic: str) -> int:
-        """Give the size of the largest batch that a topic takes."""
+        """Return the size of the largest batch that a topic takes."""
         return self._max_record_bytes.get(topic, DEFAULT_MAX_RECORD_BYTES)
 
     def task_settings(self) -> TaskSettings:
-        """Give what all tasks share."""
+        """Return the settings that all tasks share."""
         conf, options = self.app.conf, self.app.actor_options
         return TaskSettings(
             worker=self.worker,
@@ -462,11 +470,11 @@ class Setup:
         )
 
     def task_log(self, spec: ActorSpec, partition: int, identity: Identity, control: ControlPlane | None) -> TaskLog:
-        """Give the writing side of a task."""
+        """Return the writing side of a task."""
         if not self.exactly_once:
             return OrderedLog(
                 self.connection,
-                name=self._task_name(spec.name, partition),
+                name=transactional_id(self.app.conf.id, spec.name, partition),
                 group=self.group,
                 identity=identity,
                 control=control,
@@ -478,11 +486,11 @@ class Setup:
         return self.transaction_log(spec.name, partition)
 
     def transaction_log(self, actor: str, partition: int) -> TransactionLog:
-        """Give what writes as a task does that commits in transactions."""
+        """Return the producer of a task that commits in transactions."""
         deadline_s = self.app.actor_options.commit_deadline.total_seconds()
         return TransactionLog(
             self.connection,
-            transactional_id=self._task_name(actor, partition),
+            transactional_id=transactional_id(self.app.conf.id, actor, partition),
             group=self.group,
             batch_bytes=self.batch_bytes,
             compression=self.app.conf.producer_compression_type,
@@ -490,10 +498,6 @@ class Setup:
             commit_deadline_s=deadline_s,
             wall_ms=self.app.actor_clock.wall_ms,
         )
-
-    def _task_name(self, actor: str, partition: int) -> str:
-        # Names can't contain colons, so that no two apps' tasks share an id and fence each other.
-        return f"{self.app.conf.id}:{actor}:{partition}"
 
 
 class _Found(dict[Any, OutputTopic]):
@@ -521,7 +525,7 @@ def warn_open_commands(specs: Iterable[ActorSpec]) -> None:
 
 
 def inbox_of(definition: ActorDefinition) -> OutputTopic:
-    """Give an actor's input for questions from outside of handlers: the broker says what is too large for it."""
+    """Return an actor's input for questions from outside of handlers: the broker says what is too large for it."""
     messages = definition.messages()
     return OutputTopic(
         definition.topic_name,
@@ -548,20 +552,14 @@ def _as_it_is(raw: bytes) -> bytes:
 
 
 def connection(app: Any) -> Connection:
-    """Give how the app's brokers are reached."""
+    """Return how the app's brokers are reached."""
     conf = app.conf
     there = reached(conf.broker_consumer, conf.broker_credentials, conf.ssl_context, client_id=conf.broker_client_id)
     return replace(there, outages=app.outages)
 
 
-def changelog_topic(app: Any, store: str) -> str:
-    """Give the name of a store's changelog."""
-    named = app.actor_options.changelogs.get(store)
-    return str(named or f"{app.conf.id}-{app.renamed_stores.get(store, store)}-changelog")
-
-
-def _replication_factor(app: App) -> int:
-    """Give the setting where it was set, else the broker's default: Faust's own default of 1 would lose state."""
+def _replication_factor(app: Any) -> int:
+    """Return the setting where it was set, else the broker's default: Faust's own default of 1 would lose state."""
     given = "topic_replication_factor" in app._default_options[1] or "TOPIC_REPLICATION_FACTOR" in os.environ
     return int(app.conf.topic_replication_factor) if given else BROKER_DEFAULT
 
@@ -585,7 +583,7 @@ def _lost_changelog(given: str) -> LostChangelog:
         raise ConfigurationError(f"lost_changelog={given!r} ({LOST_CHANGELOG}) isn't one of {known}") from error
 
 
-def _standby_replicas(app: App) -> int:
-    """Give the setting where it was set, else none: Faust's own default of 1 would double everybody's disks."""
+def _standby_replicas(app: Any) -> int:
+    """Return the setting where it was set, else none: Faust's own default of 1 would double everybody's disks."""
     given = "table_standby_replicas" in app._default_options[1] or "TABLE_STANDBY_REPLICAS" in os.environ
     return int(app.conf.table_standby_replicas) if given else 0

@@ -13,22 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import msgspec
 
 from actors._core.outside import MALFORMED
 from actors._core.partitioner import partition_for
-from actors._faust.setup import changelog_topic
 from actors._faust.views import View
 from actors.declare.codecs import CodecError, resolve
+from actors.declare.names import changelog_topic
 from actors.errors import Rejected, UsageError, show_bytes
 from actors.runtime.handlers.actor import Actor, receive
 from actors.runtime.handlers.context import DEFAULT_ASK_TIMEOUT, is_handling
 from actors.runtime.replicas.views import ViewCodecs
-
-if TYPE_CHECKING:
-    from actors._faust.app import App
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -103,7 +100,7 @@ class Shared(Generic[K, V]):
         actor: the class that owns the map's store.
     """
 
-    def __init__(self, app: App, name: str, *, topic: Any, value_type: Any, partitions: int) -> None:
+    def __init__(self, app: Any, name: str, *, topic: Any, value_type: Any, partitions: int) -> None:
         self.app = app
         self.name = name
         self.topic = topic
@@ -114,20 +111,20 @@ class Shared(Generic[K, V]):
         )
 
     def put(self, value: V, *, version: int | None = None) -> Put:
-        """Give the message that writes `value`, for `ctx.tell(shared.actor, key, …)` in handlers."""
+        """Return the message that writes `value`, for `ctx.tell(shared.actor, key, …)` in handlers."""
         return Put(msgspec.Raw(self._encode(value)), version)
 
     def remove(self, *, version: int | None = None) -> Remove:
-        """Give the message that removes a key."""
+        """Return the message that removes a key."""
         return Remove(version)
 
     def compare_and_set(self, expected: V | None, value: V | None) -> CompareAndSet:
-        """Give the message that writes `value` where `expected` is; None stands for absent."""
+        """Return the message that writes `value` where `expected` is; None stands for absent."""
         old, new = (_NULL if one is None else self._encode(one) for one in (expected, value))
         return CompareAndSet(msgspec.Raw(old), msgspec.Raw(new))
 
     def opened(self, entry: Entry) -> Versioned[V]:
-        """Give what an entry holds."""
+        """Return the value and the version of an entry."""
         return Versioned(self._decode(bytes(entry.value)) if entry.version else None, entry.version)
 
 
@@ -155,7 +152,7 @@ class SharedView(View[K, V]):
         return view
 
     def versioned(self, key: K) -> Versioned[V]:
-        """Give the value of `key` with its version, 0 and None where it is absent."""
+        """Return the value of `key` with its version, 0 and None where it is absent."""
         raw = self._read(key)
         return self._shared.opened(Entry() if raw is None else _entry(raw))
 
@@ -203,17 +200,17 @@ class SharedView(View[K, V]):
         return Written(outcome.is_written, now.value, now.version)
 
 
-def shared_of(app: App, name: str, *, key_type: Any, value_type: Any, partitions: int) -> Shared[Any, Any]:
+def shared_of(app: Any, name: str, *, key_type: Any, value_type: Any, partitions: int) -> Shared[Any, Any]:
     """Declare a shared map and its actor."""
     topic = app.topic(f"{app._default_options[0]}-{name}-writes", key_type=key_type)
     shared: Shared[Any, Any] = Shared(app, name, topic=topic, value_type=value_type, partitions=partitions)
-    # The handler is the library's: a partition that stopped in it would wait for a mend that no user can make.
+    # The handler is the library's: a partition that stopped in it would wait for a repair that no user can make.
     app.actor(topic, name=name, on_error="skip")(shared.actor)
     return shared
 
 
 def _as_json(value_type: Any) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
-    """Give how values become JSON and back, whatever serializer their type names."""
+    """Return how values become JSON and back, whatever serializer their type names."""
     if value_type is bytes:
         decoder = msgspec.json.Decoder(bytes)
         return msgspec.json.encode, decoder.decode
@@ -257,7 +254,7 @@ class SharedOwner(Actor[Entry]):
         return self._write(message.value)
 
     def _holds(self, expected: msgspec.Raw) -> bool:
-        """Tell whether the value is the expected one, also if one of the two was written without a newer field."""
+        """Return whether the value is the expected one, also if one of the two was written without a newer field."""
         held = self.state.value
         try:
             if _canonical(expected) == _canonical(held):
@@ -290,5 +287,5 @@ def _entry(raw: bytes) -> Entry:
 
 
 def _canonical(raw: msgspec.Raw | bytes) -> bytes:
-    """Give JSON in one form, so that the order of fields doesn't matter."""
+    """Return JSON in one form, so that the order of fields doesn't matter."""
     return msgspec.json.encode(msgspec.json.decode(raw), order="sorted")

@@ -1,4 +1,4 @@
-"""What a worker says of the state that it holds, and how its copies are made."""
+"""The worker's standbys, and the state on its disk as it reports it to the group's leader."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make_standbys(
     clock: Clock,
     ask_for_rebalance: Callable[[], None],
 ) -> Standbys:
-    """Make a worker's copies; they are started when it joins."""
+    """Create a worker's standbys; they start when it joins the group."""
     options = setup.app.actor_options
     return Standbys(
         specs,
@@ -66,12 +66,12 @@ def ask_if_unheard(specs: Iterable[ActorSpec], assignor: ActorAssignor, ask_for_
     lost = sorted(task for task in assignor.unheard if task.actor in stateful)
     if lost:
         names = ", ".join(f"{task.actor}[{task.partition}]" for task in lost)
-        logger.info("%s: assigned anew, but nothing is left on this disk: asking for a rebalance", names)
+        logger.info("%s: assigned again, but nothing is left on this disk: asking for a rebalance", names)
         ask_for_rebalance()
 
 
 def on_disk(setup: Setup, specs: Iterable[ActorSpec], cache: StoreCache, clock: Clock) -> dict[TaskId, int]:
-    """Give the sum of the changelog positions of each task's stores."""
+    """Return the sum of the changelog positions of each task's stores."""
     actors = {store.name: (spec.name, spec.changelogs[store.name]) for spec in specs for store in spec.stores}
     margin_ms = milliseconds(setup.app.actor_options.clock_skew_margin)
     now_ms = clock.wall_ms()
@@ -80,7 +80,7 @@ def on_disk(setup: Setup, specs: Iterable[ActorSpec], cache: StoreCache, clock: 
         try:
             position = held.position()
         except StoreError:
-            # It is being built anew: nothing that counts is on disk.
+            # It is being rebuilt: nothing on disk counts.
             continue
         if position is None or store not in actors:
             continue
@@ -93,13 +93,13 @@ def on_disk(setup: Setup, specs: Iterable[ActorSpec], cache: StoreCache, clock: 
 
 
 def _worth(position: Position, changelog: Changelog, now_ms: int) -> int:
-    """Give how far a store is for sure: one that is as old as deletes are kept may have to be built anew."""
+    """Return the offset up to which a store is certain: one older than `delete.retention.ms` may have to be rebuilt."""
     is_old = now_ms - position.wall_time_ms >= changelog.delete_retention_ms
     return 0 if is_old else position.changelog_offset
 
 
 def lags(specs: Iterable[ActorSpec], worker: Worker, standbys: Standbys) -> dict[TaskId, int]:
-    """Give what the worker's stores lack, where it knows: nothing of what its tasks brought to the logs' ends."""
+    """Return the lag of the worker's stores, as far as it is known; 0 for tasks that have restored."""
     actors = {spec.topic: spec.name for spec in specs if spec.stores}
     owned = {TaskId(actors[source.topic], source.partition): 0 for source in worker.restored if source.topic in actors}
     return {**standbys.lags(), **owned}

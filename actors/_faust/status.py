@@ -10,7 +10,7 @@ from actors.runtime.observe.status import BrokersStatus, Sight, WorkerStatus, pi
 
 
 def status(app: Any) -> WorkerStatus:
-    """Give a picture of this process's worker at this moment, at any time of its life; call it on its event loop.
+    """Return a picture of this process's worker at this moment, at any time of its life; call it on its event loop.
 
     It waits for nothing, and takes some 40 µs a partition and as much a store. `msgspec.json.encode` takes what it
     gives.

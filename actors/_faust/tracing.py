@@ -20,14 +20,14 @@ def check_tracing(app: Any) -> None:
 
 
 def traced(spec: ActorSpec, group: str) -> ActorSpec:
-    """Give the actor with its handler wrapped in spans."""
+    """Return the actor with its handler wrapped in spans."""
     from actors.runtime.observe.tracing import Tracing
 
     return Tracing.of(spec.name, group).around(spec)
 
 
 def trace_headers(app: Any) -> list[tuple[str, bytes]]:
-    """Give the headers that carry the caller's span to an actor, for messages from outside of handlers."""
+    """Return the headers that carry the caller's span to an actor, for messages from outside of handlers."""
     if not app.actor_options.tracing:
         return []
     from actors.runtime.observe.tracing import current_headers

@@ -6,17 +6,19 @@ import logging
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from faust.types.auth import to_credentials
 from faust.utils.urls import urllist
 
 from actors._core.logs import escaping
 from actors._faust.brokers import reached
-from actors._faust.setup import changelog_topic, connection
+from actors._faust.setup import connection
 from actors._kafka.connection import Connection
 from actors._kafka.consume.views import KafkaTopicLogs
 from actors.declare.codecs import resolve, topic_codecs
+from actors.declare.host import DeclaredApp
+from actors.declare.names import changelog_topic
 from actors.declare.options import milliseconds
 from actors.errors import UnreadableLogError
 from actors.ports import Clock
@@ -31,9 +33,6 @@ from stores.memory import MemoryStore
 from stores.ports import PartitionStore
 from stores.rocks import RocksStore
 from stores.rocks_options import RocksResources
-
-if TYPE_CHECKING:
-    from actors._faust.app import App
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -94,7 +93,12 @@ class View(TopicView[K, V]):
 
     @classmethod
     def _of(
-        cls, app: App, topic: Callable[[], str], codecs: Callable[[], ViewCodecs], folder: Path | None, in_memory: bool
+        cls,
+        app: DeclaredApp,
+        topic: Callable[[], str],
+        codecs: Callable[[], ViewCodecs],
+        folder: Path | None,
+        in_memory: bool,
     ) -> Self:
         """Make one of an app's; its settings are looked at when it is opened."""
         view = cls.__new__(cls)
@@ -107,7 +111,7 @@ class View(TopicView[K, V]):
         )
         return view
 
-    async def open_in_worker(self, app: App, default_folder: Path) -> None:
+    async def open_in_worker(self, app: DeclaredApp, default_folder: Path) -> None:
         """Open it as a worker does, which keeps it in its data folder unless told otherwise."""
         folder = None if self.in_memory else self.folder or default_folder / self.topic
         try:
@@ -118,7 +122,7 @@ class View(TopicView[K, V]):
             self.fail(error)
 
 
-def view_of(app: App, source: Any, *, folder: Path | str | None, in_memory: bool) -> View[Any, Any]:
+def view_of(app: DeclaredApp, source: Any, *, folder: Path | str | None, in_memory: bool) -> View[Any, Any]:
     """Make the view of a topic or store of the app."""
     path = None if folder is None else Path(folder)
     if isinstance(source, Store):
@@ -136,15 +140,15 @@ def view_of(app: App, source: Any, *, folder: Path | str | None, in_memory: bool
     return View._of(app, lambda: str(source.get_topic_name()), topics_own, path, in_memory)
 
 
-def margin_ms(app: App) -> int:
-    """Give how far clocks may differ."""
+def margin_ms(app: DeclaredApp) -> int:
+    """Return how far clocks may differ."""
     return milliseconds(app.actor_options.clock_skew_margin)
 
 
 async def connect(
     topic: str, there: Connection, folder: Path | None, clock_skew_margin_ms: int, clock: Clock | None = None
 ) -> ViewParts:
-    """Give what a view works with."""
+    """Return the parts of a view: its logs, stores and clock."""
     stores = copy_stores(topic, folder)
     try:
         logs = await KafkaTopicLogs.open(there)
@@ -155,7 +159,7 @@ async def connect(
 
 
 def copy_stores(topic: str, folder: Path | None) -> CopyStores:
-    """Give the stores of a view, in memory where there is no folder.
+    """Return the stores of a view, in memory where there is no folder.
 
     Raises:
         StoreError: the folder can't be used.

@@ -1,1 +1,1 @@
-"""What an operator asks of an app: parked messages, adopted state, read models that are filled."""
+"""Commands of operators: parked messages, adopted and forgotten state, backfilled read models."""

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
 
-from actors._faust.startup.registry import carry_over
+import msgspec
+
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.groups import member_count
+from actors._kafka.admin.owners import KafkaOwners, write_stores
+from actors._kafka.admin.topics import Topics
 from actors._kafka.consume.logs import KafkaLogs
 from actors.admin.backfill import chunks
+from actors.admin.host import Setup
 from actors.errors import ConfigurationError
-from actors.ports import NO_OFFSET, CommitBatch, Output, TopicPartition
-
-if TYPE_CHECKING:
-    from actors._faust.setup import Setup
+from actors.ports import NO_OFFSET, CommitBatch, Logs, Output, TopicPartition
 
 
 async def adopt(setup: Setup, store: str, actor: str, source: str, report: Callable[[int, int], None]) -> int:
-    """Copy all committed records of `source` into the changelog of `store`; give their number.
+    """Copy all committed records of `source` into the changelog of `store`; return their number.
 
     Raises:
         ConfigurationError: a worker runs; `source` isn't there or has other partitions; the changelog isn't empty.
@@ -89,3 +89,22 @@ async def _copy(setup: Setup, logs: KafkaLogs, actor: str, source: TopicPartitio
     finally:
         await log.close()
     return count
+
+
+async def carry_over(setup: Setup, topics: Topics, logs: Logs, store: str, source: str, target: str) -> None:
+    """Keep what is recorded of a store's values when `target`, with a copy of `source`, becomes its changelog."""
+    found = await topics.existing([setup.owners_topic, source, target])
+    if setup.owners_topic not in found:
+        return
+    held = (await KafkaOwners(setup.owners_topic, logs).stores()).get(store)
+    if held is None or held.changelog != source or str(found[source].topic_id) not in (held.topic_id, held.last_id):
+        return
+    # A claim, so that the next start looks whether another app uses the topic.
+    moved = msgspec.structs.replace(
+        held,
+        changelog=target,
+        topic_id="",
+        last_id=str(found[target].topic_id),
+        copied_id=str(found[source].topic_id),
+    )
+    await write_stores(setup.connection, setup.owners_topic, {store: moved})

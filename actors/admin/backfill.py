@@ -1,6 +1,6 @@
 """Writes all that a store holds into its read-model topic: for keys that were written before it was published.
 
-Each partition is taken over as a worker would: with the transactional id of its task, which shuts out whoever held it.
+Each partition is taken over as a worker would: with the transactional id of its task, which fences the former owner.
 Then its changelog is restored into a database in a temporary folder, and what that holds goes out in transactions of
 the same producer. So each value is the last one: nobody writes to the partition without fencing this producer first,
 and from then on nothing of it is committed. A process that dies in here leaves a topic that has some of the keys, each
@@ -13,13 +13,13 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from actors._faust.publishing import ensure_published
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.groups import member_count
 from actors._kafka.consume.logs import KafkaLogs
+from actors.admin.host import Setup
 from actors.declare.options import milliseconds
+from actors.declare.publishing import ensure_published
 from actors.errors import ActorsError, ConfigurationError, OutcomeUnknownError
 from actors.ports import NO_OFFSET, CommitBatch, Output, TopicPartition
 from actors.runtime.outbox.outputs import RECORD_OVERHEAD_BYTES
@@ -30,9 +30,6 @@ from stores._core.record import METADATA_BYTES, is_expired
 from stores.rocks import RocksStore
 from stores.rocks_options import RocksResources
 
-if TYPE_CHECKING:
-    from actors._faust.setup import Setup
-
 CHUNK_RECORDS = 5_000
 """So many keys go into a transaction, fewer where they have more bytes than a commit may."""
 
@@ -41,7 +38,7 @@ Report = Callable[[int, int], None]
 
 
 def chunks(records: Iterable[Output], max_bytes: int) -> Iterator[list[Output]]:
-    """Give what goes into each transaction; a record that has more than `max_bytes` goes alone."""
+    """Yield the records of each transaction; a record of more than `max_bytes` has one of its own."""
     chunk: list[Output] = []
     size = 0
     for record in records:
@@ -95,12 +92,12 @@ class Backfill:
 
     @property
     def topic(self) -> str:
-        """Give the topic that is written."""
+        """Return the topic that is written."""
         return self._publication.topic.name
 
     @property
     def partition_count(self) -> int:
-        """Give how many partitions the store has."""
+        """Return how many partitions the store has."""
         return self._changelog.partition_count
 
     async def check_stopped(self) -> None:
@@ -117,7 +114,7 @@ class Backfill:
             )
 
     async def write(self, partition: int, report: Report) -> int:
-        """Write a partition; give the number of its keys.
+        """Write a partition; return the number of its keys.
 
         Raises:
             ActorsError: a worker took it over, or the broker is away.
@@ -140,7 +137,7 @@ class Backfill:
             except OutcomeUnknownError as error:
                 raise ActorsError(
                     f"partition {partition} of store {self._publication.store}: {error}. Was a worker started "
-                    "meanwhile? What was written is right, and not all: stop the workers and begin anew"
+                    "meanwhile? The written values are right but incomplete: stop the workers and run the command again"
                 ) from error
             finally:
                 await log.close()

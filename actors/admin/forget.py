@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
-from actors._faust.startup.programs import OWN_STORES, newest_owners
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.groups import member_count
-from actors._kafka.admin.owners import KafkaOwners, StoreRecord, forget_owners, write_stores
+from actors._kafka.admin.owners import KafkaOwners, StoreRecord, forget_owners, newest_owners, write_stores
 from actors._kafka.admin.topics import Topics
 from actors._kafka.consume.logs import KafkaLogs
+from actors.admin.host import Setup
+from actors.declare.names import OPTION_STORES
 from actors.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from actors._faust.setup import Setup
 
 
 async def forget(setup: Setup, name: str) -> list[str]:
@@ -38,7 +34,7 @@ async def forget(setup: Setup, name: str) -> list[str]:
         }
         definition = setup.app.actors.get(name)
         is_gone = name in ran and (definition is None or ran[name].topic not in ("", definition.topic_name))
-        names = {name, *(f"{name}-{suffix}" for suffix in OWN_STORES if is_gone)}
+        names = {name, *(f"{name}-{suffix}" for suffix in OPTION_STORES if is_gone)}
         # A renamed store has a record for each of its names.
         topics = {record.changelog for store, record in stores.items() if store in names} - kept
         gone = {store: record for store, record in stores.items() if record.changelog in topics}

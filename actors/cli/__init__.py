@@ -1,28 +1,25 @@
 """Commands on Faust's command line: `actors`, `parked …`, `stopped …`, `state …`, `topics`, `locks …`, `config …`.
 
-session.py   a run of a command: the app, how it speaks, errors as one line
-cluster.py   what the broker knows of the app's tasks
-keys.py      a key and its value, as text and as the store's bytes
-reading.py   what this machine's disk holds of a key or a partition
-actors.py, parked.py, state.py, topics.py   the commands, those of `parked` and `state` in parked_*.py and state_*.py
-topics_as.py what `topics` prints for Kafka's tools, Terraform and Strimzi
-reset.py     Faust's `reset`, for stores and views too
-coordination.py   the groups `locks` and `config`, whose commands are in actors.coordination.cli
-output.py    tables
-worker.py    Faust's `worker` with another banner; its class registers itself
-progress.py  progress
+actors.py, stopped.py, topics.py, worker.py, reset.py   a command each; the last two replace Faust's own
+parked, state    the commands of these groups
+coordination.py  the groups `locks` and `config`, whose commands are in `actors.coordination.cli`
+session.py       one run of a command: the app, where it prints, and errors as one line
+cluster.py       the state of the app's tasks as the brokers have it
+topics_as.py     the output of `topics` for Kafka's tools, Terraform and Strimzi
+output.py        tables
+progress.py      progress over partitions
 
-Importing it puts the commands beside Faust's own. That happens in every worker too, so whatever only a command
-needs and is slow to import (rich, pyarrow) is imported where it is used.
+Importing this package adds the commands to Faust's own. Every worker does so, therefore packages that only a command
+needs and that are slow to import (rich, pyarrow) are imported where they are used.
 """
 
 from faust.cli.base import cli
 
 from actors.cli.actors import actors
 from actors.cli.coordination import config, locks
-from actors.cli.parked import parked
+from actors.cli.parked.group import parked
 from actors.cli.reset import reset as reset
-from actors.cli.state import state
+from actors.cli.state.group import state
 from actors.cli.stopped import stopped
 from actors.cli.topics import topics
 from actors.cli.worker import worker as worker

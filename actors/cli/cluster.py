@@ -94,7 +94,7 @@ class Cluster:
             yield cls(setup, control)
 
     async def tasks(self) -> list[TaskStatus]:
-        """Give every task of the app, by actor and partition."""
+        """Return every task of the app, by actor and partition."""
         definitions = sorted(self._setup.app.actors.values(), key=lambda definition: definition.name)
         inputs = await self._control.topics(definition.topic_name for definition in definitions)
         owners = await self.owners()
@@ -114,7 +114,7 @@ class Cluster:
             return []
 
     async def owners(self) -> Owners:
-        """Give the leader registry; it is empty before the app's first worker ran."""
+        """Return the leader registry; it is empty before the app's first worker ran."""
         topic = self._setup.owners_topic
         # Asking for the offsets of a topic that doesn't exist could make it, with the wrong settings.
         if topic not in await self._control.topics([topic]):
@@ -123,7 +123,7 @@ class Cluster:
         return {(record.actor, record.partition): record for record in await registry.all()}
 
     async def partition_count(self, store: str) -> int:
-        """Give how many partitions the store's changelog has.
+        """Return how many partitions the store's changelog has.
 
         Raises:
             ConfigurationError: there is no changelog.

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
+
+COMMANDS = "actors.coordination.cli"
+"""The module whose `COMMANDS` has the commands of each group. It is above this package, so it is found by its name."""
 
 
 def examples(*lines: str) -> str:
-    """Give the end of a command's help: calls as they are typed, which click would fold into a paragraph."""
+    """Return the end of a command's help: calls as they are typed, which click would fold into a paragraph."""
     return "\b\n" + "\n".join(["Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)])
 
 
 class LateGroup(click.Group):
     """A group whose commands are imported when it is called.
 
-    `actors.coordination` is made with `actors`, and can't be imported by it; and an app without the service shall hear
-    more than that there is no such command.
+    The groups exist in every app, so that an app without the service gets an error that says how to add it.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Give the names of its commands."""
+        """Return the names of its commands."""
         return list(self._commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Give a command, None if there is none of that name."""
+        """Return a command, None if there is none of that name."""
         return self._commands().get(cmd_name)
 
     def _commands(self) -> dict[str, click.Command]:
-        from actors.coordination.cli import COMMANDS
-
-        return COMMANDS[str(self.name)]
+        commands: dict[str, click.Command] = import_module(COMMANDS).COMMANDS[str(self.name)]
+        return commands
 
 
 @click.group("locks", cls=LateGroup, epilog=examples("faust -A actors.coordination.app locks list --held"))

@@ -15,7 +15,7 @@ from stores._core.printable import moment, printable
 __all__ = ["moment", "number", "print_table"]
 
 UNBOUNDED_COLUMNS = 10_000
-"""Width where nobody looks: a line that was folded for a terminal of 80 columns can't be searched."""
+"""The width of a table that doesn't go to a terminal: a line that is wrapped at 80 columns can't be searched."""
 
 
 def print_table(stdout: IO[str], title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -32,5 +32,5 @@ def print_table(stdout: IO[str], title: str, columns: Sequence[str], rows: Itera
 
 
 def number(value: int | None) -> str:
-    """Give a number for a table, and a dash for None."""
+    """Return a number for a table, and a dash for None."""
     return "-" if value is None else str(value)

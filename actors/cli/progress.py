@@ -1,16 +1,14 @@
-"""How far an export is: a bar on a terminal, lines elsewhere."""
+"""The progress of commands over partitions: a bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
-from typing import IO
+from typing import TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-from actors._faust.startup.progress_bar import is_terminal
+import click
 
 Report = Callable[[int, int], None]
 """Called with a partition and the keys of it so far."""
@@ -19,11 +17,11 @@ LINE_INTERVAL_S = 2.0
 
 
 @contextlib.contextmanager
-def reporting(stderr: IO[str], partitions: list[int], *, quiet: bool) -> Iterator[Report]:
+def reporting(stderr: TextIO, partitions: list[int], *, quiet: bool) -> Iterator[Report]:
     """Show the progress over `partitions`, which are worked through in order, for the time of the block."""
     if quiet:
         yield lambda partition, keys: None
-    elif is_terminal(stderr):
+    elif stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
         with _bar(stderr, partitions) as report:
             yield report
     else:
@@ -33,30 +31,22 @@ def reporting(stderr: IO[str], partitions: list[int], *, quiet: bool) -> Iterato
 
 
 @contextlib.contextmanager
-def _bar(stderr: IO[str], partitions: list[int]) -> Iterator[Report]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("partitions"),
-        TimeElapsedColumn(),
-    )
-    total = len(partitions)
-    with Progress(*columns, console=Console(file=stderr)) as progress:
-        bar = progress.add_task("", total=total)
+def _bar(stderr: TextIO, partitions: list[int]) -> Iterator[Report]:
+    # With 0 steps at least the bar also shows the keys of a partition that isn't done.
+    with click.progressbar(length=len(partitions), file=stderr, show_pos=True, update_min_steps=0) as bar:
 
         def report(partition: int, keys: int) -> None:
-            done = partitions.index(partition)
-            progress.update(bar, completed=done, description=f"partition {partition}: {keys:,} keys")
+            bar.label = f"partition {partition}: {keys:,} keys"
+            bar.update(partitions.index(partition) - bar.pos)
 
         yield report
-        progress.update(bar, completed=total)
+        bar.update(len(partitions) - bar.pos)
 
 
 class _Lines:
     """A line for each partition when it is done, and now and then before."""
 
-    def __init__(self, stderr: IO[str]) -> None:
+    def __init__(self, stderr: TextIO) -> None:
         self._stderr = stderr
         self._current: tuple[int, int] | None = None
         self._said_s = time.monotonic()

@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TextIO
 
 import click
 from faust.cli.base import AppCommand
@@ -43,11 +43,11 @@ class Session:
     setup: Setup
     as_json: bool
     quiet: bool
-    stdout: IO[str]
-    stderr: IO[str]
+    stdout: TextIO
+    stderr: TextIO
 
     def data_folder(self) -> DataFolder:
-        """Give this machine's data folder of the app, which a worker may be using.
+        """Return this machine's data folder of the app, which a worker may be using.
 
         Raises:
             StoreError: there is none, or it is another app's or a newer release's.
@@ -55,7 +55,7 @@ class Session:
         return DataFolder.inspect(self.setup.folder, app=str(self.app.conf.id))
 
     def store(self, name: str) -> Store[Any, Any]:
-        """Give the app's store of that name.
+        """Return the app's store of that name.
 
         Raises:
             click.UsageError: there is none; the text lists those there are.
@@ -67,7 +67,7 @@ class Session:
         return found
 
     def actor_of(self, store: str) -> str | None:
-        """Give the name of the actor that owns the store, None where no actor lists it."""
+        """Return the name of the actor that owns the store, None where no actor lists it."""
         for definition in self.app.actors.values():
             if store in (listed.name for listed in definition.stores):
                 return definition.name

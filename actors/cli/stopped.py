@@ -49,7 +49,7 @@ def _send(session: Session, actor: str, partition: int, command: Literal["retry"
     offset = asyncio.run(_sent(session, source, Command(actor=actor, what="turn", command=command, id=id)))
     session.say(
         f"sent to {source} at offset {offset}: the owner looks for it every {HALT_LOOK_S:g} s while {id} stops the "
-        "partition, and passes over it otherwise"
+        "partition, and skips it otherwise"
     )
 
 

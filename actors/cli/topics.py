@@ -130,7 +130,7 @@ def _as_json(one: Finding, bootstrap: str) -> dict[str, Any]:
 
 
 async def _compare(setup: Setup, needs: Sequence[TopicNeed]) -> tuple[list[Finding], list[Finding]]:
-    """Give what is missing or has another shape, and what is wrong with the settings."""
+    """Return the topics that are missing or differ, and the findings about their settings."""
     async with ControlPlane.connect(setup.connection, setup.group) as control:
         asked = Topics(setup.connection, control)
         found = await asked.existing(need.name for need in needs)

@@ -42,12 +42,12 @@ class Plan:
     cluster: str
 
     def count(self, need: TopicNeed) -> int:
-        """Give how many partitions a topic is to have."""
+        """Return how many partitions a topic is to have."""
         return counts(self.needs, self.partitions)[need.name]
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """Give all of it as data; `partitions` None is free, `partitions_of` names the topic whose number it follows."""
+    """Return all of it as data; `partitions` None is free, `partitions_of` names the topic whose number it follows."""
     return {
         "topics": [
             {
@@ -74,7 +74,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 
 def as_kafka_topics(plan: Plan) -> str:
-    """Give the commands that make the topics."""
+    """Return the commands that make the topics."""
     return "\n".join(
         f"kafka-topics.sh --bootstrap-server {plan.bootstrap} --create --if-not-exists --topic {quote(need.name)} "
         f"--partitions {plan.count(need)}"
@@ -85,12 +85,12 @@ def as_kafka_topics(plan: Plan) -> str:
 
 
 def as_kafka_acls(plan: Plan) -> str:
-    """Give the commands that grant the permissions."""
+    """Return the commands that grant the permissions."""
     return "\n".join(acl_commands(plan.permissions, bootstrap=plan.bootstrap, principal=plan.principal))
 
 
 def as_terraform(plan: Plan) -> str:
-    """Give resources of the Terraform provider Mongey/kafka."""
+    """Return resources of the Terraform provider Mongey/kafka."""
     return "\n\n".join([*_terraform_topics(plan), *_terraform_acls(plan)])
 
 
@@ -128,7 +128,7 @@ def _terraform_acls(plan: Plan) -> Iterator[str]:
 
 
 def as_strimzi(plan: Plan) -> str:
-    """Give the topics as `KafkaTopic`, and the permissions as those of a `KafkaUser`."""
+    """Return the topics as `KafkaTopic`, and the permissions as those of a `KafkaUser`."""
     return "\n---\n".join([*map(_lines, _strimzi_topics(plan)), _lines(_strimzi_user(plan))])
 
 
@@ -182,14 +182,14 @@ def _hcl(text: str) -> str:
 
 
 def _identifier(name: str) -> str:
-    """Give a name for Terraform, another one for each topic."""
+    """Return a name for Terraform, another one for each topic."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)
     plain = f"_{plain}" if plain[0].isdigit() or plain[0] == "-" else plain
     return plain if plain == name else f"{plain}_{_mark(name)}"
 
 
 def _dns_name(name: str) -> str:
-    """Give a name for Kubernetes, another one for each topic."""
+    """Return a name for Kubernetes, another one for each topic."""
     plain = re.sub(r"[^a-z0-9.-]", "-", name.lower()).strip("-.")
     return plain if plain == name else f"{plain or 'x'}-{_mark(name)}"
 

@@ -16,7 +16,7 @@ class worker(FaustWorker):  # type: ignore[misc]  # noqa: N801  the class has th
 
 
 def banner_rows(app: Any, name: str, text: str) -> list[tuple[str, str]]:
-    """Give what the banner has in the place of one of Faust's rows."""
+    """Return the rows of the banner that replace one of Faust's."""
     if name != "store" or not app.actors:
         return [(name, text)]
     rows = [("state", f"RocksDB in {Path(app.conf.datadir)}, changelogs in Kafka")]

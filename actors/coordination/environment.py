@@ -1,4 +1,4 @@
-"""How the ready-made app gets to its brokers: settings from the environment, since nobody writes code for it."""
+"""The broker settings of the ready-made app, from the environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TLS_FILES = ("KAFKA_CA", "KAFKA_CERTIFICATE", "KAFKA_KEY")
 
 
 def broker_settings(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Give Faust's settings for the brokers. A variable that is empty counts as one that isn't there.
+    """Return Faust's settings for the brokers. A variable that is empty counts as one that isn't there.
 
     Raises:
         ConfigurationError: naming a variable that can't be used.
@@ -64,7 +64,7 @@ def _password(given: Mapping[str, str]) -> str | None:
 
 
 def _context(given: Mapping[str, str]) -> ssl.SSLContext | None:
-    """Give the context for TLS, which any setting of access asks for: no password goes in the clear by chance."""
+    """Return the context for TLS, which any setting of access asks for: no password goes in the clear by chance."""
     files = [name for name in TLS_FILES if name in given]
     said = given.get("KAFKA_TLS", "true" if files or "KAFKA_USER" in given else "false").lower()
     if said not in TLS:

@@ -15,7 +15,7 @@ class CoordinationError(ActorsError):
 
 
 class CoordinationTimeoutError(CoordinationError):
-    """No answer came in time, or nobody let go in time."""
+    """No reply arrived in time, or no holder released the lock in time."""
 
 
 class BusyError(CoordinationError):
@@ -31,7 +31,7 @@ class NotHolderError(CoordinationError):
 
 
 class UnknownLockError(CoordinationError):
-    """Nobody ever held a lock of that name."""
+    """There was never a holder of a lock of that name."""
 
 
 class LockMismatchError(CoordinationError):
@@ -51,7 +51,7 @@ class ProtocolError(CoordinationError):
 
 
 class StaleTokenError(CoordinationError):
-    """A guarded resource has seen a greater token: whoever has this one lost the lock, and what it wrote doesn't count.
+    """A guarded resource has seen a greater token: the holder of this one lost the lock, and its write is rejected.
 
     Attributes:
         resource: which one.
@@ -65,7 +65,7 @@ class StaleTokenError(CoordinationError):
         self.greatest = greatest
         super().__init__(
             f"{resource!r}: token {token} is refused, since {greatest} was seen: the lock is lost, and what was to be "
-            "written doesn't count. Acquire the lock anew, read what was written meanwhile, and decide again",
+            "written doesn't count. Acquire the lock again, read what was written meanwhile, and decide again",
             "stale-token",
         )
 
@@ -82,23 +82,23 @@ _TYPES: dict[str, tuple[type[CoordinationError], str]] = {
     "crowded": (BusyError, "let fewer wait for it, watch it or join it, or show less data"),
     "timeout": (CoordinationTimeoutError, "wait longer, or look who holds it"),
     "broken": (CoordinationTimeoutError, "the wait was given up"),
-    "expired": (LeaseLostError, "acquire it anew; whoever checks tokens refuses the old one"),
+    "expired": (LeaseLostError, "acquire it again; resources that check tokens refuse the old one"),
     "not-holder": (NotHolderError, "use the lease that acquire gave"),
     "unknown": (UnknownLockError, "look at the name"),
     "mismatch": (LockMismatchError, "use the same kind and the same number of permits everywhere"),
     "ttl": (TtlError, ""),
     "short-ttl": (TtlError, "use a longer one"),
-    "conflict": (ConflictError, "read it again and decide anew"),
-    "absent": (LeaseLostError, "it was removed since no sign of life came in time: make it anew"),
+    "conflict": (ConflictError, "read it again and decide again"),
+    "absent": (LeaseLostError, "it was removed since no renewal arrived in time: create it again"),
     "parties": (LockMismatchError, "all who wait at a barrier have to expect the same number"),
     "malformed": (ProtocolError, "send what actors.coordination.messages describes"),
     "protocol": (ProtocolError, "use the client of the service's version"),
-    "misplaced": (ProtocolError, "make the client anew: the topic may have other partitions than it knows of"),
+    "misplaced": (ProtocolError, "create a new client: the topic may have other partitions than it knows of"),
     "argument": (CoordinationError, ""),
 }
 
 
 def error_of(what: str, refusal: Refusal) -> CoordinationError:
-    """Give the error for what the service said to a request, `what` naming the request for people."""
+    """Return the error for what the service said to a request, `what` naming the request for people."""
     kind, advice = _TYPES[refusal.reason]
     return kind(f"{what}: {refusal.text}" + (f": {advice}" if advice else ""), refusal.reason)

@@ -1,4 +1,4 @@
-"""What clients and the service say to each other: JSON with the tag `type` and the version `v` of the protocol.
+"""The messages between clients and the service: JSON with the tag `type` and the version `v` of the protocol.
 
 All times are milliseconds. A `claim` is made up by who asks: it names what a request takes, so that renewing it, giving
 it back or withdrawing the request concerns nothing else, though another program runs under the same name.
@@ -16,6 +16,8 @@ from actors._core.coordination.locks import Reason as LockReason
 from actors._core.coordination.registry import Member
 
 VERSION = 1
+ACTOR = "coordination"
+"""The name of the service's actor."""
 MAX_WAIT_MS = 12 * 3600 * 1000
 MAX_TTL_MS = 24 * 3600 * 1000
 MAX_NAME = 200
@@ -200,7 +202,7 @@ class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, tag="view"):
-    """What there is to see of a resource.
+    """A resource as clients see it.
 
     Attributes:
         version: grows with each change of what follows.
@@ -236,7 +238,7 @@ decode_reply: Callable[[bytes], Reply] = msgspec.json.Decoder(Reply).decode
 
 
 def problem(request: AnyRequest, least_ttl_ms: int) -> Refusal | None:
-    """Give why a request can't be meant, None if it can."""
+    """Return why a request can't be meant, None if it can."""
     ttl_ms = getattr(request, "ttl_ms", None)
     if ttl_ms is not None and not 0 < ttl_ms <= MAX_TTL_MS:
         return Refusal("ttl", f"a ttl of {ttl_ms} ms: it has to be more than 0 and at most {MAX_TTL_MS} ms")

@@ -35,7 +35,7 @@ def check_arguments(method: Callable[P, R]) -> Callable[P, R]:
 
 
 def _without_brackets(method: Callable[..., Any], args: Collection[Any]) -> str:
-    """Give the line to write for a decorator that was used as a plain one."""
+    """Return the line to write for a decorator that was used as a plain one."""
     if len(args) == 2 and inspect.isfunction(list(args)[1]):
         return f". Write `@app.{method.__name__}()` above the function"
     if len(args) == 1 and method.__name__ == "actor":
@@ -82,7 +82,7 @@ def check_span(owner: str, name: str, given: Any, *, may_be_zero: bool = False) 
 
 
 def single_topic(owner: str, topic: Any) -> str:
-    """Give the name of a topic.
+    """Return the name of a topic.
 
     Raises:
         ConfigurationError: it isn't one topic of `app.topic(...)`.

@@ -56,7 +56,7 @@ class Codec:
 
 
 def resolve(type_: Any, serializer: Any = None, *, refuse: Callable[[bytes], None] | None = None) -> Codec:
-    """Give the codec of `type_`.
+    """Return the codec of `type_`.
 
     Args:
         type_: a `faust.Record`, `msgspec.Struct`, dataclass, `bytes`, `str`, or any type that msgspec knows;
@@ -120,7 +120,7 @@ _SCHEMA_METHODS = (
 
 
 def key_codec(app: Any, schema: Any) -> Codec:
-    """Give the codec that reads and writes a topic's keys as a Faust agent on the topic does.
+    """Return the codec that reads and writes a topic's keys as a Faust agent on the topic does.
 
     Raises:
         ConfigurationError: see `check_schema`.
@@ -134,7 +134,7 @@ def key_codec(app: Any, schema: Any) -> Codec:
 
 
 def value_codec(app: Any, schema: Any) -> Codec:
-    """Give the codec that reads and writes a topic's values as a Faust agent on the topic does.
+    """Return the codec that reads and writes a topic's values as a Faust agent on the topic does.
 
     So `value_type=str` is a JSON string, unless the topic or the app says `value_serializer="raw"`.
 
@@ -163,7 +163,7 @@ def _strip_optional(type_: Any) -> tuple[Any, bool]:
 
 
 def is_record(type_: Any) -> bool:
-    """Tell whether it is a model of Faust's."""
+    """Return whether it is a model of Faust's."""
     return isinstance(type_, type) and issubclass(type_, Model)
 
 
@@ -361,7 +361,7 @@ def _guard_encode(encode: _Encode, type_: Any, label: str) -> _Encode:
 
 
 def _classes(type_: Any) -> tuple[type, ...]:
-    """Give the classes of which a value of `type_` is; `object` where that can't be told."""
+    """Return the classes of which a value of `type_` is; `object` where that can't be told."""
     if type_ in _UNTYPED:
         return (object,)
     if type_ is float:
@@ -445,12 +445,12 @@ def _faust_knows(type_: Any) -> bool:
 
 
 def topic_codecs(topic: Any) -> tuple[Codec, Codec]:
-    """Give the codecs of a topic's keys and values."""
+    """Return the codecs of a topic's keys and values."""
     return key_codec(topic.app, topic.schema), value_codec(topic.app, topic.schema)
 
 
 def by_value(anything: Codec) -> Codec:
-    """Give the codec for topics sent to by name: bytes and str as they are, everything else as JSON."""
+    """Return the codec for topics sent to by name: bytes and str as they are, everything else as JSON."""
 
     def encode(value: Any) -> bytes:
         if isinstance(value, bytes):

@@ -145,7 +145,7 @@ def _has_plain_handler(declared: Any) -> bool:
 
 
 def as_coroutine(function: Callable[[Context, Any], Any]) -> Coroutine:
-    """Give a handler that can be awaited."""
+    """Return a handler that can be awaited."""
     if inspect.iscoroutinefunction(function):
         return function
 

@@ -1,4 +1,4 @@
-"""A store's bytes as JSON text, for whoever reads its changelog without a worker."""
+"""A store's bytes as JSON text, for readers of its changelog other than workers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Decoder:
     _handle: Store[Any, Any]
 
     def key_json(self, raw: bytes) -> str:
-        """Give a key as JSON text.
+        """Return a key as JSON text.
 
         Raises:
             ValueError: the bytes aren't a key of the store.
@@ -42,7 +42,7 @@ class Decoder:
         return _text(self._handle.decode_key, raw)
 
     def value_json(self, raw: bytes) -> str:
-        """Give a value as JSON text.
+        """Return a value as JSON text.
 
         Raises:
             ValueError: the bytes aren't a value of the store.
@@ -51,7 +51,7 @@ class Decoder:
 
 
 def as_json(value: Any) -> Any:
-    """Give a value as what JSON can say: of a model its fields, of bytes their text, or else their base64."""
+    """Return a value as what JSON can say: of a model its fields, of bytes their text, or else their base64."""
     if isinstance(value, bytes):
         return _bytes_json(value)
     return json.loads(msgspec.json.encode(value, enc_hook=_plain))

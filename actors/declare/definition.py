@@ -73,7 +73,7 @@ class ActorDefinition:
             )
 
     def messages(self) -> MessageCodec:
-        """Give how its messages become bytes.
+        """Return how its messages become bytes.
 
         Raises:
             ConfigurationError: the topic and the class's handlers don't fit together.
@@ -83,7 +83,7 @@ class ActorDefinition:
         return function_codec(self.topic)
 
     def query(self, name: str | None) -> Callable[[Asking], Asking]:
-        """Give what makes a function a query of this actor; see `App.query`.
+        """Return a decorator that makes a function a query of this actor; see `App.query`.
 
         Raises:
             ConfigurationError: the actor is a class.

@@ -39,7 +39,7 @@ class MessageCodec:
     type_headers: Callable[[Any], list[tuple[str, bytes]]] | None = None
 
     def with_headers(self, message: Any) -> tuple[bytes, list[tuple[str, bytes]]]:
-        """Give a message's bytes and the headers that it goes with.
+        """Return a message's bytes and the headers that it goes with.
 
         Raises:
             CodecError: the actor doesn't take such messages.
@@ -47,7 +47,7 @@ class MessageCodec:
         return self.encode(message), [] if self.type_headers is None else self.type_headers(message)
 
     def around(self, handler: Handler) -> Handler:
-        """Give the handler for what `decode` gives.
+        """Return the handler for what `decode` gives.
 
         A message that doesn't decode is an undecodable record, though only the handler sees it.
         """
@@ -66,7 +66,7 @@ class MessageCodec:
 
 
 def function_codec(topic: Any) -> MessageCodec:
-    """Give the codec of a function actor's messages: its topic's."""
+    """Return the codec of a function actor's messages: its topic's."""
     codec = value_codec(topic.app, topic.schema)
     types = arms_of(topic.schema.value_type)
     if not _are_tagged(types):
@@ -76,7 +76,7 @@ def function_codec(topic: Any) -> MessageCodec:
 
 
 def message_codec(actor: type[Actor[Any]], topic: Any) -> MessageCodec:
-    """Give the codec of a class actor's messages.
+    """Return the codec of a class actor's messages.
 
     Raises:
         ConfigurationError: the topic can give what no handler takes, or the types can't be told apart.
@@ -113,7 +113,7 @@ def _are_tagged(types: Sequence[Any]) -> bool:
 
 
 def _explaining(codec: Codec, types: Sequence[Any], known: str) -> Callable[[bytes], Any]:
-    """Give a decoder whose errors say what is known, and tell a type that isn't from a message that is damaged."""
+    """Return a decoder whose errors say what is known, and tell a type that isn't from a message that is damaged."""
     decode = codec.decode
     configs = [type_.__struct_config__ for type_ in types] if _are_tagged(types) else []
     tags = {config.tag for config in configs}
@@ -135,7 +135,7 @@ def _shown(tag: str | int) -> str:
 
 
 def _tag_in(raw: bytes, field: str) -> str | int | None:
-    """Give the tag of a message that is JSON and has one."""
+    """Return the tag of a message that is JSON and has one."""
     try:
         found = msgspec.json.decode(raw, type=dict[str, Any]).get(field)
     except MALFORMED:
@@ -164,7 +164,7 @@ class _Types:
             )
 
     def decode(self, headers: Headers, raw: bytes) -> Any:
-        """Give the message."""
+        """Return the message."""
         name = next((value for header, value in headers if header == TYPE_HEADER), None)
         if name is None:
             raise CodecError(f"the header {TYPE_HEADER} is missing, by which {self._actor} tells {self._known} apart")
@@ -177,11 +177,11 @@ class _Types:
         return codec.decode(raw)
 
     def encode(self, message: Any) -> bytes:
-        """Give the message's bytes."""
+        """Return the message's bytes."""
         return self._codecs[self._type_of(message)].encode(message)
 
     def headers(self, message: Any) -> list[tuple[str, bytes]]:
-        """Give the header that names the message's type."""
+        """Return the header that names the message's type."""
         return [(TYPE_HEADER, self._names[self._type_of(message)])]
 
     def _type_of(self, message: Any) -> Any:

@@ -57,12 +57,12 @@ class ActorOptions:
             leader election or when the topic was deleted: "stop" the partition, "restore" them from the store,
             "restore_older" even if the store lacks inputs that are committed, or "rebuild" the store without them.
             All but "stop" are for one start; also `LOST_CHANGELOG` in the environment.
-        changelog_delete_retention: how long tombstones stay; a worker that was away longer builds its state anew.
+        changelog_delete_retention: how long tombstones stay; a worker that was away longer rebuilds its state.
         changelog_min_compaction_lag, changelog_max_compaction_lag, changelog_segment: the changelogs'
             `min.compaction.lag.ms`, `max.compaction.lag.ms` and `segment.ms`.
         changelog_min_insync_replicas: the changelogs' `min.insync.replicas`; None leaves the broker's.
         create_topics: whether a worker makes the topics of its own that are missing, such as changelogs. With False the
-            start names all that are, for whoever makes topics in this cluster: `faust -A APP topics` prints them.
+            start names all that are, for the operators of the cluster: `faust -A APP topics` prints them.
         clock_skew_margin: how far clocks of workers and brokers may differ. A worker's clock that is further from the
             brokers' isn't followed (docs/guarantees.md#clocks).
         commit_max_bytes: a commit is made before this much is held per task.
@@ -74,7 +74,7 @@ class ActorOptions:
             the partition only when nobody has a better one; it warms its copy up first.
         max_warmup_replicas: how many copies a worker warms up at a time.
         queries: whether a worker with a web server answers queries for state under `/actors`.
-        queries_unprotected: answer them also where the web server can be reached from other machines, to whoever asks.
+        queries_unprotected: answer them also where the web server can be reached from other machines, to every client.
             Nobody may administer for that reason.
         query_tokens, admin_tokens: bearer tokens that allow to read, and to administer too: texts of at least 16
             characters, or a `Path` to a file with one a line. All are taken; workers use the first among each other.
@@ -163,5 +163,5 @@ def split_options(given: dict[str, Any], faust_names: Collection[str]) -> tuple[
 
 
 def milliseconds(span: timedelta) -> int:
-    """Give a time span in whole milliseconds."""
+    """Return a time span in whole milliseconds."""
     return span // timedelta(milliseconds=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from faust.models.base import Model
@@ -30,8 +31,20 @@ _SCALARS = {
 
 
 def shape_of(type_: Any) -> Shape:
-    """Give the shape of a `faust.Record`, `msgspec.Struct`, dataclass, TypedDict or any type that msgspec knows."""
+    """Return the shape of a `faust.Record`, `msgspec.Struct`, dataclass, TypedDict or any type that msgspec knows."""
     return _Shaper().of(type_)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """What a store's values are, and their version; `type` is bytes where they aren't kept as JSON."""
+
+    type: Any
+    version: int
+
+    def shape(self) -> Shape | None:
+        """Return the values' shape, None where the type says nothing of it."""
+        return None if self.type is bytes else shape_of(self.type)
 
 
 class _Shaper:

@@ -24,7 +24,7 @@ MAX_VERSION = 65_535
 
 
 def versioned(codec: Codec, version: int, upgrades: Upgrades, owner: str) -> Codec:
-    """Give the codec of a type that has had earlier versions.
+    """Return the codec of a type that has had earlier versions.
 
     Args:
         codec: of the type as it is now; it has to be JSON. One for version 1 was made with `refusal`.
@@ -75,7 +75,7 @@ def _split(raw: bytes) -> tuple[int, bytes]:
 
 
 def refusal(version: int, owner: str) -> Callable[[bytes], None]:
-    """Give the function that raises `NewerVersionError` for the bytes of a value of a later version than `version`."""
+    """Return a function that raises `NewerVersionError` for the bytes of a value newer than `version`."""
 
     def refuse_newer(raw: bytes) -> None:
         found, _ = _split(raw)

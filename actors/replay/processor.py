@@ -46,11 +46,11 @@ class InputClock:
 
     @staticmethod
     def monotonic() -> float:
-        """Give 0."""
+        """Return 0."""
         return 0.0
 
     def wall_ms(self) -> int:
-        """Give the highest timestamp so far, or the time at which something came due after it."""
+        """Return the highest timestamp so far, or the time at which something came due after it."""
         return self.ms
 
     async def sleep(self, seconds: float) -> None:
@@ -102,11 +102,11 @@ class Expiries:
             heapq.heappush(self._heap, (expires_at_ms, number, key))
 
     def due_ms(self) -> float:
-        """Give when the next key may expire."""
+        """Return when the next key may expire."""
         return self._heap[0][0] if self._heap else math.inf
 
     def take(self, now_ms: int, stores: Sequence[PartitionStore]) -> tuple[int, bytes, bytes] | None:
-        """Give the next key that has expired: the store's number, the key, its value with its metadata."""
+        """Return the next key that has expired: the store's number, the key, its value with its metadata."""
         while self._heap and self._heap[0][0] <= now_ms:
             _, number, key = heapq.heappop(self._heap)
             self._known.discard((number, key))
@@ -127,7 +127,7 @@ class MemoryLog:
         self._expiries = expiries
 
     async def fence(self) -> None:
-        """There is nobody to fence."""
+        """Do nothing: there is no other owner to fence."""
 
     async def commit(self, batch: CommitBatch) -> CommitReceipt:
         """Look at what expires."""
@@ -276,7 +276,7 @@ class ReplayTenure(Tenure):
         clock.ms = to_ms
 
     def _due_ms(self) -> float:
-        """Give when the next timer or expiry is due."""
+        """Return when the next timer or expiry is due."""
         due_ms, now_ms = self._expiries.due_ms(), self._input_clock.ms
         for duty in self._duties if self._may_take else ():
             wait_s = duty.wait_s()
@@ -303,7 +303,7 @@ class ReplayTenure(Tenure):
             await self._commit_if_any()
 
     async def _handle_all(self, records: Sequence[InputRecord]) -> None:
-        """Handle records; one that can't even be put aside is passed over."""
+        """Handle records; one that can't even be parked is skipped."""
         left = list(records)
         while left:
             try:
@@ -327,7 +327,7 @@ class ReplayTenure(Tenure):
 def on_input_time(
     handler: Callable[[Context, Any], Awaitable[None]], clock: InputClock, unknowns: Unknowns
 ) -> Callable[[Context, Any], Awaitable[None]]:
-    """Give a handler that moves the clock to its message, and whose message fails if it asked another actor."""
+    """Return a handler that moves the clock to its message, and whose message fails if it asked another actor."""
 
     async def handle(ctx: Context, message: Any) -> None:
         timestamp_ms, state = ctx._record.timestamp, ctx._state
@@ -342,12 +342,12 @@ def on_input_time(
 
 
 def replay_spec(spec: ActorSpec, clock: InputClock, unknowns: Unknowns) -> ActorSpec:
-    """Give the actor as a replay runs it."""
+    """Return the actor as a replay runs it."""
     return replace(spec, handler=on_input_time(spec.handler, clock, unknowns))
 
 
 def hooked(stores: Sequence[Store[Any, Any]], spec: ActorSpec) -> dict[str, int]:
-    """Give the changelogs of the stores with `on_expire`, with their numbers."""
+    """Return the changelogs of the stores with `on_expire`, with their numbers."""
     return {
         spec.changelogs[store.name].topic: number for number, store in enumerate(stores) if store.on_expire is not None
     }

@@ -9,7 +9,7 @@ What the input alone doesn't tell is told as `UNKNOWN`, and the replay goes on:
 
     an ask        what the other actor answered is nowhere in the input: what the message did is taken back
     an effect     it isn't called, and what it sent back to its key isn't in the input
-    a failure     a handler that raises where the policy is to stop: the workers got past it, so it is passed over
+    a failure     a handler that raises where the policy is to stop: the workers got past it, so it is skipped
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from actors._core.task.commit import parse_mark
 from actors._core.task.topic_ids import TopicIds
-from actors._faust.setup import Setup
 from actors._kafka.admin.control import TopicInfo
+from actors.declare.definition import ActorDefinition
+from actors.declare.host import DeclaredApp
 from actors.errors import ActorsError
 from actors.ports import Identity, InputRecord
 from actors.replay.processor import (
@@ -39,19 +40,15 @@ from actors.replay.processor import (
     hooked,
     replay_spec,
 )
+from actors.replay.virtual_time import StuckError, VirtualTime
 from actors.runtime.commands import OPEN_COMMANDS
-from actors.runtime.spec import ActorSpec, TaskServices
+from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.state import Restored
 from actors.runtime.task.context import Ownership
 from actors.runtime.task.inbox import Inbox
-from actors.testing.fakes.loop import StuckError, VirtualLoop
 from stores._core.record import METADATA_BYTES, Position, decode_metadata, encode_metadata
 from stores.rocks import RocksStore
 from stores.rocks_options import RocksResources
-
-if TYPE_CHECKING:
-    from actors._faust.app import App
-    from actors.declare.definition import ActorDefinition
 
 STATE, UNKNOWN, DONE = "state", "unknown", "done"
 
@@ -100,32 +97,62 @@ class Kept(NamedTuple):
     expires_at_ms: int
 
 
+class Setup(Protocol):
+    """The settings of an app for its actors; `actors._faust.setup.Setup` is one."""
+
+    is_tracing: bool
+
+    @property
+    def group(self) -> str:
+        """The workers' consumer group."""
+
+    def changelog_topic(self, store: str) -> str:
+        """Return the topic of a store's changelog."""
+
+    def compacted(self, inputs: Mapping[str, TopicInfo]) -> dict[str, int]:
+        """Return the partition counts of the app's compacted topics, by name."""
+
+    async def outputs(self, topics: Any) -> Any:
+        """Return the function that finds the topic of a `ctx.send`."""
+
+    async def specs(
+        self, inputs: Mapping[str, TopicInfo], changelogs: Mapping[str, TopicInfo], topics: Any
+    ) -> list[ActorSpec]:
+        """Return the actors as the runtime needs them."""
+
+    def task_settings(self) -> TaskSettings:
+        """Return the settings that all tasks share."""
+
+
 @dataclass(frozen=True, slots=True)
 class Replayer:
     """Replays inputs of one actor; `App.replayer` makes it.
 
     Attributes:
         app: the app.
+        make_setup: returns the app's settings, anew for each replay.
         definition: the actor.
         group: whose committed offsets say how far the workers are.
         changelogs: by store, the changelog of what follows from the input: the app's stores, a class's states.
         others: the same for stores that also follow from the clock, effects and other actors.
     """
 
-    app: App
+    app: DeclaredApp
+    make_setup: Callable[[], Setup]
     definition: ActorDefinition
     group: str
     changelogs: Mapping[str, str]
     others: Mapping[str, str]
 
     @classmethod
-    def of(cls, app: App, definition: ActorDefinition) -> Replayer:
-        """Make that of an actor."""
-        setup, used = Setup(app), definition
+    def of(cls, app: DeclaredApp, definition: ActorDefinition, make_setup: Callable[[], Setup]) -> Replayer:
+        """Make the replayer of an actor."""
+        setup, used = make_setup(), definition
         helpers = {used.timers, used.effects, used.parked, used.answers, app.stores.get(f"{used.name}-ids")}
         topics = {store: setup.changelog_topic(store.name) for store in used.stores}
         return cls(
             app,
+            make_setup,
             used,
             setup.group,
             {store.name: topic for store, topic in topics.items() if store not in helpers},
@@ -150,7 +177,7 @@ class Replayer:
 
     @staticmethod
     def topics_of(metadata: str) -> TopicIds:
-        """Give the topics that a commit was about, by the metadata of its offset; without ids if it has none."""
+        """Return the topics that a commit was about, by the metadata of its offset; without ids if it has none."""
         mark = parse_mark(metadata)
         return TopicIds() if mark is None or mark.topics is None else mark.topics
 
@@ -174,7 +201,7 @@ class Replayer:
             records: in offset order, all that is committed; with `offset`, `timestamp` (Unix milliseconds), `key`,
                 `value` and `headers`.
             partition_count: of the input.
-            start: records before this offset are passed over.
+            start: records before this offset are skipped.
             kept: what the stores held at `start`.
             until_ms: the clock goes on to that time after the last record, Unix milliseconds.
             stores: whose state is given; those of `changelogs` by default.
@@ -203,9 +230,9 @@ class _Run:
         self.count = 0
         self._ids = replayer.topics_of(metadata)
         self._partition = partition
-        self._loop = VirtualLoop()
+        self._loop = VirtualTime()
         self._clock, self._unknowns = InputClock(), Unknowns()
-        self._setup = Setup(replayer.app)
+        self._setup = replayer.make_setup()
         # What is replayed was traced when it happened.
         self._setup.is_tracing = False
         self._topics: Any = _Topics(replayer.topic, partition_count)
@@ -240,7 +267,7 @@ class _Run:
         yield from self._noted()
 
     def state(self, stores: Sequence[str]) -> Iterator[Replayed]:
-        """Give what the stores hold."""
+        """Yield the contents of the stores."""
         for name in stores:
             for key, raw in self._opened[name].scan():
                 metadata = decode_metadata(raw)

@@ -13,13 +13,14 @@ driver.py         for tests of an app: its actors on all of these
 looking.py        what such a test sees: records, parked messages, answers of queries
 """
 
+from actors.replay.virtual_time import StuckError
 from actors.testing.driver import ActorTestDriver
 from actors.testing.fakes.cluster import SimKafka, Topic
 from actors.testing.fakes.disk import Disk, DiskStore, Files
 from actors.testing.fakes.errors import LostMembershipError, RefusedError
 from actors.testing.fakes.group import Group
 from actors.testing.fakes.log import Decision, PartitionLog, StoredRecord, Transaction, fold
-from actors.testing.fakes.loop import Process, ProcessDiedError, StuckError, VirtualLoop, current_process
+from actors.testing.fakes.loop import Process, ProcessDiedError, VirtualLoop, current_process
 from actors.testing.fakes.network import Conditions, Network
 from actors.testing.fakes.ports import (
     FakeClock,

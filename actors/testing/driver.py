@@ -15,9 +15,9 @@ from typing import Any, Literal, Self, TypeVar
 from uuid import uuid4
 
 from actors._faust.app import App
-from actors._faust.publishing import published_stores
 from actors._faust.setup import Setup, inbox_of
 from actors.declare.codecs import topic_codecs
+from actors.declare.publishing import published_stores
 from actors.errors import ActorsError, UsageError
 from actors.ports import Answer, Headers, Identity, Question, TaskLog, TopicPartition
 from actors.runtime.handlers.context import DEFAULT_ASK_TIMEOUT, Store
@@ -65,7 +65,7 @@ _LOOK_S = 0.01
 _PATIENCE_S = 3600.0
 _STOP_S = 5.0
 _FOREVER_S = 1e9
-"""Nobody misses a worker here, so that heartbeats and idle polls needn't fill the hours that a test lets pass."""
+"""There is no other worker, so heartbeats and idle polls needn't fill the hours that a test lets pass."""
 _MAX_RECORDS = 1 << 30
 
 
@@ -229,7 +229,7 @@ class ActorTestDriver:
         return answer
 
     def outputs(self, topic: Any) -> list[Sent]:
-        """Give the committed records of a topic that no earlier call gave, by partition and offset."""
+        """Return the committed records of a topic that no earlier call gave, by partition and offset."""
         name = str(topic.get_topic_name())
         key_codec, value_codec = topic_codecs(topic)
         found = []
@@ -241,7 +241,7 @@ class ActorTestDriver:
         return found
 
     def dead_letters(self, actor: Any = None) -> list[Sent]:
-        """Give all dead letters, or those of one actor, given by class, function or name; see `OnError`.
+        """Return all dead letters, or those of one actor, given by class, function or name; see `OnError`.
 
         Key and value are decoded as the actor's messages are, and are bytes where that fails. The headers `fa-error`,
         `fa-origin` and `fa-attempts` say what happened.
@@ -258,7 +258,7 @@ class ActorTestDriver:
     # --- state -----------------------------------------------------------------------------------------------------
 
     def get(self, store: Any, key: Any) -> Any:
-        """Give the committed value of a key, None when it is absent or expired. `store` may be a class actor."""
+        """Return the committed value of a key, None when it is absent or expired. `store` may be a class actor."""
         raw_key = (found := self._store(store)).encode_key(key)
         for files in self._disk.files():
             held = files.data.get(raw_key) if files.store == found.name else None
@@ -267,7 +267,7 @@ class ActorTestDriver:
         return None
 
     def changelog(self, store: Any) -> list[Sent]:
-        """Give all committed records of a store's changelog that compaction left, by partition and offset."""
+        """Return all committed records of a store's changelog that compaction left, by partition and offset."""
         found = self._store(store)
         topic = self._setup.changelog_topic(found.name)
         return [
@@ -277,7 +277,7 @@ class ActorTestDriver:
         ]
 
     def items(self, store: Any) -> dict[Any, Any]:
-        """Give all committed keys and values of a store, or of a class actor's states."""
+        """Return all committed keys and values of a store, or of a class actor's states."""
         found = self._store(store)
         now_ms = self._clock_ms()
         return {
@@ -313,7 +313,7 @@ class ActorTestDriver:
         )
 
     def parked(self, actor: Any, key: Any = None) -> list[ParkedHere]:
-        """Give the parked messages of an actor, or of one of its keys, in the order in which they wait.
+        """Return the parked messages of an actor, or of one of its keys, in the order in which they wait.
 
         Messages that wait behind a parked one of their key have no `error`.
         """
@@ -356,7 +356,7 @@ class ActorTestDriver:
         self._run(self._restart(settle=settle))
 
     def restart(self, app: App | None = None) -> None:
-        """Start the worker anew, with another version of the app if one is given: its actors have to be the same."""
+        """Restart the worker, with another version of the app if one is given; its actors have to be the same."""
         self._kill()
         if app is not None:
             self._app, self._setup = app, Setup(app)
@@ -416,7 +416,7 @@ class ActorTestDriver:
         return replace(spec, effect_functions=functions)
 
     def _refusal(self, actor: str, effect: str) -> Callable[..., Any]:
-        """Give what is called in the place of an effect that the test doesn't fake: it makes the test fail."""
+        """Return a function that makes the test fail, for an effect that the test doesn't fake."""
 
         async def refuse(*_: Any, **__: Any) -> None:
             error = UsageError(
@@ -526,7 +526,7 @@ class ActorTestDriver:
         return all(task.is_settled(self._end_of(task.source)) for task in worker.tasks)
 
     async def _unless_failed(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Give what the coroutine gives, or raise what makes a task or the worker stop meanwhile."""
+        """Return the coroutine's result, or raise the error that stops a task or the worker meanwhile."""
         task = asyncio.create_task(coroutine)
         try:
             while not task.done():
@@ -542,7 +542,7 @@ class ActorTestDriver:
         return FakeAsks(self._cluster, self._network, topic=self._setup.reply_topic)
 
     def _end_of(self, source: TopicPartition) -> int:
-        """Give the offset behind a partition's last record, which may have markers behind it."""
+        """Return the offset behind a partition's last record, which may have markers behind it."""
         history = self._cluster.log(source).history
         return next((record.offset + 1 for record in reversed(history) if record.is_committed), 0)
 

@@ -39,7 +39,7 @@ class OutsideClock(FakeClock):
         self._loop = loop
 
     def wall_ms(self) -> int:
-        """Give Unix milliseconds."""
+        """Return Unix milliseconds."""
         return EPOCH_MS + int(self._loop.time() * 1000)
 
 
@@ -50,7 +50,7 @@ class SimTopics:
         self._cluster = cluster
 
     async def existing(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """Give those of the topics that exist."""
+        """Return those of the topics that exist."""
         found = {}
         for name in names:
             with contextlib.suppress(KeyError):
@@ -59,5 +59,5 @@ class SimTopics:
         return found
 
     async def configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
-        """Give the configuration of each."""
+        """Return the configuration of each."""
         return {name: dict(_TOPIC_CONFIG) for name in names}

@@ -14,7 +14,7 @@ from actors.testing.driver import ActorTestDriver
 
 @pytest.fixture
 def actor_driver() -> Iterator[Callable[..., ActorTestDriver]]:
-    """Give a function that makes drivers, `actor_driver(app, partitions=2)`; they are closed after the test.
+    """Return a function that makes drivers, `actor_driver(app, partitions=2)`; they are closed after the test.
 
     For plain tests and for those that pytest-asyncio runs on a loop: a driver has a loop of its own.
     """

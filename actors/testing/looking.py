@@ -81,14 +81,14 @@ class Place:
 
 
 def dead_letter(actors: Mapping[str, ActorDefinition], record: StoredRecord) -> tuple[str, Sent]:
-    """Give the name of a dead letter's actor, and the letter decoded as that one's messages are."""
+    """Return the name of a dead letter's actor, and the letter decoded as that one's messages are."""
     name = dict(record.headers)[ACTOR_HEADER].decode()
     decode_key, decode_value = _decoders(actors[name], record.headers)
     return name, Sent.of(record, decode_key, decode_value)
 
 
 def parked_messages(definition: ActorDefinition, items: Mapping[bytes, bytes]) -> Iterator[ParkedHere]:
-    """Give what an actor's store of parked messages holds, by key and place in line."""
+    """Return an actor's parked messages, by key and place in line."""
     for place in sorted((place for place in items if place.startswith(LETTER)), key=place_of):
         held = read_entry(items.get, *place_of(place), items[place])
         headers: Any = held.headers
@@ -106,7 +106,7 @@ def parked_messages(definition: ActorDefinition, items: Mapping[bytes, bytes]) -
 
 
 def commands_to_all(definition: ActorDefinition, command: Literal["retry", "drop"], before: int) -> list[bytes]:
-    """Give the commands that retry or drop all that an actor parks of a key; `before` is the input's end.
+    """Return the commands that retry or drop all that an actor parks of a key; `before` is the input's end.
 
     Raises:
         UsageError: it parks nothing.
@@ -152,7 +152,7 @@ def answer_query(definition: ActorDefinition, query: Any, key: Any, arguments: M
 
 
 def _decoders(definition: ActorDefinition, headers: Headers) -> tuple[Callable[[bytes], Any], Callable[[bytes], Any]]:
-    """Give what decodes keys and values of an actor's input, and gives the bytes where they don't decode."""
+    """Return decoders of an actor's keys and values, which return the bytes if they can't be decoded."""
     messages, (key_codec, _) = definition.messages(), topic_codecs(definition.topic)
 
     def decode_value(raw: bytes) -> Any:

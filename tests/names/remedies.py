@@ -73,7 +73,7 @@ def read_remedy(text: str) -> Remedy:
     tool = re.search(PLACES, text)
     count = re.search(r"carry the state over to (\d+) partitions, with a new input topic and app id", text)
     count = count or re.search(r"its actor's input has (\d+): .* carry the state over", text)
-    anew = re.search(r"was partitioned for .* Make the input anew with (\d+) partitions", text)
+    anew = re.search(r"was partitioned for .* Re-create the input with (\d+) partitions", text)
     path = re.search(r"the database at (\S+) is of .* move the folder back to where it was, or delete it", text)
     forgets = re.search(r"ends at input offset (\d+), and inputs before (\d+) are committed", text)
     remedy = Remedy(

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from actors._core.logs import escaping
-from actors._faust.publishing import published_stores, topic_config_of
 from actors._kafka.admin.broker_time import BROKER_TIME_CONFIG
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.grants import allows, missing_permissions
 from actors._kafka.admin.topics import Topics
 from actors._kafka.permissions import PRINCIPAL, Operation, Permission, Resource, acl_commands, on_topic
+from actors.declare.publishing import published_stores, topic_config_of
 from actors.errors import ConfigurationError
 from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS
 
@@ -27,7 +27,7 @@ logger = escaping(logging.getLogger(__name__))
 
 _READ, _WRITE, _CONFIGS = Operation.READ, Operation.WRITE, Operation.DESCRIBE_CONFIGS
 GIVEN_PARTITIONS = 8
-"""Of inputs and outputs in what is printed, where nobody says another number."""
+"""The partition count that is printed for inputs and outputs unless another one is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class TopicNeed:
         is_made: whether a worker makes it if it is missing.
         is_output: whether it is declared, and nothing else is known of its use.
         optional: those of the operations that only handlers need which ask questions.
-        has_timers: whether timers may go by its records' timestamps.
+        has_timers: whether timers may use its records' timestamps.
         keeps: whether workers keep state or the registry in it: its number of partitions matters.
     """
 
@@ -74,7 +74,7 @@ class _Needs(dict[str, TopicNeed]):
 
 
 def topic_needs(setup: Setup) -> list[TopicNeed]:
-    """Give the topics that an app needs: inputs, what is made for it, and what else it declares."""
+    """Return the topics that an app needs: inputs, what is made for it, and what else it declares."""
     needs = _Needs()
     for definition in setup.app.actors.values():
         needs.add(
@@ -137,13 +137,13 @@ def _add_declared(setup: Setup, needs: _Needs) -> None:
 
 
 def counts(needs: Iterable[TopicNeed], free: int = GIVEN_PARTITIONS) -> dict[str, int]:
-    """Give how many partitions each topic has, where those that are free have so many."""
+    """Return how many partitions each topic has, where those that are free have so many."""
     known = {need.name: need for need in needs}
     return {name: (known.get(need.like) or need).partitions or need.partitions or free for name, need in known.items()}
 
 
 def permissions(setup: Setup, needs: Iterable[TopicNeed]) -> list[Permission]:
-    """Give what the workers' user has to be allowed."""
+    """Return the permissions that the workers' user needs."""
     found = [one for need in needs for one in on_topic(need.name, *need.operations)]
     if setup.app.actors:
         found.append(Permission(Resource.GROUP.value, setup.group, _READ))
@@ -153,7 +153,7 @@ def permissions(setup: Setup, needs: Iterable[TopicNeed]) -> list[Permission]:
 
 
 def principal_of(setup: Setup) -> str:
-    """Give the workers' user as access lists name it, as far as the settings have it."""
+    """Return the workers' user as access lists name it, as far as the settings have it."""
     # Commands that are pasted must not grant anything to everybody: settings without credentials name nobody.
     return (setup.connection.principal if setup.connection.security else "") or PRINCIPAL
 
@@ -188,7 +188,7 @@ async def check_needs(setup: Setup, control: ControlPlane, topics: Topics, needs
 async def _missing(
     setup: Setup, control: ControlPlane, topics: Topics, needs: Sequence[TopicNeed]
 ) -> tuple[list[Permission], list[TopicNeed]]:
-    """Give the permissions that aren't granted, and the topics that aren't there."""
+    """Return the permissions that aren't granted, and the topics that aren't there."""
     ids = [f"{setup.app.conf.id}:{actor}:0" for actor in setup.app.actors]
     wanted = permissions(setup, needs)
     missing, granted = await missing_permissions(control, wanted, group=setup.group, transactional_ids=ids)
@@ -208,5 +208,5 @@ async def _missing(
 
 
 def _is_only_read(need: TopicNeed, granted: Mapping[str, tuple[int, bool]]) -> bool:
-    """Tell whether a declared topic may be there for other code to read."""
+    """Return whether a declared topic may be there for other code to read."""
     return need.is_output and allows(granted, need.name, _READ)

@@ -64,7 +64,7 @@ def _of_task(stores: int, brokers: int) -> int:
 
 
 def _raised() -> int:
-    """Raise the soft limit to the hard one where that is allowed; give what it is then."""
+    """Raise the soft limit to the hard one where that is allowed; return what it is then."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = UNLIMITED if hard == resource.RLIM_INFINITY else min(hard, UNLIMITED)
     if soft != resource.RLIM_INFINITY and soft < wanted:

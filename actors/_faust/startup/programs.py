@@ -5,28 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from actors._kafka.admin.owners import StoreRecord, newest_owners, taken_over_ms
+from actors.declare.host import DeclaredApp
 from actors.errors import ConfigurationError
 from actors.ports import OwnerRecord
 from stores._core.printable import moment
 
 if TYPE_CHECKING:
-    from actors._faust.app import App
     from actors._faust.setup import Setup
-    from actors._kafka.admin.owners import StoreRecord
     from actors._kafka.admin.topics import Topics
 
-OWN_STORES = ("ids", "timers", "effects", "parked", "answers")
-"""What follows an actor's name and a dash in the names of the stores of its options."""
 
-
-def check_program(app: App, owners: Iterable[OwnerRecord]) -> None:
+def check_program(app: DeclaredApp, owners: Iterable[OwnerRecord]) -> None:
     """Refuse a program that has nothing of the one that has run under the app's id, or has its names otherwise.
 
     Raises:
         ConfigurationError: it names both.
     """
     ran = newest_owners(owners)
-    inputs = {owner.topic: owner for owner in sorted(ran.values(), key=_at_ms) if owner.topic}
+    inputs = {owner.topic: owner for owner in sorted(ran.values(), key=taken_over_ms) if owner.topic}
     for definition in app.actors.values():
         name, topic = definition.name, definition.topic_name
         before = ran.get(name)
@@ -43,7 +40,7 @@ def check_program(app: App, owners: Iterable[OwnerRecord]) -> None:
                 f'actor that is called otherwise keeps its name with @app.actor(..., name="{other.actor}"))',
             )
     if ran and app.actors and ran.keys().isdisjoint(app.actors):
-        before = max(ran.values(), key=_at_ms)
+        before = max(ran.values(), key=taken_over_ms)
         raise _other_program(
             app, before, f"its actors are {', '.join(sorted(ran))}, and this program has {', '.join(app.actors)}"
         )
@@ -66,23 +63,14 @@ async def check_counts(setup: Setup, topics: Topics, known: Mapping[str, StoreRe
             raise ConfigurationError(
                 f"store {store.name} was partitioned for {record.partitions}, and topic {topic}, the input of actor "
                 f"{definition.name}, has {count}: keys would be looked for in the wrong partition if workers' stores "
-                f"were written back to topic {record.changelog}. Make the input anew with {record.partitions} "
+                f"were written back to topic {record.changelog}. Re-create the input with {record.partitions} "
                 "partitions (its records that aren't handled yet are deleted with it: copy them before), and start "
                 "with this setting again. When the changelog is whole, the state can be carried over to another number "
                 "of partitions (docs/snapshots.md)"
             )
 
 
-def newest_owners(owners: Iterable[OwnerRecord]) -> dict[str, OwnerRecord]:
-    """Return the newest record of each actor: its partitions were another topic's once, if its input has changed."""
-    return {owner.actor: owner for owner in sorted(owners, key=_at_ms)}
-
-
-def _at_ms(owner: OwnerRecord) -> int:
-    return owner.at_ms
-
-
-def _other_program(app: App, owner: OwnerRecord, what: str) -> ConfigurationError:
+def _other_program(app: DeclaredApp, owner: OwnerRecord, what: str) -> ConfigurationError:
     return ConfigurationError(
         f"another program has run under the id {app.conf.id}: {what}. Worker {owner.worker} took over partition "
         f"{owner.partition} of actor {owner.actor} last, at {moment(owner.at_ms)}. Workers of two programs would "

@@ -30,13 +30,13 @@ from actors._core.logs import escaping
 from actors._core.shapes import Shape, misfits
 from actors._core.task.claims import possible_owners, store_of
 from actors._core.task.takeover import LostChangelog, why_replaced
-from actors._faust.startup.programs import OWN_STORES, check_counts, check_program
+from actors._faust.startup.programs import check_counts, check_program
 from actors._faust.startup.visible import required, visible
 from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord, write_stores
 from actors._kafka.admin.topics import Topics
 from actors._kafka.connection import is_denied
-from actors.declare.shapes import shape_of
+from actors.declare.names import OPTION_STORES, owners_topic
 from actors.declare.versions import refusal
 from actors.errors import BrokerUnavailableError, ConfigurationError, LostChangelogError
 from actors.ports import Clock, Logs, OwnerRecord, TopicPartition
@@ -53,18 +53,6 @@ SEEN_S = 5.0
 """How long a start looks for a changelog that its app has recorded, before it counts as deleted."""
 LOOK_S = 0.25
 MAX_READERS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class ValueType:
-    """What a store's values are, and their version; `type` is bytes where they aren't kept as JSON."""
-
-    type: Any
-    version: int
-
-    def shape(self) -> Shape | None:
-        """Give the values' shape, None where the type says nothing of it."""
-        return None if self.type is bytes else shape_of(self.type)
 
 
 class StoreRegistry:
@@ -132,7 +120,7 @@ class StoreRegistry:
             await self._write(missing)
 
     async def _current(self, known: Mapping[str, StoreRecord]) -> dict[str, str]:
-        """Give the ids of the changelogs that exist, by store. One that is recorded may not be seen for a moment."""
+        """Return the ids of the changelogs that exist, by store. One that is recorded may not be seen for a moment."""
         deadline_s = asyncio.get_running_loop().time() + SEEN_S
         while True:
             found = await self._topics.existing(self._changelogs.values())
@@ -147,7 +135,7 @@ class StoreRegistry:
         return self._setup.lost_changelog is not LostChangelog.STOP
 
     def _known_id(self, known: Mapping[str, StoreRecord], store: str) -> str:
-        """Give the id that the store's changelog had when it was last seen, "" if there is none."""
+        """Return the id that the store's changelog had when it was last seen, "" if there is none."""
         topic = self._changelogs[store]
         record = _record_of(known, store, topic)
         if record is None or record.changelog != topic or record.is_given_up:
@@ -258,7 +246,7 @@ class StoreRegistry:
             for other in possible_owners(record.changelog, app):
                 by_owner.setdefault(other, []).append(record)
         for other in await self._with_registry(by_owner):
-            registry = KafkaOwners(_registry_of(other), self._logs)
+            registry = KafkaOwners(owners_topic(other), self._logs)
             try:
                 theirs, has_run = await registry.stores(), await registry.all()
             except BrokerUnavailableError as error:
@@ -278,7 +266,7 @@ class StoreRegistry:
                 if not record.topic_id:
                     what = (
                         "claimed it and hasn't finished its start (if that app doesn't have the store any more, stop "
-                        f"its workers and delete topic {_registry_of(other)})"
+                        f"its workers and delete topic {owners_topic(other)})"
                     )
                 raise self._shared(ours, other, record.store, what)
 
@@ -320,8 +308,8 @@ class StoreRegistry:
         )
 
     async def _with_registry(self, others: Iterable[str]) -> list[str]:
-        """Give the apps that have a registry. One that may not be looked at is passed over with a warning."""
-        registries = {_registry_of(other): other for other in sorted(others)}
+        """Return the apps that have a registry. An app whose registry may not be read is skipped with a warning."""
+        registries = {owners_topic(other): other for other in sorted(others)}
         denied: dict[str, BrokerUnavailableError] = {}
         found = await visible(self._topics, registries, lambda topic, error: denied.update({registries[topic]: error}))
         self._pass_over(denied)
@@ -336,10 +324,10 @@ class StoreRegistry:
         self._passed_over.update(new)
         if new:
             text = (
-                "topic %s can't be looked at, so it isn't known whether an app of that name uses a changelog of this "
+                "topic %s can't be read, so it isn't known whether an app of that name uses a changelog of this "
                 "app: %s. Let this app's user describe and read it, if it is there, to have it checked"
             )
-            logger.warning(text, ", ".join(map(_registry_of, new)), denied[new[0]])
+            logger.warning(text, ", ".join(map(owners_topic, new)), denied[new[0]])
 
     # --- shapes ----------------------------------------------------------------------------------------------------
 
@@ -432,11 +420,11 @@ class StoreRegistry:
             )
 
     def _is_option(self, store: str) -> bool:
-        """Tell whether a store keeps what an actor of this program has an option for."""
-        return any(store == f"{actor}-{suffix}" for actor in self._app.actors for suffix in OWN_STORES)
+        """Return whether a store keeps what an actor of this program has an option for."""
+        return any(store == f"{actor}-{suffix}" for actor in self._app.actors for suffix in OPTION_STORES)
 
     async def _has_state(self, store: str, topic: str, partitions: int, ran: Iterable[str]) -> bool:
-        """Tell whether a store would be missed: of an actor's timers and the like only what still waits."""
+        """Return whether a store would be missed: of an actor's timers and the like only what still waits."""
         for left in _LEFT:
             if any(store == f"{actor}-{left.suffix}" for actor in ran):
                 return bool(await self._live(topic, partitions, left.letter))
@@ -489,7 +477,7 @@ class StoreRegistry:
                 )
 
     async def _live(self, topic: str, partitions: int, letter: bytes) -> list[bytes]:
-        """Give the message key of each entry that is there, reading the whole changelog."""
+        """Return the message key of each entry that is there, reading the whole changelog."""
         readers = asyncio.Semaphore(MAX_READERS)
 
         async def read(partition: int) -> list[bytes]:
@@ -547,27 +535,8 @@ _LEFT = (
 )
 
 
-async def carry_over(setup: Setup, topics: Topics, logs: Logs, store: str, source: str, target: str) -> None:
-    """Keep what is recorded of a store's values when `target`, with a copy of `source`, becomes its changelog."""
-    found = await topics.existing([setup.owners_topic, source, target])
-    if setup.owners_topic not in found:
-        return
-    held = (await KafkaOwners(setup.owners_topic, logs).stores()).get(store)
-    if held is None or held.changelog != source or str(found[source].topic_id) not in (held.topic_id, held.last_id):
-        return
-    # A claim, so that the next start looks whether another app uses the topic.
-    moved = msgspec.structs.replace(
-        held,
-        changelog=target,
-        topic_id="",
-        last_id=str(found[target].topic_id),
-        copied_id=str(found[source].topic_id),
-    )
-    await write_stores(setup.connection, setup.owners_topic, {store: moved})
-
-
 def _record_of(known: Mapping[str, StoreRecord], store: str, topic: str) -> StoreRecord | None:
-    """Give what is recorded of a store, or of the one that had its changelog under another name."""
+    """Return the record of a store, or of the store that had its changelog under another name."""
     return known.get(store) or next((record for record in known.values() if record.changelog == topic), None)
 
 
@@ -590,10 +559,6 @@ def _is_confirmed(record: StoreRecord | None, topic: str, topic_id: str | None) 
 
 def _newest(shape: Shape | None) -> list[Shape]:
     return [] if shape is None else [shape]
-
-
-def _registry_of(app: str) -> str:
-    return f"{app}-actors-owners"
 
 
 def _free_name(app: str, store: str) -> str:

@@ -104,7 +104,7 @@ def _records(need: TopicNeed, config: Mapping[str, str], input_bytes: int) -> It
         yield Finding(
             topic=need.name,
             what=f"{BROKER_TIME}=LogAppendTime",
-            why="timers with stream_time=True go by when records were appended, not by their own time",
+            why="timers with stream_time=True would use the time at which records were appended, not their own",
             change=f"{BROKER_TIME}=CreateTime",
         )
     largest = int(config["max.message.bytes"])
@@ -130,7 +130,7 @@ def _compaction(setup: Setup, topic: str, config: Mapping[str, str]) -> Iterator
 
 
 def command(bootstrap: str, change: str, topics: Sequence[str]) -> str:
-    """Give the command that repairs a setting of some topics."""
+    """Return the command that repairs a setting of some topics."""
     if not change:
         return (
             f"kafka-reassign-partitions.sh --bootstrap-server {bootstrap} --execute --reassignment-json-file FILE "
@@ -143,7 +143,7 @@ def command(bootstrap: str, change: str, topics: Sequence[str]) -> str:
 
 
 def told(bootstrap: str, seen: Iterable[Finding]) -> list[str]:
-    """Give a line for each kind of finding, with the topics that have it."""
+    """Return a line for each kind of finding, with the topics that have it."""
     kinds: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for one in seen:
         kinds[one.what, one.why, one.change].append(one.topic)

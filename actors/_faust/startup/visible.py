@@ -13,7 +13,7 @@ Denied = Callable[[str, BrokerUnavailableError], None]
 
 
 async def visible(topics: Topics, names: Iterable[str], denied: Denied) -> dict[str, TopicInfo]:
-    """Give those of the topics that exist; `denied` is called for each that this user may not describe.
+    """Return those of the topics that exist; `denied` is called for each that this user may not describe.
 
     Raises:
         BrokerUnavailableError: no broker answers.
@@ -36,16 +36,16 @@ async def visible(topics: Topics, names: Iterable[str], denied: Denied) -> dict[
 
 
 def required(stores: Mapping[str, str]) -> Denied:
-    """Give what refuses the start where a changelog may not be described; `stores` are the stores' names by topic.
+    """Return a callback that refuses the start if a changelog may not be described; `stores` maps topics to stores.
 
-    Other topics that may not be described are passed over: they are another app's, or nobody's.
+    Other topics that may not be described are ignored: they aren't this app's.
     """
 
     def refuse(topic: str, error: BrokerUnavailableError) -> None:
         if topic in stores:
             raise ConfigurationError(
                 f"topic {topic}, the changelog of store {stores[topic]}, which this program doesn't have any more, "
-                "can't be looked at, so it isn't known whether it has state. Let the workers' user describe and "
+                "can't be read, so it isn't known whether it has state. Let the workers' user describe and "
                 f"read it, or give it up with `faust state forget {stores[topic]}`"
             ) from error
 

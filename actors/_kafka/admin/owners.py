@@ -209,3 +209,13 @@ async def _write(connection: Connection, topic: str, values: Mapping[bytes, byte
                 await producer.send_and_wait(topic, value, key, partition=0)
         finally:
             await let_go(producer)
+
+
+def newest_owners(owners: Iterable[OwnerRecord]) -> dict[str, OwnerRecord]:
+    """Return the newest record of each actor: after its input was changed, older ones are of the former topic."""
+    return {owner.actor: owner for owner in sorted(owners, key=taken_over_ms)}
+
+
+def taken_over_ms(owner: OwnerRecord) -> int:
+    """Return when the task was taken over, in Unix milliseconds."""
+    return owner.at_ms

@@ -1,7 +1,7 @@
-"""What was put aside, as it is committed, and what is done about it: for commands and for the dashboard.
+"""Parked messages and effects as they are committed, and the commands about them, for the CLI and the dashboard.
 
-lines.py    the lines of parked messages and effects, from their changelogs, or from an owner's stores
-showing.py  what one of them holds
-errands.py  retry and drop: a command on its way to the partition's owner, and what came of it
-many.py     the same for many keys at once
+reader.py    the parked entries of each key, from the changelogs or from an owner's stores
+showing.py   the content of an entry
+commands.py  retry and drop: sends a command to the partition's owner, and waits for its outcome
+many.py      the same for many keys at once
 """

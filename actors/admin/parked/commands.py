@@ -1,4 +1,4 @@
-"""A retry or a drop on its way: tells the partition's owner, and waits for what comes of it.
+"""Sends a retry or a drop to the partition's owner, and waits for the outcome.
 
 The command travels as a record of the actor's input: see `actors.runtime.commands`. The owner has carried it out when
 the committed offset is behind it, and what the changelog says then is the outcome.
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import msgspec
 from aiokafka import AIOKafkaProducer
 
-from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.connection import broker_errors
 from actors._kafka.permissions import WRITE
-from actors.admin.parked.reader import Line, ParkedError, ParkedReader
+from actors.admin.host import Setup
+from actors.admin.parked.reader import ParkedError, ParkedQueue, ParkedReader
 from actors.ports import TopicPartition
 from actors.runtime.commands import ALL, Command
 
@@ -30,8 +30,8 @@ LOOK_S = 0.1
 
 
 @dataclass(slots=True)
-class Errand:
-    """A command on its way.
+class AdminCommand:
+    """A retry or drop that was sent, and its outcome so far.
 
     Attributes:
         line: what was parked when the command was given.
@@ -41,11 +41,11 @@ class Errand:
     """
 
     definition: ActorDefinition
-    line: Line
+    line: ParkedQueue
     setup: Setup
     reader: ParkedReader
     deadline_s: float
-    left: Line | None = None
+    left: ParkedQueue | None = None
     gone: list[str] = field(default_factory=list)
 
     @property
@@ -54,7 +54,7 @@ class Errand:
         return (self.left or self.line).head.sequence
 
     async def send(self, command: str, call_id: str | None = None) -> None:
-        """Send a command, wait until it is carried out, and look what is there now.
+        """Send a command, wait until it is carried out, and read the line again.
 
         Raises:
             ParkedError: nobody carried it out in time, or this release can't read what is parked.
@@ -65,7 +65,7 @@ class Errand:
             raise ParkedError(f"key {line.shown_key!r} has entries of a newer release: use the release that wrote them")
         told = Command(actor=line.actor, what=line.what, command=command, id=call_id)  # type: ignore[arg-type]
         source = TopicPartition(line.topic, line.partition)
-        # Where an input was made anew, its offsets are below those of what waits.
+        # If the input was re-created, its offsets are below those of what waits.
         least = max(entry.written_by for entry in line.entries) + 1
         offset = await send_command(self.setup, self.reader.control, source, line.key, told, least=least)
         while not await self._is_handled(source, offset):
@@ -79,12 +79,12 @@ class Errand:
         await self.look()
 
     async def look(self) -> None:
-        """Look what is there now of the line."""
+        """Read the line again."""
         line = self.line
         self.found(await self.reader.line(self.definition, line.what, line.partition, line.key))
 
-    def found(self, left: Line | None) -> None:
-        """Note what is there now of the line."""
+    def found(self, left: ParkedQueue | None) -> None:
+        """Note the entries that are left of the line."""
         self.left = left
         here = set() if self.left is None else {entry.id for entry in self.left.entries}
         self.gone = [entry.id for entry in self.line.entries if entry.id not in here]
@@ -121,12 +121,12 @@ async def send_command(
 def signed(
     setup: Setup, topic: TopicInfo, source: TopicPartition, key: bytes | None, command: Command
 ) -> tuple[bytes, list[tuple[str, bytes]]]:
-    """Give the value and the headers of a command's record."""
+    """Return the value and the headers of a command's record."""
     told = msgspec.json.encode(command)
     return told, setup.command_key(source.topic, topic).headers(source.partition, key, told)
 
 
-async def retry(errand: Errand) -> None:
+async def retry(admin_command: AdminCommand) -> None:
     """Hand all of a line to the handler again, or call its parked effect again.
 
     Raises:
@@ -135,17 +135,17 @@ async def retry(errand: Errand) -> None:
     """
     head = -1
     # One command hands only so many to the handler, and none that came after it was given.
-    while head < errand.head and time.monotonic() < errand.deadline_s:
-        head = errand.head
-        await errand.send("retry")
-        if errand.line.what == "effect" or errand.left is None or failure_of(errand) is not None:
+    while head < admin_command.head and time.monotonic() < admin_command.deadline_s:
+        head = admin_command.head
+        await admin_command.send("retry")
+        if admin_command.line.what == "effect" or admin_command.left is None or failure_of(admin_command) is not None:
             break
-    while is_pending(errand) and time.monotonic() < errand.deadline_s:
+    while is_pending(admin_command) and time.monotonic() < admin_command.deadline_s:
         await asyncio.sleep(LOOK_S)
-        await errand.look()
+        await admin_command.look()
 
 
-async def drop(errand: Errand, ids: Collection[str], *, is_all: bool = False) -> None:
+async def drop(admin_command: AdminCommand, ids: Collection[str], *, is_all: bool = False) -> None:
     """Forget these of a line, or all that wait when the command's turn comes.
 
     Never "the first": a command that is given twice must not drop two.
@@ -154,23 +154,23 @@ async def drop(errand: Errand, ids: Collection[str], *, is_all: bool = False) ->
         ParkedError: nobody carried it out in time.
         BrokerUnavailableError: the broker doesn't take the command.
     """
-    if is_all and errand.line.what == "message":
-        await errand.send("drop", ALL)
+    if is_all and admin_command.line.what == "message":
+        await admin_command.send("drop", ALL)
     else:
         # The parked one last: those behind it would begin to run.
         for dropped in reversed(list(ids)):
-            await errand.send("drop", dropped)
+            await admin_command.send("drop", dropped)
 
 
-def failure_of(errand: Errand) -> str | None:
+def failure_of(admin_command: AdminCommand) -> str | None:
     """Say what failed again of a line that was retried; None if nothing did."""
-    left, before = errand.left, {entry.sequence: entry for entry in errand.line.entries}
+    left, before = admin_command.left, {entry.sequence: entry for entry in admin_command.line.entries}
     if left is None or (left.what == "effect" and not left.head.is_parked):
         return None
     known = before.get(left.head.sequence)
     if left.head.error is not None and (known is None or left.head.attempts != known.attempts or left.what == "effect"):
         return f"{left.head.id} failed again, {count_of(left)} still parked: {left.head.error}"
-    if not errand.gone:
+    if not admin_command.gone:
         return (
             f"{count_of(left)} still parked, and nothing was tried: see the log of the partition's owner, and whether "
             "its worker_secret or tokens are those of this program"
@@ -178,18 +178,18 @@ def failure_of(errand: Errand) -> str | None:
     return None
 
 
-def is_pending(errand: Errand) -> bool:
-    """Tell whether effects that were to be called again are neither done nor parked again."""
-    left = errand.left
+def is_pending(admin_command: AdminCommand) -> bool:
+    """Return whether effects that were to be called again are neither done nor parked again."""
+    left = admin_command.left
     return (
-        errand.line.what == "effect"
+        admin_command.line.what == "effect"
         and left is not None
         and not left.head.is_parked
-        and left.head.id == errand.line.head.id
+        and left.head.id == admin_command.line.head.id
     )
 
 
-def count_of(line: Line) -> str:
+def count_of(line: ParkedQueue) -> str:
     """Return how many messages of the key are parked, as text."""
     count = len(line.entries)
     return f"{count} {line.what}{'s are' if count > 1 else ' is'}"

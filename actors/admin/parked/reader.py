@@ -1,4 +1,4 @@
-"""What is parked, as the committed changelogs of the app's actors say it."""
+"""Reads parked messages and effects from the committed changelogs of the app's actors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import msgspec
 from actors._core.keys import make_place, place_of
 from actors._core.outside import MALFORMED
 from actors._core.pages import decode_base64
-from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.logs import KafkaLogs
+from actors.admin.host import Setup
 from actors.declare.codecs import CodecError, key_codec
 from actors.errors import ActorsError, NewerVersionError
 from actors.ports import LogRecord, TopicPartition
@@ -27,8 +27,8 @@ from stores._core.printable import printable
 from stores._core.record import METADATA_HEADER, decode_metadata
 
 if TYPE_CHECKING:
-    from actors._faust.app import App
     from actors.declare.definition import ActorDefinition
+    from actors.declare.host import DeclaredApp
 
 What = Literal["message", "effect"]
 MAX_READERS = 8
@@ -48,7 +48,7 @@ _Order = tuple[str, int, int]
 
 
 class ParkedError(ActorsError):
-    """There is nothing parked where the command says."""
+    """Nothing is parked at the place that the command names."""
 
 
 class UnknownActorError(ParkedError):
@@ -99,8 +99,8 @@ class _EffectSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """What waits of one key, in order; never empty."""
+class ParkedQueue:
+    """The parked entries of a key and those that wait behind them, in order; never empty."""
 
     actor: str
     topic: str
@@ -149,7 +149,7 @@ def _order(actor: str, what: What, partition: int) -> _Order:
 
 
 def shown(raw: bytes) -> str:
-    """Give bytes as text, with escapes for what isn't."""
+    """Return bytes as text, with escapes for what isn't."""
     return raw.decode("utf-8", errors="backslashreplace")
 
 
@@ -178,8 +178,8 @@ class ParkedReader:
 
     async def page(
         self, definitions: Iterable[ActorDefinition], *, limit: int, after: str | None = None
-    ) -> tuple[list[Line], bool]:
-        """Give the first lines with something parked, up to `limit` and `PAGE_BYTES`, and whether there are more.
+    ) -> tuple[list[ParkedQueue], bool]:
+        """Return the first lines with something parked, up to `limit` and `PAGE_BYTES`, and whether there are more.
 
         Raises:
             ParkedError: `after` isn't the cursor of a line.
@@ -187,7 +187,7 @@ class ParkedReader:
         place = None if after is None else _place(after)
         sources = sorted(await self._sources(definitions), key=lambda source: source.order)
         sources = [source for source in sources if place is None or source.order >= place[0]]
-        found: list[Line] = []
+        found: list[ParkedQueue] = []
         for start in range(0, len(sources), MAX_READERS):
             group = sources[start : start + MAX_READERS]
             for lines in await asyncio.gather(*(self._read(source) for source in group)):
@@ -199,27 +199,27 @@ class ParkedReader:
 
     async def lines(
         self, definitions: Iterable[ActorDefinition], is_wanted: Callable[[bytes], bool] | None = None
-    ) -> list[Line]:
-        """Give the lines of these actors, by actor, kind, partition and key; those of wanted keys only."""
+    ) -> list[ParkedQueue]:
+        """Return the lines of these actors, by actor, kind, partition and key; those of wanted keys only."""
         sources = await self._sources(definitions)
         found = await asyncio.gather(*(self._read(source, is_wanted) for source in sources))
         return [line for lines in found for line in lines]
 
-    async def line(self, definition: ActorDefinition, what: What, partition: int, key: bytes) -> Line | None:
-        """Give the line of a key as of a commit not before the call, None if it is empty."""
+    async def line(self, definition: ActorDefinition, what: What, partition: int, key: bytes) -> ParkedQueue | None:
+        """Return the line of a key as of a commit not before the call, None if it is empty."""
         return (await self.part(definition, what, partition, [key])).get(key)
 
     async def part(
         self, definition: ActorDefinition, what: What, partition: int, keys: Collection[bytes]
-    ) -> dict[bytes, Line]:
-        """Give the lines of keys of one partition as of a commit not before the call; empty ones are left out."""
+    ) -> dict[bytes, ParkedQueue]:
+        """Return the lines of keys of one partition as of a commit not before the call; empty ones are left out."""
         lines = await self._read(_Source(definition, what, partition), lambda found: found in keys)
         return {line.key: line for line in lines}
 
     async def contents(
-        self, definition: ActorDefinition, line: Line, entries: Collection[Entry], *, is_full: bool = False
+        self, definition: ActorDefinition, line: ParkedQueue, entries: Collection[Entry], *, is_full: bool = False
     ) -> dict[int, Content]:
-        """Give what some entries of a line hold, by sequence; large ones, above `SHOWN_BYTES`, only if `is_full`."""
+        """Return the contents of some entries of a line, by sequence; those above `SHOWN_BYTES` only if `is_full`."""
         wanted = {
             entry.sequence: entry for entry in entries if entry.is_readable and (is_full or entry.size <= SHOWN_BYTES)
         }
@@ -265,8 +265,8 @@ class ParkedReader:
             for partition in range(found[topic].partitions)
         ]
 
-    async def _read(self, source: _Source, is_wanted: Callable[[bytes], bool] | None = None) -> list[Line]:
-        """Give the lines of one partition, as of a commit not before the call."""
+    async def _read(self, source: _Source, is_wanted: Callable[[bytes], bool] | None = None) -> list[ParkedQueue]:
+        """Return the lines of one partition, as of a commit not before the call."""
         held: dict[bytes, Entry] = {}
         letter = _LETTERS[source.what]
         async for record in self._records(source):
@@ -283,7 +283,7 @@ class ParkedReader:
         for place in sorted(held, key=place_of):
             by_key.setdefault(place_of(place)[0], []).append(held[place])
         return [
-            Line(
+            ParkedQueue(
                 actor=source.definition.name,
                 topic=source.definition.topic_name,
                 what=source.what,
@@ -295,7 +295,7 @@ class ParkedReader:
         ]
 
     async def _records(self, source: _Source, start: int | None = None) -> AsyncIterator[LogRecord]:
-        """Give the committed records of a changelog's partition; a dashboard's worker has others to serve meanwhile."""
+        """Return the committed records of a changelog's partition, with pauses for the event loop."""
         topic = TopicPartition(self._changelog(source.definition, source.what), source.partition)
         async with self._readers:
             bounds = await self.control.bounds(topic)
@@ -316,13 +316,13 @@ class ParkedReader:
 
 
 def kinds_of(definition: ActorDefinition) -> list[What]:
-    """Give what an actor may park."""
+    """Return the kinds of entries that an actor may park."""
     kinds: list[What] = [] if definition.parked is None else ["message"]
     return kinds if definition.effects is None else [*kinds, "effect"]
 
 
-def actor_of(app: App, name: str) -> ActorDefinition:
-    """Give an actor that parks.
+def actor_of(app: DeclaredApp, name: str) -> ActorDefinition:
+    """Return an actor that parks.
 
     Raises:
         UnknownActorError: the app has none of that name.
@@ -340,13 +340,13 @@ def actor_of(app: App, name: str) -> ActorDefinition:
 
 
 def wanted_keys(definition: ActorDefinition, key: str) -> Callable[[bytes], bool]:
-    """Give what tells whether a line's key may be meant by `key`, as `chosen` takes it."""
+    """Return a filter for the keys of lines that `key` may mean; see `chosen`."""
     raw_keys = (os.fsencode(key), _encoded(definition, key), b"" if key == NULL_KEY else None)
     return lambda found: found in raw_keys or shown(found) == key
 
 
-def chosen(definition: ActorDefinition, lines: Iterable[Line], key: str) -> list[Line]:
-    """Give the lines of a key: as it is shown, or as what the input's key serializer writes or reads.
+def chosen(definition: ActorDefinition, lines: Iterable[ParkedQueue], key: str) -> list[ParkedQueue]:
+    """Return the lines of a key: as it is shown, or as what the input's key serializer writes or reads.
 
     Raises:
         ParkedError: nothing is parked there.
@@ -361,8 +361,8 @@ def chosen(definition: ActorDefinition, lines: Iterable[Line], key: str) -> list
     raise ParkedError(f"actor {definition.name} has nothing parked for key {key!r}: see `parked list`")
 
 
-def key_json(line: Line) -> str | None:
-    """Give a line's key for JSON: text with escapes, None for messages without a key."""
+def key_json(line: ParkedQueue) -> str | None:
+    """Return a line's key for JSON: text with escapes, None for messages without a key."""
     return None if line.shown_key == NULL_KEY and not line.key else shown(line.key)
 
 
@@ -396,7 +396,7 @@ def _entry(what: What, sequence: int, record: LogRecord, raw: bytes) -> Entry:
     )
 
 
-def _content(line: Line, sequence: int, raw: bytes, get: Callable[[bytes], bytes | None]) -> Content:
+def _content(line: ParkedQueue, sequence: int, raw: bytes, get: Callable[[bytes], bytes | None]) -> Content:
     if line.what == "message":
         return read_entry(get, line.key, sequence, raw)
     return msgspec.json.decode(raw, type=EffectRecord)
@@ -419,15 +419,15 @@ def _place(cursor: str) -> tuple[_Order, bytes]:
     return _order(actor, what, partition), key
 
 
-def _is_before(line: Line, place: tuple[_Order, bytes] | None) -> bool:
-    """Tell whether a line isn't behind a cursor."""
+def _is_before(line: ParkedQueue, place: tuple[_Order, bytes] | None) -> bool:
+    """Return whether a line isn't behind a cursor."""
     if place is None or _order(line.actor, line.what, line.partition) != place[0]:
         return False
     return line.key <= place[1]
 
 
-def _cut(lines: Sequence[Line], limit: int) -> int:
-    """Give how many lines fit on a page."""
+def _cut(lines: Sequence[ParkedQueue], limit: int) -> int:
+    """Return how many lines fit on a page."""
     size = 0
     for number, line in enumerate(lines):
         size += len(line.key) + len(line.head.error or "")

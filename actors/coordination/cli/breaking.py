@@ -1,4 +1,4 @@
-"""`faust -A APP locks break NAME`: takes a lock from whoever holds it."""
+"""`faust -A APP locks break NAME`: takes a lock from its holders."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class HoldersChangedError(CoordinationError):
 @timeout_option
 @with_session
 def break_lock(session: Session, name: str, yes: bool, timeout: float) -> None:
-    """Take the lock NAME from whoever holds it.
+    """Take the lock NAME from its holders.
 
     Shows who holds it and asks first. Who waits for it is served then. A worker of the service has to run. What a
     former holder still writes is stopped by nothing but a check of its fencing token.
@@ -47,7 +47,7 @@ def break_lock(session: Session, name: str, yes: bool, timeout: float) -> None:
 
 
 async def _look(session: Session, name: str, timeout_s: float) -> View:
-    """Give who holds a lock.
+    """Return who holds a lock.
 
     Raises:
         UnknownLockError: nobody ever did.

@@ -63,7 +63,7 @@ def _say_table(session: Session, reading: Reading, found: list[Found]) -> None:
 
 
 def _rows(one: Found) -> Iterator[list[str]]:
-    """Give a row for each holder, or one for what nobody has."""
+    """Return a row for each holder, or one for a name without holders."""
     lock, name = one.resource.lock, printable(one.name)
     if "lock" not in one.uses:
         yield [name, one.kind, "-", "-", "-", "-", "-", "-", "-"]
@@ -145,7 +145,7 @@ def _all_json(one: Found) -> dict[str, Any]:
 
 
 def node_json(one: Found) -> dict[str, Any]:
-    """Give a node that is there for JSON. One of no session has no end."""
+    """Return a node that is there for JSON. One of no session has no end."""
     node = one.resource.node
     ends = {"expires_at_ms": None, "left_ms": None, "over": False}
     return {

@@ -37,7 +37,7 @@ def get_node(session: Session, name: str) -> None:
 
 
 def no_node(session: Session, name: str) -> UnknownNameError:
-    """Give the error for a node that isn't there."""
+    """Return the error for a node that isn't there."""
     return UnknownNameError(f"app {session.app.conf.id} has no node {name!r}: see `config list`", "unknown")
 
 

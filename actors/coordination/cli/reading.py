@@ -20,7 +20,8 @@ from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.logs import KafkaLogs
 from actors.cli.session import Session
 from actors.coordination.cli.service import existing, service_of
-from actors.coordination.service import ACTOR, Resource
+from actors.coordination.messages import ACTOR
+from actors.coordination.service.resource import Resource
 from actors.ports import TopicPartition
 
 MAX_READERS = 8
@@ -74,15 +75,15 @@ class Found:
         return None if is_gone else node
 
     def is_over(self, ends_ms: int) -> bool:
-        """Tell whether something that ends then is over."""
+        """Return whether something that ends then is over."""
         return ends_ms <= self.now_ms
 
     def end_json(self, ends_ms: int) -> dict[str, Any]:
-        """Give an end for JSON."""
+        """Return an end for JSON."""
         return {"expires_at_ms": ends_ms, "left_ms": max(0, ends_ms - self.now_ms), "over": self.is_over(ends_ms)}
 
     def lock_json(self) -> dict[str, Any]:
-        """Give the lock for JSON."""
+        """Return the lock for JSON."""
         lock = self.resource.lock
         return {
             "name": self.name,
@@ -98,7 +99,7 @@ class Found:
         }
 
     def waiter_json(self, waiter: Waiter) -> dict[str, Any]:
-        """Give one who waits for JSON."""
+        """Return one who waits for JSON."""
         want = waiter.want
         return {
             "owner": want.owner,
@@ -120,7 +121,7 @@ class Reading:
 
 
 def holder_json(holder: Holder) -> dict[str, Any]:
-    """Give a holder for JSON, without the end of its lease."""
+    """Return a holder for JSON, without the end of its lease."""
     return {
         "owner": holder.owner,
         "token": holder.token,

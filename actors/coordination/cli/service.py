@@ -10,9 +10,10 @@ import click
 
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors.cli.session import Session
-from actors.coordination.client import Coordination
+from actors.coordination.client.client import Coordination
 from actors.coordination.errors import CoordinationError
-from actors.coordination.service import ACTOR, Coordinator
+from actors.coordination.messages import ACTOR
+from actors.coordination.service.coordinator import Coordinator
 from actors.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class NameType(click.ParamType):
 
 
 def is_text(value: str) -> bool:
-    """Tell whether an argument is text: bytes that aren't UTF-8 arrive as surrogates."""
+    """Return whether an argument is text: bytes that aren't UTF-8 arrive as surrogates."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -61,7 +62,7 @@ def timeout_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def service_of(session: Session) -> ActorDefinition:
-    """Give the actor that is the app's lock service.
+    """Return the actor that is the app's lock service.
 
     Raises:
         ConfigurationError: it has none.
@@ -77,7 +78,7 @@ def service_of(session: Session) -> ActorDefinition:
 
 
 async def existing(session: Session, control: ControlPlane, topic: str) -> TopicInfo:
-    """Give one of the service's topics.
+    """Return one of the service's topics.
 
     Raises:
         ConfigurationError: it isn't there.
@@ -93,7 +94,7 @@ async def existing(session: Session, control: ControlPlane, topic: str) -> Topic
 
 @contextlib.asynccontextmanager
 async def client_of(session: Session, timeout_s: float) -> AsyncIterator[Coordination]:
-    """Give a client of the app's service, for the time of the block. Each call waits at most so long.
+    """Return a client of the app's service, for the time of the block. Each call waits at most so long.
 
     Raises:
         ConfigurationError: the app has no service, or it was never started.

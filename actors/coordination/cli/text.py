@@ -10,18 +10,18 @@ SHOWN_CHARS = 60
 
 
 def short(text: str) -> str:
-    """Give a text for a table, without its end if it is long."""
+    """Return a text for a table, without its end if it is long."""
     line = printable(text[: SHOWN_CHARS + 1])
     return line if len(line) <= SHOWN_CHARS else line[: SHOWN_CHARS - 1] + "…"
 
 
 def quoted(text: str) -> str:
-    """Give a text as JSON in one line: it can't be taken for anything else."""
+    """Return a text as JSON in one line: it can't be taken for anything else."""
     return printable(json.dumps(text, ensure_ascii=False))
 
 
 def duration(ms: int) -> str:
-    """Give milliseconds in the two largest units that say something."""
+    """Return milliseconds in the two largest units that say something."""
     if ms < 10_000:
         return f"{max(ms, 0) / 1000:.1f} s"
     seconds = ms // 1000

@@ -63,7 +63,7 @@ class SimKafka:
 
     @staticmethod
     def wall_ms() -> int:
-        """Give the brokers' Unix milliseconds: a fixed date and the loop's time."""
+        """Return the brokers' Unix milliseconds: a fixed date and the loop's time."""
         return EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
 
     # --- topics ----------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class SimKafka:
         return topic
 
     def grow_topic(self, name: str, partitions: int) -> Topic:
-        """Give a topic more partitions, as an operator does."""
+        """Return a topic more partitions, as an operator does."""
         topic = self._topics[name]
         first = topic.partitions[0]
         more = tuple(
@@ -110,19 +110,19 @@ class SimKafka:
         )
 
     def find_topic(self, name: str) -> Topic | None:
-        """Give a topic, None if there is none."""
+        """Return a topic, None if there is none."""
         return self._topics.get(name)
 
     def topic(self, name: str) -> Topic:
-        """Give a topic that exists."""
+        """Return a topic that exists."""
         return self._topics[name]
 
     def logs(self) -> list[PartitionLog]:
-        """Give every partition of every topic."""
+        """Return every partition of every topic."""
         return [log for topic in self._topics.values() for log in topic.partitions]
 
     def log(self, partition: TopicPartition) -> PartitionLog:
-        """Give one partition."""
+        """Return one partition."""
         return self._topics[partition.topic].partitions[partition.partition]
 
     def limit_records(self, topic: str, max_record_bytes: int | None) -> None:
@@ -132,18 +132,18 @@ class SimKafka:
     # --- producing -------------------------------------------------------------------------------------------------
 
     def produce(self, partition: TopicPartition, records: Produced) -> int:
-        """Append records outside of any transaction; give the first one's offset."""
+        """Append records outside of any transaction; return the first one's offset."""
         return self._append(self.log(partition), records, None)
 
     def produce_in_transaction(
         self, transactional_id: str, epoch: int, partition: TopicPartition, records: Produced
     ) -> int:
-        """Append records to the id's open transaction; give the first one's offset."""
+        """Append records to the id's open transaction; return the first one's offset."""
         log = self.log(partition)
         return self._append(log, records, self.transactions.writing(transactional_id, epoch, log))
 
     def new_producer_id(self) -> int:
-        """Give a producer id that nobody had; it fences nobody."""
+        """Return a new producer id; no producer is fenced."""
         return next(self._numbers)
 
     def produce_idempotent(self, producer_id: int, sequence: int, partition: TopicPartition, records: Produced) -> int:
@@ -189,22 +189,22 @@ class SimKafka:
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def start_of(self, partition: TopicPartition) -> int:
-        """Give the partition's first offset."""
+        """Return the partition's first offset."""
         return self.log(partition).start
 
     def end_of(self, partition: TopicPartition) -> int:
-        """Give the partition's high watermark."""
+        """Return the partition's high watermark."""
         return self.log(partition).end
 
     def bounds(self, partition: TopicPartition) -> LogBounds:
-        """Give both."""
+        """Return both."""
         log = self.log(partition)
         return LogBounds(log.start, log.end)
 
     def fetch(
         self, partition: TopicPartition, start: int, max_records: int, topic_id: str = "", *, committed: bool = True
     ) -> tuple[list[StoredRecord], int]:
-        """Give records, only committed ones unless told otherwise, and the offset to go on at.
+        """Return records, only committed ones unless told otherwise, and the offset to go on at.
 
         Raises:
             OffsetOutOfRangeError: the log doesn't have `start`.
@@ -222,7 +222,7 @@ class SimKafka:
         committed: bool = True,
         ids: Mapping[TopicPartition, str] | None = None,
     ) -> asyncio.Future[dict[TopicPartition, tuple[list[StoredRecord], int]]]:
-        """Give what there is behind `positions` as soon as there is anything, nothing after `timeout_s`.
+        """Return the records behind `positions` as soon as there are any; none after `timeout_s`.
 
         Of the topics with these `ids` only, if they are given; an empty one is any. The future raises
         `UnknownTopicIdError` where a topic has another.

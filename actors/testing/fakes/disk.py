@@ -69,11 +69,11 @@ class Disk:
         self._files: dict[tuple[str, int], Files] = {}
 
     def files(self) -> list[Files]:
-        """Give all that is on the disk."""
+        """Return all that is on the disk."""
         return list(self._files.values())
 
     def places(self) -> list[tuple[str, int]]:
-        """Give store and partition of all folders."""
+        """Return store and partition of all folders."""
         return list(self._files)
 
     def swap(self, store: str, partition: int, other: int) -> None:
@@ -91,7 +91,7 @@ class Disk:
         self._files = {(files.store, files.partition): files for files in self._files.values()}
 
     def cache(self, process: Process) -> StoreCache:
-        """Give the stores of a process."""
+        """Return the stores of a process."""
         return StoreCache(lambda store, partition: self._open(process, store, partition), self._delete)
 
     def erase(self) -> None:

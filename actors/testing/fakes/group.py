@@ -148,7 +148,7 @@ class Group:
     def sync(
         self, member_id: str, generation: int, assignment: Mapping[str, list[TopicPartition]] | None
     ) -> asyncio.Future[list[TopicPartition]]:
-        """Give this member's partitions, when the leader has assigned them with its own sync."""
+        """Return this member's partitions, when the leader has assigned them with its own sync."""
         member = self._checked(member_id, generation)
         self._touch(member)
         if self.state is GroupState.PREPARING:
@@ -177,7 +177,7 @@ class Group:
             self._remove(self._members[member_id])
 
     def committed(self, source: TopicPartition) -> Committed | None:
-        """Give the committed offset; one of a transaction without its marker is not."""
+        """Return the committed offset; one of a transaction without its marker is not."""
         self._check_available()
         return self.offsets.get(source)
 

@@ -134,7 +134,7 @@ class PartitionLog:
     def read(
         self, start: int, *, max_records: int, committed: bool = True, end: int | None = None
     ) -> tuple[list[StoredRecord], int]:
-        """Give records from `start` on, and the offset to go on at, which may lie behind markers and gaps.
+        """Return records from `start` on, and the offset to go on at, which may lie behind markers and gaps.
 
         Raises:
             OffsetOutOfRangeError: the log doesn't have that offset.
@@ -179,7 +179,7 @@ class PartitionLog:
         return removed
 
     def _is_over(self, record: StoredRecord, in_use: set[Transaction | None], now_ms: int) -> bool:
-        """Tell whether a tombstone or marker was kept long enough; begins to count when it is first asked."""
+        """Return whether a tombstone or marker was kept long enough; begins to count when it is first asked."""
         if (record.transaction in in_use) if record.is_marker else (record.value is not None):
             return False
         if record.removable_ms is None:
@@ -205,7 +205,7 @@ class PartitionLog:
 
 
 def fold(records: Iterable[StoredRecord], end: int | None = None) -> dict[bytes, StoredRecord]:
-    """Give the last committed record of each key below `end`, deleted keys left out."""
+    """Return the last committed record of each key below `end`, deleted keys left out."""
     state: dict[bytes, StoredRecord] = {}
     for record in records:
         if end is not None and record.offset >= end:

@@ -1,7 +1,6 @@
 """An event loop in virtual time, and processes on it that can be stopped, woken and killed at any await.
 
-The clock jumps to the next timer when nothing is ready, so a simulated hour takes as long as its events do. Given the
-same callbacks it runs them in the same order: no threads, no selector, no real time.
+Time is that of `actors.replay.virtual_time`: a simulated hour takes as long as its events do.
 
 A `Process` is a set of callbacks with something in common: the context variable that says whose they are. Every task,
 timer and executor call that is made on behalf of a process carries it. That is enough to stop a process as SIGSTOP
@@ -13,15 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
 
+from actors.replay.virtual_time import OrderedTimer, VirtualTime, complete
+
 T = TypeVar("T")
 
-MAX_IDLE_TURNS = 200_000
-"""After so many turns of the loop without any time passing, something spins."""
 _CLOSE_ATTEMPTS = 20
 _TASKS_BEFORE_SWEEP = 64
 
@@ -32,12 +30,8 @@ class ProcessDiedError(BaseException):
     """Unwinds a blocking call of a process that was killed inside it. Nothing may catch it."""
 
 
-class StuckError(RuntimeError):
-    """The simulation can't go on: nothing is left to happen, or the loop spins without time passing."""
-
-
 def current_process() -> Process | None:
-    """Give the process that the caller runs in, None outside of all."""
+    """Return the process that the caller runs in, None outside of all."""
     return _process.get()
 
 
@@ -136,7 +130,7 @@ class Process:
         self._parked.clear()
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
-        """Keep a task alive: one that nobody holds would be freed, and run its `finally` blocks."""
+        """Keep a task alive: without a reference it would be freed, and run its `finally` blocks."""
         if len(self._tasks) >= _TASKS_BEFORE_SWEEP:
             self._tasks = [kept for kept in self._tasks if not kept.done()]
         self._tasks.append(task)
@@ -183,25 +177,21 @@ class _Handle(asyncio.Handle):
             owner.park(self)
 
 
-class _Timer(asyncio.TimerHandle):
-    __slots__ = ("_number", "_owner")
+class _Timer(OrderedTimer):
+    __slots__ = ("_owner",)
 
     def __init__(
         self,
         when: float,
         callback: Callable[..., Any],
         args: Any,
-        loop: VirtualLoop,
+        loop: VirtualTime,
         context: Context | None,
         number: int,
     ) -> None:
         context = copy_context() if context is None else context
-        super().__init__(when, callback, args, loop, context)
+        super().__init__(when, callback, args, loop, context, number)
         self._owner = context.get(_process)
-        self._number = number
-
-    def __lt__(self, other: Any) -> bool:
-        return (self._when, self._number) < (other._when, other._number)  # type: ignore[attr-defined]
 
     def _run(self) -> None:
         owner = self._owner
@@ -211,51 +201,13 @@ class _Timer(asyncio.TimerHandle):
             owner.park(self)
 
 
-class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop whose time passes only when there is nothing to do. `time()` begins at 0.
+class VirtualLoop(VirtualTime):
+    """An event loop in virtual time that knows processes.
 
-    `run_in_executor` calls the function on the loop, after the current process's `blocking_s()`. Sockets, signals and
-    subprocesses aren't there.
+    `run_in_executor` calls the function on the loop, after the current process's `blocking_s()`.
     """
 
-    _ready: Any
-    _scheduled: Any
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._now_s = 0.0
-        self._idle_turns = 0
-        self._timers = 0
-        # What BaseEventLoop asks for events, and how exactly it takes a timer to be due.
-        self._selector = self
-        self._clock_resolution = 1e-7
-
-    def time(self) -> float:
-        """Give the virtual seconds since the loop was made."""
-        return self._now_s
-
-    def select(self, timeout: float | None) -> tuple[()]:
-        """Let the time to the next timer pass.
-
-        Raises:
-            StuckError: nothing is left to happen, or the loop spins.
-        """
-        if timeout is None:
-            raise StuckError("nothing is left to happen: everything waits for something that never comes")
-        if timeout > 0:
-            self._now_s += timeout
-            self._idle_turns = 0
-        else:
-            self._idle_turns += 1
-            if self._idle_turns > MAX_IDLE_TURNS:
-                raise StuckError(f"the loop spins at {self._now_s:.3f} s")
-        return ()
-
-    def _process_events(self, event_list: Any) -> None:
-        """There are none."""
-
-    def _write_to_self(self) -> None:
-        """Nothing sleeps that would have to be woken."""
+    timer_type = _Timer
 
     def call_soon(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Context | None = None
@@ -264,16 +216,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         handle = _Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
-
-    def call_at(  # type: ignore[override]
-        self, when: float, callback: Any, *args: Any, context: Context | None = None
-    ) -> Any:
-        """See `asyncio.AbstractEventLoop.call_at`; of two timers for one time the older goes first."""
-        self._timers += 1
-        timer = _Timer(when, callback, args, self, context, self._timers)
-        heapq.heappush(self._scheduled, timer)
-        timer._scheduled = True  # type: ignore[attr-defined]
-        return timer
 
     def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> Any:
         """See `asyncio.AbstractEventLoop.create_task`."""
@@ -298,15 +240,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         def work() -> None:
             if owner is not None:
                 owner.end_blocking(future)
-            try:
-                result = func(*args)
-            except (Exception, ProcessDiedError) as error:
-                if not future.done():
-                    future.set_exception(error)
-                    future.exception()
-            else:
-                if not future.done():
-                    future.set_result(result)
+            complete(future, func, args, (ProcessDiedError,))
 
         if owner is not None:
             owner.begin_blocking(future, lambda: func(*args))

@@ -72,11 +72,11 @@ class FakeClock:
 
     @staticmethod
     def monotonic() -> float:
-        """Give the loop's time."""
+        """Return the loop's time."""
         return asyncio.get_running_loop().time()
 
     def wall_ms(self) -> int:
-        """Give Unix milliseconds as this machine has them, or as far as they are believed."""
+        """Return Unix milliseconds as this machine has them, or as far as they are believed."""
         return self._machine_ms() if self.checked is None else self.checked.wall_ms()
 
     def begin_to_check(self, margin_ms: int) -> None:
@@ -208,7 +208,7 @@ class FakeOrderedLog:
         self._sequences: dict[TopicPartition, int] = {}
 
     async def fence(self) -> None:
-        """Start a new idempotent producer; this fences nobody."""
+        """Start a new idempotent producer; no producer is fenced."""
         await self.close()
         self._producer = await _answered(
             f"starting the producer {self._name}",
@@ -418,7 +418,7 @@ class FakeOwners:
 
 
 def encode_owner(topic: str, record: OwnerRecord) -> Output:
-    """Give the registry's record as an output."""
+    """Return the registry's record as an output."""
     return Output(topic, 0, _owner_key(record.actor, record.partition), json.dumps(asdict(record)).encode(), [], None)
 
 

@@ -1,7 +1,7 @@
 """The worker's one consumer over a simulated cluster: a fake of `actors.ports.Source`.
 
 It keeps the order of aiokafka: everything is paused before the assigned callback, heartbeats begin after it and go on
-during the revoked one, and whoever isn't a member any more is told by a heartbeat only.
+during the revoked one, and a consumer that isn't a member any more learns it from a heartbeat only.
 """
 
 from __future__ import annotations
@@ -106,11 +106,11 @@ class FakeSource:
         self._membership = asyncio.create_task(self._be_member(), name="membership")
 
     def identity(self) -> Identity:
-        """Give the member id and generation of now."""
+        """Return the member id and generation of now."""
         return self._identity
 
     def ask_for_rebalance(self) -> None:
-        """Join anew, with what this member has to say now."""
+        """Rejoin, with this member's current metadata."""
         self._must_join.set()
 
     async def close(self) -> None:
@@ -281,7 +281,7 @@ class FakeSource:
                 return sorted(partitions)
 
     def _forgotten(self) -> None:
-        """Begin anew with the group; a static member that was in it has to end, somebody else may be in its place."""
+        """Join as a new member; a static member that was in the group has to end, since another may have its place."""
         was_joined = self._identity.generation > 0
         self._identity = Identity("", -1)
         if was_joined and self._settings.instance_id is not None:

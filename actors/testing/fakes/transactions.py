@@ -68,7 +68,7 @@ class TransactionCoordinator:
         self._context = Context()
 
     def open_transactions(self) -> list[Transaction]:
-        """Give the transactions that are not at their end, markers included."""
+        """Return the transactions that are not at their end, markers included."""
         return [
             producer.transaction
             for producer in self._producers.values()
@@ -109,7 +109,7 @@ class TransactionCoordinator:
         transaction.appended[group, source] = self._appended()
 
     def writing(self, transactional_id: str, epoch: int, log: PartitionLog) -> Transaction:
-        """Give the open transaction if it was announced for this partition (KIP-890 has leaders ask this)."""
+        """Return the open transaction if it was announced for this partition (KIP-890 has leaders ask this)."""
         transaction = self._ongoing(transactional_id, epoch)
         if log not in transaction.logs:
             raise InvalidTransactionStateError(f"{log.name} isn't in the transaction of {transactional_id}")

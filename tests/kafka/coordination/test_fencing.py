@@ -30,7 +30,7 @@ from actors.coordination import (
     FenceLostError,
     StaleTokenError,
 )
-from actors.coordination.fence_log import headers_of
+from actors.coordination.fences.log import headers_of
 from actors.errors import RecordTooLargeError
 from dev.kafka import Cluster
 from examples import fenced_ledger
@@ -335,7 +335,7 @@ async def test_a_topic_made_anew_is_not_taken_for_the_old_one(brokers: str, topi
         await admin.close()
     await eventually(lambda: _gone(brokers, topic))
     await make_topics(brokers, topic)
-    with pytest.raises(FenceLostError, match="was made anew since it was read"):
+    with pytest.raises(FenceLostError, match="was re-created since it was read"):
         await counting(brokers, topic, partitions=2, state=state)
 
 

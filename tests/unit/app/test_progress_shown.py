@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import pty
@@ -11,7 +10,6 @@ from collections.abc import Iterator
 from typing import TextIO
 
 import pytest
-from faust.utils.terminal import Spinner, SpinnerHandler
 
 from actors import App, Context
 from actors._core.task.lifecycle import State
@@ -27,18 +25,14 @@ from actors._faust.startup.progress import (
     restoring_text,
     waiting_texts,
 )
-from actors._faust.startup.progress_bar import Bar, is_terminal, logs_elsewhere
 from actors.cli.progress import reporting
 from actors.ports import TopicPartition
 from actors.runtime.observe.meters import RestoreMeter
-from actors.runtime.observe.waiting import STALLED_S, Restoring, Scene, Watch, why_stalled
+from actors.runtime.observe.waiting import STALLED_S, Restoring, StartupProgress, Watch, why_stalled
 from actors.testing import ActorTestDriver
 from tests.kafka.helpers import eventually
 from tests.terminal import Screen
 
-LOGGER = logging.getLogger("tests.progress")
-OWN = logging.Filter(LOGGER.name)
-"""Other tests of this process may have left somebody behind who logs, a Spark session for one."""
 BELL = b"\a"
 DEADLINE_S = 20.0
 
@@ -70,7 +64,7 @@ def test_a_restore_that_doesnt_move_says_why():
     assert why_stalled(stuck, [stuck, moving], ["b:1"]) == "broker b:1, which can't be reached"
     queued = restore(2, 0, stalled_s=STALLED_S)
     assert why_stalled(queued, [queued, moving], []) == "its turn: other restores come first"
-    assert waiting_texts(Scene(restores=(stuck, moving)), []) == [
+    assert waiting_texts(StartupProgress(restores=(stuck, moving)), []) == [
         "waiting for the last stable offset, held back by an open transaction (runs-state[0])"
     ]
 
@@ -80,14 +74,14 @@ def test_lines_come_at_a_bounded_rate_whatever_happens(caplog: pytest.LogCapture
     with caplog.at_level(logging.INFO):
         for number in range(400):
             now_s = number * LOOK_S
-            scene = Scene(restores=tuple(restore(one, number) for one in range(64)), waits={"x": []})
+            scene = StartupProgress(restores=tuple(restore(one, number) for one in range(64)), waits={"x": []})
             lines.show(scene, ["waiting for x"], now_s)
             lines.ready(scene, ["waiting for x"], now_s)
         first = (now_s - FIRST_LINE_S) // LINE_EVERY_S + 1
         assert len(caplog.messages) == 2 * first
-        lines.ready(Scene(owned={"run": [0, 1, 2]}, halted=("in[7] offset 12",)), [], now_s)
+        lines.ready(StartupProgress(owned={"run": [0, 1, 2]}, halted=("in[7] offset 12",)), [], now_s)
         for _ in range(100):
-            lines.ready(Scene(owned={"run": [0, 1, 2]}, halted=("in[7] offset 12",)), [], now_s)
+            lines.ready(StartupProgress(owned={"run": [0, 1, 2]}, halted=("in[7] offset 12",)), [], now_s)
     assert caplog.messages[2 * int(first) :] == [
         f"this worker has partitions of run 0-2; halted in front of in[7] offset 12, after {now_s:.1f} s"
     ]
@@ -96,10 +90,10 @@ def test_lines_come_at_a_bounded_rate_whatever_happens(caplog: pytest.LogCapture
 def test_a_quick_start_says_only_what_it_owns(caplog: pytest.LogCaptureFixture):
     lines = Lines()
     with caplog.at_level(logging.INFO):
-        lines.show(Scene(restores=(restore(),)), [], 0.0)
-        lines.ready(Scene(restores=(restore(),)), [], 0.0)
-        lines.ready(Scene(owned={"run": [1]}), [], 1.0)
-        lines.ready(Scene(), [], 9.0)
+        lines.show(StartupProgress(restores=(restore(),)), [], 0.0)
+        lines.ready(StartupProgress(restores=(restore(),)), [], 0.0)
+        lines.ready(StartupProgress(owned={"run": [1]}), [], 1.0)
+        lines.ready(StartupProgress(), [], 9.0)
     assert caplog.messages == [
         "this worker has partitions of run 1, after 1.0 s",
         "this worker has no partition: the group's other workers have all",
@@ -119,7 +113,7 @@ def test_a_watch_sees_what_tasks_do_and_wait_for():
         watch = Watch()
         assert driver._worker is not None
         tasks = sorted(driver._worker.tasks, key=lambda task: task.partition)
-        assert watch.look(tasks, 0.0) == Scene(owned={"act": [0, 1, 2, 3]})
+        assert watch.look(tasks, 0.0) == StartupProgress(owned={"act": [0, 1, 2, 3]})
         driver.post(source, key="ada", value="bad", partition=3)
         driver.advance(1, settle=False)
         meter = RestoreMeter("s", 0, 0, 5, 10)
@@ -148,7 +142,7 @@ def test_a_rebalance_is_told_from_having_nothing_to_do(caplog: pytest.LogCapture
     with ActorTestDriver(app, partitions=2) as driver, caplog.at_level(logging.INFO, "actors._faust.startup.progress"):
         worker = driver._worker
         assert worker is not None
-        announcer = Announcer(worker, group="g", away=lambda: ["b:1"], stream=None)
+        announcer = Announcer(worker, group="g", away=lambda: ["b:1"])
         tasks, worker._tasks, worker.meters.rebalances = worker._tasks, {}, 0
 
         def said_from(now_s: float) -> list[str]:
@@ -219,100 +213,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     held.close()
 
 
-@pytest.fixture
-def logged(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> logging.Handler:
-    """A root logger as Faust makes it, on the terminal."""
-    handler = logging.StreamHandler(terminal.stream)
-    handler.addFilter(OWN)
-    monkeypatch.setattr(logging.root, "handlers", [handler])
-    monkeypatch.setattr(logging.root, "level", logging.DEBUG)
-    return handler
-
-
-def test_log_lines_and_the_bar_dont_tear_each_other(terminal: Terminal, logged: logging.StreamHandler):
-    bar, screen = Bar(terminal.stream), Screen(100)
-    for number in range(5):
-        bar.show([restore(part, number * 200_000) for part in range(9)], ["waiting for the group x"])
-        LOGGER.warning("line %d, which is whole", number)
-        screen.feed(terminal.read())
-    lines = screen.text.splitlines()
-    assert [line for line in lines if "whole" in line] == [f"line {number}, which is whole" for number in range(5)]
-    shown = lines[5:]
-    assert len([line for line in shown if "800,000 of 1,000,000" in line]) == 6
-    assert len([line for line in shown if "and 3 more" in line and "2,400,000 of 3,000,000" in line]) == 1
-    assert shown[-1] == "waiting for the group x"
-    bar.hide()
-    bar.hide()
-    LOGGER.warning("afterwards")
-    assert logged.stream is terminal.stream
-    assert screen.feed(terminal.read()).text.split() == [
-        *" ".join(f"line {number}, which is whole" for number in range(5)).split(),
-        "afterwards",
-    ]
-
-
-def test_without_the_detour_they_would_tear(terminal: Terminal, logged: logging.StreamHandler):
-    """The damage that the test above is there for."""
-    bar, screen = Bar(terminal.stream), Screen(100)
-    bar.show([restore()], [])
-    logged.setStream(terminal.stream)
-    LOGGER.warning("line 0, which is whole")
-    bar.show([restore()], [])
-    LOGGER.warning("line 1, which is whole")
-    lines = screen.feed(terminal.read()).text.splitlines()
-    bar.hide()
-    assert [line for line in lines if "whole" in line] != ["line 0, which is whole", "line 1, which is whole"]
-
-
-def test_the_spinner_rests_meanwhile(terminal: Terminal, logged: logging.Handler, monkeypatch: pytest.MonkeyPatch):
-    logged.setLevel(logging.WARNING)
-    spinner = Spinner(terminal.stream)
-    turning = SpinnerHandler(spinner, level=logging.DEBUG)
-    turning.addFilter(OWN)
-    # Without pytest's own, which log elsewhere.
-    monkeypatch.setattr(logging.root, "handlers", [logged, turning])
-    print("starting", end="", file=terminal.stream, flush=True)
-    LOGGER.debug("it turns")
-    bar, screen = Bar(terminal.stream), Screen(100)
-    bar.show([restore()], [])
-    shown = terminal.read()
-    for _ in range(3):
-        LOGGER.debug("it would turn")
-    assert terminal.read() == ""
-    assert not logs_elsewhere()
-    lines = screen.feed(shown).text.splitlines()
-    assert lines[0].startswith("starting")
-    assert "of" not in lines[0]
-    assert lines[1].startswith("restoring runs-state[0]")
-    bar.hide()
-    LOGGER.debug("it turns")
-    assert screen.feed(terminal.read()).text.splitlines()[1:] == [spinner.sprites[1].rstrip()]
-    # It would show the cursor again at the end of the process, on a terminal that is closed by then.
-    atexit.unregister(Spinner._finish)
-
-
-def test_a_bar_has_colours_unless_they_are_unwanted(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
-    codes = []
-    for unwanted in (False, True):
-        if unwanted:
-            monkeypatch.setenv("NO_COLOR", "1")
-        bar = Bar(terminal.stream)
-        bar.show([restore()], ["waiting"])
-        bar.hide()
-        codes.append(Screen(100).feed(terminal.read()).codes - {"0", "1", ""})
-    assert codes[0]
-    assert codes[1] == set()
-
-
-def test_a_bar_needs_a_terminal_that_can_show_it(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
-    assert is_terminal(terminal.stream)
-    monkeypatch.setenv("TERM", "dumb")
-    assert not is_terminal(terminal.stream)
-    monkeypatch.setenv("TERM", "xterm")
-    with open(os.devnull, "w") as nothing:
-        assert not is_terminal(nothing)
-
-
 def test_an_export_has_a_bar_on_a_terminal_only(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
     for is_smart in (True, False):
         monkeypatch.setenv("TERM", "xterm" if is_smart else "dumb")
@@ -321,4 +221,4 @@ def test_an_export_has_a_bar_on_a_terminal_only(terminal: Terminal, monkeypatch:
             report(4, 2_000)
         shown = Screen(100).feed(terminal.read()).text
         assert ("partition 4: 2,000 keys, done" in shown) is not is_smart
-        assert ("2/2 partitions" in shown) is is_smart
+        assert ("2/2" in shown) is is_smart

@@ -21,10 +21,12 @@ from actors._core.task.claims import possible_owners, store_of
 from actors._core.task.takeover import LogBounds
 from actors._faust.setup import Setup
 from actors._faust.startup import registry
-from actors._faust.startup.registry import StoreRegistry, ValueType
+from actors._faust.startup.registry import StoreRegistry
 from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord
 from actors._kafka.connection import broker_errors
+from actors.admin import adopt
+from actors.declare.shapes import ValueType
 from actors.errors import BrokerUnavailableError, LostChangelogError
 from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
@@ -48,7 +50,8 @@ class Brokers:
         self.before_write: Callable[[], Awaitable[None]] | None = None
         self.reads: list[str] = []
         self._numbers = itertools.count(1)
-        patch.setattr(registry, "write_stores", self.write_stores)
+        for module in (registry, adopt):
+            patch.setattr(module, "write_stores", self.write_stores)
 
     def make(self, name: str) -> TopicInfo:
         self.records.setdefault(name, [])
@@ -219,7 +222,7 @@ async def test_a_store_is_not_written_back_to_a_changelog_of_another_number_of_p
     for lost in ("restore", "restore_older"):
         with pytest.raises(ConfigurationError, match=r"was partitioned for 1, and topic shop-in, .* has 3: keys") as no:
             await brokers.start(brokers.worker("shop", "orders", lost_changelog=lost))
-        assert "Make the input anew with 1 partitions" in str(no.value)
+        assert "Re-create the input with 1 partitions" in str(no.value)
         assert "shop-orders-changelog" not in brokers.topics, "a start that is refused makes no topic"
     brokers.topics["shop-in"] = dataclasses.replace(brokers.topics["shop-in"], partitions=1)
     await brokers.start(brokers.worker("shop", "orders", lost_changelog="restore"))
@@ -280,7 +283,7 @@ async def test_a_registry_that_may_not_be_read_is_passed_over_with_one_warning(
     brokers.make("shop-actors-owners")
     brokers.unread["shop-actors-owners"] = TopicAuthorizationFailedError()
     await brokers.start(brokers.worker("shop-eu", "orders"))
-    assert caplog.text.count("topic shop-actors-owners can't be looked at") == 1
+    assert caplog.text.count("topic shop-actors-owners can't be read") == 1
 
 
 async def test_a_registry_that_cannot_be_read_for_the_moment_ends_the_start(brokers: Brokers) -> None:
@@ -396,7 +399,7 @@ async def test_a_changelog_that_was_copied_keeps_what_is_known_of_its_values(bro
     world: Any = brokers
     brokers.make("shop-copied")
     setup = worker(Small, 1)._setup
-    await registry.carry_over(setup, world, world, "orders", "shop-orders-changelog", "shop-copied")
+    await adopt.carry_over(setup, world, world, "orders", "shop-orders-changelog", "shop-copied")
     with pytest.raises(ConfigurationError, match="Set version to 3"):
         await brokers.start(worker(Small, 2))
     rolled_back = worker(Small, 1)
@@ -420,10 +423,10 @@ async def test_nothing_is_carried_over_from_a_changelog_that_was_not_the_stores(
     for name in ("shop-copied", "other"):
         brokers.make(name)
     setup = brokers.worker("shop", "orders", Small)._setup
-    await registry.carry_over(setup, world, world, "orders", "other", "shop-copied")
+    await adopt.carry_over(setup, world, world, "orders", "other", "shop-copied")
     del brokers.topics["shop-orders-changelog"]
     brokers.make("shop-orders-changelog")
-    await registry.carry_over(setup, world, world, "orders", "shop-orders-changelog", "shop-copied")
+    await adopt.carry_over(setup, world, world, "orders", "shop-orders-changelog", "shop-copied")
     assert brokers.records["shop-actors-owners"] == before
 
 

@@ -24,7 +24,8 @@ from actors.coordination import (
     coordination,
 )
 from actors.coordination import messages as m
-from actors.coordination.service import ACTOR, MAX_STATE_BYTES
+from actors.coordination.messages import ACTOR
+from actors.coordination.service.resource import MAX_STATE_BYTES
 from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
 from tests.unit.coordination.test_coordination import APP, acquire, an_app, ask, letters, post, replies
@@ -241,7 +242,7 @@ def test_a_client_that_counts_other_partitions_is_told(driver):
     who._transport._partitions = one_partition
 
     name = next(name for name in "abcdef" if partition_for(name.encode(), 2) == 1)
-    with pytest.raises(ProtocolError, match="make the client anew") as caught:
+    with pytest.raises(ProtocolError, match="create a new client") as caught:
         run(driver, lambda: who.try_lock(name))
     assert caught.value.reason == "misplaced"
 

@@ -20,8 +20,8 @@ from actors.coordination import (
     UnknownLockError,
     coordination,
 )
-from actors.coordination.service import ACTOR
-from actors.coordination.transport import Outside
+from actors.coordination.client.transport import Outside
+from actors.coordination.messages import ACTOR
 from actors.testing import ActorTestDriver
 from actors.testing.fakes.ports import FakeClock
 
@@ -105,7 +105,7 @@ def test_a_lease_is_lost_when_nobody_answers_and_the_client_knows_first(driver):
             assert holder._transport.clock.monotonic() - begin_s < 9.5
             assert "no renewal was answered within its 9 s" in lease.why
             assert not lease.is_held
-            with pytest.raises(LeaseLostError, match="acquire it anew"):
+            with pytest.raises(LeaseLostError, match="acquire it again"):
                 lease.check()
 
     with pytest.raises(LeaseLostError, match="was lost before the block ended"):

@@ -25,8 +25,8 @@ from actors.coordination import (
     FenceState,
     StaleTokenError,
 )
-from actors.coordination.fence_log import ID, RESOURCE, TOKEN, FenceLog, headers_of
-from actors.coordination.fencing import MAX_TOKEN
+from actors.coordination.fences.fencing import MAX_TOKEN
+from actors.coordination.fences.log import ID, RESOURCE, TOKEN, FenceLog, headers_of
 from examples import fenced_ledger
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -72,7 +72,9 @@ def test_a_fence_lets_through_what_no_greater_token_came_before(writes):
 
 
 def test_a_refusal_says_what_which_and_what_to_do():
-    with pytest.raises(StaleTokenError, match=r"'ledger': token 3 is refused, since 7 was seen.*Acquire the lock anew"):
+    with pytest.raises(
+        StaleTokenError, match=r"'ledger': token 3 is refused, since 7 was seen.*Acquire the lock again"
+    ):
         Fence({"ledger": 7}).check("ledger", 3)
 
 

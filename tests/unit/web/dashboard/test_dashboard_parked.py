@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from actors import App, Context
-from actors.admin.parked.reader import Line, ParkedReader
+from actors.admin.parked.reader import ParkedQueue, ParkedReader
 from actors.web.dashboard import pages
 
 PATH = "/dashboard/parked?actor=talk&what=message&partition=0&key=YQ=="
@@ -30,7 +30,7 @@ class Changelog:
     async def connect(self, _: Any) -> AsyncIterator[Changelog]:
         yield self
 
-    async def line(self, *_: Any) -> Line | None:
+    async def line(self, *_: Any) -> ParkedQueue | None:
         self.readers += 1
         await self.may_end.wait()
         return None

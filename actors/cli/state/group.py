@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from actors.cli.state_adopt import adopt
-from actors.cli.state_export import export
-from actors.cli.state_forget import forget
-from actors.cli.state_get import get
-from actors.cli.state_list import list_stores
-from actors.cli.state_publish import publish
+from actors.cli.state.adopt import adopt
+from actors.cli.state.export import export
+from actors.cli.state.forget import forget
+from actors.cli.state.get import get
+from actors.cli.state.list import list_stores
+from actors.cli.state.publish import publish
 
 
 @click.group("state")

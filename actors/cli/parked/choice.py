@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def known_actor(session: Session, name: str) -> ActorDefinition:
-    """Give an actor that parks.
+    """Return an actor that parks.
 
     Raises:
         click.UsageError: the app has none of that name.

@@ -1,12 +1,10 @@
-"""`faust -A APP parked retry | drop`: tells the partitions' owners, and waits for what comes of it.
+"""What `parked retry` and `parked drop` share: their options, and how their outcome is printed.
 
-With ACTOR and KEY it is about one key, with `--all` and without KEY about many. How a command travels is in
-`actors.admin.parked.commands`.
+ACTOR and KEY name one key; `--all` without KEY selects many. `actors.admin.parked.commands` sends the commands.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import time
@@ -17,20 +15,19 @@ from typing import Any, Concatenate, ParamSpec
 
 import click
 
-from actors.admin.parked import commands as errands
-from actors.admin.parked.commands import Errand, count_of, failure_of
+from actors.admin.parked.commands import AdminCommand, count_of
 from actors.admin.parked.many import Many, Which
 from actors.admin.parked.reader import (
-    Line,
     ParkedError,
+    ParkedQueue,
     ParkedReader,
     What,
     chosen,
     key_json,
     wanted_keys,
 )
-from actors.cli.parked_choice import known_actor
-from actors.cli.session import Session, with_session
+from actors.cli.parked.choice import known_actor
+from actors.cli.session import Session
 
 P = ParamSpec("P")
 
@@ -79,7 +76,7 @@ def _unix_ms(moment: datetime | None) -> int | None:
     return None if moment is None else int(moment.replace(tzinfo=UTC).timestamp() * 1000)
 
 
-def _with_choice(command: Callable[Concatenate[Session, Choice, P], None]) -> Callable[..., None]:
+def with_choice(command: Callable[Concatenate[Session, Choice, P], None]) -> Callable[..., None]:
     """Add the options by which both commands choose a line and wait."""
 
     @click.argument("actor", required=False)
@@ -106,45 +103,8 @@ def _with_choice(command: Callable[Concatenate[Session, Choice, P], None]) -> Ca
     return chosen_by_name
 
 
-@click.command("retry")
-@with_session
-@_with_choice
-def retry(session: Session, choice: Choice) -> None:
-    """Hand the parked messages of KEY to their handler again, in order, or call its parked effect again.
-
-    KEY is as `parked list` shows it; --all takes every key. Exits with 1 if one fails again: it and those behind it
-    stay parked.
-    """
-    if choice.key is None:
-        _tell_all(session, "retry", asyncio.run(_all(session, choice, Many.retry)))
-        return
-    errand = asyncio.run(_retry(session, choice))
-    _tell(session, "retry", errand, failure_of(errand))
-
-
-@click.command("drop")
-@click.option("--id", "entry_id", metavar="ID", help="This one; the first when left out.")
-@click.option("--yes", is_flag=True, help="Don't ask whether many keys shall be dropped.")
-@with_session
-@_with_choice
-def drop(session: Session, choice: Choice, entry_id: str | None, yes: bool) -> None:
-    """Forget the first parked message or effect of KEY, the one of an id, or all; with --all and no KEY, of all keys.
-
-    Messages behind a dropped one stay parked until `parked retry`; effects behind it go on at once.
-    """
-    if entry_id is not None and choice.is_all:
-        raise click.UsageError("--id and --all contradict each other")
-    if choice.key is None:
-        _tell_all(session, "drop", asyncio.run(_all(session, choice, Many.drop, asks=not yes)))
-        return
-    errand = asyncio.run(_drop(session, choice, entry_id, choice.is_all))
-    missed = set(_to_drop(errand.line, entry_id, choice.is_all)) - set(errand.gone)
-    failure = None if not missed else f"not dropped: {', '.join(sorted(missed))}: see the log of the partition's owner"
-    _tell(session, "drop", errand, failure)
-
-
 @contextlib.asynccontextmanager
-async def _errand(session: Session, choice: Choice) -> AsyncIterator[Errand]:
+async def admin_command_for(session: Session, choice: Choice) -> AsyncIterator[AdminCommand]:
     """Connect for the time of the block, and look what is parked.
 
     Raises:
@@ -158,22 +118,10 @@ async def _errand(session: Session, choice: Choice) -> AsyncIterator[Errand]:
         lines = await reader.lines([definition], wanted_keys(definition, choice.key))
         lines = chosen(definition, lines, choice.key)
         line = _one(lines, choice.what, choice.partition)
-        yield Errand(definition, line, session.setup, reader, time.monotonic() + choice.timeout)
+        yield AdminCommand(definition, line, session.setup, reader, time.monotonic() + choice.timeout)
 
 
-async def _retry(session: Session, choice: Choice) -> Errand:
-    async with _errand(session, choice) as errand:
-        await errands.retry(errand)
-    return errand
-
-
-async def _drop(session: Session, choice: Choice, entry_id: str | None, is_all: bool) -> Errand:
-    async with _errand(session, choice) as errand:
-        await errands.drop(errand, _to_drop(errand.line, entry_id, is_all), is_all=is_all)
-    return errand
-
-
-async def _all(
+async def carry_out_for_all(
     session: Session, choice: Choice, carry_out: Callable[[Many], Awaitable[None]], *, asks: bool = False
 ) -> Many:
     """Carry a command out for many keys.
@@ -188,29 +136,13 @@ async def _all(
         if asks and lines:
             count = sum(len(line.entries) for line in lines)
             click.confirm(f"Drop {count} messages and effects of {len(lines)} keys?", abort=True, err=True)
-        errands = [Errand(actors[line.actor], line, session.setup, reader, 0.0) for line in lines]
-        many = Many(errands, choice.timeout, {})
+        admin_commands = [AdminCommand(actors[line.actor], line, session.setup, reader, 0.0) for line in lines]
+        many = Many(admin_commands, choice.timeout, {})
         await carry_out(many)
     return many
 
 
-def _to_drop(line: Line, entry_id: str | None, is_all: bool) -> list[str]:
-    """Give the ids to drop, never "the first": a command that is given twice must not drop two.
-
-    Raises:
-        ParkedError: there is none of that id.
-    """
-    ids = [entry.id for entry in line.entries]
-    if is_all:
-        return ids
-    if entry_id is None:
-        return ids[:1]
-    if entry_id not in ids:
-        raise ParkedError(f"key {line.shown_key!r} has nothing parked with id {entry_id!r}, but {', '.join(ids)}")
-    return [entry_id]
-
-
-def _one(lines: Sequence[Line], what: What | None, partition: int | None) -> Line:
+def _one(lines: Sequence[ParkedQueue], what: What | None, partition: int | None) -> ParkedQueue:
     found = [line for line in lines if what in (None, line.what) and partition in (None, line.partition)]
     if not found:
         raise ParkedError("nothing is parked for the key there: see `parked list`")
@@ -222,43 +154,56 @@ def _one(lines: Sequence[Line], what: What | None, partition: int | None) -> Lin
     return found[0]
 
 
-def _tell_all(session: Session, command: str, many: Many) -> None:
+def tell_all(session: Session, command: str, many: Many) -> None:
+    """Print the outcome for many keys.
+
+    Raises:
+        click.ClickException: some keys are still parked.
+    """
     if session.as_json:
         session.say_json(
-            [_as_json(command, errand, many.failures.get(place)) for place, errand in enumerate(many.errands)]
+            [
+                _as_json(command, admin_command, many.failures.get(place))
+                for place, admin_command in enumerate(many.admin_commands)
+            ]
         )
     else:
-        gone = sum(len(errand.gone) for errand in many.errands)
+        gone = sum(len(admin_command.gone) for admin_command in many.admin_commands)
         done = "dropped" if command == "drop" else "handled"
-        session.say(f"{done}: {gone} messages and effects of {len(many.errands) - len(many.failures)} keys")
+        session.say(f"{done}: {gone} messages and effects of {len(many.admin_commands) - len(many.failures)} keys")
         for place, failure in list(many.failures.items())[:SHOWN_FAILURES]:
-            line = many.errands[place].line
+            line = many.admin_commands[place].line
             session.remark(f"{line.actor} {line.shown_key}: {' '.join(failure.split())}")
     if many.failures:
-        raise click.ClickException(f"{len(many.failures)} of {len(many.errands)} keys are still parked")
+        raise click.ClickException(f"{len(many.failures)} of {len(many.admin_commands)} keys are still parked")
 
 
-def _as_json(command: str, errand: Errand, failure: str | None) -> dict[str, Any]:
-    line, left = errand.line, errand.left
+def _as_json(command: str, admin_command: AdminCommand, failure: str | None) -> dict[str, Any]:
+    line, left = admin_command.line, admin_command.left
     return {
         "command": command,
         "actor": line.actor,
         "what": line.what,
         "partition": line.partition,
         "key": key_json(line),
-        "gone": errand.gone,
+        "gone": admin_command.gone,
         "left": [] if left is None else [entry.id for entry in left.entries],
         "error": failure,
     }
 
 
-def _tell(session: Session, command: str, errand: Errand, failure: str | None) -> None:
-    line, left = errand.line, errand.left
+def tell(session: Session, command: str, admin_command: AdminCommand, failure: str | None) -> None:
+    """Print the outcome for one key.
+
+    Raises:
+        click.ClickException: `failure` isn't None.
+    """
+    line, left = admin_command.line, admin_command.left
     if session.as_json:
-        session.say_json(_as_json(command, errand, failure))
+        session.say_json(_as_json(command, admin_command, failure))
     else:
         verb = "dropped" if command == "drop" else "handled" if line.what == "message" else "done"
-        for gone in errand.gone:
+        for gone in admin_command.gone:
             session.say(f"{verb}: {gone}")
     if failure is not None:
         raise click.ClickException(" ".join(failure.split()))

@@ -2,8 +2,8 @@
 
     request (a question) ──▶ Coordinator of that name ──▶ its locks and registry ──▶ answers: at once, or later
 
-The owner of a name's partition decides alone, in the order of its topic, and each decision is committed before anybody
-hears of it. One timer per resource is set to what is over next; it may be early, never late.
+The owner of a name's partition decides alone, in the order of its topic, and commits each decision before it replies.
+Each resource has one timer, for its next expiry; it may fire early, never late.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import Any
 
-import msgspec
-
-from actors import Actor, AnswerLater, App, OnError, receive
+from actors import Actor, App, OnError, receive
 from actors._core.coordination import locks, registry
-from actors._core.coordination.locks import Event, Granted, Lock, Refused, Released, Renewed, Want
-from actors._core.coordination.registry import Barrier, Group, Node, Party
+from actors._core.coordination.locks import Event, Granted, Refused, Released, Renewed, Want
+from actors._core.coordination.registry import Node, Party
 from actors._core.outside import MALFORMED
 from actors._core.partitioner import partition_for
 from actors.coordination import messages as m
+from actors.coordination.messages import ACTOR
+from actors.coordination.service.resource import MAX_STATE_BYTES, Resource, Watcher
 from actors.runtime.outbox.outputs import ACTOR_HEADER, ATTEMPTS_HEADER, ERROR_HEADER, ORIGIN_HEADER, OwnHeaders
 from actors.runtime.requests.requests import ASK
 from actors.web.panels import HeldLock, LockPanel
 
-ACTOR = "coordination"
 PARTITIONS = 1
 """One owner decides for all names, as the leader does in ZooKeeper and etcd: with so many requests in each commit, it
 carries four times what it does with eight partitions. More are for more workers than one is enough for."""
@@ -37,13 +36,8 @@ ANSWER_TTL = timedelta(hours=1)
 MAX_WATCHERS = 1_000
 MAX_TOLD_BYTES = 1_000
 """Who watches is told of a larger view only that it is there: many may watch, and all are told at once."""
-MAX_STATE_BYTES = 900_000
-"""What wouldn't fit into the state's record with the rest is refused."""
-FEW = 100
-"""So many who hold, wait or watch, and show no data, can't fill a record."""
-_SMALL_BYTES = 1_000
 ON_ERROR = OnError(then="skip", dead_letters=True)
-"""A message that can't be handled must stop nobody who waits for a lock: who asked is told."""
+"""A message that can't be handled must not stop the partition, on which others wait for locks."""
 _TIMER = "due"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TEXTS: dict[str, str] = {
@@ -58,80 +52,15 @@ _TEXTS: dict[str, str] = {
 }
 
 
-class Watcher(msgspec.Struct):
-    """One who waits for a change, at the latest until `deadline_ms`."""
-
-    id: str
-    deadline_ms: int
-
-
-class Resource(msgspec.Struct):
-    """All that is kept under one name.
-
-    Attributes:
-        clock_ms: the latest time that a request was handled at: time doesn't go back with another owner.
-        version: of the `View`.
-        timer_ms: what the timer is set to, 0 if it isn't set.
-        later: by the id of who waits, how to answer.
-
-    One that is as new in all but its clock is nothing: it isn't kept.
-    """
-
-    clock_ms: int = 0
-    version: int = 0
-    timer_ms: int = 0
-    lock: Lock = msgspec.field(default_factory=Lock)
-    node: Node = msgspec.field(default_factory=Node)
-    group: Group = msgspec.field(default_factory=Group)
-    barrier: Barrier = msgspec.field(default_factory=Barrier)
-    watchers: list[Watcher] = []
-    later: dict[str, AnswerLater] = {}
-
-    def view(self) -> m.View:
-        """Give what there is to see."""
-        return m.View(
-            version=self.version,
-            holders=self.lock.holders,
-            waiting=len(self.lock.waiters),
-            last_token=self.lock.last_token,
-            data=self.node.data,
-            data_version=self.node.version,
-            members=self.group.members,
-        )
-
-    def shows(self) -> tuple[Any, ...]:
-        """Give what watchers are told of when it changes: not that a lease or membership was renewed."""
-        holders = tuple((holder.owner, holder.token, holder.data) for holder in self.lock.holders)
-        members = tuple((member.name, member.data) for member in self.group.members)
-        return holders, self.node.version, members
-
-    def is_nothing(self) -> bool:
-        """Tell whether there is nothing to keep."""
-        return msgspec.structs.replace(self, clock_ms=0, timer_ms=0) == Resource()
-
-    def is_crowded(self, more_bytes: int) -> bool:
-        """Tell whether so much more may not fit."""
-        entries = len(self.lock.holders) + 2 * len(self.later) + len(self.group.members)
-        if entries < FEW and more_bytes < _SMALL_BYTES and self.node.data is None:
-            return False
-        return len(m.encode(self)) + more_bytes > MAX_STATE_BYTES
-
-    def due_ms(self) -> int | None:
-        """Give when something is over next."""
-        ends = [locks.due_ms(self.lock), registry.due_ms(self.node, self.group, self.barrier)]
-        ends += [watcher.deadline_ms for watcher in self.watchers]
-        return min((end for end in ends if end is not None), default=None)
-
-
 class Coordinator(Actor[Resource]):
-    """What happens to one resource. Requests are bytes, so that one that isn't understood stops nobody."""
+    """The service for one resource. Requests are bytes: one that can't be decoded doesn't stop the partition."""
 
     least_ttl_ms = 500
     dead_letters: Any = None
 
     @receive
     async def request(self, raw: bytes) -> bytes | None:
-        """Answer a request; what isn't understood goes to the dead letters if nobody waits for an answer."""
+        """Reply to a request; one that can't be decoded goes to the dead letters if it expects no reply."""
         request = self._understood(raw)
         if isinstance(request, m.Refusal):
             if self._question is None:
@@ -168,7 +97,7 @@ class Coordinator(Actor[Resource]):
 
     @property
     def _id(self) -> str:
-        """What the message is called among those who wait: offsets begin again when the topic is made anew."""
+        """The message's id among those that wait. Not its offset: offsets begin again when the topic is re-created."""
         return self._question or self.ctx.message_id
 
     def _forget(self, was_nothing: bool) -> None:
@@ -215,7 +144,7 @@ class Coordinator(Actor[Resource]):
     # --- requests --------------------------------------------------------------------------------------------------
 
     def _do(self, request: m.AnyRequest, now_ms: int) -> m.Reply | None:
-        """Give the answer; None if it comes later."""
+        """Return the answer; None if it comes later."""
         match request:
             case m.Acquire() | m.Renew() | m.Release() | m.GiveUp() | m.Break():
                 return self._locked(request, now_ms)
@@ -380,7 +309,7 @@ class Coordinator(Actor[Resource]):
             self._answer(watcher.id, view if is_small else m.Changed(view.version))
 
     def _set_timer(self) -> None:
-        """Set the timer to an earlier time only: it is set anew when it comes, and a renewal then costs nothing."""
+        """Set the timer to an earlier time only: it is set again when it fires, so that a renewal costs nothing."""
         due_ms, state = self.state.due_ms(), self.state
         if due_ms is not None and not 0 < state.timer_ms <= due_ms:
             state.timer_ms = due_ms

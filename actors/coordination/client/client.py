@@ -9,10 +9,11 @@ from typing import Any, Self
 
 from actors._kafka.connection import Connection
 from actors._kafka.requests import KafkaAsks
-from actors.coordination.locking import CALL_S, Seconds
-from actors.coordination.service import ACTOR
-from actors.coordination.sharing import Sharing
-from actors.coordination.transport import Inside, Outside
+from actors.coordination.client.locking import CALL_S, Seconds
+from actors.coordination.client.sharing import Sharing
+from actors.coordination.client.transport import Inside, Outside
+from actors.coordination.messages import ACTOR
+from actors.declare.names import reply_topic
 from actors.runtime.clock import SystemClock
 from actors.runtime.handlers.context import Context
 
@@ -45,14 +46,14 @@ class Coordination(Sharing):
         connection = Connection.to(brokers, client_id=f"{app}-client", security=security)
         self._closing: asyncio.Task[None] | None = None
         topic = f"{app}-coordination"
-        self._asks = KafkaAsks(connection, group=f"{app}-clients", topic=f"{app}-replies", replication_factor=-1)
+        self._asks = KafkaAsks(connection, group=f"{app}-clients", topic=reply_topic(app), replication_factor=-1)
         super().__init__(
             Outside(self._asks, topic, lambda: self._asks.partitions_of(topic), SystemClock()), call_timeout
         )
 
     @staticmethod
     def inside(ctx: Context, *, call_timeout: Seconds = CALL_S) -> Sharing:
-        """Give the same calls for a handler of the app that runs the service; its actor needs `concurrency=`.
+        """Return the same calls for a handler of the app that runs the service; its actor needs `concurrency=`.
 
         What is held is to be released before the handler returns. A message that is handled again asks as the same
         owner, so that it isn't kept waiting by what it held itself.

@@ -30,7 +30,7 @@ AGAIN_S = 5.0
 """A question without an answer is asked again after so long: with its id, so that it isn't handled twice."""
 
 SKEW_S = 300.0
-"""The service's clocks may be ahead of ours by so much: its workers pass over what nobody waits for any more."""
+"""How far the service's clocks may be ahead of ours: its workers skip requests whose deadline is over."""
 
 LEAST_S = 0.001
 """Less than this is no time to ask in: a wait of it ends at once, and would be tried for ever."""
@@ -44,7 +44,7 @@ class Transport(Protocol):
         """The clock that leases are measured with."""
 
     def new_owner(self, name: str) -> str:
-        """Give a name for who asks for the resource, that nobody else has."""
+        """Return a unique name for the owner of a request."""
 
     async def ask(self, name: str, request: m.AnyRequest, timeout_s: float) -> m.Reply:
         """Ask, again with the same id as long as there is time, and give the answer.
@@ -171,7 +171,7 @@ class Inside:
 
 
 def _encoded(name: str, request: m.AnyRequest) -> tuple[bytes, bytes]:
-    """Give a request and its key as bytes.
+    """Return a request and its key as bytes.
 
     Raises:
         CoordinationError: the name is too long or none, a text isn't one that UTF-8 has, or the request can't be meant.

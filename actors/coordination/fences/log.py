@@ -26,7 +26,7 @@ import msgspec
 from actors._core.outside import MALFORMED
 from actors._core.partitioner import partition_for
 from actors.coordination.errors import FenceLostError, StaleTokenError
-from actors.coordination.fencing import MAX_TOKEN, Fence
+from actors.coordination.fences.fencing import MAX_TOKEN, Fence
 from actors.errors import show_bytes
 from actors.ports import LogRecord
 
@@ -65,7 +65,7 @@ class FenceState(msgspec.Struct, frozen=True):
     greatest: dict[str, int]
 
     def encode(self) -> bytes:
-        """Give it as JSON, to be kept with what was made of the records."""
+        """Return it as JSON, to be kept with what was made of the records."""
         return msgspec.json.encode(self)
 
     @classmethod
@@ -95,7 +95,7 @@ class Verdict:
 
 
 def headers_of(resource: str, token: int, id: bytes) -> list[tuple[str, bytes]]:
-    """Give a record's headers."""
+    """Return a record's headers."""
     return [(RESOURCE, resource.encode()), (TOKEN, b"%d" % token), (ID, id)]
 
 
@@ -126,7 +126,7 @@ class FenceLog:
             raise FenceLostError(
                 f"{self._topic}[{partition}] offset {record.offset} key {show_bytes(record.key)}: with "
                 f"{self._partitions} partitions it belongs elsewhere, so what came before it can't be told: the topic "
-                "got partitions, or was copied. Make it anew and copy what counts, resource by resource"
+                "got partitions, or was copied. Re-create it and copy the accepted records, resource by resource"
             )
         self.positions[partition] = record.offset + 1
         if found is None:
@@ -140,7 +140,7 @@ class FenceLog:
 
 
 def _read(partition: int, record: LogRecord) -> FencedRecord | None:
-    """Give a record of ours, None for any other."""
+    """Return a record of ours, None for any other."""
     headers = dict(record.headers)
     raw, name = headers.get(TOKEN, b""), headers.get(RESOURCE)
     if name is None or name != record.key or not raw.isdigit() or len(raw) > _TOKEN_DIGITS:

@@ -12,11 +12,11 @@ from typing import Any, Self, TypeVar
 
 from actors._core.coordination.locks import Holder
 from actors.coordination import messages as m
-from actors.coordination.client import CLOSE_S, Coordination
+from actors.coordination.client.client import CLOSE_S, Coordination
+from actors.coordination.client.leases import Lease, Leasing
+from actors.coordination.client.locking import Seconds
+from actors.coordination.client.sharing import Sharing
 from actors.coordination.errors import CoordinationError
-from actors.coordination.leases import Lease, Leasing
-from actors.coordination.locking import Seconds
-from actors.coordination.sharing import Sharing
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class SyncLease:
         return self._facade.run(wait())
 
     def release(self) -> None:
-        """Give it back. May be called twice."""
+        """Return it back. May be called twice."""
         self._facade.run(self._lease.release())
 
 

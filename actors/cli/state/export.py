@@ -58,7 +58,7 @@ def export(session: Session, name: str, to: Path) -> None:
 
 
 def worker_name(folder: Path) -> str:
-    """Give the exporting worker's name: of one data folder always the same, of two never."""
+    """Return the exporting worker's name: of one data folder always the same, of two never."""
     place = hashlib.sha256(str(folder.resolve()).encode(errors="surrogateescape")).hexdigest()[:8]
     return f"{_NOT_IN_A_NAME.sub('-', socket.gethostname())}-{place}"
 

@@ -12,9 +12,9 @@ import click
 from actors._core.partitioner import MURMUR2, Partitioner
 from actors._faust.setup import Setup
 from actors.cli.cluster import Cluster, owner_name
-from actors.cli.keys import key_bytes, value_json
-from actors.cli.reading import Reading, read_key
 from actors.cli.session import Session, with_session
+from actors.cli.state.keys import key_bytes, value_json
+from actors.cli.state.reading import Reading, read_key
 from actors.errors import ConfigurationError
 from actors.ports import OwnerRecord
 from actors.runtime.handlers.context import Store
@@ -47,7 +47,7 @@ class Question:
         return self.folder.partitions_on_disk(self.store.name)
 
     def owner(self, partition: int) -> OwnerRecord | None:
-        """Give who took the partition over last."""
+        """Return who took the partition over last."""
         return None if self.placement is None else self.placement.owners.get(partition)
 
 
@@ -85,7 +85,7 @@ async def _ask(setup: Setup, store: str, actor: str) -> Placement:
 
 
 def _candidates(question: Question, partition: int | None) -> list[int]:
-    """Give the partitions that may have the key; all of them are on this disk."""
+    """Return the partitions that may have the key; all of them are on this disk."""
     placement, store = question.placement, question.store
     if placement is not None and partition is not None and partition >= placement.partition_count:
         raise click.UsageError(f"store {store.name} has partitions 0 to {placement.partition_count - 1}")

@@ -5,7 +5,7 @@
        └────────────── the writer reads its own record back, and is told the same ◀─────────────┘
 
 A stale holder can't be kept from writing into the log; what it writes counts for nobody. Each reader keeps the greatest
-token of each resource and passes over records with smaller ones (`actors.coordination.fence_log`). As the order of a
+token of each resource and skips records with smaller ones (`actors.coordination.fences.log`). As the order of a
 partition never changes, all readers agree on each record, for ever; also the writer, who isn't told that its write
 succeeded before it has read it back in its place. A resource is a key, and has one partition.
 
@@ -20,7 +20,7 @@ What must hold for that, and is checked when a topic is opened:
 - **It keeps its number of partitions**, or a resource's records would be in two of them. All name the same number.
 - All who write use this. Others' records have no such headers, and never count.
 
-A topic that is made anew under the same name is noticed when it is opened the next time.
+A topic that is re-created under the same name is noticed when it is opened the next time.
 
 Why not Kafka's own fencing, one `transactional.id` for each resource? It is the last one to call InitProducerId who
 fences the others there, and a holder that wakes up with a closed connection, or is started again, calls it: it would
@@ -45,9 +45,9 @@ from actors._core.partitioner import partition_for
 from actors._kafka.connection import Connection
 from actors._kafka.consume.views import KafkaTopicLogs
 from actors._kafka.produce.appends import KafkaAppends, make_topic
+from actors.coordination.client.locking import Seconds, seconds
 from actors.coordination.errors import CoordinationError, CoordinationTimeoutError, FenceLostError
-from actors.coordination.fence_log import FencedRecord, FenceLog, FenceState, Verdict, headers_of
-from actors.coordination.locking import Seconds, seconds
+from actors.coordination.fences.log import FencedRecord, FenceLog, FenceState, Verdict, headers_of
 from actors.errors import (
     BrokerUnavailableError,
     ConfigurationError,
@@ -154,7 +154,7 @@ class FencedReader:
         await self._disconnect()
 
     async def __aiter__(self) -> AsyncIterator[FencedRecord]:
-        """Give what counts, as it comes, without an end.
+        """Yield the accepted records as they arrive, without an end.
 
         Raises:
             FenceLostError: the log can't be judged from here on: records were deleted before they were read.
@@ -165,7 +165,7 @@ class FencedReader:
                 yield record
 
     async def until_end(self) -> AsyncIterator[FencedRecord]:
-        """Give what counts, up to what the log holds at the moment of the call; else as iterating."""
+        """Yield the accepted records up to the log's end at the moment of the call; else as iterating."""
         logs = await self._open()
         ends = {number: (await logs.bounds(self._source(number))).end for number in self._log.positions}
         while any(self._log.positions[number] < end for number, end in ends.items()):
@@ -217,7 +217,7 @@ class FencedReader:
     # --- reading ---------------------------------------------------------------------------------------------------
 
     async def _fetched(self) -> None:
-        """Wait for records, in a task: one that is cancelled in a fetch would have passed over them."""
+        """Wait for records, in a task: a fetch that is cancelled would have skipped them."""
         if self._fetching is None:
             self._fetching = asyncio.create_task(self._fetch(), name=f"reading {self.topic}")
         fetching = self._fetching
@@ -239,8 +239,8 @@ class FencedReader:
             ) from error
         except UnreadableLogError as error:
             raise FenceLostError(
-                f"records can't be read, so the greatest tokens aren't known: {error}. When that is mended, begin with "
-                "the state that this reader has"
+                f"records can't be read, so the greatest tokens aren't known: {error}. When that is repaired, begin "
+                "with the state that this reader has"
             ) from error
         except BrokerUnavailableError as error:
             logger.warning("reading %s: %s; it is tried again", self.topic, error)
@@ -282,18 +282,18 @@ class FencedReader:
         if "compact" in facts.cleanup_policy:
             raise ConfigurationError(
                 f"topic {self.topic} has cleanup.policy={facts.cleanup_policy}: a stale record would erase the one "
-                "that it came too late for, and what was erased already can't be told. Make the topic anew with "
+                "that it came too late for, and what was erased already can't be told. Re-create the topic with "
                 "cleanup.policy=delete"
             )
         if facts.partitions != self._partitions:
             raise ConfigurationError(
                 f"topic {self.topic} has {facts.partitions} partitions, {self._partitions} are expected: a resource's "
                 "records have to be in one partition for ever. Name the number that the topic was made with; if it got "
-                "partitions since, make it anew"
+                "partitions since, re-create it"
             )
         if self._topic_id and facts.topic_id != self._topic_id:
             raise FenceLostError(
-                f"topic {self.topic} was made anew since it was read: begin without a state, from the start of the log"
+                f"topic {self.topic} was re-created since it was read: begin without a state, from the start of the log"
             )
         self._topic_id, self.max_record_bytes = facts.topic_id, facts.max_record_bytes
 
@@ -307,7 +307,7 @@ class FencedReader:
         if position > end:
             raise FenceLostError(
                 f"{self._source(number)} ends at offset {end}, and was read up to {position}: the log lost records. "
-                "Begin without a state, from its start, and make anew what was made of the records"
+                "Begin without a state, from its start, and rebuild what was derived from the records"
             )
 
 
@@ -439,7 +439,7 @@ class FencedTopic:
         return verdict.record
 
     async def _verdict(self, waiting: asyncio.Future[Verdict]) -> Verdict:
-        """Read on until the record's verdict is there; whoever reads tells the others theirs."""
+        """Read on until the record's verdict is there; the reading task sets the verdicts of the others."""
         async with self._reading:
             while not waiting.done():
                 verdict = await self._reader.step()

@@ -13,12 +13,12 @@ from uuid import uuid4
 from actors._core.coordination.locks import Holder
 from actors._core.coordination.registry import Member
 from actors.coordination import messages as m
+from actors.coordination.client.leases import Lease, Leasing
+from actors.coordination.client.locking import Locks, Seconds, seconds
 from actors.coordination.errors import CoordinationError, CoordinationTimeoutError, LeaseLostError
-from actors.coordination.leases import Lease, Leasing
-from actors.coordination.locking import Locks, Seconds, seconds
 
 WATCH_S = 60.0
-"""A watch is asked anew after so long; what changed in between is seen by its version."""
+"""A watch is sent again after this time; changes in between show in the version."""
 
 
 class Sharing(Locks):
@@ -27,11 +27,11 @@ class Sharing(Locks):
     # --- leaders ---------------------------------------------------------------------------------------------------
 
     async def leader(self, name: str) -> Holder | None:
-        """Give who leads: `data` as it was given to `campaign`, and `token`, which grows from leader to leader."""
+        """Return who leads: `data` as it was given to `campaign`, and `token`, which grows from leader to leader."""
         return next(iter((await self.look(name)).holders), None)
 
     async def watch(self, name: str, after: int = -1) -> AsyncIterator[m.View]:
-        """Give what there is to see of a resource, now and after each change, for ever.
+        """Yield the view of a resource, now and after each change, without an end.
 
         What changes twice in a short time may be seen once: a later view is never older than an earlier one.
 
@@ -56,7 +56,7 @@ class Sharing(Locks):
     # --- nodes -----------------------------------------------------------------------------------------------------
 
     async def get(self, name: str) -> tuple[str, int] | None:
-        """Give the node's data and version, None if it isn't there."""
+        """Return the node's data and version, None if it isn't there."""
         view = await self.look(name)
         return None if view.data is None else (view.data, view.data_version)
 
@@ -79,7 +79,7 @@ class Sharing(Locks):
 
     @contextlib.asynccontextmanager
     async def session(self, ttl: Seconds = 30.0) -> AsyncIterator[Session]:
-        """Give a session for a block: the ephemeral nodes that it makes are there as long as it lives."""
+        """Return a session for a block: the ephemeral nodes that it makes are there as long as it lives."""
         session = Session(self, seconds("ttl", ttl))
         try:
             yield session
@@ -93,7 +93,7 @@ class Sharing(Locks):
         return Leasing(functools.partial(self._joined, group, member, data, seconds("ttl", ttl)))
 
     async def members(self, group: str) -> tuple[Member, ...]:
-        """Give the members in the order in which they joined. See `watch` for changes."""
+        """Return the members in the order in which they joined. See `watch` for changes."""
         return (await self.look(group)).members
 
     async def _joined(self, group: str, member: str, data: str, ttl_s: float) -> Lease:
@@ -122,7 +122,7 @@ class Sharing(Locks):
             raise
 
     async def _claimed(self, name: str, request: m.Put | m.Join | m.Enter, wait_s: float = 0.0) -> int:
-        """Ask, and take it back if the call ends without an answer: it may be carried out for nobody."""
+        """Send a request, and withdraw it if the call ends without a reply: it may be carried out too late."""
         try:
             return await self._done(name, request, wait_s)
         except (CoordinationTimeoutError, asyncio.CancelledError):

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from actors.admin.parked.reader import Line, ParkedReader, key_json
-from actors.cli.parked_choice import known_actor
+from actors.admin.parked.reader import ParkedQueue, ParkedReader, key_json
+from actors.cli.parked.choice import known_actor
 from actors.cli.session import Session, with_session
 from stores._core.printable import one_line
 
@@ -40,13 +40,13 @@ def list_parked(session: Session, actor: str | None, limit: int, after: str | No
         print_table(session.stdout, f"Parked in {session.app.conf.id}", _COLUMNS, map(_as_row, lines))
 
 
-async def _read(session: Session, actor: str | None, limit: int, after: str | None) -> tuple[list[Line], bool]:
+async def _read(session: Session, actor: str | None, limit: int, after: str | None) -> tuple[list[ParkedQueue], bool]:
     definitions = list(session.app.actors.values()) if actor is None else [known_actor(session, actor)]
     async with ParkedReader.connect(session.setup) as reader:
         return await reader.page(definitions, limit=limit, after=after)
 
 
-def _as_row(line: Line) -> list[str]:
+def _as_row(line: ParkedQueue) -> list[str]:
     from actors.cli.output import moment
 
     head = line.head
@@ -63,7 +63,7 @@ def _as_row(line: Line) -> list[str]:
     ]
 
 
-def _as_json(line: Line) -> dict[str, Any]:
+def _as_json(line: ParkedQueue) -> dict[str, Any]:
     return {
         "actor": line.actor,
         "what": line.what,

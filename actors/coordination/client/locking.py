@@ -10,6 +10,8 @@ from typing import Any
 from uuid import uuid4
 
 from actors.coordination import messages as m
+from actors.coordination.client.leases import Lease, Leasing
+from actors.coordination.client.transport import Transport
 from actors.coordination.errors import (
     BusyError,
     CoordinationError,
@@ -19,8 +21,6 @@ from actors.coordination.errors import (
     TtlError,
     error_of,
 )
-from actors.coordination.leases import Lease, Leasing
-from actors.coordination.transport import Transport
 
 Seconds = float | timedelta
 CALL_S = 10.0
@@ -28,7 +28,7 @@ WITHDRAW_S = 30.0
 
 
 def seconds(what: str, given: Seconds) -> float:
-    """Give a duration in seconds.
+    """Return a duration in seconds.
 
     Raises:
         TtlError: a time to live that isn't more than nothing.
@@ -64,7 +64,7 @@ class Locks:
         owner: str | None = None,
         data: str = "",
     ) -> Leasing:
-        """Give the lock for an `async with` block, whose value is the `Lease`.
+        """Return the lock for an `async with` block, whose value is the `Lease`.
 
         Args:
             name: of the resource.
@@ -90,7 +90,7 @@ class Locks:
     def semaphore(
         self, name: str, limit: int, ttl: Seconds = 30.0, *, permits: int = 1, timeout: Seconds | None = None
     ) -> Leasing:
-        """Give so many `permits` of the `limit` that there are; else as `lock`. All have to name the same limit."""
+        """Return so many `permits` of the `limit` that there are; else as `lock`. All have to name the same limit."""
         return Leasing(functools.partial(self.acquire, name, ttl, timeout=timeout, permits=permits, limit=limit))
 
     def campaign(self, name: str, data: str = "", ttl: Seconds = 15.0, *, timeout: Seconds | None = None) -> Leasing:
@@ -110,7 +110,7 @@ class Locks:
         limit: int | None = None,
         permits: int = 1,
     ) -> Lease | None:
-        """Give the lease if it can be had at once, else None. Release it with `await lease.release()`."""
+        """Return the lease if it can be had at once, else None. Release it with `await lease.release()`."""
         try:
             return await self.acquire(name, ttl, timeout=0.0, shared=shared, owner=owner, permits=permits, limit=limit)
         except BusyError:
@@ -128,7 +128,7 @@ class Locks:
         permits: int = 1,
         limit: int | None = None,
     ) -> Lease:
-        """Give the lease, for as long as until it is released: see `lock`."""
+        """Return the lease, for as long as until it is released: see `lock`."""
         ttl_s, wait_s = seconds("ttl", ttl), m.MAX_WAIT_MS / 1000
         if timeout is not None:
             wait_s = min(wait_s, seconds("timeout", timeout))
@@ -171,14 +171,14 @@ class Locks:
         return await lease.begin()
 
     async def look(self, name: str) -> m.View:
-        """Give what there is to see of a resource: holders, waiters, node, members.
+        """Return the view of a resource: holders, waiters, node, members.
 
         A resource that nobody has used has version 0.
         """
         return await self._view(name, m.Look())
 
     async def break_lock(self, name: str) -> None:
-        """Take a lock from whoever holds it. Its holders notice at their next renewal; only tokens stop them earlier.
+        """Take a lock from its holders. They notice at their next renewal; only tokens stop them earlier.
 
         Raises:
             UnknownLockError: nobody ever held it.

@@ -14,7 +14,7 @@ from actors.runtime.handlers.context import Store
 
 
 def key_bytes(store: Store[Any, Any], text: str) -> bytes:
-    """Give the bytes under which the store keeps the key.
+    """Return the bytes under which the store keeps the key.
 
     The text is what the key's serializer writes, as `42` or `{"id": 1}`. Where that can't be, it is taken for a string.
 
@@ -33,7 +33,7 @@ def key_bytes(store: Store[Any, Any], text: str) -> bytes:
 
 
 def value_json(store: Store[Any, Any], raw: bytes) -> Any:
-    """Give the value as what JSON can say: of a model its fields, of bytes their text, or else their base64.
+    """Return the value as what JSON can say: of a model its fields, of bytes their text, or else their base64.
 
     Raises:
         CodecError: the bytes aren't a value of the store.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from actors.cli.parked_control import drop, retry
-from actors.cli.parked_list import list_parked
-from actors.cli.parked_show import show
+from actors.cli.parked.drop import drop
+from actors.cli.parked.list import list_parked
+from actors.cli.parked.retry import retry
+from actors.cli.parked.show import show
 
 
 @click.group("parked")

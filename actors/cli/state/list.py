@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from actors.cli.reading import PartitionOnDisk, look_at
 from actors.cli.session import Session, with_session
+from actors.cli.state.reading import PartitionOnDisk, look_at
 from stores.folder import DataFolder
 
 FOREIGN = "(not in the app)"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from actors.admin.parked.reader import SHOWN_BYTES, Entry, Line, ParkedReader, chosen, wanted_keys
+from actors.admin.parked.reader import SHOWN_BYTES, Entry, ParkedQueue, ParkedReader, chosen, wanted_keys
 from actors.admin.parked.showing import entry_json
-from actors.cli.parked_choice import known_actor
+from actors.cli.parked.choice import known_actor
 from actors.cli.session import Session, with_session
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def show(session: Session, actor: str, key: str, limit: int, after: str | None, 
 
 async def _read(
     session: Session, definition: ActorDefinition, key: str, limit: int, after: str | None, is_full: bool
-) -> list[tuple[Line, list[dict[str, Any]]]]:
+) -> list[tuple[ParkedQueue, list[dict[str, Any]]]]:
     pages = []
     async with ParkedReader.connect(session.setup) as reader:
         lines = chosen(definition, await reader.lines([definition], wanted_keys(definition, key)), key)
@@ -61,8 +61,8 @@ async def _read(
     return pages
 
 
-def _page(line: Line, limit: int, after: str | None, is_full: bool) -> list[Entry]:
-    """Give the entries to show: so many, and no more content than fits on a page."""
+def _page(line: ParkedQueue, limit: int, after: str | None, is_full: bool) -> list[Entry]:
+    """Return the entries to show: so many, and no more content than fits on a page."""
     start, size, found = 0, 0, list[Entry]()
     if after is not None:
         ids = [entry.id for entry in line.entries]

@@ -18,8 +18,8 @@ from typing import Self
 
 from actors._core.logs import escaping
 from actors.coordination import messages as m
+from actors.coordination.client.transport import Transport
 from actors.coordination.errors import CoordinationError, CoordinationTimeoutError, LeaseLostError, error_of
-from actors.coordination.transport import Transport
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -88,7 +88,7 @@ class Lease:
         """
         if not self.is_held:
             why = self.why or ("it was released" if self._is_released else "its time is over")
-            raise LeaseLostError(f"{self.name!r}: {why}: acquire it anew before going on", "expired")
+            raise LeaseLostError(f"{self.name!r}: {why}: acquire it again before going on", "expired")
 
     async def renew(self) -> None:
         """Renew it now.
@@ -140,7 +140,7 @@ class Lease:
         logger.warning("the lease of %r (token %d) is lost: %s", self.name, self.token, why)
 
     async def release(self) -> None:
-        """Give it back. May be called twice; what is lost already, or can't be given back, ends with its time.
+        """Return it back. May be called twice; what is lost already, or can't be given back, ends with its time.
 
         It is given back in the background if the call is cancelled.
         """
@@ -171,7 +171,7 @@ class Lease:
 
 
 def _sure(ttl_s: float) -> float:
-    """Give for how long a lease is ours without doubt, from before its request on."""
+    """Return for how long a lease is ours without doubt, from before its request on."""
     return ttl_s * (1.0 - DRIFT) - ROUNDING_S
 
 
@@ -218,6 +218,6 @@ class Leasing:
         if kind is None and not was_held:
             raise LeaseLostError(
                 f"{lease.name!r} was lost before the block ended ({lease.why or 'its time is over'}): what the block "
-                "did may not have been alone; whoever checks tokens refused it",
+                "did may not have been alone; resources that check tokens refused it",
                 "expired",
             )

@@ -3,19 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from actors._kafka.admin.control import TopicInfo
-from actors._kafka.admin.topics import Topics
+from actors._kafka.admin.topics import ChangelogSettings, Topics
 from actors.declare.arguments import single_topic
 from actors.declare.codecs import Codec, key_codec, value_codec
+from actors.declare.definition import ActorDefinition
+from actors.declare.host import DeclaredApp
 from actors.errors import ConfigurationError
 from actors.runtime.outbox.outputs import OutputTopic
 from actors.runtime.outbox.publishing import Publication, PublishedStore
 
-if TYPE_CHECKING:
-    from actors._faust.setup import Setup
-    from actors.declare.definition import ActorDefinition
+
+class AppTopics(Protocol):
+    """An app with the names and settings of its own topics; `actors._faust.setup.Setup` is one."""
+
+    @property
+    def app(self) -> DeclaredApp:
+        """The app."""
+
+    @property
+    def owners_topic(self) -> str:
+        """The topic of the leader registry."""
+
+    @property
+    def dead_letter_topic(self) -> str:
+        """The topic of dead letters."""
+
+    @property
+    def reply_topic(self) -> str:
+        """The topic of replies to requests."""
+
+    @property
+    def changelog_settings(self) -> ChangelogSettings:
+        """The settings with which changelogs are created."""
+
+    def changelog_topic(self, store: str) -> str:
+        """Return the topic of a store's changelog."""
+
+    def plain(self) -> dict[str, int]:
+        """Return the partition counts of the app's own topics that aren't compacted, by name."""
 
 
 def claim_target(store: str, topic: Any, placement: str) -> None:
@@ -35,8 +63,8 @@ def claim_target(store: str, topic: Any, placement: str) -> None:
         topic.compacting = True
 
 
-def published_stores(setup: Setup) -> dict[str, tuple[PublishedStore[Any, Any], ActorDefinition]]:
-    """Give the stores that are published with their actors, by the topic's name.
+def published_stores(setup: AppTopics) -> dict[str, tuple[PublishedStore[Any, Any], ActorDefinition]]:
+    """Return the stores that are published with their actors, by the topic's name.
 
     Raises:
         ConfigurationError: a topic has something else in it.
@@ -60,7 +88,7 @@ def published_stores(setup: Setup) -> dict[str, tuple[PublishedStore[Any, Any], 
     return found
 
 
-def _taken_names(setup: Setup) -> dict[str, str]:
+def _taken_names(setup: AppTopics) -> dict[str, str]:
     app = setup.app
     names = dict.fromkeys(setup.plain(), "a topic of the framework's own")
     names[setup.owners_topic] = "the leader registry"
@@ -78,7 +106,7 @@ def _taken(store: str, topic: str, why: str) -> ConfigurationError:
     )
 
 
-async def ensure_published(setup: Setup, topics: Topics, inputs: Mapping[str, TopicInfo]) -> None:
+async def ensure_published(setup: AppTopics, topics: Topics, inputs: Mapping[str, TopicInfo]) -> None:
     """Make the read-model topics that are missing, compacted like changelogs; check the others.
 
     A new one has the topic's own `partitions=` and `config=`, else as many partitions as the actor's input.
@@ -96,19 +124,19 @@ async def ensure_published(setup: Setup, topics: Topics, inputs: Mapping[str, To
         if policy != "compact":
             raise ConfigurationError(
                 f"topic {name}, to which store {found[name][0].name} is published, has cleanup.policy={policy}: values "
-                "that aren't written again would be deleted. Mend it with: kafka-configs.sh --bootstrap-server BROKER "
-                f"--alter --topic {name} --add-config cleanup.policy=compact"
+                "that aren't written again would be deleted. Repair it with: kafka-configs.sh "
+                f"--bootstrap-server BROKER --alter --topic {name} --add-config cleanup.policy=compact"
             )
 
 
-def topic_config_of(setup: Setup, store: PublishedStore[Any, Any]) -> dict[str, str]:
-    """Give the settings with which a store's read-model topic is made."""
+def topic_config_of(setup: AppTopics, store: PublishedStore[Any, Any]) -> dict[str, str]:
+    """Return the settings with which a store's read-model topic is made."""
     own = {key: str(value) for key, value in (store.publish.config or {}).items()}
     return {**setup.changelog_settings.topic_config(), **own, "cleanup.policy": "compact"}
 
 
 def publication(store: PublishedStore[Any, Any], target: OutputTopic) -> Publication:
-    """Give how the store's bytes become those of `target`."""
+    """Return how the store's bytes become those of `target`."""
     (key, value), topic = store.codecs(), store.publish
     return Publication(
         store.name,

@@ -5,7 +5,7 @@ write. So a lock alone protects nothing outside of it. The tokens of a lock grow
 compares them, at the only place where nothing can come in between: in the write itself.
 
 `FencedSqlite` is such a resource, `FencedResource` what is needed to make one of any store that has transactions or
-conditional writes, and `actors.coordination.fenced_topic` does it with a log, which can't compare anything.
+conditional writes, and `actors.coordination.fences.topic` does it with a log, which can't compare anything.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Fence:
         return dict(self._greatest)
 
     def greatest_of(self, resource: str) -> int:
-        """Give the greatest token that was seen, 0 if none was."""
+        """Return the greatest token that was seen, 0 if none was."""
         return self._greatest.get(resource, 0)
 
     def check(self, resource: str, token: int) -> None:
@@ -121,14 +121,14 @@ class FencedResource(abc.ABC, Generic[AccessT]):
 
     @abc.abstractmethod
     def transaction(self) -> AbstractContextManager[AccessT]:
-        """Give a block that keeps other writers out, commits at its end, and undoes all if it raises.
+        """Return a block that keeps other writers out, commits at its end, and undoes all if it raises.
 
         A store that lets two begin and fails one of them at its commit (serialisable) will do as well.
         """
 
     @abc.abstractmethod
     def greatest_token(self, access: AccessT) -> int:
-        """Give the greatest token that was kept, 0 if none was."""
+        """Return the greatest token that was kept, 0 if none was."""
 
     @abc.abstractmethod
     def keep_token(self, access: AccessT, token: int) -> None:

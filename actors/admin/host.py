@@ -1,0 +1,50 @@
+"""What admin commands need of the app's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from actors._kafka.admin.control import ControlPlane, TopicInfo
+from actors._kafka.admin.topics import Topics
+from actors._kafka.connection import Connection
+from actors._kafka.produce.transactions import TransactionLog
+from actors.declare.publishing import AppTopics
+from actors.runtime.commands import CommandKey
+from actors.runtime.outbox.outputs import OutputTopic
+from actors.runtime.spec import ActorSpec
+
+
+class Setup(AppTopics, Protocol):
+    """The settings of an app for its clients; `actors._faust.setup.Setup` is one."""
+
+    @property
+    def connection(self) -> Connection:
+        """How to reach the brokers."""
+
+    @property
+    def group(self) -> str:
+        """The workers' consumer group."""
+
+    def topics(self, control: ControlPlane) -> Topics:
+        """Return the client for topics, which creates some only if the settings allow it."""
+
+    async def check_topics(self, topics: Topics) -> dict[str, TopicInfo]:
+        """Return the input topics, or raise a `ConfigurationError` that names those that are missing."""
+
+    def compacted(self, inputs: Mapping[str, TopicInfo]) -> dict[str, int]:
+        """Return the partition counts of the app's compacted topics, by name."""
+
+    async def outputs(self, topics: Topics) -> Callable[[Any], OutputTopic]:
+        """Look up the topics that handlers may send to; call it before `specs`."""
+
+    async def specs(
+        self, inputs: Mapping[str, TopicInfo], changelogs: Mapping[str, TopicInfo], topics: Topics
+    ) -> list[ActorSpec]:
+        """Return the actors as the runtime needs them."""
+
+    def command_key(self, topic: str, info: TopicInfo) -> CommandKey:
+        """Return the key that signs admin commands to an input."""
+
+    def transaction_log(self, actor: str, partition: int) -> TransactionLog:
+        """Return a producer with the transactional id of a task."""

@@ -1,0 +1,1 @@
+"""`faust -A APP parked …`: a module for each command; `control` has what `retry` and `drop` share."""

@@ -1,0 +1,1 @@
+"""Resources that refuse writes with an old fencing token."""

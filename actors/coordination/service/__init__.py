@@ -1,0 +1,1 @@
+"""The lock service: the actor and its state."""
