@@ -47,9 +47,9 @@ from actors.testing import ActorTestDriver
 from tests.certificates import Authority
 from tests.documents import INDENTED, ROOT, Block, block, blocks_of
 
-PICTURES = {"README.md#The way of the data": "a drawing", "CONTRIBUTING.md#Layout": "a tree of folders"}
+PICTURES = {"CONTRIBUTING.md#Layout": "a tree of folders"}
 RUN_ELSEWHERE = {
-    "README.md#faust-actors": "tests/kafka/docs/test_readme.py",
+    "README.md#Example": "tests/kafka/docs/test_readme.py",
     "docs/how-to/coordination.md#Locks, leaders and shared configuration/2": "tests/kafka/docs/test_documents.py",
     "docs/how-to/coordination.md#Guarding a resource": "tests/kafka/docs/test_documents.py",
     "docs/reference/queries.md#From Python": "tests/kafka/web/test_queries.py",
@@ -98,7 +98,7 @@ class Thing(msgspec.Struct):
 # --- the blocks ------------------------------------------------------------------------------------------------------
 
 
-@runs("README.md", "An app of your own", 2)
+@runs("docs/reference/actors.md", "Function actors and stores")
 def adds_up(code: Block, _: Path) -> None:
     names = code.run({})
     with ActorTestDriver(names["app"]) as driver:
