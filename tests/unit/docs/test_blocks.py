@@ -6,12 +6,14 @@ A block that needs a broker is run by a test in `tests/kafka`. A fragment gets t
 from __future__ import annotations
 
 import asyncio
+import configparser
 import functools
 import json
 import os
 import re
 import shlex
 import ssl
+import sys
 import types
 import zlib
 from collections.abc import Callable
@@ -61,9 +63,8 @@ OTHERS_COMMANDS = {
     "kafka-topics.sh": "Kafka's own tool",
     "kafka-consumer-groups.sh": "Kafka's own tool",
     "kafka-log-dirs.sh": "Kafka's own tool",
-    "export": "of the shell",
-    "cp": "of the shell",
-    "rm": "of the shell",
+    **dict.fromkeys(("cd", "cp", "export", "mkdir", "rm", "source"), "of the shell"),
+    "make": "the project's own targets",
     "spark-submit": "Spark's own tool; what follows the program's name is checked",
     "JARS=$(python": "a line of a shell, whose Python is imported by tests/spark",
 }
@@ -436,6 +437,31 @@ def an_app_with_a_secure_broker(code: Block, folder: Path) -> None:
     assert names["app"].conf.ssl_context is names["context"]
 
 
+TUTORIAL = "docs/tutorial/shop.md"
+APP_OF_THE_TUTORIAL = "2. Write an actor with state"
+
+
+@runs(TUTORIAL, APP_OF_THE_TUTORIAL)
+def the_app_of_the_tutorial(code: Block, _: Path) -> None:
+    names = code.run({})
+    assert set(names["app"].actors) == {"Cart", "Item"}
+
+
+@runs(TUTORIAL, "3. Test it without a broker")
+def the_tests_of_the_tutorial(code: Block, folder: Path) -> None:
+    folder.joinpath("shop.py").write_text(block(TUTORIAL, APP_OF_THE_TUTORIAL).code)
+    sys.path.insert(0, str(folder))
+    try:
+        names = code.run({})
+    finally:
+        sys.path.remove(str(folder))
+        del sys.modules["shop"]
+    tests = [test for name, test in names.items() if name.startswith("test_")]
+    assert len(tests) == 2
+    for test in tests:
+        test()
+
+
 def checks_names(code: Block, _: Path) -> None:
     """Check the names and arguments of what runs on Spark: `tests/spark` runs the functions themselves."""
     given = {name: create_autospec(getattr(spark_replay, name)) for name in spark_replay.__all__}
@@ -464,7 +490,7 @@ def of(*languages: str) -> list[Block]:
 
 
 def test_blocks_of_all_languages_are_looked_at() -> None:
-    assert {one.language for one in BLOCKS} == {"python", "console", "json", "yaml", "", INDENTED}
+    assert {one.language for one in BLOCKS} == {"python", "bash", "console", "ini", "json", "yaml", "", INDENTED}
     assert len({one.label for one in BLOCKS}) == len(BLOCKS)
     assert PICTURES.keys() <= {one.label for one in BLOCKS}
 
@@ -500,8 +526,25 @@ def test_yaml_is_yaml_and_the_paths_are_served(code: Block) -> None:
     if "groups" in found:
         # tests/unit/web/pages/test_alerts.py has the tool that checks rules.
         return
+    if "services" in found:
+        for service in found["services"].values():
+            check_command(service["command"])
+            assert "/health/ready" in service["healthcheck"]["test"][-1]
+        return
     paths = {probe["httpGet"]["path"] for probe in found.values() if "httpGet" in probe}
     assert paths == (set() if "scrape_configs" in found else {"/health/live", "/health/ready", "/health/startup"})
+
+
+@pytest.mark.parametrize("code", of("ini"), ids=lambda one: one.label)
+def test_a_unit_of_systemd_starts_a_worker(code: Block) -> None:
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.read_string(code.code)
+    check_command(unit["Service"]["ExecStart"].removeprefix("/opt/shop/.venv/bin/"))
+
+
+def test_scripts_are_run_with_the_tutorial() -> None:
+    """`tests/kafka/docs/test_tutorial.py` runs all blocks of the tutorial that are in `bash`."""
+    assert {one.label.partition("#")[0] for one in of("bash")} == {TUTORIAL}
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
