@@ -73,7 +73,8 @@ class Reader:
             )
             async with asyncio.timeout(EVERY_S):
                 code = await process.wait()
-        assert code == 0, (block.label, said.read_text()[-3000:], self.log())
+        if code != 0:
+            pytest.fail(f"{block.label} ends with {code}\n{said.read_text()[-3000:]}\n{self.log()}")
 
     async def _says(self, command: documents.Command) -> bool:
         try:
