@@ -59,6 +59,12 @@ def test_a_broken_link_is_noticed() -> None:
     assert broken(page, "[a](reference/actors.md#tall) [b](#tall)") == ["reference/actors.md#tall", "#tall"]
 
 
+@pytest.mark.parametrize("name", pages())
+def test_no_page_has_a_heading_twice(name: str) -> None:
+    titles = Counter(HEADING.findall(FENCED.sub("", (ROOT / name).read_text())))
+    assert [title for title, count in titles.items() if count > 1] == []
+
+
 def test_every_page_is_in_the_index() -> None:
     index = ROOT / "docs" / "README.md"
     linked = {(index.parent / link["target"].partition("#")[0]).resolve() for link in LINK.finditer(index.read_text())}
