@@ -37,8 +37,8 @@ class Reader:
     def mine(self, text: str) -> str:
         """Give the page's text with the test's broker, port and names of topics."""
         for old, new in (
-            ('App("shop"', f'App("{self._name}"'),
             ("shop-", f"{self._name}-"),
+            ('App("shop"', f'App("{self._name}"'),
             ("127.0.0.1:9092", self._brokers),
             ("6066", str(self.port)),
         ):
