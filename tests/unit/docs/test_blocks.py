@@ -6,14 +6,12 @@ A block that needs a broker is run by a test in `tests/kafka`. A fragment gets t
 from __future__ import annotations
 
 import asyncio
-import configparser
 import functools
 import json
 import os
 import re
 import shlex
 import ssl
-import sys
 import types
 import zlib
 from collections.abc import Callable
@@ -55,6 +53,8 @@ RUN_ELSEWHERE = {
     "docs/how-to/coordination.md#Locks, leaders and shared configuration/2": "tests/kafka/docs/test_documents.py",
     "docs/how-to/coordination.md#Guarding a resource": "tests/kafka/docs/test_documents.py",
     "docs/reference/queries.md#From Python": "tests/kafka/web/test_queries.py",
+    "docs/tutorial/shop.md#2. Write an actor with state": "tests/unit/docs/test_tutorial.py",
+    "docs/tutorial/shop.md#3. Test it without a broker": "tests/unit/docs/test_tutorial.py",
     "docs/how-to/views.md#Views": "tests/kafka/docs/test_documents.py",
     "docs/how-to/views.md#Shared maps: writing with compare-and-set": "tests/kafka/docs/test_documents.py",
 }
@@ -437,31 +437,6 @@ def an_app_with_a_secure_broker(code: Block, folder: Path) -> None:
     assert names["app"].conf.ssl_context is names["context"]
 
 
-TUTORIAL = "docs/tutorial/shop.md"
-APP_OF_THE_TUTORIAL = "2. Write an actor with state"
-
-
-@runs(TUTORIAL, APP_OF_THE_TUTORIAL)
-def the_app_of_the_tutorial(code: Block, _: Path) -> None:
-    names = code.run({})
-    assert set(names["app"].actors) == {"Cart", "Item"}
-
-
-@runs(TUTORIAL, "3. Test it without a broker")
-def the_tests_of_the_tutorial(code: Block, folder: Path) -> None:
-    folder.joinpath("shop.py").write_text(block(TUTORIAL, APP_OF_THE_TUTORIAL).code)
-    sys.path.insert(0, str(folder))
-    try:
-        names = code.run({})
-    finally:
-        sys.path.remove(str(folder))
-        del sys.modules["shop"]
-    tests = [test for name, test in names.items() if name.startswith("test_")]
-    assert len(tests) == 2
-    for test in tests:
-        test()
-
-
 def checks_names(code: Block, _: Path) -> None:
     """Check the names and arguments of what runs on Spark: `tests/spark` runs the functions themselves."""
     given = {name: create_autospec(getattr(spark_replay, name)) for name in spark_replay.__all__}
@@ -527,24 +502,10 @@ def test_yaml_is_yaml_and_the_paths_are_served(code: Block) -> None:
         # tests/unit/web/pages/test_alerts.py has the tool that checks rules.
         return
     if "services" in found:
-        for service in found["services"].values():
-            check_command(service["command"])
-            assert "/health/ready" in service["healthcheck"]["test"][-1]
+        # tests/unit/docs/test_tutorial.py looks at its commands.
         return
     paths = {probe["httpGet"]["path"] for probe in found.values() if "httpGet" in probe}
     assert paths == (set() if "scrape_configs" in found else {"/health/live", "/health/ready", "/health/startup"})
-
-
-@pytest.mark.parametrize("code", of("ini"), ids=lambda one: one.label)
-def test_a_unit_of_systemd_starts_a_worker(code: Block) -> None:
-    unit = configparser.ConfigParser(interpolation=None)
-    unit.read_string(code.code)
-    check_command(unit["Service"]["ExecStart"].removeprefix("/opt/shop/.venv/bin/"))
-
-
-def test_scripts_are_run_with_the_tutorial() -> None:
-    """`tests/kafka/docs/test_tutorial.py` runs all blocks of the tutorial that are in `bash`."""
-    assert {one.label.partition("#")[0] for one in of("bash")} == {TUTORIAL}
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
