@@ -23,7 +23,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from actors._core.group.assign import Member, Task, assign, encode_member_data
+from actors._core.group.members import Member, Task, assign, encode_member_data
 from actors._kafka.consume.assignor import ActorAssignor
 from dev.kafka import Cluster
 

@@ -9,7 +9,7 @@ Start the lock service, two writers and a reader; stop one writer for longer tha
 
 A broker can't compare tokens. So each record carries the token of its writer's lease, and every reader skips a record
 that comes after one with a greater token. All readers decide alike, because they see the same order. The writer reads
-its own record back to learn whether it counts. `actors.coordination.fenced_topic` describes the topic's settings.
+its own record back to learn whether it counts. `actors.coordination.fences.topic` describes the topic's settings.
 """
 
 import asyncio

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from actors._core.group.assign import Task as TaskId
+from actors._core.group.members import Task as TaskId
 from actors._core.logs import escaping
 from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane
@@ -50,7 +50,7 @@ def make_standbys(
             is_working=lambda: bool(worker.tasks),
             is_restoring=lambda: restorer.is_busy,
             ask_for_rebalance=ask_for_rebalance,
-            begin_from_seed=restorer.begin_from_seed,
+            begin_from_snapshot=restorer.begin_from_snapshot,
             checks=CopyChecks(control, restorer),
         ),
     )

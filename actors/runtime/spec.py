@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from actors._core.group.assign import Declared
+from actors._core.group.members import Declared
 from actors._core.partitioner import MURMUR2, PARTITIONERS, Partitioner
 from actors._core.task.commit import Backoff, CommitPolicy
 from actors._core.task.policy import STOP_ON_ERROR, Misplaced, OnError

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from actors._core.group.assign import Member, Task, assign, identity_of, last_owners
+from actors._core.group.members import Member, Task, assign, identity_of, last_owners
 from actors._core.outside import MALFORMED
 
 COPIES_VERSION = 1

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from actors._core.group.assign import NO_GENERATION, Declared, Member
+from actors._core.group.members import NO_GENERATION, Declared, Member
 
 MAX_SHOWN = 5
 """How many names an explanation has."""

@@ -1,4 +1,4 @@
-"""Carries our assignment (`actors._core.group.assign`) through the group protocol.
+"""Carries our assignment (`actors._core.group.members`) through the group protocol.
 
 Each member's user data says what it owned, in which generation, what its disk holds and what that lacks. The leader
 sends each member its partitions and, as user data, the copies that it shall keep, and no more: a table of all owners
@@ -20,8 +20,8 @@ from typing import Any
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
-from actors._core.group.assign import Declared, Member, decode_member_data, encode_member_data, words_of
-from actors._core.group.assign import Task as TaskId
+from actors._core.group.members import Declared, Member, decode_member_data, encode_member_data, words_of
+from actors._core.group.members import Task as TaskId
 from actors._core.group.placement import Copies, PlacementRules, decode_copies, encode_copies, place
 from actors._core.group.programs import Admission, admit, words_of_refusal
 from actors._core.logs import escaping

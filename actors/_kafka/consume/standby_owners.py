@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.protocol.admin import DescribeGroupsRequest
 
-from actors._core.group.assign import Member, Task, decode_member_data, words_of
+from actors._core.group.members import Member, Task, decode_member_data, words_of
 from actors._core.group.placement import Copies, decode_copies
 from actors._core.group.programs import admit, words_of_refusal
 from actors._kafka.admin.control import ControlPlane

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 
-from actors._core.group.assign import Task as TaskId
+from actors._core.group.members import Task as TaskId
 from actors._core.task.takeover import LogBounds
 from actors.ports import TopicPartition
 from actors.runtime.spec import ActorSpec

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from actors._core.group.assign import Member, Task
+from actors._core.group.members import Member, Task
 from actors._core.group.placement import Copies, PlacementRules, place
 from actors.errors import BrokerUnavailableError
 from actors.ports import Identity, TopicPartition

@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 
-from actors._core.group.assign import Declared
+from actors._core.group.members import Declared
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.connection import Connection
 from actors._kafka.consume.assignor import ActorAssignor

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from actors._core.group.assign import Task
+from actors._core.group.members import Task
 from actors._core.partitioner import partition_for
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.connection import Connection

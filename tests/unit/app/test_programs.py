@@ -9,7 +9,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors._core.group.assign import Declared, Member, Task, decode_member_data, encode_member_data
+from actors._core.group.members import Declared, Member, Task, decode_member_data, encode_member_data
 from actors._core.group.placement import Copies, decode_copies, encode_copies
 from actors._core.group.programs import admit
 from actors._faust.standbys import ask_if_unheard

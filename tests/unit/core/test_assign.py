@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from actors._core.group.assign import (
+from actors._core.group.members import (
     Member,
     Task,
     assign,

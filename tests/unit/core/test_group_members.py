@@ -12,7 +12,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors._core.group.assign import MAX_MEMBER_BYTES, Member, Task, decode_member_data, encode_member_data
+from actors._core.group.members import MAX_MEMBER_BYTES, Member, Task, decode_member_data, encode_member_data
 from actors._core.group.placement import Copies, PlacementRules, encode_copies
 from actors._core.origins import origin_of
 from actors._kafka.consume.assignor import ActorAssignor, readable, readable_assignment

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from actors._core.group.assign import Member, Task, assign, decode_member_data, encode_member_data
+from actors._core.group.members import Member, Task, assign, decode_member_data, encode_member_data
 from actors._core.group.placement import Copies, Placement, PlacementRules, decode_copies, encode_copies, place
 from actors._kafka.consume.assignor import ActorAssignor
 from tests.unit.core.test_assign import is_balanced, lines_run, tasks_of

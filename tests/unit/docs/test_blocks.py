@@ -499,7 +499,7 @@ def test_json_is_json(code: Block) -> None:
 def test_yaml_is_yaml_and_the_paths_are_served(code: Block) -> None:
     found = yaml.safe_load(code.code)
     if "groups" in found:
-        # tests/unit/web/pages/test_alerts.py has the tool that checks rules.
+        # tests/unit/web/operations/test_alerts.py has the tool that checks rules.
         return
     if "services" in found:
         # tests/unit/docs/test_tutorial.py looks at its commands.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors._core.group.assign import Task
+from actors._core.group.members import Task
 from actors._core.task.takeover import LogBounds
 from actors.errors import BrokerUnavailableError
 from actors.ports import TopicPartition
