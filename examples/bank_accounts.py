@@ -1,8 +1,8 @@
 """Accounts that send each other money (`faust -A examples.bank_accounts worker`).
 
-Every account is an actor with its balance as state. A transfer asks one account for the money and tells the other to
-take it: it is never lost, and never there twice, whichever worker is killed when. Asked again after a crash, an account
-gives the answer that it gave before. What an account has is told to whoever asks over HTTP, without a message:
+Every account is an actor with its balance as state. A transfer asks one account to withdraw the money, then tells the
+other one to deposit it. No money is lost or doubled, even if workers are killed. If the question is repeated after a
+crash, the account returns its first answer. The balance can be queried over HTTP, without a message:
 `curl 'localhost:6066/actors/Account/_ask/can_pay/ada?cents=300'`.
 """
 

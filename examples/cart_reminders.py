@@ -1,8 +1,7 @@
 """Reminders for carts that were left behind (`faust -A examples.cart_reminders worker`).
 
-Every shopper's cart is an actor. Each thing that goes into it sets a durable timer anew; a checkout takes the timer
-back. A cart that is left alone is reminded of after an hour and once more after a day, exactly once each, whoever owns
-it then.
+Every shopper's cart is an actor. Each added thing resets a durable timer, and a checkout cancels it. An abandoned cart
+causes a reminder after an hour and another one after a day, exactly once each, at whichever worker owns it then.
 """
 
 import os

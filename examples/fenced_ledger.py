@@ -1,4 +1,4 @@
-"""A lock protects a SQLite database, and the database protects itself from those who lost the lock.
+"""A lock protects a SQLite database, and the database refuses writes of former holders.
 
 Start the lock service, then two of these; stop one for longer than its lease (Ctrl-Z, wait, fg):
 
@@ -6,9 +6,9 @@ Start the lock service, then two of these; stop one for longer than its lease (C
     python -m examples.fenced_ledger first ledger.db
     python -m examples.fenced_ledger second ledger.db
 
-A process that was stopped can't know that its lease is over before it runs on, and by then it may be in the middle of a
-write. So the lock alone protects nothing. Each lease has a token that is greater than all before it; the database keeps
-the greatest that it has seen, in the transaction of the write, and refuses a smaller one.
+A suspended process learns that its lease has ended only when it continues, and then it may be in the middle of a write.
+So the lock alone protects nothing. Each lease has a token that is greater than all earlier ones. The database keeps the
+greatest token that it has seen, in the transaction of the write, and refuses a smaller one.
 """
 
 import contextlib

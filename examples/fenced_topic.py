@@ -1,4 +1,4 @@
-"""A lock protects the order of a topic, and what those who lost the lock still write counts for nobody.
+"""A lock protects the order of a topic, and readers skip what former holders still write.
 
 Start the lock service, two writers and a reader; stop one writer for longer than its lease (Ctrl-Z, wait, fg):
 
@@ -7,10 +7,9 @@ Start the lock service, two writers and a reader; stop one writer for longer tha
     python -m examples.fenced_topic second fenced-lines
     python -m examples.fenced_topic read fenced-lines
 
-A broker can't compare tokens. So each record carries the one of its writer's lease, and all who read the topic pass
-over a record that comes after one with a greater token: the order of the log decides, which is the same for everybody.
-The writer reads its own record back, and is told whether it counts. See `actors.coordination.fences.topic` for what
-the topic has to be like.
+A broker can't compare tokens. So each record carries the token of its writer's lease, and every reader skips a record
+that comes after one with a greater token. All readers decide alike, because they see the same order. The writer reads
+its own record back to learn whether it counts. `actors.coordination.fences.topic` describes the topic's settings.
 """
 
 import asyncio

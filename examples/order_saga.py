@@ -1,8 +1,8 @@
-"""Orders that are reserved, paid and confirmed, or taken back (`faust -A examples.order_saga worker`).
+"""Orders that are reserved, paid and confirmed, or cancelled (`faust -A examples.order_saga worker`).
 
-A saga across three parties: an order asks the stock to keep its things, then has them paid, which is a call outside of
-Kafka, and takes back what was done when a step fails or takes too long. Every step is a message, so a worker that is
-killed anywhere leaves a saga that goes on.
+A saga across three parties: an order reserves its things in the stock, then has them paid by a call outside Kafka. If a
+step fails or takes too long, the earlier steps are compensated. Every step is a message, so the saga continues if a
+worker is killed at any point.
 """
 
 import os

@@ -1,8 +1,8 @@
 """A limit to how often each client may call (`faust -A examples.rate_limiter worker`).
 
-Every client is an actor that holds a bucket of permits, which fills up again with time. A web server asks before it
-serves: `await app.ask(Bucket, "client-7", Take())`. One owner per client decides, so no two servers give the same
-permit out; a client that stays away costs nothing.
+Every client is an actor with a bucket of permits, which is refilled over time. A web server asks before it serves:
+`await app.ask(Bucket, "client-7", Take())`. One owner per client decides, so two servers never use the same permit. An
+idle client costs only its state on disk.
 """
 
 import os

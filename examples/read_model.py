@@ -1,9 +1,9 @@
 """Where is my parcel? A topic that other programs read (`faust -A examples.read_model worker`).
 
-Every parcel is an actor that counts its scans. What a commit changes in its state goes to the topic `parcel-status`, in
-the same transaction: one JSON object for each parcel that is on its way, and a tombstone when it has arrived. Readers
-need neither this app nor this framework; with it, a view holds all of the topic in their process:
-`python -m examples.read_model` prints it and then each change.
+Every parcel is an actor that counts its scans. Each commit also writes its state changes to the topic `parcel-status`,
+in the same transaction: a JSON object for each parcel on its way, and a tombstone when it has arrived. Readers need
+neither this app nor this framework. With the framework, a view keeps the whole topic in their process:
+`python -m examples.read_model` prints it, and then each change.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """Of many identical run commands, run the first and ignore the rest (`faust -A examples.run_commands worker`).
 
-All requests for a command carry the same key, so they meet in one partition, and the one task that owns it
-decides. The decision, the output and the input's offset are committed together: a command runs once even when the
-worker is killed in the middle.
+All requests for a command have the same key, so they reach the same partition, and the task that owns it decides. The
+decision, the output and the input's offset are committed together: a command runs once even if the worker is killed.
 """
 
 import os

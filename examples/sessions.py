@@ -1,7 +1,7 @@
-"""Visits to a shop, told by their pauses (`faust -A examples.sessions worker`).
+"""Visits to a shop, separated by pauses (`faust -A examples.sessions worker`).
 
-Every visitor is an actor that gathers the pages of a visit. Half an hour after the last page the visit's state expires,
-and what was gathered goes out as one record: exactly once, whoever owns the visitor by then.
+Every visitor is an actor that collects the pages of a visit. Half an hour after the last page the visit's state
+expires, and the collected pages are sent as one record: exactly once, at whichever worker owns the visitor then.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""Shared configuration in the place of zNodes (`faust -A examples.shared_config worker`).
+"""Shared configuration instead of zNodes (`faust -A examples.shared_config worker`).
 
-Every worker holds all of the configuration, in a view that follows the compacted changelog of a shared map. Any
-process changes it: `python -m examples.shared_config printer-7 20` sets a limit, and waits until it is there. Of two
-that change the same key at once, one sees the other's value first and decides anew. An actor reads its worker's copy of
-the configuration while it handles a message; nothing waits for that.
+Every worker has the whole configuration in a view that follows the compacted changelog of a shared map. Any process can
+change it: `python -m examples.shared_config printer-7 20` sets a limit, and waits until it is committed. If two change
+the same key at once, one fails, sees the other's value, and decides again. An actor reads its worker's copy of the
+configuration while it handles a message, without waiting.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""Webhooks that arrive (`faust -A examples.webhooks worker`).
+"""Webhooks with retries (`faust -A examples.webhooks worker`).
 
-Every endpoint is an actor. An event is recorded with the call that delivers it; the call is made after the commit,
-again with longer and longer waits until the endpoint takes it, in the order of the events. The header `Idempotency-Key`
-is the same each time, so that an endpoint can tell a repeat. After eight tries the endpoint's events wait until
-somebody looks: `faust -A examples.webhooks parked list`.
+Every endpoint is an actor. An event is recorded with the call that delivers it. The call is made after the commit, in
+the order of the events, and is repeated with growing waits until the endpoint accepts it. The header `Idempotency-Key`
+is the same each time, so that the endpoint can recognise a repeat. After eight attempts the endpoint's events are
+parked: `faust -A examples.webhooks parked list`.
 """
 
 import os

@@ -31,7 +31,7 @@ class Command:
 
 
 def commands_in(text: str) -> list[Command]:
-    """Give the commands: lines of a console that begin with `$`, with the line below, and those between backticks."""
+    """Return the commands: lines of a console that begin with `$`, with the line below, and those between backticks."""
     found = []
     for match in _SHOWN.finditer(text):
         answer = match["answer"]
@@ -40,7 +40,7 @@ def commands_in(text: str) -> list[Command]:
 
 
 def commands_of(document: str) -> list[Command]:
-    """Give the commands of a document, by its path in the repository; there is at least one."""
+    """Return the commands of a document, by its path in the repository; there is at least one."""
     found = commands_in((ROOT / document).read_text())
     assert found, f"{document} shows no command"
     return found
@@ -66,7 +66,7 @@ async def run(
 
 
 def shows(said: Any, shown: Any) -> bool:
-    """Whether all that is shown was said, and more perhaps."""
+    """Return whether `said` contains everything in `shown`; it may contain more."""
     if isinstance(shown, dict):
         return isinstance(said, dict) and all(name in said and shows(said[name], part) for name, part in shown.items())
     if isinstance(shown, list):
@@ -132,7 +132,7 @@ class Block:
         return compile(padded, self.label, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 
     def commands(self) -> Iterator[str]:
-        """Give the commands of a shell block, each on one line and without its comment."""
+        """Return the commands of a shell block, each on one line and without its comment."""
         for line in self.code.replace("\\\n", " ").splitlines():
             command = re.sub(r"(^|\s)#.*", "", line).strip()
             if command:
@@ -140,12 +140,12 @@ class Block:
 
 
 def blocks_of(document: str) -> list[Block]:
-    """Give the blocks of code of a document, by its path in the repository."""
+    """Return the blocks of code of a document, by its path in the repository."""
     return list(_blocks(document, (ROOT / document).read_text().splitlines()))
 
 
 def block(document: str, title: str, number: int = 1) -> Block:
-    """Give one block: which one below a heading, counted from 1."""
+    """Return one block: which one below a heading, counted from 1."""
     label = f"{document}#{title}" + (f"/{number}" if number > 1 else "")
     (found,) = [one for one in blocks_of(document) if one.label == label]
     return found

@@ -20,6 +20,7 @@ from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, pr
 
 MODULE = "examples.run_commands"
 INPUT, OUTPUT = "raw-data", "runs"
+GUIDE = "docs/how-to/local-broker.md"
 
 
 def program(source: str) -> list[str]:
@@ -77,8 +78,8 @@ async def request(brokers: str, keys: list[str]) -> None:
 
 
 async def shown_send(brokers: str) -> None:
-    """Send what the README sends, with its command."""
-    (shown,) = [line for line in documents.block("README.md", "Try it").commands() if " send " in line]
+    """Send what the guide to the local broker sends, with its command."""
+    (shown,) = [line for line in documents.block(GUIDE, "The example by hand").commands() if " send " in line]
     program, *words = shlex.split(shown)
     assert program == "faust"
     url = ";".join(f"kafka://{broker}" for broker in brokers.split(","))

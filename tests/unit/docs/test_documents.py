@@ -12,6 +12,7 @@ RUN_BY = {
     "docs/reference/queries.md": "tests/kafka/web/test_queries.py",
     "docs/how-to/security.md": "tests/kafka/access/test_broker_access.py",
     "docs/how-to/standbys.md": "tests/kafka/takeover/test_standby.py",
+    "docs/tutorial/shop.md": "tests/kafka/docs/test_tutorial.py",
     "examples/bank_accounts.py": "tests/kafka/web/test_queries.py",
 }
 """A test runs all that `commands_of` gives of its document."""
