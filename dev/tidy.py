@@ -19,11 +19,8 @@ MAX_FILE_LINES = 600
 MAX_MODULES = 12
 """In one folder of the product, without its rooms and its `__init__`."""
 LARGER_FOLDERS = {
-    "actors/cli": 30,  # a module for each command
-    "actors/coordination": 14,
     "actors/runtime/handlers": 14,
     "actors/runtime/task": 13,
-    "actors/web/access": 15,
     "spark_replay/sources": 13,
 }
 """The limits of folders that may hold more. A limit that isn't needed any more is a finding."""

@@ -32,9 +32,9 @@ from actors.coordination import messages as m
 from actors.coordination.client import transport
 from actors.coordination.errors import CoordinationError, FenceLostError
 from actors.coordination.fences.log import FenceLog, FenceState, headers_of
-from actors.declare.codecs import CodecError, resolve
-from actors.declare.messages import _tag_in
-from actors.declare.versions import versioned
+from actors.declare.values.codecs import CodecError, resolve
+from actors.declare.values.messages import _tag_in
+from actors.declare.values.versions import versioned
 from actors.errors import NewerVersionError, NotReadyError
 from actors.http_client import HttpReply
 from actors.ports import Answer, OwnerRecord

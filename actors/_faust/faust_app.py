@@ -19,10 +19,10 @@ from actors._faust.status import status
 from actors._faust.web_server import AccessFiles, mount_web, with_web_options
 from actors._kafka.outage import Outages
 from actors.declare.arguments import say_unknown
-from actors.declare.codecs import ActorSchema
 from actors.declare.options import milliseconds, split_options
-from actors.declare.shapes import ValueType
 from actors.declare.topic import ActorChannel
+from actors.declare.values.codecs import ActorSchema
+from actors.declare.values.shapes import ValueType
 from actors.errors import ConfigurationError
 from actors.runtime.clock import SystemClock
 from actors.runtime.observe.status import WorkerStatus

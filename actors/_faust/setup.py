@@ -32,7 +32,6 @@ from actors._kafka.consume.membership import GroupSettings, check_timeouts
 from actors._kafka.produce.ordered import OrderedLog
 from actors._kafka.produce.transactions import TransactionLog
 from actors._kafka.requests import KafkaAsks
-from actors.declare.codecs import by_value, key_codec, resolve, topic_codecs
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp
 from actors.declare.names import (
@@ -45,6 +44,7 @@ from actors.declare.names import (
 )
 from actors.declare.options import milliseconds
 from actors.declare.publishing import publication, published_stores
+from actors.declare.values.codecs import by_value, key_codec, resolve, topic_codecs
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import Identity, TaskLog
 from actors.runtime.commands import KEY_PURPOSE, CommandKey

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from actors._core.partitioner import Partitioner
 from actors.declare.definition import ActorDefinition
 from actors.declare.options import ActorOptions
-from actors.declare.shapes import ValueType
+from actors.declare.values.shapes import ValueType
 from actors.ports import Asks
 from actors.runtime.clock import SystemClock
 from actors.runtime.handlers.context import Store

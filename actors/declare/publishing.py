@@ -8,9 +8,9 @@ from typing import Any, Protocol
 from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.topics import ChangelogSettings, Topics
 from actors.declare.arguments import single_topic
-from actors.declare.codecs import Codec, key_codec, value_codec
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp
+from actors.declare.values.codecs import Codec, key_codec, value_codec
 from actors.errors import ConfigurationError
 from actors.runtime.outbox.outputs import OutputTopic
 from actors.runtime.outbox.publishing import Publication, PublishedStore

@@ -16,8 +16,8 @@ from uuid import uuid4
 
 from actors._faust.app import App
 from actors._faust.setup import Setup, inbox_of
-from actors.declare.codecs import topic_codecs
 from actors.declare.publishing import published_stores
+from actors.declare.values.codecs import topic_codecs
 from actors.errors import ActorsError, UsageError
 from actors.ports import Answer, Headers, Identity, Question, TaskLog, TopicPartition
 from actors.runtime.handlers.context import DEFAULT_ASK_TIMEOUT, Store

@@ -37,7 +37,7 @@ from actors._kafka.admin.owners import KafkaOwners, StoreRecord, write_stores
 from actors._kafka.admin.topics import Topics
 from actors._kafka.connection import is_denied
 from actors.declare.names import OPTION_STORES, owners_topic
-from actors.declare.versions import refusal
+from actors.declare.values.versions import refusal
 from actors.errors import BrokerUnavailableError, ConfigurationError, LostChangelogError
 from actors.ports import Clock, Logs, OwnerRecord, TopicPartition
 from actors.runtime.state.restore import choice

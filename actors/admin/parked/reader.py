@@ -18,7 +18,7 @@ from actors._core.pages import decode_base64
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.logs import KafkaLogs
 from actors.admin.host import Setup
-from actors.declare.codecs import CodecError, key_codec
+from actors.declare.values.codecs import CodecError, key_codec
 from actors.errors import ActorsError, NewerVersionError
 from actors.ports import LogRecord, TopicPartition
 from actors.runtime.outbox.effects import EffectRecord

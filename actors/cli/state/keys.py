@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from actors.declare.codecs import CodecError
-from actors.declare.decoder import as_json
+from actors.declare.values.codecs import CodecError
+from actors.declare.values.decoder import as_json
 from actors.runtime.handlers.context import Store
 
 

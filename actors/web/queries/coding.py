@@ -17,7 +17,7 @@ from faust.utils.json import on_default
 
 from actors._core.outside import MALFORMED
 from actors._core.pages import decode_base64
-from actors.declare.codecs import CodecError
+from actors.declare.values.codecs import CodecError
 from actors.errors import show_bytes
 from actors.runtime.handlers.context import Store
 from actors.web.problems import Problem, bad_request

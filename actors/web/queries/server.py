@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from actors._core.outside import MALFORMED
-from actors.declare.codecs import key_codec
+from actors.declare.values.codecs import key_codec
 from actors.errors import ReadOnlyQueryError, Rejected
 from actors.ports import TopicPartition
 from actors.runtime.handlers.actor import Actor

@@ -26,7 +26,7 @@ from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord
 from actors._kafka.connection import broker_errors
 from actors.admin import adopt
-from actors.declare.shapes import ValueType
+from actors.declare.values.shapes import ValueType
 from actors.errors import BrokerUnavailableError, LostChangelogError
 from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver

@@ -14,7 +14,7 @@ import orjson
 from faust.utils.json import on_default
 
 from actors._core.outside import MALFORMED
-from actors.declare.codecs import Codec, CodecError
+from actors.declare.values.codecs import Codec, CodecError
 from actors.errors import ConfigurationError, NewerVersionError, show_bytes
 
 Upgrades = Mapping[int, Callable[[Any], Any]]

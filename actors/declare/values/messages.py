@@ -15,7 +15,7 @@ import msgspec
 
 from actors._core.outside import MALFORMED
 from actors._core.unions import arms_of
-from actors.declare.codecs import Codec, CodecError, resolve, value_codec
+from actors.declare.values.codecs import Codec, CodecError, resolve, value_codec
 from actors.errors import ConfigurationError, NewerVersionError, UnknownTypeError, show_bytes
 from actors.ports import Headers
 from actors.runtime.handlers.actor import Actor

@@ -13,7 +13,7 @@ from faust.models.base import Model
 from faust.utils.json import on_default
 
 from actors._core.outside import MALFORMED
-from actors.declare.codecs import CodecError
+from actors.declare.values.codecs import CodecError
 from actors.errors import show_bytes
 from actors.runtime.handlers.context import Store
 
