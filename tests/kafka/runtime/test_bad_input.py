@@ -100,7 +100,7 @@ async def key_of(partition: int, partitions: int) -> bytes:
 
 async def refused(worker: WorkerProcess) -> str:
     """The one line of a worker that doesn't start."""
-    assert worker.start().wait() == 1, worker.log()[-2000:]
+    assert worker.start(spawned=True).wait() == 1, worker.log()[-2000:]
     lines = [line for line in worker.log().splitlines() if "CRITICAL" in line]
     assert len(lines) == 1, worker.log()[-3000:]
     assert "Traceback" not in worker.log()
