@@ -33,9 +33,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> balance.LongestFirst:
-    """Distribute files over processes, the longest first."""
-    return balance.scheduler(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> balance.LongestFirst | None:
+    """Distribute files over processes, the longest first; other kinds of `--dist` stay xdist's."""
+    return balance.scheduler(config, log) if config.option.dist == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)
