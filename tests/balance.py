@@ -10,7 +10,33 @@ from xdist.scheduler import LoadScopeScheduling
 TOGETHER = ("tests/spark/", "tests/kafka/access/", "tests/browser/")
 """Folders whose files share a Spark session, a broker with access lists, or Chromium."""
 
-LONGEST: tuple[str, ...] = ()
+LONGEST = (
+    "tests/spark/",
+    "tests/crash/test_crash.py",
+    "tests/kafka/access/",
+    "tests/locks/test_chaos.py",
+    "tests/kafka/runtime/test_parked.py",
+    "tests/kafka/takeover/test_disasters.py",
+    "tests/sim/test_simulation.py",
+    "tests/kafka/web/test_queries_right.py",
+    "tests/browser/",
+    "tests/kafka/takeover/test_standby.py",
+    "tests/kafka/takeover/test_input_identity.py",
+    "tests/names/test_names.py",
+    "tests/kafka/docs/test_documents.py",
+    "tests/kafka/runtime/test_exactly_once.py",
+    "tests/kafka/runtime/test_graceful.py",
+    "tests/kafka/coordination/test_coordination_cli.py",
+    "tests/kafka/coordination/test_fencing.py",
+    "tests/kafka/wire/test_commit.py",
+    "tests/kafka/app/test_views.py",
+    "tests/kafka/docs/test_dev_kafka.py",
+    "tests/kafka/runtime/test_effects.py",
+    "tests/kafka/web/test_queries.py",
+    "tests/hostile/test_hostile.py",
+    "tests/sim/test_planted.py",
+    "tests/sim/test_planted_model.py",
+)
 """Files and folders that take longest, the longest first. The others follow in alphabetical order."""
 
 
