@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-TOGETHER = ("tests/spark/", "tests/kafka/access/", "tests/browser/")
-"""Folders whose files share a Spark session, a broker with access lists, or Chromium."""
+TOGETHER = ("tests/spark/", "tests/kafka/access/")
+"""Folders whose files share a Spark session, or a broker with access lists."""
 
 LONGEST = (
     "tests/spark/",
@@ -19,7 +19,8 @@ LONGEST = (
     "tests/kafka/takeover/test_disasters.py",
     "tests/sim/test_simulation.py",
     "tests/kafka/web/test_queries_right.py",
-    "tests/browser/",
+    "tests/browser/test_report_page.py",
+    "tests/browser/test_dashboard.py",
     "tests/kafka/takeover/test_standby.py",
     "tests/kafka/takeover/test_input_identity.py",
     "tests/names/test_names.py",
