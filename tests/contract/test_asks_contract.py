@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors._kafka.produce.requests import KafkaAsks
+from actors._kafka.requests import KafkaAsks
 from actors.errors import AskClosedError, UnknownTopicError
 from actors.ports import Answer, Asks, CommitBatch, LogRecord, Output, Question, TopicPartition
 from actors.runtime.requests.requests import ASK, REPLY_TO, STATUS

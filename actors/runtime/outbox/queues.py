@@ -33,7 +33,7 @@ from actors.runtime.outbox.calls import (
     line_bounds,
     line_of,
 )
-from stores._core.record import STAMP_BYTES
+from stores._core.record import METADATA_BYTES
 from stores.ports import PartitionStore
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class Lines:
         return None if found is None else self._head_of(*found)
 
     def _head_of(self, store_key: bytes, raw: bytes) -> Head:
-        record = decoded(raw[STAMP_BYTES:])
+        record = decoded(raw[METADATA_BYTES:])
         if record is None:
             self._say_damaged(store_key)
             return Head(store_key, _UNREADABLE)

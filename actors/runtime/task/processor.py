@@ -43,7 +43,7 @@ from actors.runtime.task.misplaced import PlacedRecords
 from actors.runtime.task.steps import in_steps
 from actors.runtime.task.tools import make_tools
 from actors.runtime.threads import finish_in_thread
-from stores._core.overlay import MessageScope, Overlay, Writes, stamped
+from stores._core.overlay import MessageScope, Overlay, Writes, with_metadata
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -548,7 +548,7 @@ class Tenure:
         for (store, _), (held, overlay, writes) in zip(self._overlays, frozen, strict=True):
             try:
                 await held.write(
-                    ((key, stamped(entry)) for key, entry in writes.items()),
+                    ((key, with_metadata(entry)) for key, entry in writes.items()),
                     len(writes),
                     source_offset=reached,
                     changelog_offset=receipt.changelog_offsets.get(self._spec.changelogs[store.name].topic),

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 from actors import App, Context
-from actors._kafka.produce import producer as producing
+from actors._kafka.produce import transactions as producing
 from actors.runtime.task.processor import Tenure
 from stores.rocks import RocksStore
 

@@ -23,9 +23,9 @@ from actors import (
     receive,
 )
 from actors._core.partitioner import partition_for
-from actors._faust.publishing import publication
 from actors._faust.setup import Setup
 from actors.admin import backfill
+from actors.declare.publishing import publication
 from actors.ports import Output, TopicPartition
 from actors.runtime.handlers.query_methods import Asked, Query
 from actors.runtime.outbox.outputs import OutputTopic
