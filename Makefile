@@ -2,9 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Most tests wait most of the time: three processes keep two cores busy.
+JOBS ?= 3
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks sim nightly format clean hostile install promtool
+.PHONY: demo test check bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash locks names sim hostile nightly nightly-tests nightly-sim nightly-crash format clean install promtool
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -23,8 +25,8 @@ check: $(READY)  ## lint, types, dependencies between packages, tidiness
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m dev.tidy
 
-test: check  ## all tests, on a real broker and a real Spark; two files at a time, most of them wait most of the time
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+test: check  ## every kind of test, on a real broker and a real Spark; long repetitions are in `make nightly`
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 crash: $(READY)  ## the crash run in full: 300,000 inputs, 20 faults
 	$(BIN)/python -m tests.crash
@@ -38,10 +40,20 @@ sim: $(READY)  ## the simulation; SEED=n replays one seed with its trace, FEATUR
 hostile: $(READY)  ## a worker under all attacks at once for a minute, beside the main job
 	$(BIN)/python -m tests.hostile
 
-nightly: $(READY)  ## 10,000 seeds, the attacks, and names that change their meaning
-	SIM_SEEDS=10000 $(BIN)/python -m pytest tests/sim -q
-	$(BIN)/python -m tests.hostile
+names: $(READY)  ## names that change their meaning: two programs, 30 faults
 	$(BIN)/python -m tests.names
+
+nightly: $(READY)  ## everything that is long, 90 minutes at most; what follows a failure runs too
+	$(MAKE) --keep-going nightly-tests nightly-sim hostile locks names nightly-crash
+
+nightly-tests: $(READY)
+	$(BIN)/python -m pytest -m nightly -n 2 --dist loadfile
+
+nightly-sim: $(READY)
+	SIM_SEEDS=3000 $(BIN)/python -m pytest tests/sim -q -n 2 --dist load
+
+nightly-crash: $(READY)
+	$(BIN)/python -m tests.crash --inputs 100000 --faults 16
 
 bench: $(READY)  ## records/s of the main job on one worker
 	$(BIN)/python -m benchmarks.run_commands

@@ -1,19 +1,41 @@
-"""What all tests share: one broker per session, hypothesis profiles."""
+"""What all tests share: one broker, hypothesis profiles, the order of the tests, and what a skip means in CI."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
 from actors._core import logs
 from dev.kafka import Cluster, existing_brokers
+from dev.kafka.settings import STATE_FILE
+from tests import balance, skips
 
 hypothesis.settings.register_profile("dev", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+KAFKA = "kafka-of-all-tests"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let no test be skipped unnoticed in CI."""
+    config.pluginmanager.register(skips)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest."""
+    balance.sort(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> balance.LongestFirst | None:
+    """Distribute files over processes, the longest first; other kinds of `--dist` stay xdist's."""
+    return balance.scheduler(config, log) if config.option.dist == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -31,11 +53,23 @@ def _unlimited_log() -> None:
 
 
 @pytest.fixture(scope="session")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The bootstrap list of a cluster that lives as long as the session."""
+def brokers(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> str:
+    """The bootstrap list of a cluster that all processes share; `pytest_unconfigure` ends it."""
     existing = existing_brokers()
     if existing:
-        yield existing
+        return existing
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if hasattr(request.config, "workerinput") else base) / KAFKA
+    # An expired transaction is aborted within a second, not within 10.
+    return Cluster.up(
+        folder, overrides={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
+    ).bootstrap
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the cluster that the tests shared, after all processes are done."""
+    factory: pytest.TempPathFactory | None = getattr(config, "_tmp_path_factory", None)
+    base: Path | None = getattr(factory, "_basetemp", None)
+    if hasattr(config, "workerinput") or base is None or not (base / KAFKA / STATE_FILE).exists():
         return
-    with Cluster.up(tmp_path_factory.mktemp("kafka")) as cluster:
-        yield cluster.bootstrap
+    Cluster.open(base / KAFKA).down(delete=True)

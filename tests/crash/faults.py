@@ -18,7 +18,7 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from tests.crash.machine import read_only_disk, run_out_of_memory
 from tests.crash.world import NAME, World
-from tests.kafka.helpers import eventually
+from tests.kafka.helpers import WorkerProcess, eventually
 
 logger = logging.getLogger("crash")
 
@@ -53,12 +53,17 @@ async def zombie(world: World) -> None:
 
 async def bounce(world: World) -> None:
     """A clean restart."""
-    worker = world.a_running_one()
-    # One that the fault before has only just started doesn't listen to signals yet.
-    await eventually(lambda: f"[{worker.pid}] [INFO] (Re-)joining" in worker.log(), what="a worker's start")
+    worker = await _a_started_one(world)
     code = await asyncio.to_thread(worker.terminate)
     assert code == 0, f"SIGTERM ended a worker with {code}: {worker.log()[-2000:]}"
     worker.start()
+
+
+async def _a_started_one(world: World) -> WorkerProcess:
+    """Return a worker that joins or has joined the group: before that, it ignores signals and ends on a full disk."""
+    worker = world.a_running_one()
+    await eventually(lambda: f"[{worker.pid}] [INFO] (Re-)joining" in worker.log(), what="a worker's start")
+    return worker
 
 
 async def grow_and_shrink(world: World) -> None:
@@ -129,7 +134,7 @@ async def roll_brokers(world: World) -> None:
 
 async def full_disk(world: World) -> None:
     """A worker's writes to its disk fail for a while: files can't grow."""
-    worker = world.a_running_one()
+    worker = await _a_started_one(world)
     _, hard = resource.prlimit(worker.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (4096, hard))
     await asyncio.sleep(4.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.crash.world import MODULE, NAME, STORES, WORKERS
-from tests.kafka.helpers import ROOT
+from tests.kafka import forked
 
 SPARK = {
     "spark.sql.shuffle.partitions": "2",
@@ -24,26 +23,20 @@ FULL_AT_THE_END = ("stats", "kept", "Chores-timers")
 
 def validate_stores(brokers: str, folder: Path) -> int:
     """Export every worker's stores, let Spark validate them, and give the number of mismatches and violations."""
-    environment = {
-        **os.environ,
-        "APP_NAME": NAME,
-        "KAFKA_URL": ";".join(f"kafka://{broker}" for broker in brokers.split(",")),
-    }
-
-    def run(*command: str) -> str:
-        call = [sys.executable, "-m", *command]
-        return subprocess.run(
-            call, cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True
-        ).stdout.strip()
+    environment = {"APP_NAME": NAME, "KAFKA_URL": ";".join(f"kafka://{broker}" for broker in brokers.split(","))}
 
     def export(worker: int) -> None:
-        app = ["faust", "-A", MODULE, "-D", str(folder / f"worker-{worker}" / "data"), "state", "export"]
+        app = ["-A", MODULE, "-D", str(folder / f"worker-{worker}" / "data"), "state", "export"]
         for store in STORES:
-            run(*app, store, "--to", str(folder / "exports" / store))
+            forked.faust(
+                *app, store, "--to", str(folder / "exports" / store), environment=environment
+            ).check_returncode()
 
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(export, range(WORKERS)))
-    reports = json.loads(run("tests.crash.validate", brokers, str(folder / "exports")).splitlines()[-1])
+    call = [sys.executable, "-m", "tests.crash.validate", brokers, str(folder / "exports")]
+    done = subprocess.run(call, cwd=forked.ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    reports = json.loads(done.stdout.splitlines()[-1])
     for store in STORES:
         assert reports[store]["records"] > 0, reports
         assert reports[store]["keys"] > 0 or store not in FULL_AT_THE_END, reports

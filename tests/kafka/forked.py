@@ -1,4 +1,7 @@
-"""Workers without the seconds of their imports: for tests that start many."""
+"""Runs `python -m faust …` as forks of a process that has imported everything but the app.
+
+The imports take more than a second of CPU time in each process. A test of the start itself uses a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +10,28 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from multiprocessing.reduction import DupFd
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-from tests.kafka.helpers import ROOT, WorkerProcess
+if TYPE_CHECKING:
+    import io
+
+ROOT = Path(__file__).resolve().parents[2]
 
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(["actors", "actors._faust.service", "faust.cli.faust", "faust.cli.worker"])
 
 
-class ForkedWorker(WorkerProcess):
-    """A `faust worker` that is forked off a process which has imported everything but the app."""
+class Fork:
+    """A running `python -m faust ARGUMENTS`, with as much of `subprocess.Popen` as the tests need."""
 
-    def start(self, *, web: bool = False, within: Sequence[str] = (), **environment: str) -> WorkerProcess:
-        """Start it, with further variables for this one time; the log is appended to."""
-        assert not within
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._process = _Fork(self.command(web=web), {**self._environment, **environment}, self.log_file)
-        return self
-
-
-class _Fork:
-    """As much of `subprocess.Popen` as a worker needs."""
-
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
-        self._process = _server.Process(target=_run, args=(command, environment, log), daemon=True)
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], files: Sequence[int]) -> None:
+        """Start it in the repository's root, with `files` as its standard input, output and error."""
+        descriptors = tuple(_Descriptor(number) for number in files)
+        self._process = _server.Process(target=_run, args=(arguments, environment, descriptors), daemon=True)
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -42,7 +42,7 @@ class _Fork:
     def wait(self, timeout: float) -> int:
         self._process.join(timeout)
         if self._process.exitcode is None:
-            raise subprocess.TimeoutExpired("worker", timeout)
+            raise subprocess.TimeoutExpired("faust", timeout)
         return self._process.exitcode
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -52,15 +52,52 @@ class _Fork:
         self._process.kill()
 
 
-def _run(command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+def faust(
+    *arguments: str, environment: Mapping[str, str], stdin: bytes = b"", timeout_s: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """Run `python -m faust ARGUMENTS`, with `environment` added to this process's; blocks until it ends."""
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        given.write(stdin)
+        given.seek(0)
+        process = Fork(arguments, {**os.environ, **environment}, [file.fileno() for file in (given, out, errors)])
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        out.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(arguments, code, out.read().decode(), errors.read().decode())
+
+
+class _Descriptor:
+    """A file descriptor that is handed to the fork."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _detach, (DupFd(self._number),)
+
+
+def _detach(copy: Any) -> int:
+    number: int = copy.detach()
+    return number
+
+
+def _run(arguments: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int]) -> None:
     from faust.cli.faust import cli
 
     os.setsid()
     os.chdir(ROOT)
-    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - it is the process's own
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv[:] = command
+    sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    if "PYTHONUNBUFFERED" in environment:
+        cast("io.TextIOWrapper", sys.stdout).reconfigure(write_through=True)
+    sys.argv[:] = ["faust", *arguments]
     cli()

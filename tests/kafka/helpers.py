@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from aiokafka.structs import TopicPartition
 from actors._core.partitioner import partition_for
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.connection import Connection
+from tests.kafka.forked import ROOT, Fork
 
-ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60.0
 
 
@@ -137,7 +137,10 @@ async def eventually(condition: Callable, *, deadline_s: float = DEADLINE_S, wha
 
 
 class WorkerProcess:
-    """A real `faust worker` of an app module, with its own data folder and log."""
+    """A real `faust worker` of an app module, with its own data folder and log.
+
+    It is forked off a process that has done the imports, unless the start itself is tested.
+    """
 
     def __init__(self, module: str, brokers: str, folder: Path, **environment: str) -> None:
         self.module = module
@@ -151,32 +154,47 @@ class WorkerProcess:
         self._process: Any = None
         self._sink: subprocess.Popen | None = None
 
-    def start(self, *, web: bool = False, within: Sequence[str] = (), **environment: str) -> WorkerProcess:
-        """Start it, with further variables for this one time, by the command `within` if there is one.
+    def start(
+        self, *, web: bool = False, within: Sequence[str] = (), spawned: bool = False, **environment: str
+    ) -> WorkerProcess:
+        """Start it, with further variables for this one time; the log is appended to.
 
-        The log is appended to.
+        With `spawned` it is a Python process of its own, as an operator starts it; with `within`, one that this command
+        starts.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         # Through another process, so that what limits the worker's files doesn't silence it.
         with self.log_file.open("ab") as log:
             sink = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=log, start_new_session=True)
-        self._process = subprocess.Popen(
-            [*within, sys.executable, "-m", *self.command(web=web)],
-            cwd=ROOT,
-            env={**self._environment, **environment},
-            stdout=sink.stdin,
-            stderr=sink.stdin,
-            start_new_session=True,
-        )
-        self._sink = sink
         assert sink.stdin is not None
+        start = self._spawned if within or spawned else self._forked
+        self._process = start(self.command(web=web), {**self._environment, **environment}, sink.stdin.fileno(), within)
+        self._sink = sink
         sink.stdin.close()
         return self
 
+    @staticmethod
+    def _spawned(
+        arguments: Sequence[str], environment: Mapping[str, str], log: int, within: Sequence[str]
+    ) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*within, sys.executable, "-m", "faust", *arguments],
+            cwd=ROOT,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+    @staticmethod
+    def _forked(arguments: Sequence[str], environment: Mapping[str, str], log: int, _: Sequence[str]) -> Fork:
+        with open(os.devnull) as nothing:
+            return Fork(arguments, environment, (nothing.fileno(), log, log))
+
     def command(self, *, web: bool) -> list[str]:
-        """Give the arguments of Python's `-m`."""
+        """Give the arguments of `faust`."""
         web_or_not = "--with-web" if web else "--without-web"
-        return ["faust", "-A", self.module, "-D", str(self.folder), "worker", "-l", "info", web_or_not]
+        return ["-A", self.module, "-D", str(self.folder), "worker", "-l", "info", web_or_not]
 
     @property
     def pid(self) -> int:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -33,8 +31,9 @@ from actors.errors import BrokerRefusedError, BrokerUnavailableError
 from dev.kafka import Cluster, free_ports
 from tests import documents
 from tests.certificates import Authority
+from tests.kafka import forked
 from tests.kafka.conftest import PASSWORD, USER
-from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, producing, unique
+from tests.kafka.helpers import WorkerProcess, eventually, make_topics, producing, unique
 
 MODULE = "tests.kafka.apps.secure_app"
 QUERY_TOKEN, ADMIN_TOKEN = "reader-0123456789-abcdef", "admin-0123456789-abcdefg"
@@ -113,14 +112,10 @@ class Site:
     async def faust(self, *arguments: str, **wrong: Any) -> subprocess.CompletedProcess[str]:
         """Call `faust -A …`."""
         return await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-m", "faust", "-A", MODULE, *arguments],
-            cwd=ROOT,
-            env={**os.environ, "KAFKA_URL": f"kafka://{self.brokers}", **self.environment(**wrong)},
-            capture_output=True,
-            text=True,
-            timeout=EVERY_S,
-            check=False,
+            forked.faust,
+            *("-A", MODULE, *arguments),
+            environment={"KAFKA_URL": f"kafka://{self.brokers}", **self.environment(**wrong)},
+            timeout_s=EVERY_S,
         )
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import subprocess
-import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,10 +17,11 @@ from actors._faust.startup.needs import TopicNeed, counts, permissions, topic_ne
 from actors._kafka.permissions import Operation, Permission, Resource
 from dev.kafka import Cluster
 from tests.certificates import Authority
+from tests.kafka import forked
 from tests.kafka.acls import AccessLists
 from tests.kafka.apps.needs_app import FEATURES, make
 from tests.kafka.conftest import PASSWORD
-from tests.kafka.helpers import ROOT, WorkerProcess, eventually, has_leaders, producing, read_all, unique
+from tests.kafka.helpers import WorkerProcess, eventually, has_leaders, producing, read_all, unique
 
 MODULE = "tests.kafka.apps.needs_app"
 PARTITIONS = 2
@@ -76,14 +75,10 @@ class Site:
     async def check(self, worker: WorkerProcess) -> tuple[int, str]:
         """Call `topics --check` as the worker's user; give exit code and output."""
         done = await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-m", "faust", "-A", MODULE, "topics", "--check"],
-            cwd=ROOT,
-            env=worker._environment,
-            capture_output=True,
-            text=True,
-            timeout=ENDS_S,
-            check=False,
+            forked.faust,
+            *("-A", MODULE, "topics", "--check"),
+            environment=worker._environment,
+            timeout_s=ENDS_S,
         )
         assert done.stderr == ""
         return done.returncode, done.stdout

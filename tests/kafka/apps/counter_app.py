@@ -11,6 +11,7 @@
 
 import os
 import signal
+from datetime import timedelta
 from typing import Any
 
 from actors import App, Context
@@ -22,6 +23,8 @@ NAME = os.environ["APP_NAME"]
 options: dict[str, Any] = {}
 if "INSTANCE_ID" in os.environ:
     options["consumer_group_instance_id"] = os.environ["INSTANCE_ID"]
+if "COMMIT_DEADLINE_S" in os.environ:
+    options["commit_deadline"] = timedelta(seconds=float(os.environ["COMMIT_DEADLINE_S"]))
 if "QUEUE_RECORDS" in os.environ:
     options["queue_records"] = int(os.environ["QUEUE_RECORDS"])
 if "MAX_POLL_RECORDS" in os.environ:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,7 +21,8 @@ from stores._core.record import Position, encode_metadata
 from stores.errors import StoreError
 from stores.folder import DataFolder
 from stores.rocks import RocksReader, RocksStore
-from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, read_all, send, unique
+from tests.kafka import forked
+from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
 MODULE = "tests.kafka.apps.cli_app"
 PARTITIONS = 2
@@ -60,16 +59,7 @@ class Running:
 
 
 def faust(*arguments: str, folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "faust", "-A", MODULE, "-D", str(folder), *arguments]
-    return subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return forked.faust("-A", MODULE, "-D", str(folder), *arguments, environment=environment)
 
 
 def together(*calls: Callable[[], object]) -> list:

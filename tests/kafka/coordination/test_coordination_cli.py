@@ -23,6 +23,7 @@ from actors._core.partitioner import partition_for
 from actors.coordination import Coordination
 from actors.coordination.messages import MAX_DATA
 from actors.coordination.service.coordinator import PARTITIONS
+from tests.kafka import forked
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, unique
 
 MODULE = "actors.coordination.app"
@@ -50,23 +51,19 @@ class Service:
         name = name or self.name
         return {**os.environ, "KAFKA_URL": addresses, "COORDINATION_APP": name, "APP_NAME": name}
 
-    def command(self, *arguments: str, module: str = MODULE) -> list[str]:
-        """The command `faust -A … arguments`."""
-        return [sys.executable, "-m", "faust", "-A", module, *arguments]
+    def command(self, *arguments: str) -> list[str]:
+        """The command `faust -A … arguments`, in a process of its own."""
+        return [sys.executable, "-m", "faust", "-A", MODULE, *arguments]
 
     async def faust(self, *arguments: str, stdin: bytes = b"", module: str = MODULE, **where: str) -> Done:
         """Call `faust -A …` without a terminal."""
-        done = await asyncio.to_thread(
-            subprocess.run,
-            self.command(*arguments, module=module),
-            cwd=ROOT,
-            env=self.environment(**where),
-            input=stdin,
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            check=False,
+        return await asyncio.to_thread(
+            forked.faust,
+            *("-A", module, *arguments),
+            environment=self.environment(**where),
+            stdin=stdin,
+            timeout_s=TIMEOUT_S,
         )
-        return Done(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
     async def said(self, *arguments: str, **more: Any) -> str:
         """Call a command that has to succeed, and give what it printed."""

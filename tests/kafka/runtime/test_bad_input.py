@@ -98,9 +98,9 @@ async def key_of(partition: int, partitions: int) -> bytes:
     return next(key for n in range(10_000) if partition_for(key := b"key-%d" % n, partitions) == partition)
 
 
-async def refused(worker: WorkerProcess) -> str:
+async def refused(worker: WorkerProcess, *, spawned: bool = False) -> str:
     """The one line of a worker that doesn't start."""
-    assert worker.start().wait() == 1, worker.log()[-2000:]
+    assert worker.start(spawned=spawned).wait() == 1, worker.log()[-2000:]
     lines = [line for line in worker.log().splitlines() if "CRITICAL" in line]
     assert len(lines) == 1, worker.log()[-3000:]
     assert "Traceback" not in worker.log()
@@ -109,7 +109,7 @@ async def refused(worker: WorkerProcess) -> str:
 
 async def test_an_input_topic_that_is_missing(brokers: str, tmp_path: Path) -> None:
     name = unique("bad")
-    line = await refused(WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name))
+    line = await refused(WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=name), spawned=True)
     assert f"topic {name}-in, the input of actor obey, isn't on the broker" in line
     assert "--create" in line
 

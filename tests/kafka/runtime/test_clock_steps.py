@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.kafka.forked import ForkedWorker
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
 MODULE = "tests.kafka.apps.stepping_app"
@@ -18,7 +17,7 @@ async def test_no_timer_hangs_whenever_the_clock_is_an_hour_ahead(
 ) -> None:
     name, step = unique("steps"), tmp_path / "step"
     await make_topics(brokers, f"{name}-in", f"{name}-out")
-    worker = ForkedWorker(MODULE, brokers, tmp_path / "one", APP_NAME=name, STEP_FILE=str(step))
+    worker = WorkerProcess(MODULE, brokers, tmp_path / "one", APP_NAME=name, STEP_FILE=str(step))
     wanted: set[str] = set()
 
     async def remind(when: str, off_ms: int) -> None:

@@ -77,7 +77,8 @@ async def test_a_kill_at_any_step_of_a_commit_changes_nothing(
     name = await begin(brokers)
     sent = records(600)
     await send(brokers, f"{name}-in", sent[:400], partitions=PARTITIONS)
-    environment = {"APP_NAME": name, "INSTANCE_ID": "one", "MAX_POLL_RECORDS": "50"}
+    # The claim's transaction stays open until it expires, 10 s after the deadline of a commit.
+    environment = {"APP_NAME": name, "INSTANCE_ID": "one", "MAX_POLL_RECORDS": "50", "COMMIT_DEADLINE_S": "5"}
     doomed = WorkerProcess(MODULE, brokers, tmp_path / "data", CRASH_AT=point, CRASH_COUNT="2", **environment)
     workers.append(doomed.start())
     assert doomed.wait() == -9, doomed.log()[-3000:]

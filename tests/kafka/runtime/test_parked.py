@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.kafka import forked
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, producing, read_all, send, unique
 
 MODULE = "tests.kafka.apps.parked_app"
@@ -44,20 +45,29 @@ class Shop:
 
     async def faust(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Call `faust -A … parked …`, on another data folder than the worker's."""
-        called = await self.begin(*arguments)
-        async with asyncio.timeout(90):
-            out, errors = await called.communicate(b"")
-        return subprocess.CompletedProcess(arguments, called.returncode or 0, out.decode(), errors.decode())
+        return await asyncio.to_thread(
+            forked.faust, *self.command(*arguments), environment=self.environment, timeout_s=90.0
+        )
 
     async def begin(self, *arguments: str) -> asyncio.subprocess.Process:
-        """Start such a call, which may be spoken to."""
-        addresses = ";".join(f"kafka://{broker}" for broker in self.brokers.split(","))
-        command = [sys.executable, "-m", "faust", "-A", MODULE, "-D", str(self.folder / "cli"), *arguments]
-        environment = {**os.environ, "APP_NAME": self.name, "APP_SECRET": SECRET, "KAFKA_URL": addresses}
+        """Start such a call in a process of its own, which may be spoken to."""
         pipe = asyncio.subprocess.PIPE
         return await asyncio.create_subprocess_exec(
-            *command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, stderr=pipe
+            *(sys.executable, "-m", "faust", *self.command(*arguments)),
+            cwd=ROOT,
+            env={**os.environ, **self.environment},
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
         )
+
+    def command(self, *arguments: str) -> list[str]:
+        return ["-A", MODULE, "-D", str(self.folder / "cli"), *arguments]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        addresses = ";".join(f"kafka://{broker}" for broker in self.brokers.split(","))
+        return {"APP_NAME": self.name, "APP_SECRET": SECRET, "KAFKA_URL": addresses}
 
     async def json(self, *arguments: str, code: int = 0) -> Any:
         """Call a command with `--json`, and give what it printed."""

@@ -21,6 +21,7 @@ from actors._kafka.connection import Connection
 from actors._kafka.produce.transactions import TransactionLog
 from actors.admin import backfill
 from actors.ports import CommitBatch, CommitReceipt
+from tests.kafka import forked
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, read_all, send, unique
 
 MODULE = "tests.kafka.apps.publish_app"
@@ -114,15 +115,8 @@ async def test_what_is_published_outside_of_the_transaction_is_found(brokers: st
 
 
 def published_by_hand(brokers: str, name: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "faust", "-A", MODULE, "state", "publish", "counts"],
-        cwd=ROOT,
-        env={**os.environ, "APP_NAME": name, "KAFKA_URL": f"kafka://{brokers}", **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    given = {"APP_NAME": name, "KAFKA_URL": f"kafka://{brokers}", **environment}
+    return forked.faust("-A", MODULE, "state", "publish", "counts", environment=given)
 
 
 async def test_what_was_there_before_is_published_by_a_command(

@@ -17,7 +17,6 @@ from aiokafka.structs import TopicPartition
 
 from dev.kafka import CONSUMER_GROUP_COMMAND, LOG_DIRS_COMMAND, TOPIC_COMMAND, Cluster, tool_command
 from tests.documents import ROOT, block
-from tests.kafka.forked import ForkedWorker
 from tests.kafka.helpers import WorkerProcess, delete, eventually, make_topics, read_all, send, unique
 
 PAGE = "docs/how-to/disasters.md"
@@ -96,7 +95,7 @@ class Operator:
         return self.worker.log()
 
     def start(self, **settings: str) -> WorkerProcess:
-        made = ForkedWorker(
+        made = WorkerProcess(
             self.environment["MODULE"], self.brokers, Path(self.environment["DATA"]), **self.environment, **settings
         )
         made.log_file = self.folder / f"{len(self.started)}.log"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,8 @@ from actors._kafka.admin.control import ControlPlane
 from actors._kafka.connection import Connection
 from actors.ports import Committed, TopicPartition
 from tests.contract.worlds import OffsetDeleteRequest
-from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, read_all, send, unique
+from tests.kafka import forked
+from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
 MODULE = "tests.kafka.apps.registry_app"
 RUNS = "owns"
@@ -177,15 +176,13 @@ async def test_a_store_that_is_given_another_changelog_takes_its_state_with_it(
 
 async def told(brokers: str, folder: Path, environment: dict[str, str], *words: str) -> dict[str, Any]:
     """Run a command of the app; give what it prints last."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "faust", "-A", MODULE, "-D", str(folder / "cli"), *words),
-        env={**os.environ, **environment, "KAFKA_URL": f"kafka://{brokers}"},
-        cwd=ROOT,
-        stdout=asyncio.subprocess.PIPE,
+    done = await asyncio.to_thread(
+        forked.faust,
+        *("-A", MODULE, "-D", str(folder / "cli"), *words),
+        environment={**environment, "KAFKA_URL": f"kafka://{brokers}"},
     )
-    printed, _ = await process.communicate()
-    assert process.returncode == 0
-    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    assert done.returncode == 0, done
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from tests.kafka.forked import ForkedWorker
 from tests.kafka.helpers import (
     WorkerProcess,
     delete,
@@ -102,7 +101,7 @@ async def test_a_changelog_that_is_created_again_under_a_busy_worker_is_written_
     keys, changelog = await new_app(brokers)
 
     def worker(folder: str, log: str, **environment: str) -> WorkerProcess:
-        made = ForkedWorker(MODULE, brokers, tmp_path / folder, APP_NAME=keys.name, **environment)
+        made = WorkerProcess(MODULE, brokers, tmp_path / folder, APP_NAME=keys.name, **environment)
         made.log_file = tmp_path / f"{log}.log"
         workers.append(made)
         return made.start()
@@ -155,7 +154,7 @@ async def test_a_changelog_that_is_deleted_under_a_busy_worker_is_not_replaced_b
     keys, changelog = await new_app(brokers)
 
     def worker(log: str, **environment: str) -> WorkerProcess:
-        made = ForkedWorker(MODULE, brokers, tmp_path / "data", APP_NAME=keys.name, **environment)
+        made = WorkerProcess(MODULE, brokers, tmp_path / "data", APP_NAME=keys.name, **environment)
         made.log_file = tmp_path / f"{log}.log"
         workers.append(made)
         return made.start()

@@ -20,7 +20,6 @@ from tests.kafka.web.query_judge import Judge, counting_up, following
 from tests.kafka.web.query_witness import Question, Witness, changelog_of
 
 PARTITIONS = 6
-KEYS = 10_000
 KINDS = ("key", "many", "page", "ask")
 
 
@@ -89,19 +88,20 @@ async def farm(brokers: str, tmp_path: Path, workers: list[WorkerProcess]) -> Fa
 
 
 class Examination:
-    """10,000 different keys in random order, and what is asked of them by and by.
+    """Different keys in random order, and what is asked of them by and by.
 
     All but every 50th is counted once before it begins. From then on messages go to those that are asked for next, and
     to those that were asked for last, so that answers and commits meet.
     """
 
-    def __init__(self, farm: Farm, witness: Witness) -> None:
+    def __init__(self, farm: Farm, witness: Witness, count: int) -> None:
         self.farm = farm
         self.witness = witness
+        self.count = count
         self.chance = random.Random(1)
-        self.keys = [f"key {number:04d}" for number in range(KEYS)]
+        self.keys = [f"key {number:04d}" for number in range(count)]
         self.known = [key for number, key in enumerate(self.keys) if number % 50]
-        self.order = self.chance.sample(self.keys, KEYS)
+        self.order = self.chance.sample(self.keys, count)
         self.asked = 0
         self.urls: list[str] = []
         self.session: aiohttp.ClientSession
@@ -109,7 +109,7 @@ class Examination:
     @property
     def is_over(self) -> bool:
         """Whether each key was asked for."""
-        return self.asked >= KEYS
+        return self.asked >= self.count
 
     async def seed(self) -> None:
         """Have keys counted once."""
@@ -120,7 +120,7 @@ class Examination:
 
     def nearby(self) -> str:
         """One of those that are asked for about now."""
-        return self.order[min(KEYS - 1, max(0, self.asked + self.chance.randrange(-20, 40)))]
+        return self.order[min(self.count - 1, max(0, self.asked + self.chance.randrange(-20, 40)))]
 
     def messages(self) -> Iterator[str]:
         """Whom to send the next message, without an end."""
@@ -144,7 +144,7 @@ class Examination:
             await self.put(Question("key", f"/actors/counts/{key}", (key,)))
             if number % 25 == 0:
                 await self.put(self.other("committed", number // 25))
-            if number % (KEYS // 4) == 0:
+            if number % (self.count // 4) == 0:
                 await self.put(Question("page", "/actors/counts", limit=1000))
                 await self.put(Question("count", "/actors/counts/_count?exact=true"))
 
@@ -167,13 +167,14 @@ class Examination:
         if turn % 3 == 1:
             some = dict.fromkeys([*(self.nearby() for _ in range(20)), *self.chance.sample(self.keys, 20)])
             return Question("many", "/actors/counts/_many", tuple(some), read)
-        first = self.chance.randrange(100)
+        first = self.chance.randrange(self.count // 100)
         prefix = f"key {first:02d}"
         return Question("page", f"/actors/counts?prefix={prefix}", read=read, start=prefix, end=f"{prefix}~", limit=40)
 
 
-async def test_any_worker_answers_right_while_one_is_killed_and_another_started(farm: Farm) -> None:
-    """10,000 different keys are asked for through three workers in turn; one is killed, another one is started.
+@pytest.mark.parametrize("count", [3_000, pytest.param(10_000, marks=pytest.mark.nightly)])
+async def test_any_worker_answers_right_while_one_is_killed_and_another_started(farm: Farm, count: int) -> None:
+    """So many different keys are asked for through three workers in turn; one is killed, another one is started.
 
     Each key is asked for alone; among these questions are many keys at once, ranges, the whole store a page at a time,
     exact counts and an actor's query, of owners and, at the same time, with `read=standby`. Right means:
@@ -189,7 +190,7 @@ async def test_any_worker_answers_right_while_one_is_killed_and_another_started(
       may be unreachable.
     """
     witness = Witness()
-    test = Examination(farm, witness)
+    test = Examination(farm, witness, count)
     fleet = [farm.start(TABLE_STANDBY_REPLICAS="1") for _ in range(3)]
     test.urls = [url for _, url in fleet]
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(30)) as test.session:
@@ -199,7 +200,7 @@ async def test_any_worker_answers_right_while_one_is_killed_and_another_started(
         async with counting_up(farm.brokers, farm.name, witness, test.messages(), partitions=PARTITIONS, pause_s=0.005):
 
             async def disturb() -> None:
-                await eventually(lambda: test.asked > KEYS * 0.3, what=farm.log)
+                await eventually(lambda: test.asked > count * 0.3, what=farm.log)
                 killed, url = fleet[0]
                 lost = await farm.partitions_of(test.session, url)
                 witness.silent.add(url)

@@ -167,15 +167,24 @@ def test_an_optional_json_null_is_none() -> None:
         resolve(Command).decode(b"null")
 
 
-@named(FAUST_VALUES)
-@pytest.mark.parametrize("serializer", [None, "json", "pickle_restricted", "shouted"])
+def faust_can(serializer: str | None, type_: Any) -> bool:
+    """Capital letters lose some types, and Faust refuses to read the nested models that it pickled."""
+    lost = {"shouted": (str, Order, Described, Decimal, None), "pickle_restricted": (Order,)}
+    return type_ not in lost.get(serializer or "", ())
+
+
+@pytest.mark.parametrize(
+    ("serializer", "type_", "value"),
+    [
+        pytest.param(serializer, type_, value, id=f"{serializer}-{type_}")
+        for serializer in (None, "json", "pickle_restricted", "shouted")
+        for type_, value in FAUST_VALUES
+        if faust_can(serializer, type_)
+    ],
+)
 def test_faust_reads_what_we_write_and_we_what_faust_writes(
     plain_app: faust.App, type_: Any, value: Any, serializer: str | None
 ) -> None:
-    if serializer == "shouted" and type_ in (str, Order, Described, Decimal, None):
-        pytest.skip("capital letters lose these")
-    if serializer == "pickle_restricted" and type_ is Order:
-        pytest.skip("Faust pickles the nested models themselves, and refuses to read them")
     topic = plain_app.topic("t", value_type=type_, value_serializer=serializer)
     codec = value_codec(plain_app, topic.schema)
     by_faust, _ = topic.prepare_value(value, topic.value_serializer)

@@ -1,8 +1,6 @@
 """Parts of Faust beside actors: each works, or is refused with a reason. The table is in docs/reference/faust.md."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from actors.testing import ActorTestDriver
 from stores._core.record import Position
 from stores.folder import DataFolder
 from stores.rocks import RocksStore
+from tests.kafka import forked
 
 
 def app_of(**options: Any) -> App:
@@ -113,15 +112,8 @@ def test_reset_forgets_stores_and_views_unless_a_worker_uses_them(tmp_path: Path
     (tmp_path / "beside_app.py").write_text(text)
 
     def reset() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "faust", "-A", "beside_app", "-D", str(tmp_path / "data"), "reset"],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[3]}"},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        arguments = ("-A", "beside_app", "-D", str(tmp_path / "data"), "reset")
+        return forked.faust(*arguments, environment={"PYTHONPATH": str(tmp_path)}, timeout_s=120.0)
 
     folder = DataFolder.open(tmp_path / "data/v1/actors", app="beside")
     held = RocksStore.open(folder.store_path("kept", 3))

@@ -1,0 +1,64 @@
+"""The rule of tests/skips.py, on files of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import skips
+from tests.kafka.helpers import ROOT
+
+FILES = {
+    "test_mark.py": "import pytest\n\n@pytest.mark.skip(reason='no tool')\ndef test_it(): pass\n",
+    "test_call.py": "import pytest\n\ndef test_it(): pytest.skip('no tool')\n",
+    "test_fixture.py": (
+        "import pytest\n\n@pytest.fixture\ndef tool(): pytest.skip('no tool')\n\ndef test_it(tool): pass\n"
+    ),
+    "test_file.py": "import pytest\n\npytest.importorskip('no_such_module', reason='no tool')\n",
+}
+KEPT = "import pytest\n\n@pytest.mark.xfail(reason='not yet', strict=True)\ndef test_it(): assert False\n"
+
+
+def run(folder: Path, name: str, text: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    (folder / name).write_text(text)
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    clean = {key: value for key, value in os.environ.items() if key != "CI" and not key.startswith("PYTEST_")}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "tests.skips", "-p", "no:cacheprovider", name],
+        cwd=folder,
+        env={**clean, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_skip_is_a_failure_in_ci_only(tmp_path: Path, name: str) -> None:
+    there, here = run(tmp_path, name, FILES[name], CI="true"), run(tmp_path, name, FILES[name])
+    assert there.returncode != 0
+    assert "is skipped in CI: no tool." in there.stdout, there.stdout
+    assert "1 skipped" in here.stdout, here.stdout
+
+
+def test_an_expected_failure_is_no_skip(tmp_path: Path) -> None:
+    assert "1 xfailed" in run(tmp_path, "test_xfail.py", KEPT, CI="true").stdout
+
+
+def test_what_is_listed_may_be_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    (file, reason), *_ = skips.ALLOWED
+    report = pytest.TestReport(f"{file}::test", ("", 0, ""), {}, "skipped", (file, 1, f"Skipped: {reason}"), "call")
+    monkeypatch.setenv("CI", "true")
+    assert skips._judged(report).outcome == "skipped"
+    report.longrepr = (file, 1, "Skipped: another reason")
+    assert skips._judged(report).outcome == "failed"
+
+
+def test_what_is_listed_is_there() -> None:
+    for file, reason in skips.ALLOWED:
+        assert reason in (ROOT / file).read_text(), file
