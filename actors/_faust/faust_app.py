@@ -32,7 +32,7 @@ from stores._files import make_folder
 if TYPE_CHECKING:
     from actors._faust.views import View
     from actors.declare.definition import ActorDefinition
-    from actors.runtime.handlers.context import Store
+    from actors.runtime.message.store import Store
 
 
 def _partitioner(topics: Sequence[str], declared: Any) -> Partitioner | None:

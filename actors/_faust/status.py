@@ -6,21 +6,21 @@ from typing import Any
 
 from actors._kafka.consume.silence import Silence
 from actors._kafka.outage import Outages
-from actors.runtime.observe.status import BrokersStatus, Sight, WorkerStatus, picture
+from actors.runtime.observe.status import BrokersStatus, StatusInputs, WorkerStatus, worker_status
 
 
 def status(app: Any) -> WorkerStatus:
-    """Return a picture of this process's worker at this moment, at any time of its life; call it on its event loop.
+    """Return a worker_status of this process's worker at this moment, at any time of its life; call it on its event loop.
 
     It waits for nothing, and takes some 40 µs a partition and as much a store. `msgspec.json.encode` takes what it
     gives.
     """
     service = app.actor_service
     setup = service.setup
-    return picture(
+    return worker_status(
         service.meters,
         service.tasks,
-        Sight(
+        StatusInputs(
             app=str(app.conf.id),
             worker="" if setup is None else setup.worker,
             address="" if setup is None else setup.address,

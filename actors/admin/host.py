@@ -11,7 +11,7 @@ from actors._kafka.connection import Connection
 from actors._kafka.produce.transactions import TransactionLog
 from actors.declare.publishing import AppTopics
 from actors.runtime.commands import CommandKey
-from actors.runtime.outbox.outputs import OutputTopic
+from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.spec import ActorSpec
 
 

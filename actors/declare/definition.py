@@ -11,10 +11,11 @@ from actors._core.task.commit import MAX_METADATA_BYTES, largest_mark
 from actors._core.task.policy import STOP_ON_ERROR, Misplaced, OnError
 from actors.declare.values.messages import MessageCodec, function_codec, message_codec
 from actors.errors import ConfigurationError
-from actors.runtime.handlers.context import Context, Store
+from actors.runtime.handlers.effect import Effect
 from actors.runtime.handlers.query_methods import Query
-from actors.runtime.outbox.effects import Effect
-from actors.runtime.requests.replies import AnswerTypes
+from actors.runtime.message.context import Context
+from actors.runtime.message.store import Store
+from actors.runtime.requests.replies import ReplyTypes
 
 Asking = TypeVar("Asking", bound=Callable[..., Any])
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -40,7 +41,7 @@ class ActorDefinition:
     effects: Store[bytes, bytes] | None = None
     parked: Store[bytes, bytes] | None = None
     answers: Store[bytes, bytes] | None = None
-    answer_types: AnswerTypes | None = None
+    answer_types: ReplyTypes | None = None
     queries: dict[str, Query] = field(default_factory=dict)
     misplaced: Misplaced = "stop"
     ids: Store[bytes, bytes] | None = None

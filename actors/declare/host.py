@@ -9,9 +9,9 @@ from actors._core.partitioner import Partitioner
 from actors.declare.definition import ActorDefinition
 from actors.declare.options import ActorOptions
 from actors.declare.values.shapes import ValueType
-from actors.ports import Asks
+from actors.ports import Requests
 from actors.runtime.clock import SystemClock
-from actors.runtime.handlers.context import Store
+from actors.runtime.message.store import Store
 
 
 class DeclaredApp(Protocol):
@@ -70,7 +70,7 @@ class DeclaredApp(Protocol):
         """The clock of this process."""
 
     @property
-    def asks(self) -> Asks:
+    def asks(self) -> Requests:
         """The client that sends requests to actors from outside of handlers."""
 
     def definition_of(self, actor: Any) -> ActorDefinition:

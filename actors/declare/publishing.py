@@ -12,8 +12,8 @@ from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp
 from actors.declare.values.codecs import Codec, key_codec, value_codec
 from actors.errors import ConfigurationError
-from actors.runtime.outbox.outputs import OutputTopic
-from actors.runtime.outbox.publishing import Publication, PublishedStore
+from actors.runtime.message.outputs import OutputTopic
+from actors.runtime.message.publishing import Publication, PublishedStore
 
 
 class AppTopics(Protocol):

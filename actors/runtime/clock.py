@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 
 from actors._core.logs import escaping
 from actors.ports import Clock
-from actors.runtime.queries.read_lease import awake_s
 
 logger = escaping(logging.getLogger(__name__))
 

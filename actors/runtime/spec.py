@@ -13,14 +13,15 @@ from actors._core.task.commit import CommitPolicy
 from actors._core.task.policy import STOP_ON_ERROR, Misplaced, OnError
 from actors._core.task.takeover import StartRules
 from actors._core.task.topic_ids import TopicIds
-from actors.ports import Asks, Clock, GroupView, Logs, OwnerRecord, Owners, StoreProvider, TaskSink
+from actors.ports import Clock, GroupView, Logs, OwnerRecord, Owners, Requests, StoreProvider, TaskSink
 from actors.runtime.clock import MARGIN_MS
 from actors.runtime.commands import OPEN_COMMANDS, CommandKey
-from actors.runtime.handlers.context import Context, Store
-from actors.runtime.outbox.effects import Effect
-from actors.runtime.outbox.outputs import OutputTopic
-from actors.runtime.outbox.publishing import Publications
-from actors.runtime.requests.replies import Answers
+from actors.runtime.handlers.effect import Effect
+from actors.runtime.message.context import Context
+from actors.runtime.message.outputs import OutputTopic
+from actors.runtime.message.publishing import Publications
+from actors.runtime.message.store import Store
+from actors.runtime.requests.replies import Replies
 from actors.runtime.state.restore import Changelog, Restorer
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class ActorSpec:
     parked: Store[bytes, bytes] | None = None
     seen: tuple[Store[bytes, bytes], ...] = ()
     dead_letters: OutputTopic | None = None
-    answers: Answers | None = None
+    answers: Replies | None = None
     tracing: Tracing | None = None
     published: Publications = field(default_factory=dict)
     partitioner: Partitioner = MURMUR2
@@ -133,7 +134,7 @@ class TaskSettings:
 
 @dataclass(frozen=True, slots=True)
 class TaskServices:
-    """The world as a task sees it. `let_go` has whoever follows the changelogs of (actor, partition) stop before.
+    """The world as a task sees it. `release` has whoever follows the changelogs of (actor, partition) stop before.
 
     `said_s` says when errors that tasks meet again and again were logged, see `is_repeated`; all tasks share it.
     """
@@ -147,6 +148,6 @@ class TaskServices:
     clock: Clock
     resolve_output: Callable[[Any], OutputTopic]
     encode_owner: Callable[[OwnerRecord], Any]
-    asks: Asks | None = None
-    let_go: Callable[[str, int], Awaitable[None]] | None = None
+    asks: Requests | None = None
+    release: Callable[[str, int], Awaitable[None]] | None = None
     said_s: dict[str, float] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from actors._core.task.lifecycle import State
 from actors._core.task.takeover import ResetPolicy
 from actors.errors import InputGrownError
 from actors.ports import Identity, Source, TaskLog, TopicPartition
-from actors.runtime.observe.meters import WorkerMeters
+from actors.runtime.meters import WorkerMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.task.identity import grown_error
 from actors.runtime.task.task import Task
@@ -148,7 +148,7 @@ class Worker:
         """Make a task look again: the source can't deliver what it asked for."""
         task = self._tasks.get(source)
         if task is not None:
-            task.look_again(reason)
+            task.reinitialize(reason)
 
     def grown(self, counts: Mapping[str, int]) -> None:
         """Note how many partitions inputs have; to be called before `assigned`.

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 from actors._kafka.consume.silence import Silence
 from actors.declare.definition import ActorDefinition
 from actors.declare.options import ActorOptions
-from actors.runtime.handlers.context import Store
-from actors.runtime.observe.meters import WorkerMeters
+from actors.runtime.message.store import Store
+from actors.runtime.meters import WorkerMeters
 from actors.runtime.observe.status import WorkerStatus
-from actors.runtime.replicas.standby_state import CopyState
+from actors.runtime.replicas.standby_state import StandbyState
 from actors.runtime.task.task import Task
 from actors.runtime.worker import Worker
 from actors.web.panels import LockPanel
@@ -31,7 +31,7 @@ class WorkerService(Protocol):
         """The tasks of the partitions that the worker owns."""
 
     @property
-    def copies(self) -> Collection[CopyState]:
+    def copies(self) -> Collection[StandbyState]:
         """The standbys that the worker keeps."""
 
     @property

@@ -11,10 +11,11 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-from actors.runtime.handlers.context import Context
+from actors.runtime.handlers.effect import Effect, EffectCall
+
+from actors.runtime.message.context import Context
 from actors.runtime.outbox import effects
 from actors.runtime.outbox import queues as effect_lines
-from actors.runtime.outbox.effects import Effect, EffectCall
 from tests.sim.part import Host, Operation, Part, Stores
 
 STORE = TOPIC = "effects"
@@ -48,7 +49,7 @@ class EffectsPart(Part):
     counts = (6, 12, 24)
     limits = (
         (effects, "AT_ONCE", (1, 2, 16)),
-        (effects, "TURNS_AT_ONCE", (1, 3, 100)),
+        (effects, "MESSAGES_AT_ONCE", (1, 3, 100)),
         (effects, "MOST_RUNS", (2, 1000)),
         (effect_lines, "HELD_LINES", (2, 1000)),
         (effect_lines, "WALK_KEYS", (1, 3, 1000)),

@@ -20,7 +20,7 @@ from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreErr
 from actors.ports import Identity, TaskLog, TopicPartition
 from actors.runtime import worker as runtime_worker
 from actors.runtime.clock import compare
-from actors.runtime.outbox.outputs import OutputTopic
+from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.stores import StoreCache
@@ -386,7 +386,7 @@ class Node:
             resolve_output=_plain_topic if asks is None else asks.resolve,
             encode_owner=lambda record: encode_owner(app.OWNERS, record),
             asks=None if asks is None else asks.carrier(),
-            let_go=copies.let_go,
+            release=copies.release,
         )
 
     def _end(self, process: Process) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from actors.runtime.message.store import Store
 
 import actors._core.task.takeover as takeover
 import actors._core.task.topic_ids as topic_ids
-import actors.runtime.handlers.failures as failures
+import actors.runtime.message.failures as failures
 import actors.runtime.task.identity as identity
 import actors.runtime.task.task as task
-from actors.runtime.handlers.context import Store
 from actors.runtime.queries.queries import StateReader
-from actors.runtime.queries.read_lease import Lease
+from actors.runtime.queries.read_lease import ReadLease
 from actors.runtime.task.misplaced import PlacedRecords
 from actors.testing import FakeSource
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
@@ -23,7 +23,7 @@ from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 
 def keep_a_lease_for_ever(patch: Patch) -> None:
     """Who was a member once answers for its partitions, whoever has them now."""
-    patch.setattr(Lease, "holds", lambda *_: True)
+    patch.setattr(ReadLease, "holds", lambda *_: True)
 
 
 def answer_during_a_commit(patch: Patch) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from actors.runtime.handlers import timers
-from actors.runtime.handlers.context import Context
+from actors.runtime.message.context import Context
+from actors.runtime.timers import timers
 from tests.sim import app
 from tests.sim.asks import AsksPart
 from tests.sim.effects import EffectsPart
@@ -35,7 +35,7 @@ class TimersPart(Part):
     name = "timers"
     stores = (STORE,)
     topics = (TOPIC,)
-    limits = ((timers, "TURNS_AT_ONCE", (1, 3, 100)),)
+    limits = ((timers, "MESSAGES_AT_ONCE", (1, 3, 100)),)
 
     def make_input(self, key: str) -> str:
         random = self.random

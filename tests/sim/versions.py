@@ -12,13 +12,14 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from actors.runtime.message.store import Store
 
 from actors._core.task.policy import OnError
 from actors.declare.values.codecs import Codec, resolve
 from actors.declare.values.versions import refusal, versioned
 from actors.errors import NewerVersionError
 from actors.ports import TopicPartition
-from actors.runtime.handlers.context import Context, Store
+from actors.runtime.message.context import Context
 from actors.testing import Process
 from tests.sim import app
 from tests.sim.park import TOPIC as DEAD_LETTERS

@@ -23,10 +23,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from actors._core.group.flow import Flow
-from actors._core.group.members import Member, Task
+from actors._core.group.members import Member, TaskId
 
 
-def assign(members: Sequence[Member], tasks: Collection[Task]) -> dict[str, tuple[Task, ...]]:
+def assign(members: Sequence[Member], tasks: Collection[TaskId]) -> dict[str, tuple[TaskId, ...]]:
     """Give each task to one member.
 
     The members' numbers of tasks differ by one at most, and so do their numbers of tasks of each actor. Among
@@ -42,7 +42,7 @@ def assign(members: Sequence[Member], tasks: Collection[Task]) -> dict[str, tupl
         return {}
     problem = _Problem(ordered, sorted(set(tasks)))
     problem.flow.solve(problem.source, problem.sink)
-    assigned: dict[str, list[Task]] = {member.member_id: [] for member in ordered}
+    assigned: dict[str, list[TaskId]] = {member.member_id: [] for member in ordered}
     for task, index in problem.owners():
         assigned[ordered[index].member_id].append(task)
     return {member_id: tuple(sorted(theirs)) for member_id, theirs in assigned.items()}
@@ -53,12 +53,12 @@ def identity_of(member: Member) -> tuple[str, str]:
     return member.instance_id or member.member_id, member.member_id
 
 
-def last_owners(members: Sequence[Member]) -> dict[Task, int]:
+def last_owners(members: Sequence[Member]) -> dict[TaskId, int]:
     """Return the index of each task's last owner: of two that claim it, the one of the newer generation.
 
     A member that missed a generation still claims what it had before.
     """
-    claims: dict[Task, tuple[int, int, int]] = {}
+    claims: dict[TaskId, tuple[int, int, int]] = {}
     for index, member in enumerate(members):
         for task in member.owned:
             claim = (member.generation, member.on_disk.get(task, 0), -index)
@@ -66,9 +66,9 @@ def last_owners(members: Sequence[Member]) -> dict[Task, int]:
     return {task: -negated for task, (_, _, negated) in claims.items()}
 
 
-def _copies(members: Sequence[Member], tasks: Iterable[Task]) -> dict[Task, list[tuple[int, int]]]:
+def _copies(members: Sequence[Member], tasks: Iterable[TaskId]) -> dict[TaskId, list[tuple[int, int]]]:
     """Return (position, member index) of what is on disk of each task, the highest position first."""
-    found: dict[Task, list[tuple[int, int]]] = {task: [] for task in tasks}
+    found: dict[TaskId, list[tuple[int, int]]] = {task: [] for task in tasks}
     for index, member in enumerate(members):
         for task, position in member.on_disk.items():
             if task in found:
@@ -81,7 +81,7 @@ def _copies(members: Sequence[Member], tasks: Iterable[Task]) -> dict[Task, list
 class _Problem:
     """The flow network of one assignment, and how to read its solution."""
 
-    def __init__(self, members: Sequence[Member], tasks: Sequence[Task]) -> None:
+    def __init__(self, members: Sequence[Member], tasks: Sequence[TaskId]) -> None:
         self.flow = Flow()
         self.source = self.flow.add_node()
         self.sink = self.flow.add_node()
@@ -96,8 +96,8 @@ class _Problem:
         self._member_nodes = [self.flow.add_node() for _ in self._members]
         for node in self._member_nodes:
             self._add_share(node, self.sink, len(tasks))
-        self._direct: list[tuple[Task, int, int]] = []
-        self._pools: list[tuple[list[tuple[Task, int]], list[tuple[int, int]]]] = []
+        self._direct: list[tuple[TaskId, int, int]] = []
+        self._pools: list[tuple[list[tuple[TaskId, int]], list[tuple[int, int]]]] = []
         self._add_tasks()
 
     def _add_share(self, start: int, end: int, tasks: int) -> list[int]:
@@ -111,7 +111,7 @@ class _Problem:
         return edges
 
     def _add_tasks(self) -> None:
-        by_actor: defaultdict[str, list[Task]] = defaultdict(list)
+        by_actor: defaultdict[str, list[TaskId]] = defaultdict(list)
         for task in self._tasks:
             by_actor[task.actor].append(task)
         # Single tasks are even within their actor wherever they go: one pool serves them all, without shares.
@@ -124,7 +124,7 @@ class _Problem:
                 self._add_actor(theirs, first=dealt % len(self._members))
                 dealt += len(theirs)
 
-    def _add_single(self, tasks: Sequence[Task]) -> None:
+    def _add_single(self, tasks: Sequence[TaskId]) -> None:
         pool = self.flow.add_node()
         into_pool = [(task, self._add_task(task, pool, self._member_nodes)) for task in tasks]
         out_of_pool = [
@@ -133,7 +133,7 @@ class _Problem:
         ]
         self._pools.append((into_pool, out_of_pool))
 
-    def _add_actor(self, tasks: Sequence[Task], first: int) -> None:
+    def _add_actor(self, tasks: Sequence[TaskId], first: int) -> None:
         """Add an actor's tasks; those without a history are dealt out from member `first` on.
 
         Dealing goes on where the actor before stopped: the search then finds a member with room at once.
@@ -155,7 +155,7 @@ class _Problem:
             out_of_pool.extend((index, edge) for edge in edges)
         self._pools.append(([(task, self._add_task(task, pool, shares)) for task in tasks], out_of_pool))
 
-    def _add_task(self, task: Task, pool: int, targets: Mapping[int, int] | Sequence[int]) -> int:
+    def _add_task(self, task: TaskId, pool: int, targets: Mapping[int, int] | Sequence[int]) -> int:
         """Add a task with its edges to members that had it, and give its edge to the pool."""
         node = self.flow.add_node()
         self.flow.add_edge(self.source, node, capacity=1, cost=0)
@@ -170,10 +170,10 @@ class _Problem:
                 self._add_direct(task, index, node, targets[index], self._move + missing)
         return self.flow.add_edge(node, pool, capacity=1, cost=self._move + highest.bit_length() + 1)
 
-    def _add_direct(self, task: Task, index: int, node: int, target: int, cost: int) -> None:
+    def _add_direct(self, task: TaskId, index: int, node: int, target: int, cost: int) -> None:
         self._direct.append((task, index, self.flow.add_edge(node, target, capacity=1, cost=cost)))
 
-    def owners(self) -> Iterable[tuple[Task, int]]:
+    def owners(self) -> Iterable[tuple[TaskId, int]]:
         """Return each task with its member's index, once the flow is solved."""
         for task, index, edge in self._direct:
             if self.flow.flow_of(edge):

@@ -18,7 +18,7 @@ NO_GENERATION = -1
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Task:
+class TaskId:
     """One partition number of an actor's input topics."""
 
     actor: str
@@ -50,9 +50,9 @@ class Member:
     instance_id: str = ""
     address: str = ""
     generation: int = NO_GENERATION
-    owned: frozenset[Task] = frozenset()
-    on_disk: Mapping[Task, int] = field(default_factory=dict)
-    lags: Mapping[Task, int] = field(default_factory=dict)
+    owned: frozenset[TaskId] = frozenset()
+    on_disk: Mapping[TaskId, int] = field(default_factory=dict)
+    lags: Mapping[TaskId, int] = field(default_factory=dict)
     follows: bool = False
     process: int = 0
     declared: tuple[Declared, ...] | None = None
@@ -108,8 +108,8 @@ def encode_member_data(member: Member) -> bytes:
             actor,
             owned.get(actor, []),
             on_disk.get(actor, []),
-            [held[Task(actor, partition)] for partition in on_disk.get(actor, [])],
-            [member.lags.get(Task(actor, partition), UNKNOWN) for partition in on_disk.get(actor, [])],
+            [held[TaskId(actor, partition)] for partition in on_disk.get(actor, [])],
+            [member.lags.get(TaskId(actor, partition), UNKNOWN) for partition in on_disk.get(actor, [])],
         )
         for actor in sorted(owned.keys() | on_disk.keys())
     ]
@@ -154,14 +154,14 @@ def decode_member_data(member_id: str, raw: bytes | None) -> Member:
         instance_id=data.instance_id,
         address=address,
         generation=data.generation,
-        owned=frozenset(Task(part.actor, partition) for part in data.actors for partition in set(part.owned)),
+        owned=frozenset(TaskId(part.actor, partition) for part in data.actors for partition in set(part.owned)),
         on_disk={
-            Task(part.actor, partition): position
+            TaskId(part.actor, partition): position
             for part in data.actors
             for partition, position in zip(part.on_disk, part.positions, strict=False)
         },
         lags={
-            Task(part.actor, partition): lag
+            TaskId(part.actor, partition): lag
             for part in data.actors
             for partition, lag in zip(part.on_disk, part.lags, strict=False)
             if lag != UNKNOWN
@@ -180,7 +180,7 @@ def words_of(member: Member, host: str = "") -> str:
     return f"member {member.member_id[:200]!a} of the group{where}: {member.trouble}: {outcome}"
 
 
-def _partitions_by_actor(tasks: Iterable[Task]) -> dict[str, list[int]]:
+def _partitions_by_actor(tasks: Iterable[TaskId]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for task in sorted(tasks):
         found.setdefault(task.actor, []).append(task.partition)

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 
 from actors._core.logs import escaping
 from actors.ports import TopicPartition
-from actors.runtime.observe.waiting import Restoring, StartupProgress, Watch, why_stalled
+from actors.runtime.observe.startup_progress import Restoring, StartupProgress, StartupWatch, why_stalled
 from actors.runtime.worker import Worker
 
 logger = escaping(logging.getLogger(__name__))
@@ -41,7 +41,7 @@ class Announcer:
         self._group = group
         self._away = away
         self._lines = Lines()
-        self._watch = Watch()
+        self._watch = StartupWatch()
         self._seen = 0
         self._task: asyncio.Task[None] | None = None
 

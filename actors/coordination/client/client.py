@@ -8,14 +8,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from actors._kafka.connection import Connection
-from actors._kafka.requests import KafkaAsks
+from actors._kafka.requests import KafkaRequests
 from actors.coordination.client.locking import CALL_S, Seconds
 from actors.coordination.client.sharing import Sharing
 from actors.coordination.client.transport import Inside, Outside
 from actors.coordination.messages import ACTOR
 from actors.declare.names import reply_topic
 from actors.runtime.clock import SystemClock
-from actors.runtime.handlers.context import Context
+from actors.runtime.message.context import Context
 
 CLOSE_S = 2.0
 """`close` takes no longer, though brokers may be away."""
@@ -46,7 +46,7 @@ class Coordination(Sharing):
         connection = Connection.to(brokers, client_id=f"{app}-client", security=security)
         self._closing: asyncio.Task[None] | None = None
         topic = f"{app}-coordination"
-        self._asks = KafkaAsks(connection, group=f"{app}-clients", topic=reply_topic(app), replication_factor=-1)
+        self._asks = KafkaRequests(connection, group=f"{app}-clients", topic=reply_topic(app), replication_factor=-1)
         super().__init__(
             Outside(self._asks, topic, lambda: self._asks.partitions_of(topic), SystemClock()), call_timeout
         )

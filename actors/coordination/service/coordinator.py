@@ -23,7 +23,7 @@ from actors._core.partitioner import partition_for
 from actors.coordination import messages as m
 from actors.coordination.messages import ACTOR
 from actors.coordination.service.resource import MAX_STATE_BYTES, Resource, Watcher
-from actors.runtime.outbox.outputs import ACTOR_HEADER, ATTEMPTS_HEADER, ERROR_HEADER, ORIGIN_HEADER, OwnHeaders
+from actors.runtime.message.outputs import ACTOR_HEADER, ATTEMPTS_HEADER, ERROR_HEADER, ORIGIN_HEADER, OwnHeaders
 from actors.runtime.requests.requests import ASK
 from actors.web.panels import HeldLock, LockPanel
 

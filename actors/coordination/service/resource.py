@@ -10,7 +10,7 @@ from actors._core.coordination import locks, registry
 from actors._core.coordination.locks import Lock
 from actors._core.coordination.registry import Barrier, Group, Node
 from actors.coordination import messages as m
-from actors.runtime.requests.replies import AnswerLater
+from actors.runtime.message.task_state import AnswerLater
 
 MAX_STATE_BYTES = 900_000
 """What wouldn't fit into the state's record with the rest is refused."""

@@ -23,14 +23,15 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from actors._core.logs import escaping
 from actors.errors import Rejected
-from actors.ports import Answer, Asks, Headers, Output, Question
-from actors.runtime.outbox.outputs import RECORD_OVERHEAD_BYTES
+from actors.ports import ActorReply, ActorRequest, Headers, Output, Requests
+from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES
 from actors.runtime.spec import ActorSpec
 
 if TYPE_CHECKING:
-    from actors.runtime.handlers.context import Context, TaskState
+    from actors.runtime.handlers.effect import Outcome
+    from actors.runtime.message.context import Context
+    from actors.runtime.message.task_state import TaskState
     from actors.runtime.outbox.calls import EffectRecord
-    from actors.runtime.outbox.effects import Outcome
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -136,7 +137,7 @@ class Tracing:
         finally:
             contexts.detach(token)
 
-    def asks(self, asks: Asks) -> Asks:
+    def asks(self, asks: Requests) -> Requests:
         """Give what carries questions with their context."""
         return _TracedAsks(asks)
 
@@ -179,10 +180,10 @@ def _told(span: Span) -> Iterator[None]:
 class _TracedAsks:
     """Questions that carry the context of who asks."""
 
-    asks: Asks
+    asks: Requests
 
-    async def ask(self, question: Question, timeout_s: float) -> Answer:
-        """See `Asks.ask`."""
+    async def ask(self, question: ActorRequest, timeout_s: float) -> ActorReply:
+        """See `Requests.ask`."""
         headers = [*question.headers, *current_headers()]
         return await self.asks.ask(replace(question, headers=headers), timeout_s)
 

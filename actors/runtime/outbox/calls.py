@@ -23,11 +23,11 @@ from actors._core.keys import make_place, place_of
 from actors._core.outside import MALFORMED
 from actors.errors import UsageError
 from actors.runtime.handlers.callables import is_generator
-from actors.runtime.handlers.entries import is_newer
-from actors.runtime.handlers.ids import id_of
+from actors.runtime.message.entry_versions import is_newer
+from actors.runtime.message.ids import id_of
 
 if TYPE_CHECKING:
-    from actors.runtime.handlers.context import Context
+    from actors.runtime.message.context import Context
 
 PREFIX, END = b"e", b"f"
 """All keys of the outbox lie between."""

@@ -37,7 +37,7 @@ from stores._core.record import METADATA_BYTES
 from stores.ports import PartitionStore
 
 if TYPE_CHECKING:
-    from actors.runtime.handlers.context import TaskState
+    from actors.runtime.message.task_state import TaskState
     from actors.runtime.spec import ActorSpec
 
 logger = escaping(logging.getLogger(__name__))

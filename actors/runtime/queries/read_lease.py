@@ -34,7 +34,7 @@ def awake_s() -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseSettings:
+class ReadLeaseSettings:
     """How long an answer of the coordinator counts, in seconds.
 
     Attributes:
@@ -53,7 +53,7 @@ def _take_error(renewal: asyncio.Task[None]) -> None:
         renewal.exception()
 
 
-class Lease:
+class ReadLease:
     """The worker's membership. Asks the coordinator only when somebody wants to know.
 
     Args:
@@ -65,7 +65,7 @@ class Lease:
     def __init__(
         self,
         confirm: Callable[[Identity], Awaitable[bool]],
-        settings: LeaseSettings,
+        settings: ReadLeaseSettings,
         *,
         now_s: Callable[[], float] = awake_s,
     ) -> None:

@@ -7,34 +7,33 @@ import uuid
 from dataclasses import dataclass, field
 
 from actors._core.task.commit import CommitMark
-from actors._core.task.completed import Progress, encode_finished
+from actors._core.task.completed import CompletedOffsets, encode_finished
 from actors._core.task.lifecycle import Event, State, advance
 from actors._core.task.topic_ids import TopicIds
 from actors.errors import MigratedError, RecordError
 from actors.ports import Identity, OwnerRecord, TaskLog, TopicPartition
 from actors.runtime.clock import PartitionClock
-from actors.runtime.observe.meters import TaskMeters
+from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
-from actors.runtime.task.inbox import Inbox
 
 
 @dataclass(slots=True)
-class Cautions:
+class PoisonTracking:
     """What a task remembers of earlier tenures, so that it doesn't run into the same again.
 
     Attributes:
         careful_until: messages before this offset are committed one by one: the broker refused a commit with them.
-        careful_turns_s: turns are committed one by one until then, by the monotonic clock.
+        careful_internal_s: turns are committed one by one until then, by the monotonic clock.
         dropped: the ids of turns that stopped the partition, and that an operator gave up.
-        condemned: by offset, or a turn's id, why the broker refuses what a message led to.
+        poisoned: by offset, or a turn's id, why the broker refuses what a message led to.
         given_up: those of them that were skipped or parked; refused again, they stop the partition.
         sweep_after_s: nothing expired is removed before.
         went_back: by store, what a commit found that shows that its changelog lost records.
     """
 
     careful_until: int = 0
-    careful_turns_s: float = 0.0
-    condemned: dict[str | int, RecordError] = field(default_factory=dict)
+    careful_internal_s: float = 0.0
+    poisoned: dict[str | int, RecordError] = field(default_factory=dict)
     given_up: set[str | int] = field(default_factory=set)
     sweep_after_s: float = 0.0
     went_back: dict[str, str] = field(default_factory=dict)
@@ -42,7 +41,7 @@ class Cautions:
 
 
 @dataclass(slots=True, kw_only=True)
-class Ownership:
+class TaskContext:
     """One partition of one actor as its task holds it.
 
     `is_storing` is true while what was committed goes into the stores: they and their positions may disagree then.
@@ -59,7 +58,7 @@ class Ownership:
     services: TaskServices
     settings: TaskSettings
     inbox: Inbox
-    cautions: Cautions = field(default_factory=Cautions)
+    poison: PoisonTracking = field(default_factory=PoisonTracking)
     state: State = State.FENCING
     epoch: int = 0
     transaction: int = 0
@@ -108,10 +107,10 @@ class Ownership:
             if not wait.done():
                 wait.set_result(None)
 
-    def mark(self, progress: Progress) -> str:
+    def mark(self, completed: CompletedOffsets) -> str:
         """Give the offset metadata of the next commit."""
         self.transaction += 1
-        finished = encode_finished(progress.next_offset, progress.finished) if progress.finished else ""
+        finished = encode_finished(completed.next_offset, completed.finished) if completed.finished else ""
         nonce = uuid.uuid4().hex[:12]
         return CommitMark(self.epoch, self.transaction, nonce, finished, self.now_ms, self.topics).encode()
 

@@ -11,8 +11,8 @@ from actors._kafka.consume.membership import GroupSettings
 from actors._kafka.consume.standby_owners import KafkaCopies
 from actors.ports import Clock
 from actors.runtime.queries.queries import StateReader
-from actors.runtime.queries.read_lease import Lease, LeaseSettings
-from actors.runtime.queries.standby_reads import CopyReader
+from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
+from actors.runtime.queries.standby_reads import StandbyReader
 from actors.runtime.replicas.standbys import Standbys
 from actors.runtime.spec import ActorSpec
 from actors.runtime.worker import Worker
@@ -67,12 +67,12 @@ class QueryService:
         }
         self.worker, self.address = setup.worker, setup.address
         group = setup.group_settings
-        settings = LeaseSettings(
+        settings = ReadLeaseSettings(
             lasts_s=min(group.session_timeout_ms, group.rebalance_timeout_ms) / 1000,
             renew_s=group.heartbeat_interval_ms / 1000,
             is_exclusive=group.instance_id is None,
         )
-        self._lease = Lease(control.confirms, settings)
+        self._lease = ReadLease(control.confirms, settings)
         self.workers = WorkerClient(setup.hops())
         directory = Directory(owners.all, self.worker, lambda: owners.trouble)
         reader = StateReader(worker.task_of, self._lease, clock)
@@ -80,7 +80,7 @@ class QueryService:
         kept = KafkaCopies(control, setup.group)
         self.members = kept.members
         self.standby_router = StandbyRouter(
-            CopyReader(worker.task_of, self._lease, clock, standbys.stores_of, reader.pace),
+            StandbyReader(worker.task_of, self._lease, clock, standbys.stores_of, reader.pace),
             directory,
             self.workers,
             StandbyDirectory(kept.addresses),

@@ -10,9 +10,9 @@ from typing import TypeVar
 import aiohttp
 from aiohttp import web
 
-from actors._core.group.members import Task
+from actors._core.group.members import TaskId
 from actors.errors import ActorsError, NotOwnerError, NotReadyError
-from actors.runtime.queries.standby_reads import CopyReader
+from actors.runtime.queries.standby_reads import StandbyReader
 from actors.runtime.spec import ActorSpec
 from actors.web.access.signature import HOP
 from actors.web.queries.routing import Directory, Here, Router, There
@@ -34,13 +34,13 @@ class StandbyDirectory:
         read: returns the addresses of standbys by task.
     """
 
-    def __init__(self, read: Callable[[], Awaitable[Mapping[Task, list[str]]]]) -> None:
+    def __init__(self, read: Callable[[], Awaitable[Mapping[TaskId, list[str]]]]) -> None:
         self._read = read
-        self._known: Mapping[Task, list[str]] = {}
+        self._known: Mapping[TaskId, list[str]] = {}
         self._read_s = float("-inf")
         self._lock = asyncio.Lock()
 
-    async def addresses(self) -> Mapping[Task, list[str]]:
+    async def addresses(self) -> Mapping[TaskId, list[str]]:
         """Return the addresses of the workers that keep a standby, by task."""
         async with self._lock:
             if time.monotonic() - self._read_s >= KNOWN_S:
@@ -68,7 +68,7 @@ class StandbyRouter(Router):
 
     def __init__(
         self,
-        reader: CopyReader,
+        reader: StandbyReader,
         directory: Directory,
         workers: WorkerClient,
         standbys: StandbyDirectory,
@@ -129,7 +129,7 @@ class StandbyRouter(Router):
         known = await self._standbys.addresses()
         found: dict[str, list[int]] = {}
         for partition in left:
-            for address in known.get(Task(spec.name, partition), ()):
+            for address in known.get(TaskId(spec.name, partition), ()):
                 if (address, partition) not in tried:
                     found.setdefault(address, []).append(partition)
                     break

@@ -16,7 +16,7 @@ from typing import Any
 
 from actors import App, Context
 from actors._kafka.produce import sending, transactions
-from actors.runtime.task.processor import Tenure
+from actors.runtime.task.processor import TaskProcessor
 from stores.rocks import RocksStore
 
 NAME = os.environ["APP_NAME"]
@@ -64,13 +64,13 @@ def _pass(point: str) -> None:
 
 def _crash_points() -> None:
     commit, send_all, log_commit, apply = (
-        Tenure._commit,
+        TaskProcessor._commit,
         sending.send_all,
         transactions.TransactionLog.commit,
         RocksStore.apply,
     )
 
-    async def commit_task(self: Tenure) -> None:
+    async def commit_task(self: TaskProcessor) -> None:
         _pass("handled")
         await commit(self)
         _pass("stored")
@@ -89,7 +89,7 @@ def _crash_points() -> None:
     def write(self: RocksStore, writes: Any, position: Any) -> None:
         apply(self, writes, position)
 
-    Tenure._commit = commit_task
+    TaskProcessor._commit = commit_task
     sending.send_all = send
     transactions.TransactionLog.commit = end
     RocksStore.apply = write

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+from actors.runtime.message.store import Store
 from aiokafka import AIOKafkaConsumer
 
 from actors._core.backoff import Backoff
@@ -26,8 +27,8 @@ from actors._kafka.consume.logs import KafkaLogs
 from actors._kafka.produce.transactions import TransactionLog
 from actors.ports import Identity, TopicPartition
 from actors.runtime.clock import SystemClock
-from actors.runtime.handlers.context import Context, Store
-from actors.runtime.outbox.outputs import OutputTopic
+from actors.runtime.message.context import Context
+from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.task.task import Task
@@ -188,8 +189,8 @@ class Owner:
         """Wait until everything before `offset` is committed and stored."""
         await eventually(
             lambda: (
-                self.running._tenure is not None
-                and self.running._tenure.committed_offset >= offset
+                self.running._processor is not None
+                and self.running._processor.committed_offset >= offset
                 and self.running.state is State.RUNNING
             ),
             deadline_s=PROGRESS_S,

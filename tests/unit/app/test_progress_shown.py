@@ -27,8 +27,8 @@ from actors._faust.startup.progress import (
 )
 from actors.cli.progress import reporting
 from actors.ports import TopicPartition
-from actors.runtime.observe.meters import RestoreMeter
-from actors.runtime.observe.waiting import STALLED_S, Restoring, StartupProgress, Watch, why_stalled
+from actors.runtime.meters import RestoreMeter
+from actors.runtime.observe.startup_progress import STALLED_S, Restoring, StartupProgress, StartupWatch, why_stalled
 from actors.testing import ActorTestDriver
 from tests.kafka.helpers import eventually
 from tests.terminal import Screen
@@ -110,14 +110,14 @@ def test_a_watch_sees_what_tasks_do_and_wait_for():
             raise ValueError(value)
 
     with ActorTestDriver(app, partitions=4) as driver:
-        watch = Watch()
+        watch = StartupWatch()
         assert driver._worker is not None
         tasks = sorted(driver._worker.tasks, key=lambda task: task.partition)
         assert watch.look(tasks, 0.0) == StartupProgress(owned={"act": [0, 1, 2, 3]})
         driver.post(source, key="ada", value="bad", partition=3)
         driver.advance(1, settle=False)
         meter = RestoreMeter("s", 0, 0, 5, 10)
-        tasks[0]._ownership.state, tasks[1]._ownership.state = State.RESTORING, State.CLAIMING
+        tasks[0]._context.state, tasks[1]._context.state = State.RESTORING, State.CLAIMING
         tasks[0].meters.restoring.append(meter)
         tasks[1]._predecessor = tasks[2]
         scene = watch.look(tasks, 1.0)

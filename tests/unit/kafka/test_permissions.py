@@ -17,7 +17,7 @@ from actors import App, Context
 from actors._kafka.connection import Connection, broker_errors
 from actors._kafka.permissions import READ, WRITE, lacking
 from actors.errors import BrokerUnavailableError, OutcomeUnknownError, RestoreError
-from actors.runtime.handlers.failures import REMIND_S, is_repeated
+from actors.runtime.message.failures import REMIND_S, is_repeated
 from actors.testing import ActorTestDriver
 
 ALICE = Connection(("127.0.0.1:9092",), security={"security_protocol": "SASL_SSL", "sasl_plain_username": "alice"})
@@ -95,7 +95,7 @@ def test_a_partition_that_goes_on_says_so_though_another_one_met_the_same(caplog
         before = said("actor work owns")
         for owned in (2, 2):
             for task in tasks:
-                task.look_again("the input can't be read")
+                task.reinitialize("the input can't be read")
             driver.advance(5)
             assert said("actor work owns") - before == owned
         assert said("the input can't be read; taking over again") == 1

@@ -14,10 +14,10 @@ from actors import App, Context
 from actors._core.partitioner import partition_for
 from actors._core.task.lifecycle import State
 from actors.ports import Identity, TopicPartition
-from actors.runtime.observe.meters import WorkerMeters
+from actors.runtime.meters import WorkerMeters
 from actors.runtime.queries.queries import StateReader
-from actors.runtime.queries.read_lease import Lease, LeaseSettings
-from actors.runtime.queries.standby_reads import CopyReader
+from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
+from actors.runtime.queries.standby_reads import StandbyReader
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.state import Restored
 from actors.runtime.task.task import Task
@@ -61,7 +61,7 @@ class Served:
         self.store.apply([(f"big{n}".encode(), encode_metadata(1, 1) + b"x" * 50_000) for n in range(8)], POSITION)
         self.tasks = {TopicPartition("in", number): self._task(number) for number in range(PARTITIONS - 1)}
         self.is_member = True
-        self.lease = Lease(self._confirms, LeaseSettings(lasts_s=10.0, renew_s=1.0))
+        self.lease = ReadLease(self._confirms, ReadLeaseSettings(lasts_s=10.0, renew_s=1.0))
         clock, directory, workers = FakeClock(), Directory(_nobody, "w"), WorkerClient(Hops())
         self.queries = SimpleNamespace(
             actors={"talk": self.spec},
@@ -69,7 +69,7 @@ class Served:
             stores={"words": self.spec, "numbers": self.spec},
             router=Router(StateReader(self.tasks.get, self.lease, clock), directory, workers),
             standby_router=StandbyRouter(
-                CopyReader(self.tasks.get, self.lease, clock, lambda *_: None),
+                StandbyReader(self.tasks.get, self.lease, clock, lambda *_: None),
                 directory,
                 workers,
                 StandbyDirectory(_no_copies),
@@ -91,7 +91,7 @@ class Served:
         numbers = MemoryStore()
         numbers.apply([(b"1", encode_metadata(1, 1) + b"1")], POSITION)
         task._stores = [Restored(store, POSITION, is_empty=False) for store in (self.store, numbers)]
-        task._ownership.state = State.RUNNING
+        task._context.state = State.RUNNING
         return task
 
     async def _confirms(self, _: Identity) -> bool:
@@ -100,13 +100,13 @@ class Served:
     def commits(self, state: State) -> None:
         """Put all tasks into a state, and wake who waits for the end of a commit."""
         for task in self.tasks.values():
-            task._ownership.state = state
-            task._ownership._wake()
+            task._context.state = state
+            task._context._wake()
 
     @property
     def waiting(self) -> int:
         """How many questions wait for a commit's end."""
-        futures = [wait for task in self.tasks.values() for wait in task._ownership._commit_waits]
+        futures = [wait for task in self.tasks.values() for wait in task._context._commit_waits]
         return sum(not wait.done() for wait in futures)
 
     async def connect(self, *, tls: ssl.SSLContext | None = None) -> Connection:

@@ -8,8 +8,8 @@ import pytest
 from actors import Actor, App, ConfigurationError, HandlerFailedError, OnError, Store, receive
 from actors.ports import TopicPartition
 from actors.runtime.clock import SystemClock
-from actors.runtime.handlers.context import TaskState
 from actors.runtime.handlers.expiry import Sweeper
+from actors.runtime.message.task_state import TaskState
 from actors.testing import ActorTestDriver
 from stores._core.overlay import MessageScope, Overlay
 from stores._core.record import Position, encode_metadata
@@ -229,7 +229,7 @@ def test_a_message_that_comes_before_the_removal_lets_the_class_actor_act_first(
     with ActorTestDriver(app) as driver:
         driver.send(clicks, key="a", value="home")
         for task in driver._worker.tasks:
-            task._tenure._sweeper._due_s = 1e9
+            task._processor._sweeper._due_s = 1e9
         driver.advance(3_600)
         driver.send(clicks, key="a", value="shop")
         assert [sent.value for sent in driver.outputs(ended)] == [["home"]]

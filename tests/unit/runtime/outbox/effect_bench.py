@@ -4,13 +4,16 @@ import asyncio
 from dataclasses import dataclass, field
 
 import msgspec
+from actors.runtime.handlers.effect import Effect
+from actors.runtime.message.store import Store
 
 from actors.ports import TopicPartition
-from actors.runtime.handlers.context import Context, Store, TaskState, enter_message
-from actors.runtime.handlers.internal_messages import Moment
-from actors.runtime.observe.meters import TaskMeters
+from actors.runtime.message.context import Context, enter_message
+from actors.runtime.message.internal_messages import InternalRecord
+from actors.runtime.message.task_state import TaskState
+from actors.runtime.meters import TaskMeters
 from actors.runtime.outbox.calls import EffectRecord, line_of
-from actors.runtime.outbox.effects import Effect, Effects
+from actors.runtime.outbox.effects import Effects
 from actors.runtime.spec import ActorSpec
 from actors.runtime.task.handling import Handling
 from actors.testing.fakes.loop import VirtualLoop
@@ -100,7 +103,7 @@ class Bench:
     def message(self, key, function, *args, **kwargs):
         """Handle a message whose handler calls an effect, and then raises if the bench says so."""
         self.state.scope.source_offset, self.offset = self.offset, self.offset + 1
-        ctx = Context(self.state, Moment(self.offset - 1, 0, key, b"x"), key.decode(), key)
+        ctx = Context(self.state, InternalRecord(self.offset - 1, 0, key, b"x"), key.decode(), key)
         enter_message(ctx)
         try:
             return self.runner.call(ctx, function, args, kwargs)
@@ -121,11 +124,11 @@ class Bench:
 
     async def turns(self):
         taken = list(self.runner.take())
-        for turn in taken:
+        for internal in taken:
             try:
-                await self.handling.message(self.state, turn.moment, turn)
+                await self.handling.message(self.state, internal.record, internal)
             finally:
-                turn.done()
+                internal.done()
         return len(taken)
 
     async def settle(self):

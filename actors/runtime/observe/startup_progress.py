@@ -67,7 +67,7 @@ class StartupProgress:
         return bool(self.waits or self.restores)
 
 
-class Watch:
+class StartupWatch:
     """Looks at tasks again and again, and remembers since when a restore hasn't moved."""
 
     def __init__(self) -> None:

@@ -14,19 +14,20 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from actors.errors import NewerVersionError, RecordError, StoreOutsideHandlerError, UsageError
 from actors.ports import Headers, InputRecord, Output
-from actors.runtime.handlers.failures import newer_program, undecodable
-from actors.runtime.handlers.handles import checked_ttl_ms, foreign_key, no_ranges, not_its_own, unreachable
-from actors.runtime.handlers.ids import message_id
-from actors.runtime.handlers.subscripts import Subscripts
-from actors.runtime.handlers.task_state import TaskState as TaskState
-from actors.runtime.handlers.task_state import Tools as Tools
-from actors.runtime.outbox.outputs import RECORD_OVERHEAD_BYTES as OVERHEAD_BYTES
-from actors.runtime.outbox.outputs import Recipient, check_placement, checked_headers, too_large, typed_headers
+from actors.runtime.message.failures import newer_program, undecodable
+from actors.runtime.message.ids import message_id
+from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES as OVERHEAD_BYTES
+from actors.runtime.message.outputs import Recipient, check_placement, checked_headers, too_large, typed_headers
+from actors.runtime.message.store_errors import checked_ttl_ms, foreign_key, no_ranges, not_its_own, unreachable
+from actors.runtime.message.subscripts import Subscripts
+from actors.runtime.message.task_state import TaskState as TaskState
+from actors.runtime.message.task_state import Tools as Tools
 from stores._core.overlay import Overlay
 from stores._core.record import NEVER
 
 if TYPE_CHECKING:
-    from actors.runtime.requests.replies import AnswerLater, Answers
+    from actors.runtime.message.task_state import AnswerLater
+    from actors.runtime.requests.replies import Replies
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -342,7 +343,7 @@ class Context:
         """
         return later is not None and self._answers("answer").answer_now(self, later, value)
 
-    def _answers(self, call: str) -> Answers:
+    def _answers(self, call: str) -> Replies:
         answers = self._working(call).tools.answers
         if answers is None:
             raise UsageError(f"ctx.{call}(): the actor answers nothing: annotate what a handler returns")

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from actors.runtime.handlers.context import Context
+    from actors.runtime.message.context import Context
 
 
 def message_id(topic: str, partition: int, offset: int, tag: str) -> str:

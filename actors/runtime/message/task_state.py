@@ -12,13 +12,13 @@ from stores._core.overlay import MessageScope, Overlay
 if TYPE_CHECKING:
     from actors.errors import RecordError
     from actors.ports import Clock, Output, TopicPartition
-    from actors.runtime.handlers.context import Store
-    from actors.runtime.handlers.timers import Timers
+    from actors.runtime.message.outputs import OutputTopic
+    from actors.runtime.message.publishing import Publications
+    from actors.runtime.message.store import Store
     from actors.runtime.outbox.effects import Effects
-    from actors.runtime.outbox.outputs import OutputTopic
-    from actors.runtime.outbox.publishing import Publications
-    from actors.runtime.requests.replies import Answers
+    from actors.runtime.requests.replies import Replies
     from actors.runtime.requests.requests import Asker
+    from actors.runtime.timers.timers import Timers
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Tools:
     timers: Timers | None = None
     effects: Effects | None = None
     asks: Asker | None = None
-    answers: Answers | None = None
+    answers: Replies | None = None
     published: Publications = field(default_factory=dict)
     latest_ms: int = 0
 

@@ -1,7 +1,7 @@
 """What a handler is called for besides input records: a timer, an effect's result, a message that was parked.
 
 A turn is handled like a message, in a savepoint of its own and in the next commit. What it stands for is in a store;
-`settle` takes it out there in the same commit, so that it happens once or not at all, whoever dies.
+`consume` takes it out there in the same commit, so that it happens once or not at all, whoever dies.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Protocol
 from actors.errors import UsageError
 
 if TYPE_CHECKING:
-    from actors.runtime.handlers.context import Context
+    from actors.runtime.message.context import Context
 
 
 @dataclass(slots=True)
-class Moment:
+class InternalRecord:
     """What a turn's context has in the place of a record.
 
     Attributes:
@@ -37,19 +37,19 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class InternalMessage:
     """A call of the handler that no input record asks for.
 
     Attributes:
-        moment: in the record's place. Its value None means: there is nothing to handle but `settle`.
-        settle: called first with the turn's context; writes what has to be written whatever the handler does, and tells
+        record: in the record's place. Its value None means: there is nothing to handle but `consume`.
+        consume: called first with the turn's context; writes what has to be written whatever the handler does, and tells
             whether the turn still has a reason.
         done: called when the turn is handled, or dropped because another owner will see to it.
         what: the turn for people, as in "timer 'remind'".
     """
 
-    moment: Moment
-    settle: Callable[[Context], bool]
+    record: InternalRecord
+    consume: Callable[[Context], bool]
     done: Callable[[], None]
     what: str
 
@@ -68,7 +68,7 @@ def refuse_keyless(ctx: Context, call: str) -> None:
         )
 
 
-class Duty(Protocol):
+class Punctuator(Protocol):
     """What a task has to see to between messages, from its takeover to the next.
 
     Attributes:
@@ -82,7 +82,7 @@ class Duty(Protocol):
     def wait_s(self) -> float:
         """Give in how many seconds there are turns; 0 when there are some now, infinity when nobody knows of any."""
 
-    def take(self) -> Sequence[Turn]:
+    def take(self) -> Sequence[InternalMessage]:
         """Give what is due, not too much at once. What was given isn't given again before its `done`."""
 
     def before_commit(self) -> None:
