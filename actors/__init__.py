@@ -36,10 +36,11 @@ from actors.errors import (
     ViewTimeoutError,
 )
 from actors.runtime.handlers.actor import Actor, receive
-from actors.runtime.handlers.context import Context, Store
+from actors.runtime.handlers.effect import Effect, EffectCall
 from actors.runtime.handlers.query_methods import query
-from actors.runtime.outbox.effects import Effect, EffectCall
-from actors.runtime.requests.replies import AnswerLater
+from actors.runtime.message.context import Context
+from actors.runtime.message.store import Store
+from actors.runtime.message.task_state import AnswerLater
 
 __all__ = [
     "Actor",

@@ -30,7 +30,7 @@ from actors._core.partitioner import partition_for
 from actors._core.task.lifecycle import State
 from actors.ports import Identity, TopicPartition
 from actors.runtime.clock import SystemClock
-from actors.runtime.observe.meters import WorkerMeters
+from actors.runtime.meters import WorkerMeters
 from actors.runtime.queries.queries import StateReader
 from actors.runtime.queries.read_lease import Lease, LeaseSettings
 from actors.runtime.spec import ActorSpec

@@ -38,12 +38,12 @@ from actors.declare.versions import versioned
 from actors.errors import NewerVersionError, NotReadyError
 from actors.ports import Answer, OwnerRecord
 from actors.runtime import commands
-from actors.runtime.handlers import timers
 from actors.runtime.observe import tracing
 from actors.runtime.outbox import calls as effect_calls
 from actors.runtime.quarantine import entries as parked_entries
 from actors.runtime.requests import replies as answers
 from actors.runtime.requests import requests as asks
+from actors.runtime.timers import timers
 from actors.testing.fakes.log import StoredRecord
 from actors.web.access import callers
 from actors.web.dashboard import group, waiting

@@ -30,10 +30,11 @@ from actors.errors import ConfigurationError, UsageError
 from actors.ports import Answer, Question
 from actors.runtime.handlers.actor import Actor, expiry_of, handler_of
 from actors.runtime.handlers.callables import name_of
-from actors.runtime.handlers.context import DEFAULT_ASK_TIMEOUT, Context, Placement, Store, is_handling
 from actors.runtime.handlers.dedupe import Identify, by_header, deduplicated
-from actors.runtime.outbox.effects import Effect
-from actors.runtime.outbox.publishing import PublishedStore
+from actors.runtime.handlers.effect import Effect
+from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT, Context, is_handling
+from actors.runtime.message.publishing import PublishedStore
+from actors.runtime.message.store import Placement, Store
 from actors.runtime.requests.replies import AnswerTypes
 from actors.runtime.requests.requests import Asked, carry, deadline_header
 from actors.runtime.threads import in_threads

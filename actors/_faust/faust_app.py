@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from actors._faust.startup.registry import ValueType
     from actors._faust.views import View
     from actors.declare.definition import ActorDefinition
-    from actors.runtime.handlers.context import Store
+    from actors.runtime.message.store import Store
 
 
 def _partitioner(topics: Sequence[str], declared: Any) -> Partitioner | None:

@@ -10,8 +10,8 @@ from actors._kafka.admin.topics import Topics
 from actors.declare.arguments import single_topic
 from actors.declare.codecs import Codec, key_codec, value_codec
 from actors.errors import ConfigurationError
-from actors.runtime.outbox.outputs import OutputTopic
-from actors.runtime.outbox.publishing import Publication, PublishedStore
+from actors.runtime.message.outputs import OutputTopic
+from actors.runtime.message.publishing import Publication, PublishedStore
 
 if TYPE_CHECKING:
     from actors._faust.setup import Setup

@@ -38,8 +38,8 @@ from actors.errors import ActorsError, ConfigurationError
 from actors.ports import Identity, TopicPartition
 from actors.runtime.blocking import LoopWatch
 from actors.runtime.clock import compare, watch
-from actors.runtime.observe.meters import WorkerMeters
-from actors.runtime.outbox.outputs import OutputTopic
+from actors.runtime.message.outputs import OutputTopic
+from actors.runtime.meters import WorkerMeters
 from actors.runtime.replicas.standby_state import CopyState
 from actors.runtime.replicas.standbys import Standbys
 from actors.runtime.spec import ActorSpec, TaskServices

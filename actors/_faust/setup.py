@@ -36,8 +36,8 @@ from actors.declare.options import milliseconds
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import Identity, TaskLog
 from actors.runtime.commands import KEY_PURPOSE, CommandKey
-from actors.runtime.outbox.outputs import OutputTopic, Recipient
-from actors.runtime.outbox.publishing import Publication, PublishedStore
+from actors.runtime.message.outputs import OutputTopic, Recipient
+from actors.runtime.message.publishing import Publication, PublishedStore
 from actors.runtime.requests.replies import Answers
 from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS
 from actors.runtime.spec import ActorSpec, TaskSettings

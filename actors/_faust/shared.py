@@ -24,7 +24,7 @@ from actors._faust.views import View
 from actors.declare.codecs import CodecError, resolve
 from actors.errors import Rejected, UsageError, show_bytes
 from actors.runtime.handlers.actor import Actor, receive
-from actors.runtime.handlers.context import DEFAULT_ASK_TIMEOUT, is_handling
+from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT, is_handling
 from actors.runtime.replicas.views import ViewCodecs
 
 if TYPE_CHECKING:

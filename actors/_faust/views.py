@@ -21,7 +21,7 @@ from actors.declare.options import milliseconds
 from actors.errors import UnreadableLogError
 from actors.ports import Clock
 from actors.runtime.clock import SystemClock
-from actors.runtime.handlers.context import Store
+from actors.runtime.message.store import Store
 from actors.runtime.replicas.view_replica import CopyStores
 from actors.runtime.replicas.views import TopicView, ViewCodecs, ViewParts
 from actors.runtime.state.stores import StoreCache

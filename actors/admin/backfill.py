@@ -22,8 +22,8 @@ from actors._kafka.consume.logs import KafkaLogs
 from actors.declare.options import milliseconds
 from actors.errors import ActorsError, ConfigurationError, OutcomeUnknownError
 from actors.ports import NO_OFFSET, CommitBatch, Output, TopicPartition
-from actors.runtime.outbox.outputs import RECORD_OVERHEAD_BYTES
-from actors.runtime.outbox.publishing import Publication
+from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES
+from actors.runtime.message.publishing import Publication
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import Restorer
 from stores._core.record import STAMP_BYTES, is_expired

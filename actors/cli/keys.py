@@ -10,7 +10,7 @@ import click
 
 from actors.declare.codecs import CodecError
 from actors.declare.decoder import as_json
-from actors.runtime.handlers.context import Store
+from actors.runtime.message.store import Store
 
 
 def key_bytes(store: Store[Any, Any], text: str) -> bytes:

@@ -14,7 +14,7 @@ from faust.cli.base import AppCommand
 
 from actors._faust.setup import Setup
 from actors.errors import ActorsError, BrokerRefusedError, BrokerUnavailableError
-from actors.runtime.handlers.context import Store
+from actors.runtime.message.store import Store
 from stores._core.printable import printable, printable_json
 from stores.errors import StoreError
 from stores.folder import DataFolder

@@ -17,7 +17,7 @@ from actors.cli.reading import Reading, read_key
 from actors.cli.session import Session, with_session
 from actors.errors import ConfigurationError
 from actors.ports import OwnerRecord
-from actors.runtime.handlers.context import Store
+from actors.runtime.message.store import Store
 from stores._core.record import NEVER
 from stores.folder import DataFolder
 

@@ -8,7 +8,7 @@ import click
 
 from actors.cli.session import Session, with_session
 from actors.errors import ConfigurationError
-from actors.runtime.outbox.publishing import PublishedStore
+from actors.runtime.message.publishing import PublishedStore
 
 
 @click.command("publish")

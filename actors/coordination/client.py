@@ -14,7 +14,7 @@ from actors.coordination.service import ACTOR
 from actors.coordination.sharing import Sharing
 from actors.coordination.transport import Inside, Outside
 from actors.runtime.clock import SystemClock
-from actors.runtime.handlers.context import Context
+from actors.runtime.message.context import Context
 
 CLOSE_S = 2.0
 """`close` takes no longer, though brokers may be away."""

@@ -21,7 +21,7 @@ from actors._core.coordination.registry import Barrier, Group, Node, Party
 from actors._core.outside import MALFORMED
 from actors._core.partitioner import partition_for
 from actors.coordination import messages as m
-from actors.runtime.outbox.outputs import ACTOR_HEADER, ATTEMPTS_HEADER, ERROR_HEADER, ORIGIN_HEADER, OwnHeaders
+from actors.runtime.message.outputs import ACTOR_HEADER, ATTEMPTS_HEADER, ERROR_HEADER, ORIGIN_HEADER, OwnHeaders
 from actors.runtime.requests.requests import ASK
 
 ACTOR = "coordination"

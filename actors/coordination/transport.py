@@ -22,8 +22,8 @@ from actors.errors import (
     UnknownTopicError,
 )
 from actors.ports import Answer, Asks, Clock, Question
-from actors.runtime.handlers.context import Context
-from actors.runtime.outbox.outputs import Recipient
+from actors.runtime.message.context import Context
+from actors.runtime.message.outputs import Recipient
 from actors.runtime.requests.requests import OK, carry, deadline_header
 
 AGAIN_S = 5.0

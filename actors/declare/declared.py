@@ -16,9 +16,10 @@ from actors.declare.codecs import is_record
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.actor import Actor
 from actors.runtime.handlers.callables import check_callable, name_of, refuse_generator
-from actors.runtime.handlers.context import Context, Store
 from actors.runtime.handlers.dedupe import Identify
-from actors.runtime.outbox.effects import Effect
+from actors.runtime.handlers.effect import Effect
+from actors.runtime.message.context import Context
+from actors.runtime.message.store import Store
 
 MAX_CONCURRENCY = 10_000
 Coroutine = Callable[[Context, Any], Awaitable[Any]]

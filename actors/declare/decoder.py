@@ -15,7 +15,7 @@ from faust.utils.json import on_default
 from actors._core.outside import MALFORMED
 from actors.declare.codecs import CodecError
 from actors.errors import show_bytes
-from actors.runtime.handlers.context import Store
+from actors.runtime.message.store import Store
 
 
 @dataclass(frozen=True, slots=True)

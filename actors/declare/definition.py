@@ -11,9 +11,10 @@ from actors._core.task.commit import MAX_METADATA_BYTES, largest_mark
 from actors._core.task.policy import STOP_ON_ERROR, Misplaced, OnError
 from actors.declare.messages import MessageCodec, function_codec, message_codec
 from actors.errors import ConfigurationError
-from actors.runtime.handlers.context import Context, Store
+from actors.runtime.handlers.effect import Effect
 from actors.runtime.handlers.query_methods import Query
-from actors.runtime.outbox.effects import Effect
+from actors.runtime.message.context import Context
+from actors.runtime.message.store import Store
 from actors.runtime.requests.replies import AnswerTypes
 
 Asking = TypeVar("Asking", bound=Callable[..., Any])

@@ -19,8 +19,8 @@ from actors.declare.codecs import Codec, CodecError, resolve, value_codec
 from actors.errors import ConfigurationError, NewerVersionError, UnknownTypeError, show_bytes
 from actors.ports import Headers
 from actors.runtime.handlers.actor import Actor
-from actors.runtime.handlers.context import Context
-from actors.runtime.outbox.outputs import TYPE_HEADER
+from actors.runtime.message.context import Context
+from actors.runtime.message.outputs import TYPE_HEADER
 
 Handler = Callable[[Context, Any], Awaitable[Any]]
 

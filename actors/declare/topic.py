@@ -8,7 +8,7 @@ import faust
 
 from actors._core.partitioner import Partitioner
 from actors.errors import UsageError
-from actors.runtime.handlers.context import is_handling
+from actors.runtime.message.context import is_handling
 
 
 class ActorTopic(faust.Topic):  # type: ignore[misc]

@@ -14,11 +14,14 @@ from actors._core.task.completed import Progress
 from actors._core.task.lifecycle import State
 from actors.errors import ActorsError, RecordError, UsageError
 from actors.ports import CommitBatch, CommitReceipt, InputRecord
-from actors.runtime.handlers.context import Context, Store, TaskState
+from actors.runtime.handlers.effect import Effect
 from actors.runtime.handlers.expiry import remove
-from actors.runtime.handlers.internal_messages import Turn
+from actors.runtime.message.context import Context
+from actors.runtime.message.internal_messages import Turn
+from actors.runtime.message.store import Store
+from actors.runtime.message.task_state import TaskState
 from actors.runtime.outbox.calls import call_id
-from actors.runtime.outbox.effects import Effect, Effects
+from actors.runtime.outbox.effects import Effects
 from actors.runtime.quarantine.quarantine import Parked
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.state import Restored
@@ -243,7 +246,7 @@ class ReplayTenure(Tenure):
         tools.asks = _Unanswered(unknowns, clock)  # type: ignore[assignment]
         if spec.effects is not None:
             uncalled = _Uncalled(spec, unknowns)
-            tools.effects = uncalled  # type: ignore[assignment]
+            tools.effects = uncalled
             self._duties = [duty for duty in self._duties if not isinstance(duty, Effects)]
             parked = Parked(spec, self._messages, effects=uncalled, meters=ownership.meters)
         self._handling = _ReplayHandling(

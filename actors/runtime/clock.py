@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 
 from actors._core.logs import escaping
 from actors.ports import Clock
-from actors.runtime.queries.read_lease import awake_s
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -26,6 +25,12 @@ ASK_AGAIN_S = 60.0
 ASK_S = 3600.0
 MOST_PART = 4
 """An answer of the brokers counts if it took less than the margin divided by this."""
+_AWAKE = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def awake_s() -> float:
+    """Return seconds that go on while the machine is suspended, where the system has such a clock."""
+    return time.clock_gettime(_AWAKE)
 
 
 def boot_ms() -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
+
+import msgspec
 
 from actors._core.group.assign import Declared
 from actors._core.partitioner import MURMUR2, PARTITIONERS, Partitioner
@@ -15,15 +17,42 @@ from actors._core.task.topic_ids import TopicIds
 from actors.ports import Asks, Clock, GroupView, Logs, OwnerRecord, Owners, StoreProvider, TaskSink
 from actors.runtime.clock import MARGIN_MS
 from actors.runtime.commands import OPEN_COMMANDS, CommandKey
-from actors.runtime.handlers.context import Context, Store
-from actors.runtime.outbox.effects import Effect
-from actors.runtime.outbox.outputs import OutputTopic
-from actors.runtime.outbox.publishing import Publications
+from actors.runtime.handlers.effect import Effect, Outcome
+from actors.runtime.message.context import Context
+from actors.runtime.message.outputs import OutputTopic
+from actors.runtime.message.publishing import Publications
+from actors.runtime.message.store import Store
 from actors.runtime.requests.replies import Answers
 from actors.runtime.state.restore import Changelog, Restorer
 
-if TYPE_CHECKING:
-    from actors.runtime.observe.tracing import Tracing
+
+class TracedCall(Protocol):
+    """A call of an effect as it was recorded: `trace` is the context of the span that recorded it."""
+
+    @property
+    def name(self) -> str:
+        """The effect's name."""
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts failed."""
+
+    @property
+    def trace(self) -> dict[str, str] | msgspec.UnsetType:
+        """See above."""
+
+
+class Tracing(Protocol):
+    """Makes spans of what an actor leads to beside its messages; see `actors.runtime.observe.tracing`."""
+
+    def asks(self, asks: Asks) -> Asks:
+        """Return what carries questions with their context."""
+
+    def carried(self) -> dict[str, str]:
+        """Return the context of the running code, to be kept."""
+
+    async def effect(self, record: TracedCall, attempt: Awaitable[Outcome]) -> Outcome:
+        """Make an attempt of an effect in a span of the trace that it was called in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from actors._core.task.lifecycle import State
 from actors._core.task.takeover import ResetPolicy
 from actors.errors import InputGrownError
 from actors.ports import Identity, Source, TaskLog, TopicPartition
-from actors.runtime.observe.meters import WorkerMeters
+from actors.runtime.meters import WorkerMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.task.identity import grown_error
 from actors.runtime.task.task import Task

@@ -20,9 +20,10 @@ from actors._faust.setup import Setup, inbox_of
 from actors.declare.codecs import topic_codecs
 from actors.errors import ActorsError, UsageError
 from actors.ports import Answer, Headers, Identity, Question, TaskLog, TopicPartition
-from actors.runtime.handlers.context import DEFAULT_ASK_TIMEOUT, Store
-from actors.runtime.outbox.effects import Effect
-from actors.runtime.outbox.outputs import checked_headers
+from actors.runtime.handlers.effect import Effect
+from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT
+from actors.runtime.message.outputs import checked_headers
+from actors.runtime.message.store import Store
 from actors.runtime.replicas.view_replica import CopyStores
 from actors.runtime.replicas.views import ViewParts
 from actors.runtime.requests.requests import REPLY_PARTITIONS, Asked, carry, deadline_header

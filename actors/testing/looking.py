@@ -17,9 +17,9 @@ from actors.errors import UsageError
 from actors.ports import Headers, TopicPartition
 from actors.runtime.commands import ALL, Command
 from actors.runtime.handlers.actor import Actor
-from actors.runtime.handlers.context import Store
 from actors.runtime.handlers.query_methods import Asked
-from actors.runtime.outbox.outputs import ACTOR_HEADER
+from actors.runtime.message.outputs import ACTOR_HEADER
+from actors.runtime.message.store import Store
 from actors.runtime.quarantine.entries import LETTER, read_entry
 from actors.testing.fakes.log import StoredRecord
 from stores.ports import PartitionStore

@@ -1,7 +1,7 @@
 """What must be true of the second actor's run, from what is in Kafka and outside: independent of the code under test.
 
 The inputs say what has to happen, `said` says what happened, in order, and in which commit. Keys of the changelogs of
-timers and effects are as `actors.runtime.handlers.timers` and `actors.runtime.outbox.calls` describe them.
+timers and effects are as `actors.runtime.timers.timers` and `actors.runtime.outbox.calls` describe them.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from actors._core.task.takeover import LostChangelog
 from actors.ports import TopicPartition
-from actors.runtime.handlers.context import Context, Store
+from actors.runtime.message.context import Context
+from actors.runtime.message.store import Store
 from actors.testing import PartitionLog, StoredRecord
 
 APP = "app"

@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 from actors.errors import AskRejectedError, AskTimeoutError, Rejected
 from actors.ports import Asks
 from actors.runtime.handlers.actor import Actor, handler_of, receive
-from actors.runtime.handlers.context import Context, Recipient, Store
-from actors.runtime.outbox.outputs import OutputTopic
+from actors.runtime.message.context import Context, Recipient
+from actors.runtime.message.outputs import OutputTopic
+from actors.runtime.message.store import Store
 from actors.runtime.requests.replies import Answers, AnswerTypes
 from actors.runtime.requests.requests import ASK
 from actors.testing import FakeAsks

@@ -15,7 +15,7 @@ from actors._core.task.commit import CommitMark, parse_mark
 from actors._core.task.completed import decode_finished
 from actors.errors import CommitRefusedError, OutcomeUnknownError, RecordError
 from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TaskLog, TopicPartition
-from actors.runtime.handlers.context import Context
+from actors.runtime.message.context import Context
 from actors.testing import Decision, Files, PartitionLog, SimKafka, StoredRecord, Transaction, current_process, fold
 from stores._core.record import STAMP_BYTES, STAMP_HEADER, decode_stamp
 from tests.sim import app

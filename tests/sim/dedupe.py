@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from actors.runtime.handlers.context import Context
 from actors.runtime.handlers.dedupe import deduplicated
+from actors.runtime.message.context import Context
 from tests.sim import app
 from tests.sim.part import Handler, Host, Operation, Part, Stores
 

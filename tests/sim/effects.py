@@ -11,10 +11,10 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-from actors.runtime.handlers.context import Context
+from actors.runtime.handlers.effect import Effect, EffectCall
+from actors.runtime.message.context import Context
 from actors.runtime.outbox import effects
 from actors.runtime.outbox import queues as effect_lines
-from actors.runtime.outbox.effects import Effect, EffectCall
 from tests.sim.part import Host, Operation, Part, Stores
 
 STORE = TOPIC = "effects"

@@ -13,9 +13,9 @@ from typing import Any
 
 from actors.ports import TopicPartition
 from actors.runtime.handlers import expiry
-from actors.runtime.handlers.context import Context
-from actors.runtime.outbox.outputs import OutputTopic
-from actors.runtime.outbox.publishing import Publication, PublishedStore
+from actors.runtime.message.context import Context
+from actors.runtime.message.outputs import OutputTopic
+from actors.runtime.message.publishing import Publication, PublishedStore
 from tests.sim import app
 from tests.sim.part import Host, Operation, Part, Stores, now_ms_of, write_ms_of
 

@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors._core.task.policy import OnError
-from actors.runtime.handlers.context import Context
+from actors.runtime.message.context import Context
 from actors.testing import Process
 from tests.sim import app
 from tests.sim.asks import AsksPart

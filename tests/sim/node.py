@@ -19,7 +19,7 @@ from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreErr
 from actors.ports import Identity, TaskLog, TopicPartition
 from actors.runtime import worker as runtime_worker
 from actors.runtime.clock import compare
-from actors.runtime.outbox.outputs import OutputTopic
+from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.stores import StoreCache

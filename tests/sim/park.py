@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from actors._core.keys import place_of
 from actors._core.task.policy import OnError
 from actors.ports import TopicPartition
-from actors.runtime.handlers.context import Context
-from actors.runtime.outbox.outputs import ATTEMPTS_HEADER, ORIGIN_HEADER, OutputTopic
+from actors.runtime.message.context import Context
+from actors.runtime.message.outputs import ATTEMPTS_HEADER, ORIGIN_HEADER, OutputTopic
 from actors.runtime.quarantine import quarantine as parked
 from tests.sim import app
 from tests.sim.part import Handler, Host, Operation, Part, Stores

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreError
 from actors.ports import TopicPartition
-from actors.runtime.handlers.context import Context
+from actors.runtime.message.context import Context
 from actors.testing import FakeClock, PartitionLog, Process, RefusedError
 from stores._core.record import STAMP_HEADER, encode_stamp
 from tests.sim import app

@@ -8,10 +8,10 @@ import pytest
 
 import actors._core.task.takeover as takeover
 import actors._core.task.topic_ids as topic_ids
-import actors.runtime.handlers.failures as failures
+import actors.runtime.message.failures as failures
 import actors.runtime.task.identity as identity
 import actors.runtime.task.task as task
-from actors.runtime.handlers.context import Store
+from actors.runtime.message.store import Store
 from actors.runtime.queries.queries import StateReader
 from actors.runtime.queries.read_lease import Lease
 from actors.runtime.task.misplaced import PlacedRecords

@@ -14,12 +14,12 @@ import actors.runtime.requests.requests as asks
 import tests.sim.dedupe as dedupe_part
 from actors.ports import CommitBatch, TopicPartition
 from actors.runtime.handlers.actor import Actor
-from actors.runtime.handlers.context import Context
-from actors.runtime.handlers.timers import Timers
+from actors.runtime.message.context import Context
 from actors.runtime.replicas.views import TopicView
 from actors.runtime.requests.replies import Answers
 from actors.runtime.requests.requests import Waiting
 from actors.runtime.state.stores import StoreCache
+from actors.runtime.timers.timers import Timers
 from actors.testing.fakes.ports import FakeTaskLog
 from stores.errors import StoreCorruptedError
 from tests.sim.asks import REPLIES

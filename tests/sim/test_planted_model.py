@@ -10,19 +10,20 @@ import pytest
 from msgspec.structs import replace
 
 import actors.runtime.handlers.expiry as expiry
-import actors.runtime.handlers.timers as timers
 import actors.runtime.quarantine.quarantine as parked
+import actors.runtime.timers.timers as timers
 import stores._core.overlay as overlay
 from actors._core.partitioner import partition_for
 from actors.ports import CommitBatch, TopicPartition
-from actors.runtime.handlers.timers import Timers
+from actors.runtime.handlers.effect import Outcome
+from actors.runtime.message.publishing import Publication
 from actors.runtime.outbox.calls import Head, decoded, line_bounds
-from actors.runtime.outbox.effects import Effects, Outcome, Run
-from actors.runtime.outbox.publishing import Publication
+from actors.runtime.outbox.effects import Effects, Run
 from actors.runtime.outbox.queues import Lines
 from actors.runtime.quarantine.quarantine import CONTROL_HEADER, Parked
 from actors.runtime.task.handling import Handling
 from actors.runtime.task.processor import Tenure
+from actors.runtime.timers.timers import Timers
 from actors.testing.fakes.ports import FakeTaskLog
 from tests.sim.expiry import READERS
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from actors.runtime.handlers import timers
-from actors.runtime.handlers.context import Context
+from actors.runtime.message.context import Context
+from actors.runtime.timers import timers
 from tests.sim import app
 from tests.sim.asks import AsksPart
 from tests.sim.effects import EffectsPart

@@ -18,7 +18,8 @@ from actors.declare.codecs import Codec, resolve
 from actors.declare.versions import refusal, versioned
 from actors.errors import NewerVersionError
 from actors.ports import TopicPartition
-from actors.runtime.handlers.context import Context, Store
+from actors.runtime.message.context import Context
+from actors.runtime.message.store import Store
 from actors.testing import Process
 from tests.sim import app
 from tests.sim.park import TOPIC as DEAD_LETTERS

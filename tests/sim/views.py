@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from actors._core.partitioner import partition_for
 from actors.errors import BrokerUnavailableError, ViewError
 from actors.ports import TopicPartition
-from actors.runtime.handlers.context import Context
+from actors.runtime.message.context import Context
 from actors.runtime.replicas.view_replica import CopyStores
 from actors.runtime.replicas.views import TopicView, ViewCodecs, ViewParts
 from actors.testing import Disk, FakeTopicLogs, Process

@@ -30,7 +30,7 @@ from actors._kafka.produce.appends import MAX_REQUEST_BYTES, is_spent, send_reco
 from actors._kafka.records import RAW, fetched
 from actors.errors import AskClosedError, BrokerUnavailableError, UnknownTopicError
 from actors.ports import Answer, Question, TopicPartition, Unreadable
-from actors.runtime.handlers.failures import is_repeated
+from actors.runtime.message.failures import is_repeated
 from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS, Waiting, question_headers
 
 logger = escaping(logging.getLogger(__name__))

@@ -21,7 +21,7 @@ from actors._kafka.consume.logs import KafkaLogs
 from actors.declare.codecs import CodecError, key_codec
 from actors.errors import ActorsError, NewerVersionError
 from actors.ports import LogRecord, TopicPartition
-from actors.runtime.outbox.effects import EffectRecord
+from actors.runtime.outbox.calls import EffectRecord
 from actors.runtime.quarantine.entries import ParkedMessage, read_entry, slices_of_line, summary_of
 from stores._core.printable import printable
 from stores._core.record import STAMP_HEADER, decode_stamp

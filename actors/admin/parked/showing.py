@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from actors.admin.parked.reader import Content, Entry, Line, key_json, shown
 from actors.declare.codecs import key_codec
 from actors.declare.decoder import as_json
-from actors.runtime.handlers.context import Store
+from actors.runtime.message.store import Store
 from actors.runtime.quarantine.entries import ParkedMessage
 
 if TYPE_CHECKING:

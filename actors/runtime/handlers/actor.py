@@ -18,9 +18,10 @@ from typing import Any, ClassVar, Generic, TypeVar, overload
 from actors._core.unions import arms_of
 from actors.errors import ConfigurationError, UsageError
 from actors.runtime.handlers.callables import check_callable, refuse_generator
-from actors.runtime.handlers.context import Context, Store
 from actors.runtime.handlers.expiry import remove_own
 from actors.runtime.handlers.query_methods import NO_QUERIES, Query, queries_of
+from actors.runtime.message.context import Context
+from actors.runtime.message.store import Store
 
 S = TypeVar("S")
 Method = TypeVar("Method", bound=Callable[..., Any])

@@ -18,7 +18,8 @@ from typing import Any
 
 from actors._core.keys import sized
 from actors.errors import UsageError
-from actors.runtime.handlers.context import Context, Store
+from actors.runtime.message.context import Context
+from actors.runtime.message.store import Store
 
 Handler = Callable[[Context, Any], Awaitable[Any]]
 Identify = Callable[[Context, Any], str | bytes | None]

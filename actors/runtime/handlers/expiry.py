@@ -18,9 +18,11 @@ from typing import Any
 from actors._core.logs import escaping, reason_of
 from actors.errors import HandlerFailedError, show_bytes
 from actors.ports import Clock
-from actors.runtime.handlers.context import Context, Store, TaskState, enter_message
-from actors.runtime.handlers.failures import newer_in, newer_program
-from actors.runtime.handlers.internal_messages import Moment
+from actors.runtime.message.context import Context, enter_message
+from actors.runtime.message.failures import newer_in, newer_program
+from actors.runtime.message.internal_messages import Moment
+from actors.runtime.message.store import Store
+from actors.runtime.message.task_state import TaskState
 from stores._core.overlay import Overlay
 from stores._core.record import STAMP_BYTES, is_expired
 from stores.errors import StoreError

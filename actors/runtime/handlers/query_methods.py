@@ -13,20 +13,19 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+from typing import Any, NoReturn, Protocol, TypeVar, overload
 
 import msgspec
 
 from actors.errors import ConfigurationError, ForeignKeyError, ReadOnlyQueryError
+from actors.ports import TopicPartition
 from actors.runtime.handlers.callables import is_generator
-from actors.runtime.handlers.context import Context, Store, TaskState, Tools, enter_message
-from actors.runtime.handlers.internal_messages import Moment
+from actors.runtime.message.context import Context, enter_message
+from actors.runtime.message.internal_messages import Moment
+from actors.runtime.message.store import Store
+from actors.runtime.message.task_state import TaskState, Tools
 from stores._core.overlay import MessageScope, Overlay
-
-if TYPE_CHECKING:
-    from actors.ports import TopicPartition
-    from actors.runtime.handlers.actor import Actor
-    from stores.ports import PartitionReader
+from stores.ports import PartitionReader
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -125,6 +124,15 @@ def queries_of(cls: type[Any]) -> dict[str, Query]:
     return found
 
 
+class QueriedActor(Protocol):
+    """A class actor, whose queries are methods: see `actors.runtime.handlers.actor.Actor`."""
+
+    def __init__(self, ctx: Context, store: Store[Any, Any] | None = None) -> None: ...
+
+    def is_changed(self) -> bool:
+        """Tell whether the state is another value than the one that is kept."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a query is asked about: a key, and the committed stores of its partition as of one moment."""
@@ -137,7 +145,7 @@ class Asked:
     now_ms: int
     stores: Mapping[Store[Any, Any], PartitionReader]
 
-    def answer(self, asked: Query, arguments: Mapping[str, Any], cls: type[Actor[Any]] | None = None) -> Any:
+    def answer(self, asked: Query, arguments: Mapping[str, Any], cls: type[QueriedActor] | None = None) -> Any:
         """Call a query; `cls` is the actor's class if it is one.
 
         Raises:

@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 
 from actors._core.task.lifecycle import State
 from actors.ports import TopicPartition
-from actors.runtime.observe.meters import Histogram, QueryMeters, TaskMeters, WorkerMeters
+from actors.runtime.meters import Histogram, QueryMeters, TaskMeters, WorkerMeters
 from actors.runtime.replicas.standby_state import CopyState
 from actors.runtime.task.task import Task
 from stores.errors import StoreError

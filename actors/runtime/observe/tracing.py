@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opentelemetry import context as contexts
 from opentelemetry import propagate, trace
@@ -24,17 +24,15 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from actors._core.logs import escaping
 from actors.errors import Rejected
 from actors.ports import Answer, Asks, Headers, Output, Question
-from actors.runtime.outbox.outputs import RECORD_OVERHEAD_BYTES
-from actors.runtime.spec import ActorSpec
-
-if TYPE_CHECKING:
-    from actors.runtime.handlers.context import Context, TaskState
-    from actors.runtime.outbox.calls import EffectRecord
-    from actors.runtime.outbox.effects import Outcome
+from actors.runtime.handlers.effect import Outcome
+from actors.runtime.message.context import Context
+from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES
+from actors.runtime.message.task_state import TaskState
+from actors.runtime.spec import ActorSpec, TracedCall
 
 logger = escaping(logging.getLogger(__name__))
 
-Handler = Callable[["Context", Any], Awaitable[Any]]
+Handler = Callable[[Context, Any], Awaitable[Any]]
 SYSTEM = {"messaging.system": "kafka", "messaging.operation.type": "process", "messaging.operation.name": "process"}
 """The attributes that OpenTelemetry's conventions for messaging give to what a consumer does with a message."""
 
@@ -144,7 +142,7 @@ class Tracing:
         """Give the context of whoever runs now, to be kept."""
         return _carried()
 
-    async def effect(self, record: EffectRecord, attempt: Awaitable[Outcome]) -> Outcome:
+    async def effect(self, record: TracedCall, attempt: Awaitable[Outcome]) -> Outcome:
         """Make an attempt of an effect in a span of the trace that it was called in."""
         attributes: dict[str, str | int] = {
             "faust_actors.actor": self.actor,

@@ -27,7 +27,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -35,13 +35,14 @@ from actors._core.keys import place_of
 from actors._core.logs import escaping
 from actors.errors import RecordTooLargeError, UsageError, show_bytes
 from actors.ports import Clock
-from actors.runtime.handlers.internal_messages import Moment, Turn, refuse_keyless
-from actors.runtime.observe.meters import TaskMeters
+from actors.runtime.handlers.effect import Effect, EffectCall, Outcome
+from actors.runtime.message.context import Context
+from actors.runtime.message.internal_messages import Moment, Turn, refuse_keyless
+from actors.runtime.message.task_state import TaskState
+from actors.runtime.meters import TaskMeters
 from actors.runtime.outbox.calls import (
     UNKNOWN_EFFECT,
     Arguments,
-    Effect,
-    EffectCall,
     EffectRecord,
     Head,
     call_id,
@@ -52,16 +53,11 @@ from actors.runtime.outbox.calls import (
     not_json,
 )
 from actors.runtime.outbox.queues import Lines
+from actors.runtime.spec import ActorSpec
 from actors.runtime.threads import DaemonThreads
+from stores._core.overlay import Overlay
 from stores._core.record import decode_stamp
 from stores.ports import PartitionStore
-
-if TYPE_CHECKING:
-    from actors.runtime.handlers.context import Context, TaskState
-    from actors.runtime.spec import ActorSpec
-    from stores._core.overlay import Overlay
-
-__all__ = ["Effect", "EffectCall", "EffectRecord", "Effects"]
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -74,17 +70,6 @@ RESERVE_BYTES = 4_096
 """What a record may grow by after the handler wrote it: by its error above all."""
 _ERROR_CHARS = 500
 _ID_CHARS = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How an attempt ended: `error` None for a success, whose result is a message if `value` isn't None."""
-
-    value: bytes | None = None
-    headers: Sequence[tuple[str, bytes]] = ()
-    error: str | None = None
-    is_final: bool = False
-    cause: BaseException | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -16,12 +16,12 @@ import heapq
 import logging
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from actors._core.logs import escaping
 from actors.ports import Clock
+from actors.runtime.message.task_state import TaskState
 from actors.runtime.outbox.calls import (
     END,
     PREFIX,
@@ -33,12 +33,9 @@ from actors.runtime.outbox.calls import (
     line_bounds,
     line_of,
 )
+from actors.runtime.spec import ActorSpec
 from stores._core.record import STAMP_BYTES
 from stores.ports import PartitionStore
-
-if TYPE_CHECKING:
-    from actors.runtime.handlers.context import TaskState
-    from actors.runtime.spec import ActorSpec
 
 logger = escaping(logging.getLogger(__name__))
 

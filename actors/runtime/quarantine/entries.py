@@ -23,11 +23,12 @@ import msgspec
 from actors._core.keys import make_place
 from actors._core.outside import MALFORMED
 from actors.errors import NewerVersionError, RecordTooLargeError
-from actors.runtime.handlers.context import Store, TaskState
-from actors.runtime.handlers.entries import is_newer, newer_entry
-from actors.runtime.handlers.ids import message_id
-from actors.runtime.handlers.internal_messages import Moment
-from actors.runtime.outbox.outputs import RECORD_OVERHEAD_BYTES
+from actors.runtime.message.entry_versions import is_newer, newer_entry
+from actors.runtime.message.ids import message_id
+from actors.runtime.message.internal_messages import Moment
+from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES
+from actors.runtime.message.store import Store
+from actors.runtime.message.task_state import TaskState
 from stores._core.overlay import Overlay, after_prefix
 
 LETTER = b"p"

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from actors._core.keys import line_bounds, make_place, place_of
 from actors._core.logs import escaping
@@ -31,9 +31,9 @@ from actors.runtime.commands import (
     control_of,
     is_over,
 )
-from actors.runtime.handlers.context import Context, Store, TaskState
-from actors.runtime.handlers.internal_messages import Moment, Turn
-from actors.runtime.outbox.outputs import (
+from actors.runtime.message.context import Context
+from actors.runtime.message.internal_messages import Moment, Turn
+from actors.runtime.message.outputs import (
     ACTOR_HEADER,
     ATTEMPTS_HEADER,
     DEAD_LETTER_HEADERS,
@@ -41,6 +41,9 @@ from actors.runtime.outbox.outputs import (
     ORIGIN_HEADER,
     RECORD_OVERHEAD_BYTES,
 )
+from actors.runtime.message.store import Store
+from actors.runtime.message.task_state import TaskState
+from actors.runtime.meters import TaskMeters
 from actors.runtime.quarantine.entries import (
     AFTER_ALL,
     LETTER,
@@ -58,10 +61,6 @@ from actors.runtime.quarantine.entries import (
 from actors.runtime.spec import ActorSpec
 from stores._core.overlay import Overlay
 from stores._core.record import STAMP_BYTES, decode_stamp
-
-if TYPE_CHECKING:
-    from actors.runtime.observe.meters import TaskMeters
-    from actors.runtime.task.handling import Handling
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -86,6 +85,22 @@ class ParkedEffects(Protocol):
 
     def drop(self, state: TaskState, raw_key: bytes, call_id: str | None, /) -> int:
         """Forget the parked one of a key, or the one with that id; give how many there were."""
+
+
+class MessageHandling(Protocol):
+    """What a retry needs to handle a parked message: see `actors.runtime.task.handling.Handling`."""
+
+    def is_ending(self) -> bool:
+        """Tell whether the task is asked to end."""
+
+    async def once(self, state: TaskState, record: InputRecord, turn: Turn | None = None, /) -> None:
+        """Call the handler once."""
+
+    def undone(self, state: TaskState, record: InputRecord, error: BaseException, sent: int, /) -> RecordError:
+        """Take back what a failed call wrote and sent, and return why it failed."""
+
+    def reject(self, state: TaskState, record: InputRecord, rejected: Rejected, turn: Turn | None, /) -> None:
+        """Tell the sender of a request that its handler refused it."""
 
 
 class Parked:
@@ -126,7 +141,9 @@ class Parked:
             return False
         return record.key in self._next or (len(record.key) > LONG_KEY_BYTES and line_key_of(record.key) in self._next)
 
-    async def take(self, state: TaskState, record: InputRecord, handling: Handling, turn: Turn | None = None) -> bool:
+    async def take(
+        self, state: TaskState, record: InputRecord, handling: MessageHandling, turn: Turn | None = None
+    ) -> bool:
         """Carry out a control record, or put a message behind the parked ones of its key.
 
         Returns:
@@ -273,7 +290,7 @@ class Parked:
 
     # --- control records -------------------------------------------------------------------------------------------
 
-    async def _obey(self, state: TaskState, record: InputRecord, handling: Handling) -> None:
+    async def _obey(self, state: TaskState, record: InputRecord, handling: MessageHandling) -> None:
         command = self._command(state, record)
         if command is None or command.what == "turn":
             return
@@ -325,7 +342,7 @@ class Parked:
         return self._effects.drop(state, key, None if command.id == ALL else command.id)
 
     async def _retry(
-        self, state: TaskState, store: Store[bytes, bytes], key: bytes, command: Command, handling: Handling
+        self, state: TaskState, store: Store[bytes, bytes], key: bytes, command: Command, handling: MessageHandling
     ) -> int:
         """Hand the messages of a line to the handler, up to the first that fails; give how many were handled."""
         overlay, count, size = state.overlays[store], 0, 0
@@ -348,7 +365,7 @@ class Parked:
         return count
 
     async def _again(
-        self, state: TaskState, store: Store[bytes, bytes], entry: tuple[bytes, int, bytes], handling: Handling
+        self, state: TaskState, store: Store[bytes, bytes], entry: tuple[bytes, int, bytes], handling: MessageHandling
     ) -> bool:
         """Handle a parked message in a savepoint of its own; tell whether it is done with."""
         key, sequence, raw = entry
@@ -373,7 +390,7 @@ class Parked:
         except BaseException as error:
             failed = handling.undone(state, moment, error, sent)
             if isinstance(error, Rejected):
-                handling._reject(state, moment, error, turn)
+                handling.reject(state, moment, error, turn)
                 return True
             self._fail_again(state, store, entry, failed)
             return False

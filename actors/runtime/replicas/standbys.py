@@ -24,7 +24,7 @@ Brokers away, a full disk, a damaged store: such a copy is left alone for a whil
     ends the worker.
 
 Copies wait while a task restores, and take half of the event loop's time at most. One consumer reads for all of them.
-A warm-up copy is warm when it lacks no more than is acceptable; see `actors.runtime.replicas.asking`.
+A warm-up copy is warm when it lacks no more than is acceptable; see `actors.runtime.replicas.rebalance_requests`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from actors._core.task.takeover import LogBounds, plan_restore
 from actors._core.task.views import why_rebuild
 from actors.errors import BrokerUnavailableError, LostChangelogError, ReplacedLogError, RestoreError, UnreadableLogError
 from actors.ports import Clock, Following, LogRecord, StoreProvider, TopicPartition
-from actors.runtime.replicas.asking import Asking
+from actors.runtime.replicas.rebalance_requests import Asking
 from actors.runtime.replicas.standby_offsets import ANSWER_S, Answers, Ends, StandbyLogs
 from actors.runtime.replicas.standby_state import CopyState, RebuildError, Role, StoreCopy, TaskCopy
 from actors.runtime.spec import ActorSpec

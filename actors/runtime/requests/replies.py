@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from types import NoneType, SimpleNamespace
 from typing import Any, Protocol
 
-import msgspec
-
 from actors._core.logs import escaping
 from actors.errors import ConfigurationError, Rejected, UndecodableRecordError, UsageError, show_bytes
 from actors.ports import InputRecord, Output, TopicPartition
-from actors.runtime.handlers.context import Context, Store, TaskState
-from actors.runtime.handlers.entries import newer_entry
-from actors.runtime.handlers.internal_messages import Moment
-from actors.runtime.outbox.outputs import ORIGIN_HEADER, RECORD_OVERHEAD_BYTES
+from actors.runtime.message.context import Context
+from actors.runtime.message.entry_versions import newer_entry
+from actors.runtime.message.internal_messages import Moment
+from actors.runtime.message.outputs import ORIGIN_HEADER, RECORD_OVERHEAD_BYTES
+from actors.runtime.message.store import Store
+from actors.runtime.message.task_state import AnswerLater, TaskState
 from actors.runtime.requests.requests import ASK, ASK_ID, DEADLINE, FAILED, OK, REJECTED, REPLY_TO, STATUS
 
 logger = escaping(logging.getLogger(__name__))
@@ -169,24 +169,6 @@ def _check(record: InputRecord, source: TopicPartition) -> None:
             offset=record.offset,
             key=record.key,
         )
-
-
-class AnswerLater(msgspec.Struct, frozen=True):
-    """A question whose answer is still owed: opaque, and JSON, so that it can be kept in the state of its key.
-
-    Attributes:
-        question: its id.
-        reply_to: where the answer goes unless it was asked again.
-        key: the key that was asked.
-        kind: the type of message that it was.
-        is_kept: whether the answer is kept, for when the question is asked again after it.
-    """
-
-    question: bytes
-    reply_to: bytes
-    key: bytes
-    kind: str
-    is_kept: bool = True
 
 
 class Answers:

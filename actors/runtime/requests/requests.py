@@ -49,9 +49,10 @@ from actors.errors import (
     show_bytes,
 )
 from actors.ports import Answer, Asks, Clock, LogRecord, Question
-from actors.runtime.handlers.context import Context, TaskState
-from actors.runtime.handlers.ids import digest_of, id_of
-from actors.runtime.outbox.outputs import RECORD_OVERHEAD_BYTES, OutputTopic, Recipient
+from actors.runtime.message.context import Context
+from actors.runtime.message.ids import digest_of, id_of
+from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES, OutputTopic, Recipient
+from actors.runtime.message.task_state import TaskState
 
 logger = escaping(logging.getLogger(__name__))
 

@@ -37,7 +37,7 @@ from actors._core.task.takeover import (
 )
 from actors.errors import LostChangelogError, RestoreError
 from actors.ports import Clock, LogRecord, Logs, Seed, Seeds, TopicPartition
-from actors.runtime.observe.meters import RestoreMeter
+from actors.runtime.meters import RestoreMeter
 from actors.runtime.state.state import Restored
 from actors.runtime.threads import finish_in_thread
 from stores._core.record import STAMP_BYTES, STAMP_HEADER, Position, decode_stamp

@@ -13,7 +13,7 @@ from actors._core.task.topic_ids import TopicIds
 from actors.errors import MigratedError, RecordError
 from actors.ports import Identity, OwnerRecord, TaskLog, TopicPartition
 from actors.runtime.clock import PartitionClock
-from actors.runtime.observe.meters import TaskMeters
+from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.task.inbox import Inbox
 

@@ -18,9 +18,10 @@ from actors.errors import (
     show_bytes,
 )
 from actors.ports import InputRecord, TopicPartition, Unreadable
-from actors.runtime.handlers.context import Context, TaskState, enter_message
-from actors.runtime.handlers.failures import as_record_error, undecodable, unreadable
-from actors.runtime.handlers.internal_messages import Turn
+from actors.runtime.message.context import Context, enter_message
+from actors.runtime.message.failures import as_record_error, undecodable, unreadable
+from actors.runtime.message.internal_messages import Turn
+from actors.runtime.message.task_state import TaskState
 from actors.runtime.quarantine.quarantine import Parked, describe, send_dead_letter
 from actors.runtime.spec import ActorSpec
 from actors.runtime.task.misplaced import MisplacedRecord
@@ -142,7 +143,7 @@ class Handling:
         policy, attempts = self.spec.on_error, 1
         failed = self.undone(state, record, error, sent)
         if isinstance(error, Rejected):
-            self._reject(state, record, error, turn)
+            self.reject(state, record, error, turn)
             return
         while attempts <= policy.retries and not isinstance(failed, UndecodableRecordError | NewerProgramError):
             logger.warning("%s; attempt %d of %d", failed.reason, attempts, policy.retries + 1)
@@ -153,7 +154,7 @@ class Handling:
                 await self.once(state, record, turn)
             except Rejected as error:
                 self.undone(state, record, error, sent)
-                self._reject(state, record, error, turn)
+                self.reject(state, record, error, turn)
                 return
             except BaseException as again:
                 failed = self.undone(state, record, again, sent)
@@ -207,7 +208,7 @@ class Handling:
         except RecordTooLargeError as error:
             logger.error("%s offset %d: no dead letter: %s", self.source, record.offset, error)
 
-    def _reject(self, state: TaskState, record: InputRecord, rejected: Rejected, turn: Turn | None) -> None:
+    def reject(self, state: TaskState, record: InputRecord, rejected: Rejected, turn: Turn | None) -> None:
         """Tell whoever asked that the handler refused the message, which is thereby handled."""
         self._settle(state, record, turn)
         if self.spec.answers is not None:

@@ -26,8 +26,8 @@ from dataclasses import dataclass, field, replace
 from actors._core.logs import escaping
 from actors._core.task.completed import Progress
 from actors.ports import InputRecord, Unreadable
-from actors.runtime.handlers.context import TaskState
-from actors.runtime.handlers.internal_messages import Turn
+from actors.runtime.message.internal_messages import Turn
+from actors.runtime.message.task_state import TaskState
 from actors.runtime.task.handling import Handling
 from stores._core.overlay import MessageScope, Overlay, OverlayReader
 from stores.errors import StoreError

@@ -12,7 +12,7 @@ from actors._core.task.completed import Progress
 from actors.errors import RecordError
 from actors.ports import InputRecord
 from actors.runtime.handlers.expiry import Sweeper
-from actors.runtime.handlers.internal_messages import Duty
+from actors.runtime.message.internal_messages import Duty
 from actors.runtime.state.state import Restored
 from actors.runtime.task.context import Ownership
 from actors.runtime.task.key_executor import Lanes

@@ -31,18 +31,20 @@ from actors._core.task.completed import Progress
 from actors._core.task.lifecycle import Event
 from actors.errors import CommitRefusedError, LogWentBackError, RecordError, RefusedRecordError, RestoreError
 from actors.ports import CommitBatch, CommitReceipt, InputRecord, Output
-from actors.runtime.handlers.context import Context, Store, TaskState, enter_message
 from actors.runtime.handlers.expiry import Sweeper
-from actors.runtime.handlers.failures import refused, undecodable
-from actors.runtime.handlers.internal_messages import Duty, Turn
+from actors.runtime.message.context import Context, enter_message
+from actors.runtime.message.failures import refused, undecodable
+from actors.runtime.message.internal_messages import Duty, Turn
+from actors.runtime.message.store import Store
+from actors.runtime.message.task_state import TaskState
 from actors.runtime.state.state import Restored
-from actors.runtime.task.backlog import Backlog
 from actors.runtime.task.context import Ownership
 from actors.runtime.task.handling import Handling, identity
 from actors.runtime.task.misplaced import PlacedRecords
 from actors.runtime.task.steps import in_steps
 from actors.runtime.task.tools import make_tools
 from actors.runtime.threads import finish_in_thread
+from actors.runtime.timers.backlog import Backlog
 from stores._core.overlay import MessageScope, Overlay, Writes, stamped
 
 logger = escaping(logging.getLogger(__name__))
@@ -98,7 +100,7 @@ class Tenure:
             spec, self._source, tools.parked, self._cautions.condemned, self._is_ending, self._let_pass
         )
         self._handling.dropped = self._cautions.dropped
-        timers = self._messages.tools.timers
+        timers = tools.timers
         self._saw = None if timers is None else timers.saw
         self._backlog = Backlog(self._source, ownership.backlog_end, self._position, self._clock)
         if timers is not None:

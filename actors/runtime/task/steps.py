@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from actors.ports import ChangelogWrites
-from actors.runtime.handlers.context import Store
+from actors.runtime.message.store import Store
 from actors.runtime.quarantine.entries import is_slice
 from actors.runtime.spec import ActorSpec
 

@@ -48,9 +48,9 @@ from actors.ports import (
     TopicPartition,
 )
 from actors.runtime.commands import RefusedCommandError
-from actors.runtime.handlers.context import Store
-from actors.runtime.handlers.failures import is_repeated
-from actors.runtime.observe.meters import TaskMeters
+from actors.runtime.message.failures import is_repeated
+from actors.runtime.message.store import Store
+from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.state import Restored
 from actors.runtime.task.context import Cautions, Ownership

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from actors.runtime.handlers.context import TaskState
-from actors.runtime.handlers.internal_messages import Duty
-from actors.runtime.handlers.task_state import Tools
-from actors.runtime.handlers.timers import Timers
+from actors.runtime.message.internal_messages import Duty
+from actors.runtime.message.task_state import TaskState, Tools
 from actors.runtime.outbox.effects import Effects
 from actors.runtime.quarantine.quarantine import Parked
 from actors.runtime.requests.requests import Asker
 from actors.runtime.task.context import Ownership
+from actors.runtime.timers.timers import Timers
 from stores.ports import PartitionStore
 
 
@@ -23,6 +22,7 @@ class ToolSet:
     tools: Tools = field(default_factory=Tools)
     duties: list[Duty] = field(default_factory=list)
     parked: Parked | None = None
+    timers: Timers | None = None
 
 
 def make_tools(ownership: Ownership, state: TaskState, stores: Sequence[PartitionStore]) -> ToolSet:
@@ -31,8 +31,9 @@ def make_tools(ownership: Ownership, state: TaskState, stores: Sequence[Partitio
     made.tools.clock, made.tools.answers, made.tools.published = clock, spec.answers, spec.published
     committed = dict(zip(spec.stores, stores, strict=True))
     if spec.timers is not None:
-        made.tools.timers = timers = Timers(spec, state, clock)
+        made.tools.timers = made.timers = timers = Timers(spec, state, clock)
         made.duties.append(timers)
+    effects = None
     if spec.effects is not None:
         made.tools.effects = effects = Effects(
             spec,
@@ -50,5 +51,5 @@ def make_tools(ownership: Ownership, state: TaskState, stores: Sequence[Partitio
         asks = asks if spec.tracing is None else spec.tracing.asks(asks)
         made.tools.asks = Asker(asks, ownership.services.clock, spec.name)
     if spec.obeys_commands:
-        made.parked = Parked(spec, state, effects=made.tools.effects, meters=ownership.meters)
+        made.parked = Parked(spec, state, effects=effects, meters=ownership.meters)
     return made

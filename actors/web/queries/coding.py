@@ -19,7 +19,7 @@ from actors._core.outside import MALFORMED
 from actors._core.pages import decode_base64
 from actors.declare.codecs import CodecError
 from actors.errors import show_bytes
-from actors.runtime.handlers.context import Store
+from actors.runtime.message.store import Store
 from actors.web.queries.problems import Problem, bad_request
 
 ENCODINGS = ("text", "json", "base64")

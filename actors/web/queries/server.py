@@ -47,7 +47,7 @@ from stores._core.overlay import after_prefix
 
 if TYPE_CHECKING:
     from actors._faust.app import App
-    from actors.runtime.handlers.context import Store
+    from actors.runtime.message.store import Store
 
 PREFIX = "/actors"
 KEY_PARAMETERS = COMMON | {"encoding", "raw", "partition"}

@@ -25,8 +25,9 @@ from actors._kafka.consume.logs import KafkaLogs
 from actors._kafka.produce.producer import TransactionLog
 from actors.ports import Identity, TopicPartition
 from actors.runtime.clock import SystemClock
-from actors.runtime.handlers.context import Context, Store
-from actors.runtime.outbox.outputs import OutputTopic
+from actors.runtime.message.context import Context
+from actors.runtime.message.outputs import OutputTopic
+from actors.runtime.message.store import Store
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.task.task import Task

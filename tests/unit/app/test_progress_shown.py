@@ -30,7 +30,7 @@ from actors._faust.startup.progress import (
 from actors._faust.startup.progress_bar import Bar, is_terminal, logs_elsewhere
 from actors.cli.progress import reporting
 from actors.ports import TopicPartition
-from actors.runtime.observe.meters import RestoreMeter
+from actors.runtime.meters import RestoreMeter
 from actors.runtime.observe.waiting import STALLED_S, Restoring, Scene, Watch, why_stalled
 from actors.testing import ActorTestDriver
 from tests.kafka.helpers import eventually

@@ -12,7 +12,7 @@ import pytest
 from actors import App, Context
 from actors.ports import TopicPartition
 from actors.runtime.commands import MAC_HEADER, Command, CommandKey, RefusedCommandError, is_over
-from actors.runtime.handlers.internal_messages import Moment
+from actors.runtime.message.internal_messages import Moment
 from actors.testing import ActorTestDriver
 from actors.web.access import secret
 from tests.unit.runtime.quarantine.test_parked import World

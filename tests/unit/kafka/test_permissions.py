@@ -17,7 +17,7 @@ from actors import App, Context
 from actors._kafka.connection import Connection, broker_errors
 from actors._kafka.permissions import READ, WRITE, lacking
 from actors.errors import BrokerUnavailableError, OutcomeUnknownError, RestoreError
-from actors.runtime.handlers.failures import REMIND_S, is_repeated
+from actors.runtime.message.failures import REMIND_S, is_repeated
 from actors.testing import ActorTestDriver
 
 ALICE = Connection(("127.0.0.1:9092",), security={"security_protocol": "SASL_SSL", "sasl_plain_username": "alice"})

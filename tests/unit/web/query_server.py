@@ -14,7 +14,7 @@ from actors import App, Context
 from actors._core.partitioner import partition_for
 from actors._core.task.lifecycle import State
 from actors.ports import Identity, TopicPartition
-from actors.runtime.observe.meters import WorkerMeters
+from actors.runtime.meters import WorkerMeters
 from actors.runtime.queries.queries import StateReader
 from actors.runtime.queries.read_lease import Lease, LeaseSettings
 from actors.runtime.queries.standby_reads import CopyReader

@@ -8,8 +8,8 @@ import pytest
 from actors import Actor, App, ConfigurationError, HandlerFailedError, OnError, Store, receive
 from actors.ports import TopicPartition
 from actors.runtime.clock import SystemClock
-from actors.runtime.handlers.context import TaskState
 from actors.runtime.handlers.expiry import Sweeper
+from actors.runtime.message.task_state import TaskState
 from actors.testing import ActorTestDriver
 from stores._core.overlay import MessageScope, Overlay
 from stores._core.record import Position, encode_stamp

@@ -11,10 +11,11 @@ import pytest
 
 from actors import App, HandlerFailedError, RecordTooLargeError, Rejected, Store, UsageError
 from actors.ports import TopicPartition
-from actors.runtime.handlers.context import Context, TaskState
-from actors.runtime.handlers.internal_messages import Moment
-from actors.runtime.handlers.timers import TURNS_AT_ONCE, Timers
+from actors.runtime.message.context import Context
+from actors.runtime.message.internal_messages import Moment
+from actors.runtime.message.task_state import TaskState
 from actors.runtime.spec import ActorSpec
+from actors.runtime.timers.timers import TURNS_AT_ONCE, Timers
 from actors.testing import ActorTestDriver
 from stores._core.overlay import MessageScope, Overlay, OverlayReader, stamped
 from stores._core.record import Position

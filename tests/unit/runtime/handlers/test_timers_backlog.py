@@ -12,7 +12,7 @@ import pytest
 
 from actors import App, Context
 from actors.ports import TopicPartition
-from actors.runtime.task.backlog import PATIENCE_S, Backlog
+from actors.runtime.timers.backlog import PATIENCE_S, Backlog
 from actors.testing import ActorTestDriver
 
 SOURCE = TopicPartition("in", 0)

@@ -13,8 +13,8 @@ import pytest
 from actors import App, Context, OnError
 from actors.errors import FencedError, MigratedError, OutcomeUnknownError, RestoreError
 from actors.ports import TopicPartition
+from actors.runtime.meters import Histogram, TaskMeters
 from actors.runtime.observe import status
-from actors.runtime.observe.meters import Histogram, TaskMeters
 from actors.runtime.observe.status import Sight, TaskStatus, WorkerStatus, picture
 from actors.runtime.state.restore import Restorer
 from actors.testing import ActorTestDriver, DiskStore

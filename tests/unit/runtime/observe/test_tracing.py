@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from actors import App, Context, OnError, Rejected
 from actors._faust.tracing import trace_headers
 from actors.replay.replay import DONE
-from actors.runtime.handlers.internal_messages import Moment
+from actors.runtime.message.internal_messages import Moment
 from actors.runtime.outbox.calls import EffectRecord
 from actors.testing import ActorTestDriver
 

@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 import msgspec
 
 from actors.ports import TopicPartition
-from actors.runtime.handlers.context import Context, Store, TaskState, enter_message
-from actors.runtime.handlers.internal_messages import Moment
-from actors.runtime.observe.meters import TaskMeters
+from actors.runtime.handlers.effect import Effect
+from actors.runtime.message.context import Context, enter_message
+from actors.runtime.message.internal_messages import Moment
+from actors.runtime.message.store import Store
+from actors.runtime.message.task_state import TaskState
+from actors.runtime.meters import TaskMeters
 from actors.runtime.outbox.calls import EffectRecord, line_of
-from actors.runtime.outbox.effects import Effect, Effects
+from actors.runtime.outbox.effects import Effects
 from actors.runtime.spec import ActorSpec
 from actors.runtime.task.handling import Handling
 from actors.testing.fakes.loop import VirtualLoop

@@ -10,9 +10,9 @@ import pytest
 
 from actors import App, HandlerFailedError, RecordTooLargeError, UsageError
 from actors.runtime.clock import SystemClock
-from actors.runtime.handlers.context import Context
+from actors.runtime.handlers.effect import Effect, EffectCall
+from actors.runtime.message.context import Context
 from actors.runtime.outbox.calls import make_key
-from actors.runtime.outbox.effects import Effect, EffectCall
 from actors.testing import ActorTestDriver
 from tests.unit.runtime.outbox.effect_bench import Log, bench, effect, play
 

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
+from actors.runtime.handlers.effect import Effect
 from actors.runtime.outbox.calls import make_key
-from actors.runtime.outbox.effects import AT_ONCE, Effect
+from actors.runtime.outbox.effects import AT_ONCE
 from stores._core.overlay import stamped
 from stores._core.record import encode_stamp
 from tests.unit.runtime.outbox.effect_bench import Log, bench, effect, play

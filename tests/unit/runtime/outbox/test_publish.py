@@ -28,7 +28,7 @@ from actors._faust.setup import Setup
 from actors.admin import backfill
 from actors.ports import Output, TopicPartition
 from actors.runtime.handlers.query_methods import Asked, Query
-from actors.runtime.outbox.outputs import OutputTopic
+from actors.runtime.message.outputs import OutputTopic
 from actors.testing import ActorTestDriver
 from stores._core.overlay import MessageScope
 from stores.memory import MemoryStore

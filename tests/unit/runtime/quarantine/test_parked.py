@@ -15,9 +15,10 @@ from actors import App, Context, HandlerFailedError, OnError, Rejected, Undecoda
 from actors._core.keys import line_bounds, place_of
 from actors.errors import RecordError, RefusedRecordError
 from actors.ports import TopicPartition
-from actors.runtime.handlers.context import Store, TaskState
-from actors.runtime.handlers.internal_messages import Moment, Turn
-from actors.runtime.outbox.outputs import OutputTopic
+from actors.runtime.message.internal_messages import Moment, Turn
+from actors.runtime.message.outputs import OutputTopic
+from actors.runtime.message.store import Store
+from actors.runtime.message.task_state import TaskState
 from actors.runtime.quarantine import quarantine as parked
 from actors.runtime.quarantine.quarantine import Parked, ParkedMessage
 from actors.runtime.spec import ActorSpec

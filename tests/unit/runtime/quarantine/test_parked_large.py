@@ -10,7 +10,7 @@ import pytest
 from actors import HandlerFailedError
 from actors._core.keys import line_bounds, make_place, place_of
 from actors.errors import NewerVersionError, RefusedRecordError
-from actors.runtime.handlers.internal_messages import Moment
+from actors.runtime.message.internal_messages import Moment
 from actors.runtime.quarantine import entries as parked_entries
 from actors.runtime.quarantine.entries import ParkedMessage, line_key_of, read_entry, summary_of
 from actors.runtime.quarantine.quarantine import Parked

@@ -11,7 +11,7 @@ import pytest
 
 from actors import Actor, App, Context, OnError, receive
 from actors.coordination import coordination
-from actors.runtime.outbox.outputs import ACTOR_HEADER, ATTEMPTS_HEADER, ERROR_HEADER, ORIGIN_HEADER
+from actors.runtime.message.outputs import ACTOR_HEADER, ATTEMPTS_HEADER, ERROR_HEADER, ORIGIN_HEADER
 from actors.runtime.quarantine.quarantine import CONTROL_HEADER
 from actors.runtime.requests.replies import MAX_HEADER_BYTES
 from actors.runtime.requests.requests import ASK, ASK_ID, CHAIN, DEADLINE, REPLY_TO, STATUS

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from actors.runtime.observe.meters import QueryMeters
+from actors.runtime.meters import QueryMeters
 from actors.runtime.observe.status import STILL_MS, BrokersStatus, WorkerStatus
 from actors.runtime.replicas.standby_state import Role
 from actors.web.metrics import PREFIX, families

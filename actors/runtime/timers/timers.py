@@ -33,10 +33,11 @@ from actors._core.logs import escaping
 from actors._core.outside import MALFORMED
 from actors.errors import StoreOutsideHandlerError, UsageError, show_bytes
 from actors.ports import Clock
-from actors.runtime.handlers.context import Context, TaskState
-from actors.runtime.handlers.entries import is_newer, newer_entry
-from actors.runtime.handlers.ids import digest_of, id_of
-from actors.runtime.handlers.internal_messages import Moment, Turn, refuse_keyless
+from actors.runtime.message.context import Context
+from actors.runtime.message.entry_versions import is_newer, newer_entry
+from actors.runtime.message.ids import digest_of, id_of
+from actors.runtime.message.internal_messages import Moment, Turn, refuse_keyless
+from actors.runtime.message.task_state import TaskState
 from actors.runtime.spec import ActorSpec
 
 logger = escaping(logging.getLogger(__name__))

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from actors.errors import UsageError
-
-if TYPE_CHECKING:
-    from actors.runtime.handlers.context import Context
+from actors.runtime.message.context import Context
 
 
 @dataclass(slots=True)

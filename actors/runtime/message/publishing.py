@@ -18,8 +18,9 @@ from typing import Any, Generic, TypeVar
 from actors._core.logs import escaping
 from actors.errors import UsageError, show_bytes
 from actors.ports import ChangelogWrites, Output
-from actors.runtime.handlers.context import Store, TaskState
-from actors.runtime.outbox.outputs import RECORD_OVERHEAD_BYTES, OutputTopic, too_large
+from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES, OutputTopic, too_large
+from actors.runtime.message.store import Store
+from actors.runtime.message.task_state import TaskState
 from stores._core.overlay import WRITE_OVERHEAD_BYTES, Overlay
 
 logger = escaping(logging.getLogger(__name__))

@@ -1,0 +1,151 @@
+"""What the messages of one task share while they are handled.
+
+The protocols say what a message's context needs of the timers, effects, requests and replies of its actor; the rooms of
+these implement them. A parameter `ctx` is the message's `Context`, which is declared above this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+import msgspec
+
+from actors._core.partitioner import MURMUR2, Partitioner
+from actors.errors import RecordError
+from actors.ports import Asks, Clock, Output, TopicPartition
+from actors.runtime.message.outputs import OutputTopic
+from actors.runtime.message.store_errors import Handle
+from stores._core.overlay import MessageScope, Overlay
+
+
+class AnswerLater(msgspec.Struct, frozen=True):
+    """A question whose answer is still owed: opaque, and JSON, so that it can be kept in the state of its key.
+
+    Attributes:
+        question: its id.
+        reply_to: where the answer goes unless it was asked again.
+        key: the key that was asked.
+        kind: the type of message that it was.
+        is_kept: whether the answer is kept, for when the question is asked again after it.
+    """
+
+    question: bytes
+    reply_to: bytes
+    key: bytes
+    kind: str
+    is_kept: bool = True
+
+
+class Scheduling(Protocol):
+    """The timers of an actor."""
+
+    def schedule(
+        self,
+        ctx: Any,
+        message: Any,
+        *,
+        after: timedelta | None,
+        at: datetime | None,
+        every: timedelta | None,
+        name: str | None,
+        stream_time: bool,
+    ) -> str:
+        """See `Context.schedule`."""
+
+    def cancel(self, ctx: Any, name: str) -> bool:
+        """See `Context.cancel`."""
+
+
+class Calling(Protocol):
+    """The effects of an actor."""
+
+    def call(self, ctx: Any, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """See `Context.effect`."""
+
+
+class Asking(Protocol):
+    """The requests of an actor."""
+
+    async def ask(
+        self, ctx: Any, actor: Any, key: Any, message: Any, timeout: timedelta, *, id: str | None = None
+    ) -> Any:
+        """See `Context.ask`. With an `id` of its own the request takes no number of the message's."""
+
+    @property
+    def asks(self) -> Asks:
+        """What carries the requests; it outlives the task."""
+
+    def wall_ms(self) -> int:
+        """Return the time that deadlines are compared with, Unix milliseconds."""
+
+
+class Answering(Protocol):
+    """The replies of an actor."""
+
+    def forget(self, ctx: Any) -> None:
+        """See `Context.forget_answer`."""
+
+    def later(self, ctx: Any) -> AnswerLater | None:
+        """See `Context.answer_later`."""
+
+    def answer_now(self, ctx: Any, later: AnswerLater, value: Any) -> bool:
+        """See `Context.answer`."""
+
+
+class Publishing(Protocol):
+    """The read-model topic of a store."""
+
+    def check(self, raw_key: bytes, raw_value: bytes) -> int:
+        """Return about how many bytes the record of a write takes; raise if the topic doesn't take it."""
+
+
+@dataclass(slots=True)
+class Tools:
+    """What an actor has beside stores, as far as it was declared to; `clock` is there in every worker.
+
+    `published` is by store. `latest_ms` is the latest time that a handler was told, which the next commit keeps.
+    """
+
+    clock: Clock | None = None
+    timers: Scheduling | None = None
+    effects: Calling | None = None
+    asks: Asking | None = None
+    answers: Answering | None = None
+    published: Mapping[str, Publishing] = field(default_factory=dict)
+    latest_ms: int = 0
+
+    def now_ms(self, least_ms: int) -> int:
+        """Return the partition's time, which isn't below `least_ms` and never goes back."""
+        wall_ms = 0 if self.clock is None else self.clock.wall_ms()
+        self.latest_ms = max(self.latest_ms, least_ms, wall_ms)
+        return self.latest_ms
+
+
+@dataclass(slots=True)
+class TaskState:
+    """What all messages of one task share. `max_record_bytes` is by store; `outputs` grows until the commit.
+
+    `output_bytes` is about what the outputs take in a batch; it may be too high, never too low. `on_wait` is set where
+    each message has a state of its own: called with 1 when the message waits for another actor, -1 when it goes on.
+    `newer` is set when a handler met data of a newer program, whatever it then made of the error. `message_tag` is in
+    the ids of the input's messages: see `actors._core.task.topic_ids`.
+    """
+
+    actor: str
+    source: TopicPartition
+    partition: int
+    partition_count: int
+    scope: MessageScope
+    overlays: dict[Handle, Overlay]
+    max_record_bytes: Mapping[str, int]
+    resolve_output: Callable[[Any], OutputTopic]
+    outputs: list[Output]
+    output_bytes: int = 0
+    tools: Tools = field(default_factory=Tools)
+    on_wait: Callable[[int], None] | None = None
+    partitioner: Partitioner = MURMUR2
+    newer: RecordError | None = None
+    message_tag: str = ""

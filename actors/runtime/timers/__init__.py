@@ -1,0 +1,1 @@
+"""Durable timers, and the input that they wait for after a takeover."""
