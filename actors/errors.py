@@ -135,8 +135,8 @@ class RecordError(ActorsError):
 
     The record is named by `topic`, `partition`, `offset` and `key` (its bytes, or None). `is_passed` says whether
     records behind it are finished, as with key-parallel handlers; `remedy` is what to do about it, and `is_alone`
-    whether it helps to give this one record up. `turn` is (actor, id) where it is no input record but a timer or the
-    result of an effect.
+    whether it helps to give this one record up. `internal` is (actor, id) of an internal message: a timer or the result
+    of an effect.
     """
 
     is_alone = True
@@ -149,7 +149,7 @@ class RecordError(ActorsError):
         self.offset = offset
         self.key = key
         self.is_passed = False
-        self.turn: tuple[str, str] | None = None
+        self.internal: tuple[str, str] | None = None
         super().__init__(reason)
 
     def __str__(self) -> str:
@@ -157,8 +157,8 @@ class RecordError(ActorsError):
 
     def _text(self) -> str:
         source = f"{self.topic}[{self.partition}]"
-        if self.turn is not None:
-            actor, id = self.turn
+        if self.internal is not None:
+            actor, id = self.internal
             which = f"{actor} {self.partition} {id}"
             return (
                 f"{source} key {show_bytes(self.key)}: {self.reason}. The partition is stopped and nothing of it was "

@@ -342,7 +342,7 @@ class TaskSink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ActorRequest:
     """A message that wants an answer. `id` is the same each time the same question is asked.
 
     `older_id` is what earlier releases would have called it, None where they would call it the same.
@@ -358,17 +358,17 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ActorReply:
     """What came back: "ok" with the encoded value, None for None, or the kind of failure with its text."""
 
     status: str
     value: bytes | None
 
 
-class Asks(Protocol):
+class Requests(Protocol):
     """Carries questions, outside of any transaction, and brings their answers."""
 
-    async def ask(self, question: Question, timeout_s: float) -> Answer:
+    async def ask(self, question: ActorRequest, timeout_s: float) -> ActorReply:
         """Send a question and wait for its answer. A late or repeated answer is dropped.
 
         Raises:
@@ -406,5 +406,5 @@ class StoreProvider(Protocol):
     async def reopen(self, store: str, partition: int) -> None:
         """Close a store whose last write failed, so that the next `open` starts from what the disk holds."""
 
-    async def mend(self, store: str, partition: int, error: StoreError) -> None:
+    async def repair(self, store: str, partition: int, error: StoreError) -> None:
         """Close a store after `error`; delete its files if that says that they, and no other store's, are damaged."""

@@ -32,7 +32,7 @@ from actors.ports import Identity, TopicPartition
 from actors.runtime.clock import SystemClock
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.queries.queries import StateReader
-from actors.runtime.queries.read_lease import Lease, LeaseSettings
+from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.state import Restored
 from actors.runtime.task.task import Task
@@ -74,7 +74,7 @@ class Service:
         self._tasks = {
             TopicPartition(self.spec.topic, number): self._task(number, folder) for number in range(PARTITIONS)
         }
-        lease = Lease(_confirms, LeaseSettings(lasts_s=10.0, renew_s=1.0))
+        lease = ReadLease(_confirms, ReadLeaseSettings(lasts_s=10.0, renew_s=1.0))
         self.router = Router(
             StateReader(self._tasks.get, lease, SystemClock()), Directory(_owners, self.worker), Hops()
         )
@@ -93,25 +93,25 @@ class Service:
         stamp = encode_stamp(7, 99_999)
         mine = [key for key in asked_keys() if partition_for(key, PARTITIONS) == number]
         store.apply([(key, stamp + b"%0100d" % len(key)) for key in mine], position)
-        tenure: Any = type("Tenure", (), {"now_ms": 1_700_000_000_000})
-        task._ownership.state, task._tenure = State.RUNNING, tenure
+        processor: Any = type("TaskProcessor", (), {"now_ms": 1_700_000_000_000})
+        task._context.state, task._processor = State.RUNNING, processor
         task._stores = [Restored(store, position, is_empty=False)]
         return task
 
     async def commit(self) -> None:
         """Have all questions wait for a commit's end: one commit follows on the other."""
-        owned = [task._ownership for task in self._tasks.values()]
-        for ownership in owned:
-            ownership.state = State.COMMITTING
+        owned = [task._context for task in self._tasks.values()]
+        for context in owned:
+            context.state = State.COMMITTING
         try:
             while True:
                 await asyncio.sleep(COMMIT_S)
-                for ownership in owned:
-                    ownership._wake()
+                for context in owned:
+                    context._wake()
         finally:
-            for ownership in owned:
-                ownership.state = State.RUNNING
-                ownership._wake()
+            for context in owned:
+                context.state = State.RUNNING
+                context._wake()
 
 
 async def _confirms(_: Identity) -> bool:

@@ -23,7 +23,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from actors._core.group.assign import Member, Task, assign, encode_member_data
+from actors._core.group.assign import Member, TaskId, assign, encode_member_data
 from actors._kafka.consume.assignor import ActorAssignor
 from dev.kafka import Cluster
 
@@ -64,7 +64,7 @@ def main(members: int, partitions: int, group: bool) -> None:
 def _function_table(members: int) -> Table:
     table = Table(*COLUMNS)
     for actors, partitions in SHAPES:
-        tasks = [Task(f"actor{actor}", number) for actor in range(actors) for number in range(partitions)]
+        tasks = [TaskId(f"actor{actor}", number) for actor in range(actors) for number in range(partitions)]
         choice = random.Random(1)
         positions = {task: choice.randrange(10**9) for task in tasks}
         fresh = [Member(f"m{number:03}", f"m{number:03}", ADDRESS) for number in range(members)]
@@ -83,13 +83,13 @@ def _function_table(members: int) -> Table:
     return table
 
 
-def _timed(members: Sequence[Member], tasks: Sequence[Task]) -> tuple[float, Mapping[str, tuple[Task, ...]]]:
+def _timed(members: Sequence[Member], tasks: Sequence[TaskId]) -> tuple[float, Mapping[str, tuple[TaskId, ...]]]:
     began_s = time.perf_counter()
     owners = assign(members, tasks)
     return (time.perf_counter() - began_s) * 1000, owners
 
 
-def _carry(member: Member, owners: Mapping[str, tuple[Task, ...]], positions: Mapping[Task, int]) -> Member:
+def _carry(member: Member, owners: Mapping[str, tuple[TaskId, ...]], positions: Mapping[TaskId, int]) -> Member:
     owned = owners[member.member_id]
     on_disk = {task: positions[task] for task in owned}
     return Member(member.member_id, member.instance_id, ADDRESS, 1, frozenset(owned), on_disk)

@@ -20,7 +20,7 @@ import faust
 import msgspec
 
 from actors._core import pages
-from actors._core.group.assign import Member, Task, decode_member_data, encode_member_data
+from actors._core.group.assign import Member, TaskId, decode_member_data, encode_member_data
 from actors._core.group.placement import Copies, decode_copies, encode_copies
 from actors._core.outside import MALFORMED
 from actors._core.task import commit
@@ -36,7 +36,7 @@ from actors.declare.codecs import CodecError, resolve
 from actors.declare.messages import _tag_in
 from actors.declare.versions import versioned
 from actors.errors import NewerVersionError, NotReadyError
-from actors.ports import Answer, OwnerRecord
+from actors.ports import ActorReply, OwnerRecord
 from actors.runtime import commands
 from actors.runtime.observe import tracing
 from actors.runtime.outbox import calls as effect_calls
@@ -119,8 +119,10 @@ _COMMAND = b'{"actor": "a", "what": "turn", "command": "retry", "id": "b"}'
 _POSITION = record.Position(1, 2, 3, 4, "id")
 _STORE = StoreRecord(store="s", changelog="c", at_ms=1, shapes=[{"a": 1}], former={1: [2]})
 _OWNER = OwnerRecord("a", 0, 1, "w", "http://w", 2, "t", "i", 3)
-_MEMBER = Member("m", "i", "http://w", 3, frozenset({Task("a", 1)}), {Task("a", 1): 5}, {Task("a", 1): 0}, True, 7)
-_COPIES = Copies(frozenset({Task("a", 1)}), frozenset({Task("b", 2)}), 5, 6)
+_MEMBER = Member(
+    "m", "i", "http://w", 3, frozenset({TaskId("a", 1)}), {TaskId("a", 1): 5}, {TaskId("a", 1): 0}, True, 7
+)
+_COPIES = Copies(frozenset({TaskId("a", 1)}), frozenset({TaskId("b", 2)}), 5, 6)
 _MANIFEST = manifest.Manifest(
     app="a", store="s", changelog="c", placement="key", worker="w", exported_at_ms=1, partition_count=2,
     partitions=(manifest.ManifestPartition(0, "partition-00000.parquet", 5, _POSITION),),
@@ -299,9 +301,11 @@ DECODERS: dict[str, Decoder] = {
     ),
     # the lock service
     "decode_reply": Decoder(
-        lambda raw: transport._opened("x", Answer(asks.OK, raw)), (m.encode(m.Grant(1, 2, 3, 4)),), (CoordinationError,)
+        lambda raw: transport._opened("x", ActorReply(asks.OK, raw)),
+        (m.encode(m.Grant(1, 2, 3, 4)),),
+        (CoordinationError,),
     ),
-    "_opened": Decoder(lambda raw: transport._opened("x", Answer("?", raw)), (), (CoordinationError,)),
+    "_opened": Decoder(lambda raw: transport._opened("x", ActorReply("?", raw)), (), (CoordinationError,)),
     "FenceState.decode": Decoder(FenceState.decode, (_FENCE.encode(),), (FenceLostError,)),
     # what spark_replay reads
     "decode_ledger": Decoder(_text(decode_ledger), (encode_ledger(_LEDGER).encode(),), (ValueError,)),

@@ -18,7 +18,7 @@ from actors._faust.shared import Shared, SharedView, shared_of
 from actors._faust.startup.registry import ValueType
 from actors._faust.tracing import trace_headers
 from actors._faust.views import View, view_of
-from actors._kafka.produce.requests import KafkaAsks
+from actors._kafka.produce.requests import KafkaRequests
 from actors.declare.arguments import check_arguments, check_bare, check_span, single_topic
 from actors.declare.codecs import check_schema, key_codec, resolve
 from actors.declare.declared import Declaration, as_coroutine, check_expiry, check_options, check_value_type
@@ -27,7 +27,7 @@ from actors.declare.definition import ActorDefinition, Asking, check_disjoint, c
 from actors.declare.options import milliseconds
 from actors.declare.versions import Upgrades, refusal, versioned
 from actors.errors import ConfigurationError, UsageError
-from actors.ports import Answer, Question
+from actors.ports import ActorReply, ActorRequest
 from actors.runtime.handlers.actor import Actor, expiry_of, handler_of
 from actors.runtime.handlers.callables import name_of
 from actors.runtime.handlers.dedupe import Identify, by_header, deduplicated
@@ -35,8 +35,8 @@ from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT, Context, is_handling
 from actors.runtime.message.publishing import PublishedStore
 from actors.runtime.message.store import Placement, Store
-from actors.runtime.requests.replies import AnswerTypes
-from actors.runtime.requests.requests import Asked, carry, deadline_header
+from actors.runtime.requests.replies import ReplyTypes
+from actors.runtime.requests.requests import EncodedRequest, carry, deadline_header
 from actors.runtime.threads import in_threads
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class App(FaustApp):
         self.made_topics: dict[str, int] = {}
         """Topics, by name with their partitions, that a worker makes when they are missing."""
         self.shared_maps: dict[str, Shared[Any, Any]] = {}
-        self._asks: KafkaAsks | None = None
+        self._asks: KafkaRequests | None = None
         super().__init__(id, **options)
 
     # --- what users call -------------------------------------------------------------------------------------------
@@ -367,14 +367,14 @@ class App(FaustApp):
         if is_handling():
             raise UsageError("app.ask() inside an actor's handler: use ctx.ask(actor, key, message)")
         inbox, clock = inbox_of(self.definition_of(actor)), self.actor_clock
-        asked = Asked.of(inbox, key, message)
+        asked = EncodedRequest.of(inbox, key, message)
         question_id, headers = uuid.uuid4().hex, [*asked.headers, deadline_header(clock, timeout), *trace_headers(self)]
 
-        async def once(left_s: float) -> Answer:
+        async def once(left_s: float) -> ActorReply:
             async with asyncio.timeout(left_s):
                 partition = inbox.home(asked.key, await self.asks.partitions_of(inbox.name))
             return await self.asks.ask(
-                Question(question_id, inbox.name, partition, asked.key, asked.value, headers), left_s
+                ActorRequest(question_id, inbox.name, partition, asked.key, asked.value, headers), left_s
             )
 
         return asked.open(await carry(once, clock, timeout, asked.what))
@@ -427,7 +427,7 @@ class App(FaustApp):
     # --- inside ----------------------------------------------------------------------------------------------------
 
     @property
-    def asks(self) -> KafkaAsks:
+    def asks(self) -> KafkaRequests:
         """What carries the questions of this process; it connects with the first one."""
         if self._asks is None:
             service = self._actor_service
@@ -460,7 +460,7 @@ class App(FaustApp):
         timers = self._extra(name, "timers", options.timers)
         effects = self._extra(name, "effects", bool(options.effects))
         parked = self._extra(name, "parked", options.on_error.then == "park")
-        answer_types = AnswerTypes.of(name, declared, resolve)
+        answer_types = ReplyTypes.of(name, declared, resolve)
         answers = self._extra(name, "answers", answer_types is not None, ttl=options.answer_ttl)
         extras = (own, ids, timers, effects, parked, answers)
         definition = ActorDefinition(

@@ -40,7 +40,7 @@ from actors.runtime.blocking import LoopWatch
 from actors.runtime.clock import compare, watch
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.meters import WorkerMeters
-from actors.runtime.replicas.standby_state import CopyState
+from actors.runtime.replicas.standby_state import StandbyState
 from actors.runtime.replicas.standbys import Standbys
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.restore import Restorer
@@ -124,7 +124,7 @@ class ActorService(Service):  # type: ignore[misc]
         return self._late.position(source)
 
     @property
-    def copies(self) -> list[CopyState]:
+    def copies(self) -> list[StandbyState]:
         """The copies that this worker keeps of partitions that others own."""
         return [] if self._standbys is None else self._standbys.copies
 
@@ -313,7 +313,7 @@ class ActorService(Service):  # type: ignore[misc]
             resolve_output=outputs,
             encode_owner=lambda record: encode_owner(setup.owners_topic, record),
             asks=self.app.asks if setup.answers else None,
-            let_go=self._let_go,
+            release=self._release_standby,
         )
         self._worker = Worker(
             specs,
@@ -395,9 +395,9 @@ class ActorService(Service):  # type: ignore[misc]
             self._worker.grown(counts)
             self._setup.grown(counts)
 
-    async def _let_go(self, actor: str, partition: int) -> None:
+    async def _release_standby(self, actor: str, partition: int) -> None:
         if self._standbys is not None:
-            await self._standbys.let_go(actor, partition)
+            await self._standbys.release(actor, partition)
 
     def _ask_for_rebalance(self) -> None:
         if self._source is not None:

@@ -30,7 +30,7 @@ from actors._kafka.admin.topics import DEFAULT_MAX_RECORD_BYTES, ChangelogSettin
 from actors._kafka.connection import Connection
 from actors._kafka.consume.consumer import GroupSettings, check_timeouts
 from actors._kafka.produce.producer import OrderedLog, TransactionLog
-from actors._kafka.produce.requests import KafkaAsks
+from actors._kafka.produce.requests import KafkaRequests
 from actors.declare.codecs import by_value, key_codec, resolve, topic_codecs
 from actors.declare.options import milliseconds
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
@@ -38,7 +38,7 @@ from actors.ports import Identity, TaskLog
 from actors.runtime.commands import KEY_PURPOSE, CommandKey
 from actors.runtime.message.outputs import OutputTopic, Recipient
 from actors.runtime.message.publishing import Publication, PublishedStore
-from actors.runtime.requests.replies import Answers
+from actors.runtime.requests.replies import Replies
 from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS
 from actors.runtime.spec import ActorSpec, TaskSettings
 from actors.runtime.state.restore import Changelog
@@ -341,11 +341,11 @@ class Setup:
         """Whether some actor of the app answers questions."""
         return any(definition.answers is not None for definition in self.app.actors.values())
 
-    def _answers(self, definition: ActorDefinition) -> Answers | None:
+    def _answers(self, definition: ActorDefinition) -> Replies | None:
         if definition.answers is None or definition.answer_types is None:
             return None
         definition.answer_types.check()
-        return Answers(definition.answers, definition.answer_types, self.reply_topic)
+        return Replies(definition.answers, definition.answer_types, self.reply_topic)
 
     async def ensure_replies(self, topics: Topics) -> None:
         """Make the topic of answers, if anybody answers and it is missing."""
@@ -353,9 +353,9 @@ class Setup:
             replication_factor = self.changelog_settings.replication_factor
             await topics.ensure_plain({self.reply_topic: REPLY_PARTITIONS}, replication_factor, REPLY_CONFIG)
 
-    def make_asks(self) -> KafkaAsks:
+    def make_asks(self) -> KafkaRequests:
         """Give what carries questions to the app's actors; it connects with the first one."""
-        return KafkaAsks(
+        return KafkaRequests(
             self.connection,
             group=self.group,
             topic=self.reply_topic,

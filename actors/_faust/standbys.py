@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from actors._core.group.assign import Task as TaskId
+from actors._core.group.assign import TaskId
 from actors._core.logs import escaping
 from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane
@@ -17,7 +17,7 @@ from actors.runtime.replicas.standbys import Standbys, Surroundings
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.stores import StoreCache
-from actors.runtime.task.lost_changelog import CopyChecks
+from actors.runtime.task.lost_changelog import StandbyChecks
 from actors.runtime.worker import Worker
 from stores._core.record import Position
 from stores.errors import StoreError
@@ -51,7 +51,7 @@ def make_standbys(
             is_restoring=lambda: restorer.is_busy,
             ask_for_rebalance=ask_for_rebalance,
             begin_from_seed=restorer.begin_from_seed,
-            checks=CopyChecks(control, restorer),
+            checks=StandbyChecks(control, restorer),
         ),
     )
 

@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING
 
 from actors._kafka.consume.silence import Silence
 from actors._kafka.outage import Outages
-from actors.runtime.observe.status import BrokersStatus, Sight, WorkerStatus, picture
+from actors.runtime.observe.status import BrokersStatus, StatusInputs, WorkerStatus, worker_status
 
 if TYPE_CHECKING:
     from actors._faust.app import App
 
 
 def status(app: App) -> WorkerStatus:
-    """Give a picture of this process's worker at this moment, at any time of its life; call it on its event loop.
+    """Give a worker_status of this process's worker at this moment, at any time of its life; call it on its event loop.
 
     It waits for nothing, and takes some 40 µs a partition and as much a store. `msgspec.json.encode` takes what it
     gives.
     """
     service = app.actor_service
     setup = service.setup
-    return picture(
+    return worker_status(
         service.meters,
         service.tasks,
-        Sight(
+        StatusInputs(
             app=str(app.conf.id),
             worker="" if setup is None else setup.worker,
             address="" if setup is None else setup.address,

@@ -22,7 +22,7 @@ from actors.errors import UnreadableLogError
 from actors.ports import Clock
 from actors.runtime.clock import SystemClock
 from actors.runtime.message.store import Store
-from actors.runtime.replicas.view_replica import CopyStores
+from actors.runtime.replicas.view_replica import ViewReplicaStores
 from actors.runtime.replicas.views import TopicView, ViewCodecs, ViewParts
 from actors.runtime.state.stores import StoreCache
 from stores.errors import ForeignDatabaseError
@@ -154,7 +154,7 @@ async def connect(
     return ViewParts(logs, stores, clock or SystemClock(clock_skew_margin_ms), clock_skew_margin_ms)
 
 
-def copy_stores(topic: str, folder: Path | None) -> CopyStores:
+def copy_stores(topic: str, folder: Path | None) -> ViewReplicaStores:
     """Give the stores of a view, in memory where there is no folder.
 
     Raises:
@@ -162,7 +162,7 @@ def copy_stores(topic: str, folder: Path | None) -> CopyStores:
     """
     if folder is None:
         cache = StoreCache(lambda *_: MemoryStore(), lambda *_: None)
-        return CopyStores(cache, on_disk=lambda _: (), release=cache.close)
+        return ViewReplicaStores(cache, on_disk=lambda _: (), release=cache.close)
     data = DataFolder.open(folder, app=f"view of {topic}")
     resources = RocksResources(block_cache_bytes=CACHE_BYTES, write_buffer_bytes=WRITE_BUFFER_BYTES)
 
@@ -176,4 +176,4 @@ def copy_stores(topic: str, folder: Path | None) -> CopyStores:
         cache.close()
         data.close()
 
-    return CopyStores(cache, on_disk=data.partitions_on_disk, release=release)
+    return ViewReplicaStores(cache, on_disk=data.partitions_on_disk, release=release)

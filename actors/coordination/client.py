@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from actors._kafka.connection import Connection
-from actors._kafka.produce.requests import KafkaAsks
+from actors._kafka.produce.requests import KafkaRequests
 from actors.coordination.locking import CALL_S, Seconds
 from actors.coordination.service import ACTOR
 from actors.coordination.sharing import Sharing
@@ -45,7 +45,7 @@ class Coordination(Sharing):
         connection = Connection.to(brokers, client_id=f"{app}-client", security=security)
         self._closing: asyncio.Task[None] | None = None
         topic = f"{app}-coordination"
-        self._asks = KafkaAsks(connection, group=f"{app}-clients", topic=f"{app}-replies", replication_factor=-1)
+        self._asks = KafkaRequests(connection, group=f"{app}-clients", topic=f"{app}-replies", replication_factor=-1)
         super().__init__(
             Outside(self._asks, topic, lambda: self._asks.partitions_of(topic), SystemClock()), call_timeout
         )

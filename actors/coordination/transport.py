@@ -21,7 +21,7 @@ from actors.errors import (
     BrokerUnavailableError,
     UnknownTopicError,
 )
-from actors.ports import Answer, Asks, Clock, Question
+from actors.ports import ActorReply, ActorRequest, Clock, Requests
 from actors.runtime.message.context import Context
 from actors.runtime.message.outputs import Recipient
 from actors.runtime.requests.requests import OK, carry, deadline_header
@@ -68,7 +68,7 @@ class Outside:
         clock: the time.
     """
 
-    def __init__(self, asks: Asks, topic: str, partitions: Callable[[], Awaitable[int]], clock: Clock) -> None:
+    def __init__(self, asks: Requests, topic: str, partitions: Callable[[], Awaitable[int]], clock: Clock) -> None:
         self._asks = asks
         self._topic = topic
         self._partitions = partitions
@@ -86,7 +86,7 @@ class Outside:
         what = f"{type(request).__name__} {name!r}"
         deadline = deadline_header(clock, timedelta(seconds=timeout_s + SKEW_S))
 
-        async def once(left_s: float) -> Answer:
+        async def once(left_s: float) -> ActorReply:
             async with asyncio.timeout(left_s):
                 try:
                     count = await self._partitions()
@@ -94,7 +94,9 @@ class Outside:
                     # The service makes its topic when it starts, which may be later.
                     raise BrokerUnavailableError(f"the service was never started: {error}") from error
                 partition = partition_for(key, count)
-                return await self._asks.ask(Question(question_id, self._topic, partition, key, raw, [deadline]), left_s)
+                return await self._asks.ask(
+                    ActorRequest(question_id, self._topic, partition, key, raw, [deadline]), left_s
+                )
 
         while True:
             left_s = until_s - clock.monotonic()
@@ -190,7 +192,7 @@ def _encoded(name: str, request: m.AnyRequest) -> tuple[bytes, bytes]:
         ) from error
 
 
-def _opened(what: str, answer: Answer) -> m.Reply:
+def _opened(what: str, answer: ActorReply) -> m.Reply:
     raw = answer.value or b""
     if answer.status != OK:
         raise CoordinationError(f"{what}: the service failed: {raw.decode(errors='replace')}")

@@ -15,7 +15,7 @@ from actors.runtime.handlers.effect import Effect
 from actors.runtime.handlers.query_methods import Query
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
-from actors.runtime.requests.replies import AnswerTypes
+from actors.runtime.requests.replies import ReplyTypes
 
 Asking = TypeVar("Asking", bound=Callable[..., Any])
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -41,7 +41,7 @@ class ActorDefinition:
     effects: Store[bytes, bytes] | None = None
     parked: Store[bytes, bytes] | None = None
     answers: Store[bytes, bytes] | None = None
-    answer_types: AnswerTypes | None = None
+    answer_types: ReplyTypes | None = None
     queries: dict[str, Query] = field(default_factory=dict)
     misplaced: Misplaced = "stop"
     ids: Store[bytes, bytes] | None = None

@@ -10,14 +10,14 @@ from dataclasses import replace
 from types import NoneType
 from typing import Any
 
-from actors._core.task.completed import Progress
+from actors._core.task.completed import CompletedOffsets
 from actors._core.task.lifecycle import State
 from actors.errors import ActorsError, RecordError, UsageError
 from actors.ports import CommitBatch, CommitReceipt, InputRecord
 from actors.runtime.handlers.effect import Effect
 from actors.runtime.handlers.expiry import remove
 from actors.runtime.message.context import Context
-from actors.runtime.message.internal_messages import Turn
+from actors.runtime.message.internal_messages import InternalMessage
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.outbox.calls import call_id
@@ -25,9 +25,9 @@ from actors.runtime.outbox.effects import Effects
 from actors.runtime.quarantine.quarantine import Parked
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.state import Restored
-from actors.runtime.task.context import Ownership
+from actors.runtime.task.context import TaskContext
 from actors.runtime.task.handling import Handling
-from actors.runtime.task.processor import Tenure
+from actors.runtime.task.processor import TaskProcessor
 from stores._core.record import NEVER, decode_stamp
 from stores.ports import PartitionStore
 
@@ -198,37 +198,47 @@ class _ReplayHandling(Handling):
         self._unknowns = unknowns
 
     async def recover(
-        self, state: TaskState, record: InputRecord, error: BaseException, sent: int, turn: Turn | None = None
+        self,
+        state: TaskState,
+        record: InputRecord,
+        error: BaseException,
+        sent: int,
+        internal: InternalMessage | None = None,
     ) -> None:
         """See `Handling.recover`."""
         asked, self._unknowns.asked = self._unknowns.asked, None
         if asked is None:
-            await super().recover(state, record, error, sent, turn)
+            await super().recover(state, record, error, sent, internal)
             return
         self.undone(state, record, error, sent)
-        self._pass_over(state, record, asked, turn)
+        self._pass_over(state, record, asked, internal)
 
     def give_up(
-        self, state: TaskState, record: InputRecord, failed: RecordError, attempts: int, turn: Turn | None = None
+        self,
+        state: TaskState,
+        record: InputRecord,
+        failed: RecordError,
+        attempts: int,
+        internal: InternalMessage | None = None,
     ) -> None:
         """See `Handling.give_up`."""
         if self.spec.on_error.then == "stop":
-            self._pass_over(state, record, failed.reason, turn)
+            self._pass_over(state, record, failed.reason, internal)
         else:
-            super().give_up(state, record, failed, attempts, turn)
+            super().give_up(state, record, failed, attempts, internal)
 
-    def _pass_over(self, state: TaskState, record: InputRecord, reason: str, turn: Turn | None) -> None:
+    def _pass_over(self, state: TaskState, record: InputRecord, reason: str, internal: InternalMessage | None) -> None:
         self._unknowns.note(record, reason)
-        self._settle(state, record, turn)
+        self._consume(state, record, internal)
         state.scope.release()
 
 
-class ReplayTenure(Tenure):
+class ReplayProcessor(TaskProcessor):
     """Handles what it is given, and what comes due on the way."""
 
     def __init__(
         self,
-        ownership: Ownership,
+        context: TaskContext,
         stores: Sequence[Restored],
         start: int,
         *,
@@ -236,8 +246,8 @@ class ReplayTenure(Tenure):
         unknowns: Unknowns,
         expiries: Expiries,
     ) -> None:
-        ownership.state = State.RUNNING
-        super().__init__(ownership, stores, Progress(start))
+        context.state = State.RUNNING
+        super().__init__(context, stores, CompletedOffsets(start))
         self._input_clock, self._unknowns, self._expiries = clock, unknowns, expiries
         # Hooks are called when a key expires, and without a hook an expired key is merely absent.
         self._sweeper = None
@@ -247,15 +257,15 @@ class ReplayTenure(Tenure):
         if spec.effects is not None:
             uncalled = _Uncalled(spec, unknowns)
             tools.effects = uncalled
-            self._duties = [duty for duty in self._duties if not isinstance(duty, Effects)]
-            parked = Parked(spec, self._messages, effects=uncalled, meters=ownership.meters)
+            self._punctuators = [punctuator for punctuator in self._punctuators if not isinstance(punctuator, Effects)]
+            parked = Parked(spec, self._messages, effects=uncalled, meters=context.meters)
         self._handling = _ReplayHandling(
-            unknowns, spec, self._source, parked, self._cautions.condemned, self._is_ending, self._let_pass
+            unknowns, spec, self._source, parked, self._poison.poisoned, self._is_ending, self._let_pass
         )
 
     async def replay(self, records: Sequence[InputRecord]) -> None:
         """Handle records, and commit."""
-        if not self._duties and not self._expiries:
+        if not self._punctuators and not self._expiries:
             await self._handle_all(records)
         else:
             for record in records:
@@ -281,14 +291,14 @@ class ReplayTenure(Tenure):
     def _due_ms(self) -> float:
         """Give when the next timer or expiry is due."""
         due_ms, now_ms = self._expiries.due_ms(), self._input_clock.ms
-        for duty in self._duties if self._may_take else ():
-            wait_s = duty.wait_s()
+        for punctuator in self._punctuators if self._may_take else ():
+            wait_s = punctuator.wait_s()
             if wait_s != math.inf:
                 due_ms = min(due_ms, now_ms + math.ceil(wait_s * 1000 - _ROUNDING_MS))
         return due_ms
 
     async def _take_what_is_due(self) -> None:
-        while await self._see_to_duties():
+        while await self._punctuate():
             pass
         if self._expiries.due_ms() <= self._input_clock.ms:
             await self._expire()

@@ -34,7 +34,7 @@ from actors.replay.processor import (
     Expiries,
     InputClock,
     MemoryLog,
-    ReplayTenure,
+    ReplayProcessor,
     Unknowns,
     hooked,
     replay_spec,
@@ -42,7 +42,7 @@ from actors.replay.processor import (
 from actors.runtime.commands import OPEN_COMMANDS
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.state import Restored
-from actors.runtime.task.context import Ownership
+from actors.runtime.task.context import TaskContext
 from actors.runtime.task.inbox import Inbox
 from actors.testing.fakes.loop import StuckError, VirtualLoop
 from stores._core.record import STAMP_BYTES, Position, decode_stamp, encode_stamp
@@ -211,7 +211,7 @@ class _Run:
         self._topics: Any = _Topics(replayer.topic, partition_count)
         self._spec, self._resolve = self._await(self._specify(replayer, partition_count, topic_id))
         self._opened: dict[str, RocksStore] = {}
-        self._tenure: ReplayTenure | None = None
+        self._processor: ReplayProcessor | None = None
 
     def open(self, folder: Path, start: int, kept: Iterable[Kept]) -> None:
         """Make the stores, and put into them what was kept."""
@@ -223,20 +223,20 @@ class _Run:
         expiries = Expiries(hooked(spec.stores, spec))
         self._load(kept, position, expiries)
         restored = [Restored(held, position, is_empty=False) for held in self._opened.values()]
-        self._tenure = self._await(self._make_tenure(restored, start, expiries))
+        self._processor = self._await(self._make_processor(restored, start, expiries))
 
     def replay(self, records: Iterable[InputRecord], until_ms: int | None) -> Iterator[Replayed]:
         """Handle the records, and give what isn't known."""
-        tenure, left = self._tenure, iter(records)
-        if tenure is None:
+        processor, left = self._processor, iter(records)
+        if processor is None:
             raise AssertionError("open() comes first")
         while batch := list(islice(left, _AT_ONCE)):
             self.count += len(batch)
-            self._run(tenure.replay(batch), f"{batch[0].offset} to {batch[-1].offset}")
+            self._run(processor.replay(batch), f"{batch[0].offset} to {batch[-1].offset}")
             yield from self._noted()
         if until_ms is not None:
-            self._run(tenure.pass_time(until_ms), "the last")
-            self._run(tenure.replay([]), "the last")
+            self._run(processor.pass_time(until_ms), "the last")
+            self._run(processor.replay([]), "the last")
         yield from self._noted()
 
     def state(self, stores: Sequence[str]) -> Iterator[Replayed]:
@@ -289,9 +289,9 @@ class _Run:
             spec = replace(spec, commands=OPEN_COMMANDS)
         return replay_spec(spec, self._clock, self._unknowns), resolve
 
-    async def _make_tenure(self, stores: list[Restored], start: int, expiries: Expiries) -> ReplayTenure:
+    async def _make_processor(self, stores: list[Restored], start: int, expiries: Expiries) -> ReplayProcessor:
         settings = self._setup.task_settings()
-        ownership = Ownership(
+        context = TaskContext(
             spec=self._spec,
             partition=self._partition,
             identity=Identity("replay", 0),
@@ -302,7 +302,7 @@ class _Run:
             epoch=_EPOCH,
             topics=self._ids,
         )
-        return ReplayTenure(ownership, stores, start, clock=self._clock, unknowns=self._unknowns, expiries=expiries)
+        return ReplayProcessor(context, stores, start, clock=self._clock, unknowns=self._unknowns, expiries=expiries)
 
     def _services(self) -> TaskServices:
         nothing: Any = None

@@ -99,8 +99,8 @@ class CommandKey:
             raise RefusedCommandError("it doesn't say what it is about (`before`)")
         return command
 
-    def told_of(self, partition: int, record: InputRecord, turn: tuple[str, str], reached: int) -> str | None:
-        """Return what a record says is to be done with a turn that stopped its partition, given as (actor, id).
+    def told_of(self, partition: int, record: InputRecord, internal: tuple[str, str], reached: int) -> str | None:
+        """Return what a record says to do with the internal message (actor, id) that stopped its partition.
 
         `reached` is the offset up to which the partition is committed: a command from before is about an earlier stop.
 
@@ -110,7 +110,7 @@ class CommandKey:
         if control_of(record) is None:
             return None
         command = self.read(partition, record)
-        is_meant = command.what == "turn" and (command.actor, command.id) == turn
+        is_meant = command.what == "turn" and (command.actor, command.id) == internal
         is_past = command.before is not None and reached > command.before
         return command.command if is_meant and not is_past else None
 

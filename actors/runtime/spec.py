@@ -14,7 +14,7 @@ from actors._core.task.commit import Backoff, CommitPolicy
 from actors._core.task.policy import STOP_ON_ERROR, Misplaced, OnError
 from actors._core.task.takeover import StartRules
 from actors._core.task.topic_ids import TopicIds
-from actors.ports import Asks, Clock, GroupView, Logs, OwnerRecord, Owners, StoreProvider, TaskSink
+from actors.ports import Clock, GroupView, Logs, OwnerRecord, Owners, Requests, StoreProvider, TaskSink
 from actors.runtime.clock import MARGIN_MS
 from actors.runtime.commands import OPEN_COMMANDS, CommandKey
 from actors.runtime.handlers.effect import Effect, Outcome
@@ -22,7 +22,7 @@ from actors.runtime.message.context import Context
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.publishing import Publications
 from actors.runtime.message.store import Store
-from actors.runtime.requests.replies import Answers
+from actors.runtime.requests.replies import Replies
 from actors.runtime.state.restore import Changelog, Restorer
 
 
@@ -45,7 +45,7 @@ class TracedCall(Protocol):
 class Tracing(Protocol):
     """Makes spans of what an actor leads to beside its messages; see `actors.runtime.observe.tracing`."""
 
-    def asks(self, asks: Asks) -> Asks:
+    def asks(self, asks: Requests) -> Requests:
         """Return what carries questions with their context."""
 
     def carried(self) -> dict[str, str]:
@@ -92,7 +92,7 @@ class ActorSpec:
     parked: Store[bytes, bytes] | None = None
     seen: tuple[Store[bytes, bytes], ...] = ()
     dead_letters: OutputTopic | None = None
-    answers: Answers | None = None
+    answers: Replies | None = None
     tracing: Tracing | None = None
     published: Publications = field(default_factory=dict)
     partitioner: Partitioner = MURMUR2
@@ -161,7 +161,7 @@ class TaskSettings:
 
 @dataclass(frozen=True, slots=True)
 class TaskServices:
-    """The world as a task sees it. `let_go` has whoever follows the changelogs of (actor, partition) stop before.
+    """The world as a task sees it. `release` has whoever follows the changelogs of (actor, partition) stop before.
 
     `said_s` says when errors that tasks meet again and again were logged, see `is_repeated`; all tasks share it.
     """
@@ -175,6 +175,6 @@ class TaskServices:
     clock: Clock
     resolve_output: Callable[[Any], OutputTopic]
     encode_owner: Callable[[OwnerRecord], Any]
-    asks: Asks | None = None
-    let_go: Callable[[str, int], Awaitable[None]] | None = None
+    asks: Requests | None = None
+    release: Callable[[str, int], Awaitable[None]] | None = None
     said_s: dict[str, float] = field(default_factory=dict)

@@ -148,7 +148,7 @@ class Worker:
         """Make a task look again: the source can't deliver what it asked for."""
         task = self._tasks.get(source)
         if task is not None:
-            task.look_again(reason)
+            task.reinitialize(reason)
 
     def grown(self, counts: Mapping[str, int]) -> None:
         """Note how many partitions inputs have; to be called before `assigned`.

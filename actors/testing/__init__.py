@@ -30,7 +30,7 @@ from actors.testing.fakes.ports import (
     FakeTaskLog,
     encode_owner,
 )
-from actors.testing.fakes.requests import FakeAsks
+from actors.testing.fakes.requests import FakeRequests
 from actors.testing.fakes.source import FakeGroupSettings, FakeSource
 from actors.testing.fakes.views import FakeTopicLogs
 from actors.testing.looking import ParkedHere, Sent
@@ -41,13 +41,13 @@ __all__ = [
     "Decision",
     "Disk",
     "DiskStore",
-    "FakeAsks",
     "FakeClock",
     "FakeGroupSettings",
     "FakeGroupView",
     "FakeLogs",
     "FakeOrderedLog",
     "FakeOwners",
+    "FakeRequests",
     "FakeSource",
     "FakeTaskLog",
     "FakeTopicLogs",

@@ -19,14 +19,14 @@ from actors._faust.publishing import published_stores
 from actors._faust.setup import Setup, inbox_of
 from actors.declare.codecs import topic_codecs
 from actors.errors import ActorsError, UsageError
-from actors.ports import Answer, Headers, Identity, Question, TaskLog, TopicPartition
+from actors.ports import ActorReply, ActorRequest, Headers, Identity, TaskLog, TopicPartition
 from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT
 from actors.runtime.message.outputs import checked_headers
 from actors.runtime.message.store import Store
-from actors.runtime.replicas.view_replica import CopyStores
+from actors.runtime.replicas.view_replica import ViewReplicaStores
 from actors.runtime.replicas.views import ViewParts
-from actors.runtime.requests.requests import REPLY_PARTITIONS, Asked, carry, deadline_header
+from actors.runtime.requests.requests import REPLY_PARTITIONS, EncodedRequest, carry, deadline_header
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.restore import Restorer
 from actors.runtime.state.stores import StoreCache
@@ -45,7 +45,7 @@ from actors.testing.fakes.ports import (
     FakeTaskLog,
     encode_owner,
 )
-from actors.testing.fakes.requests import FakeAsks
+from actors.testing.fakes.requests import FakeRequests
 from actors.testing.fakes.source import FakeGroupSettings, FakeSource
 from actors.testing.fakes.views import FakeTopicLogs
 from actors.testing.looking import (
@@ -212,10 +212,10 @@ class ActorTestDriver:
         asks, clock, inbox = self._make_asks(), self._clock, inbox_of(self._app.definition_of(actor))
         if asks is None:
             raise UsageError("driver.ask(): no actor of this app answers: annotate what a handler returns")
-        asked, partition_count, question_id = Asked.of(inbox, key, message), self._partitions, uuid4().hex
+        asked, partition_count, question_id = EncodedRequest.of(inbox, key, message), self._partitions, uuid4().hex
 
-        async def ask() -> Answer:
-            question = Question(
+        async def ask() -> ActorReply:
+            question = ActorRequest(
                 question_id,
                 inbox.name,
                 inbox.home(asked.key, partition_count),
@@ -493,7 +493,7 @@ class ActorTestDriver:
         """Open the app's views, in memory, before the worker starts."""
         for view in self._app.views:
             cache = StoreCache(lambda *_: MemoryStore(), lambda *_: None)
-            stores = CopyStores(cache, on_disk=lambda _: (), release=cache.close)
+            stores = ViewReplicaStores(cache, on_disk=lambda _: (), release=cache.close)
             logs = FakeTopicLogs(self._cluster, self._network)
             await view.open(ViewParts(logs, stores, OutsideClock(self._loop), clock_skew_margin_ms=0))
 
@@ -537,10 +537,10 @@ class ActorTestDriver:
             task.cancel()
         return task.result()
 
-    def _make_asks(self) -> FakeAsks | None:
+    def _make_asks(self) -> FakeRequests | None:
         if not self._setup.answers:
             return None
-        return FakeAsks(self._cluster, self._network, topic=self._setup.reply_topic)
+        return FakeRequests(self._cluster, self._network, topic=self._setup.reply_topic)
 
     def _end_of(self, source: TopicPartition) -> int:
         """Give the offset behind a partition's last record, which may have markers behind it."""

@@ -17,7 +17,7 @@ from actors.errors import UsageError
 from actors.ports import Headers, TopicPartition
 from actors.runtime.commands import ALL, Command
 from actors.runtime.handlers.actor import Actor
-from actors.runtime.handlers.query_methods import Asked
+from actors.runtime.handlers.query_methods import QueryTarget
 from actors.runtime.message.outputs import ACTOR_HEADER
 from actors.runtime.message.store import Store
 from actors.runtime.quarantine.entries import LETTER, read_entry
@@ -134,7 +134,7 @@ def answer_query(definition: ActorDefinition, query: Any, key: Any, arguments: M
         raise UsageError(f"actor {definition.name} has no query {query!r}; its queries: {known}")
     key_codec, _ = topic_codecs(definition.topic)
     raw_key = key_codec.encode(key)
-    asked = Asked(
+    asked = QueryTarget(
         definition.name,
         place.source,
         place.partition_count,

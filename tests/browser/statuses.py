@@ -13,7 +13,7 @@ from actors.runtime.observe.status import (
     TaskStatus,
     WorkerStatus,
 )
-from actors.runtime.replicas.standby_state import CopyState, Role
+from actors.runtime.replicas.standby_state import Role, StandbyState
 from actors.web.dashboard.group import Pace, Picture, Report, Seen
 from actors.web.dashboard.waiting import HeldLock, ParkedLine, TaskWaiting, Waiting
 
@@ -66,7 +66,7 @@ def store(name: str, keys: int | None) -> StoreStatus:
     )
 
 
-def copy(actor: str, partition: int, **more) -> CopyState:
+def copy(actor: str, partition: int, **more) -> StandbyState:
     """A standby that is followed."""
     found = {
         "actor": actor,
@@ -78,14 +78,14 @@ def copy(actor: str, partition: int, **more) -> CopyState:
         "current_ms": NOW_MS - 400,
         "looked_ms": NOW_MS - 400,
     }
-    return CopyState(**{**found, **more})
+    return StandbyState(**{**found, **more})
 
 
 def seen(
     worker: str,
     tasks: list[TaskStatus],
     waiting: Waiting | None = None,
-    copies: Sequence[CopyState] = (),
+    copies: Sequence[StandbyState] = (),
     assigned_copies: dict[str, dict[str, int]] | None = None,
     **more,
 ) -> Seen:

@@ -1,4 +1,4 @@
-"""What `actors.ports.Asks` promises, on the simulated cluster and on a real broker."""
+"""What `actors.ports.Requests` promises, on the simulated cluster and on a real broker."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from actors._kafka.produce.requests import KafkaAsks
+from actors._kafka.produce.requests import KafkaRequests
 from actors.errors import AskClosedError, UnknownTopicError
-from actors.ports import Answer, Asks, CommitBatch, LogRecord, Output, Question, TopicPartition
+from actors.ports import ActorReply, ActorRequest, CommitBatch, LogRecord, Output, Requests, TopicPartition
 from actors.runtime.requests.requests import ASK, REPLY_TO, STATUS
-from actors.testing import FakeAsks
+from actors.testing import FakeRequests
 from tests.contract.worlds import FakeWorld, RealWorld, World
 from tests.kafka.helpers import eventually, unique
 
@@ -23,7 +23,7 @@ SHORT_S = 0.3
 class Desk:
     """A world, an input, a topic of answers, and somebody who answers by hand."""
 
-    def __init__(self, world: World, make: Callable[[], Asks], inbox: str) -> None:
+    def __init__(self, world: World, make: Callable[[], Requests], inbox: str) -> None:
         self.world = world
         self.make = make
         self.inbox = inbox
@@ -31,8 +31,8 @@ class Desk:
         self._log = world.task_log("answering")
         self._answers = 0
 
-    def ask(self, name: str, timeout_s: float = LONG_S, *, asks: Asks | None = None) -> asyncio.Task[Answer]:
-        question = Question(name, self.inbox, 0, b"key", name.encode(), [("h", b"1")])
+    def ask(self, name: str, timeout_s: float = LONG_S, *, asks: Requests | None = None) -> asyncio.Task[ActorReply]:
+        question = ActorRequest(name, self.inbox, 0, b"key", name.encode(), [("h", b"1")])
         return asyncio.create_task((asks or self.asks).ask(question, timeout_s))
 
     async def questions(self, count: int) -> list[LogRecord]:
@@ -69,15 +69,15 @@ async def desk(request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
     inbox, replies = unique("inbox"), unique("replies")
     opened: list[Any] = []
     world: FakeWorld | RealWorld
-    make: Callable[[], Asks]
+    make: Callable[[], Requests]
     if request.param == "fake":
         fake = world = FakeWorld()
-        make = lambda: FakeAsks(fake.cluster, fake.network, topic=replies)  # noqa: E731
+        make = lambda: FakeRequests(fake.cluster, fake.network, topic=replies)  # noqa: E731
     else:
         real = world = await RealWorld.open(request.getfixturevalue("brokers"))
 
-        def make() -> Asks:
-            opened.append(KafkaAsks(real.connection, group="none", topic=replies, replication_factor=1))
+        def make() -> Requests:
+            opened.append(KafkaRequests(real.connection, group="none", topic=replies, replication_factor=1))
             return opened[-1]
 
     await world.make_topic(inbox)
@@ -97,7 +97,7 @@ async def test_a_question_goes_as_it_is_and_its_answer_comes(desk: Desk) -> None
     headers = dict(question.headers)
     assert (question.key, question.value, headers["h"], headers[ASK]) == (b"key", b"q1", b"1", b"q1")
     await desk.answer(question, b"yes")
-    assert await asked == Answer("ok", b"yes")
+    assert await asked == ActorReply("ok", b"yes")
 
 
 async def test_answers_come_in_any_order_and_null_is_one(desk: Desk) -> None:
@@ -105,7 +105,7 @@ async def test_answers_come_in_any_order_and_null_is_one(desk: Desk) -> None:
     questions = {record.value: record for record in await desk.questions(3)}
     for name in (b"q3", b"q1", b"q2"):
         await desk.answer(questions[name], None if name == b"q2" else name)
-    assert await asyncio.gather(*asked) == [Answer("ok", b"q1"), Answer("ok", None), Answer("ok", b"q3")]
+    assert await asyncio.gather(*asked) == [ActorReply("ok", b"q1"), ActorReply("ok", None), ActorReply("ok", b"q3")]
 
 
 async def test_the_first_answer_counts_and_those_of_others_do_not(desk: Desk) -> None:
@@ -115,7 +115,7 @@ async def test_the_first_answer_counts_and_those_of_others_do_not(desk: Desk) ->
     await desk.answer(question, b"to nothing we asked", id="q0")
     await desk.answer(question, b"first")
     await desk.answer(question, b"second")
-    assert await asked == Answer("ok", b"first")
+    assert await asked == ActorReply("ok", b"first")
 
 
 async def test_a_late_answer_is_not_taken_for_another_and_the_same_question_takes_it(desk: Desk) -> None:
@@ -126,8 +126,8 @@ async def test_a_late_answer_is_not_taken_for_another_and_the_same_question_take
     first, _, second = sorted(records, key=lambda record: (record.value, record.offset))
     await desk.answer(first, b"late")
     await desk.answer(second, b"other")
-    assert await again == Answer("ok", b"late")
-    assert await other == Answer("ok", b"other")
+    assert await again == ActorReply("ok", b"late")
+    assert await other == ActorReply("ok", b"other")
 
 
 async def test_an_asker_begins_behind_what_was_answered_before_it(desk: Desk) -> None:
@@ -139,7 +139,7 @@ async def test_an_asker_begins_behind_what_was_answered_before_it(desk: Desk) ->
     again = desk.ask("q1", asks=successor)
     question = (await desk.questions(2))[1]
     await desk.answer(question, b"new")
-    assert await again == Answer("ok", b"new")
+    assert await again == ActorReply("ok", b"new")
 
 
 async def test_who_gives_up_ends_nobody_elses_question(desk: Desk) -> None:
@@ -148,14 +148,14 @@ async def test_who_gives_up_ends_nobody_elses_question(desk: Desk) -> None:
     hasty.cancel()
     question = next(record for record in reversed(await desk.questions(1)) if record.value == b"q2")
     await desk.answer(question, b"yes")
-    assert await asked == Answer("ok", b"yes")
+    assert await asked == ActorReply("ok", b"yes")
     with pytest.raises(asyncio.CancelledError):
         await hasty
 
 
 async def test_who_waits_is_told_when_the_client_is_closed(brokers: str) -> None:
     world = await RealWorld.open(brokers)
-    asks = KafkaAsks(world.connection, group="none", topic=unique("replies"), replication_factor=1)
+    asks = KafkaRequests(world.connection, group="none", topic=unique("replies"), replication_factor=1)
     inbox = unique("inbox")
     with pytest.raises(UnknownTopicError, match=inbox):
         await asks.partitions_of(inbox)

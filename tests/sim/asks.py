@@ -1,4 +1,4 @@
-"""Asks: each question is handled once and answered once, however often the message that asks is handled."""
+"""Requests: each question is handled once and answered once, however often the message that asks is handled."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from actors.errors import AskRejectedError, AskTimeoutError, Rejected
-from actors.ports import Asks
+from actors.ports import Requests
 from actors.runtime.handlers.actor import Actor, handler_of, receive
 from actors.runtime.message.context import Context, Recipient
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.store import Store
-from actors.runtime.requests.replies import Answers, AnswerTypes
+from actors.runtime.requests.replies import Replies, ReplyTypes
 from actors.runtime.requests.requests import ASK
-from actors.testing import FakeAsks
+from actors.testing import FakeRequests
 from tests.sim import app
 from tests.sim.part import Handler, Host, Operation, Part, Stores, raw_store
 
@@ -95,7 +95,7 @@ class AsksPart(Part):
         """What other parts' messages asked, and their ids; one that is replaced may never be committed."""
         self._timeout = timedelta(seconds=self.random.choice(TIMEOUTS_S))
         codec = SimpleNamespace(encode=lambda answer: b"%d" % answer, decode=int)
-        self._types = AnswerTypes(app.ACTOR, {str: Account.book}, lambda _: codec)
+        self._types = ReplyTypes(app.ACTOR, {str: Account.book}, lambda _: codec)
 
     def make_input(self, key: str) -> str:
         self._numbers += 1
@@ -125,8 +125,8 @@ class AsksPart(Part):
     def around(self, handler: Handler, stores: Stores) -> Handler:
         return self._answers(stores).around(handler)
 
-    def _answers(self, stores: Stores) -> Answers:
-        return Answers(stores[1], self._types, REPLIES)
+    def _answers(self, stores: Stores) -> Replies:
+        return Replies(stores[1], self._types, REPLIES)
 
     def resolve(self, topic: Any) -> OutputTopic:
         """Give the topic of a `ctx.send`, or the input of the actor that is asked."""
@@ -143,9 +143,9 @@ class AsksPart(Part):
             answer_decoder=lambda _: int,
         )
 
-    def carrier(self) -> Asks:
+    def carrier(self) -> Requests:
         """Give what carries the questions of a process."""
-        return FakeAsks(self.world.cluster, self.world.network, topic=REPLIES)
+        return FakeRequests(self.world.cluster, self.world.network, topic=REPLIES)
 
     # --- the handler -----------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from actors._core.group.assign import Task as TaskId
+from actors._core.group.assign import TaskId
 from actors._core.group.placement import Copies
 from actors._core.task.lifecycle import State
 from actors.ports import Clock, TopicPartition
@@ -13,7 +13,7 @@ from actors.runtime.replicas.standbys import Standbys, Surroundings
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import Restorer
 from actors.runtime.state.stores import StoreCache
-from actors.runtime.task.lost_changelog import CopyChecks
+from actors.runtime.task.lost_changelog import StandbyChecks
 from actors.runtime.worker import LateSource, Worker
 from actors.testing import FakeGroupView, FakeSource, FakeTopicLogs
 from tests.sim import app
@@ -63,7 +63,7 @@ class NodeCopies:
                 is_working=lambda: bool(self._made().tasks),
                 is_restoring=lambda: restorer.is_busy,
                 ask_for_rebalance=self._ask,
-                checks=CopyChecks(FakeGroupView(world.cluster, world.network), restorer),
+                checks=StandbyChecks(FakeGroupView(world.cluster, world.network), restorer),
             ),
         )
 
@@ -75,8 +75,8 @@ class NodeCopies:
     async def stop(self) -> None:
         await self._standbys.stop()
 
-    async def let_go(self, actor: str, partition: int) -> None:
-        await self._standbys.let_go(actor, partition)
+    async def release(self, actor: str, partition: int) -> None:
+        await self._standbys.release(actor, partition)
 
     def lags(self) -> dict[TaskId, int]:
         """Give what the leader is told; tasks have the names of their inputs there."""

@@ -48,7 +48,7 @@ class EffectsPart(Part):
     counts = (6, 12, 24)
     limits = (
         (effects, "AT_ONCE", (1, 2, 16)),
-        (effects, "TURNS_AT_ONCE", (1, 3, 100)),
+        (effects, "MESSAGES_AT_ONCE", (1, 3, 100)),
         (effects, "MOST_RUNS", (2, 1000)),
         (effect_lines, "HELD_LINES", (2, 1000)),
         (effect_lines, "WALK_KEYS", (1, 3, 1000)),

@@ -385,7 +385,7 @@ class Node:
             resolve_output=_plain_topic if asks is None else asks.resolve,
             encode_owner=lambda record: encode_owner(app.OWNERS, record),
             asks=None if asks is None else asks.carrier(),
-            let_go=copies.let_go,
+            release=copies.release,
         )
 
     def _end(self, process: Process) -> None:

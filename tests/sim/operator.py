@@ -283,7 +283,7 @@ class Operator:
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
-    async def mend(self) -> None:
+    async def repair(self) -> None:
         """Stop all workers, put right what keeps a partition from going on, and start them."""
         world = self._world
         stood = {
@@ -297,10 +297,10 @@ class Operator:
             world.deployment.lost_changelog = LostChangelog.RESTORE
         self._limit(None)
         for source in app.sources(world.partitions):
-            self._mend(source, stood.get(source))
+            self._repair(source, stood.get(source))
         self._start_all()
 
-    def _mend(self, source: TopicPartition, state: State | None) -> None:
+    def _repair(self, source: TopicPartition, state: State | None) -> None:
         world = self._world
         error = world.audit.stops.get(source)
         if state is State.HALTED and isinstance(error, UndecodableRecordError):

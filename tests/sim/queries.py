@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 from actors.errors import QueryError
 from actors.ports import Identity, TopicPartition
 from actors.runtime.queries.queries import Bounds, Held, StateReader, read, read_part
-from actors.runtime.queries.read_lease import Lease, LeaseSettings
-from actors.runtime.queries.standby_reads import CopyReader
+from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
+from actors.runtime.queries.standby_reads import StandbyReader
 from actors.runtime.spec import ActorSpec
 from actors.testing import PartitionLog, Process
 from actors.testing.fakes.errors import IllegalGenerationError, RebalanceInProgressError, UnknownMemberError
@@ -71,7 +71,7 @@ class QueriesPart(Part):
             await asyncio.sleep(0.1)
         lease, standbys = self._lease(), node._copies[process]._standbys
         owner = StateReader(node.worker.task_of, lease, node.clock)
-        copies = CopyReader(node.worker.task_of, lease, node.clock, standbys.stores_of)
+        copies = StandbyReader(node.worker.task_of, lease, node.clock, standbys.stores_of)
         random = Random(f"{self._seed} queries of {process.name}")
         while True:
             await asyncio.sleep(random.choice((0.003, 0.05, 0.3, 2.0)))
@@ -83,7 +83,7 @@ class QueriesPart(Part):
             except QueryError:
                 self.count("query refused")
 
-    def _lease(self) -> Lease:
+    def _lease(self) -> ReadLease:
         world = self.world
 
         async def confirm(member: Identity) -> bool:
@@ -94,12 +94,12 @@ class QueriesPart(Part):
                 return False
             return True
 
-        settings = LeaseSettings(
+        settings = ReadLeaseSettings(
             lasts_s=min(world.session_s, REBALANCE_S),
             renew_s=world.session_s / 3,
             is_exclusive="static" not in world.features,
         )
-        return Lease(confirm, settings, now_s=world.loop.time)
+        return ReadLease(confirm, settings, now_s=world.loop.time)
 
     async def _ask_one(self, reader: StateReader, store: str, partition: int) -> None:
         log = self._log(store, partition)

@@ -330,7 +330,7 @@ class Simulation:
             if self.audit.violations or (self._is_settled() and not self._operator.has_to_deploy):
                 return
             self.audit.counted["mended"] += 1
-            await self._operator.mend()
+            await self._operator.repair()
         self.audit.violated(f"progress: {', '.join(self._unsettled())}, and nobody can mend it")
 
     async def _settle(self, *, may_stand: bool = False) -> None:

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 import actors.runtime.state.restore as restore
-import actors.runtime.task.processor as tenure
+import actors.runtime.task.processor as processor
 import actors.runtime.task.task as task
 import actors.runtime.threads as threads
-from actors._core.task.completed import Progress
+from actors._core.task.completed import CompletedOffsets
 from actors._core.task.takeover import Contradiction, Restore, Start
 from actors.errors import CommitRefusedError, HandlerFailedError, OutcomeUnknownError, UndecodableRecordError
 from actors.ports import CommitReceipt, TopicPartition
-from actors.runtime.task.context import Ownership
-from actors.runtime.task.key_executor import Lanes
-from actors.runtime.task.processor import Tenure
+from actors.runtime.task.context import TaskContext
+from actors.runtime.task.key_executor import KeyExecutor
+from actors.runtime.task.processor import TaskProcessor
 from actors.runtime.task.task import Task
 from actors.testing import Disk, FakeLogs, FakeOrderedLog, FakeSource, FakeTaskLog, Group
 from actors.testing.fakes.ports import BrokerUnavailableError, _receipt
@@ -31,15 +31,15 @@ from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 def store_before_commit(patch: Patch) -> None:
     """RocksDB is written before the transaction, as Faust does."""
 
-    async def commit(self: Tenure) -> None:
+    async def commit(self: TaskProcessor) -> None:
         position = [held.store.position() for held in self._stores]
         for held, (_, overlay), at in zip(self._stores, self._overlays, position, strict=True):
-            writes = [(key, tenure.stamped(entry)) for key, entry in overlay.writes.items()]
+            writes = [(key, processor.stamped(entry)) for key, entry in overlay.writes.items()]
             held.store.apply(writes, replace(at, source_offset=self.next_offset))
         await original(self)
 
-    original = Tenure._commit
-    patch.setattr(Tenure, "_commit", commit)
+    original = TaskProcessor._commit
+    patch.setattr(TaskProcessor, "_commit", commit)
 
 
 def keep_overlay(patch: Patch) -> None:
@@ -47,16 +47,16 @@ def keep_overlay(patch: Patch) -> None:
 
     async def drop_nothing(self: Task) -> None:
         self._inbox.clear()
-        if self._tenure is not None:
-            for _, overlay in self._tenure._overlays:
+        if self._processor is not None:
+            for _, overlay in self._processor._overlays:
                 overlay.writes = overlay._frozen | overlay.writes
                 overlay.settle()
 
     def begin(self: Task, offset: int) -> None:
-        before = self._tenure
+        before = self._processor
         original(self, offset)
         if before is not None:
-            for (_, old), (_, new) in zip(before._overlays, self._tenure._overlays, strict=True):
+            for (_, old), (_, new) in zip(before._overlays, self._processor._overlays, strict=True):
                 new.writes = old.writes
 
     original = Task._begin
@@ -72,8 +72,8 @@ def confirm_before_fence_only(patch: Patch) -> None:
         rewritten(
             Task._take_over,
             (
-                "self._ownership.advance(Event.FENCED)\n    await self._ownership.confirm()",
-                "self._ownership.advance(Event.FENCED)",
+                "self._context.advance(Event.FENCED)\n    await self._context.confirm()",
+                "self._context.advance(Event.FENCED)",
             ),
         ),
     )
@@ -82,10 +82,10 @@ def confirm_before_fence_only(patch: Patch) -> None:
 def never_confirm(patch: Patch) -> None:
     """A zombie isn't asked whether it is one."""
 
-    async def confirm(self: Ownership) -> None:
+    async def confirm(self: TaskContext) -> None:
         """Believe it."""
 
-    patch.setattr(Ownership, "confirm", confirm)
+    patch.setattr(TaskContext, "confirm", confirm)
 
 
 def restore_to_last_stable(patch: Patch) -> None:
@@ -138,9 +138,9 @@ def never_missed_tombstones(patch: Patch) -> None:
 def refresh_without_asking(patch: Patch) -> None:
     """An idle worker notes that its checkpoint is the truth without asking whether it still owns the partition."""
     patch.setattr(
-        Tenure,
+        TaskProcessor,
         "_refresh_checkpoints",
-        rewritten(Tenure._refresh_checkpoints, ("    await self._ownership.confirm()\n", "")),
+        rewritten(TaskProcessor._refresh_checkpoints, ("    await self._context.confirm()\n", "")),
     )
 
 
@@ -179,7 +179,7 @@ def thread_left_behind(patch: Patch) -> None:
     async def unfinished(function: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.to_thread(function, *args)
 
-    for module in (task, tenure, restore, threads):
+    for module in (task, processor, restore, threads):
         patch.setattr(module, "finish_in_thread", unfinished)
 
 
@@ -229,12 +229,12 @@ def stop_at_the_first_failure(patch: Patch) -> None:
     """A task whose commit failed stands still."""
 
     async def stand_still(self: Task, error: Exception) -> None:
-        self._ownership.advance(task.Event.UNKNOWN)
+        self._context.advance(task.Event.UNKNOWN)
         self._services.sink.stop_delivery(self.source)
         await self._drop_work()
         await asyncio.Event().wait()
 
-    patch.setattr(Task, "_look_again", stand_still)
+    patch.setattr(Task, "_reinitialize", stand_still)
 
 
 def write_order_of_tasks(patch: Patch) -> None:
@@ -280,8 +280,8 @@ def refuse_for_good(patch: Patch) -> None:
     async def take_over(self: Task) -> None:
         committed = self._services.group._group._group.offsets.get(self.source)
         if committed is not None and not committed.metadata:
-            self._ownership.advance(task.Event.FENCED)
-            self._ownership.advance(task.Event.CONFIRMED)
+            self._context.advance(task.Event.FENCED)
+            self._context.advance(task.Event.CONFIRMED)
             raise task.TakeoverRefusedError("an operator was here")
         await original(self)
 
@@ -324,33 +324,33 @@ def no_savepoint_of_sends(patch: Patch) -> None:
         def __delitem__(self, index: Any) -> None:
             """Keep it."""
 
-    class KeepsAll(tenure.TaskState):
+    class KeepsAll(processor.TaskState):
         outputs = property(lambda self: self.kept, lambda self, outputs: setattr(self, "kept", Kept(outputs)))
 
-    patch.setattr(tenure, "TaskState", KeepsAll)
+    patch.setattr(processor, "TaskState", KeepsAll)
 
 
 def read_on(patch: Patch) -> None:
     """A record that can't be handled is skipped."""
 
-    async def handle(self: Tenure, records: Any) -> None:
+    async def handle(self: TaskProcessor, records: Any) -> None:
         try:
             await original(self, records)
         except (HandlerFailedError, UndecodableRecordError) as error:
             self.next_offset = error.offset + 1
             await handle(self, records)
 
-    original = Tenure._handle_or_halt
-    patch.setattr(Tenure, "_handle_or_halt", handle)
+    original = TaskProcessor._handle_or_halt
+    patch.setattr(TaskProcessor, "_handle_or_halt", handle)
 
 
 def halt_without_commit(patch: Patch) -> None:
     """A partition stops in front of a bad record without what was handled before it."""
 
-    async def handle(self: Tenure, records: Any) -> None:
+    async def handle(self: TaskProcessor, records: Any) -> None:
         await self._handle(records)
 
-    patch.setattr(Tenure, "_handle_or_halt", handle)
+    patch.setattr(TaskProcessor, "_handle_or_halt", handle)
 
 
 def retry_what_is_refused(patch: Patch) -> None:
@@ -369,15 +369,15 @@ def retry_what_is_refused(patch: Patch) -> None:
 def blame_the_last(patch: Patch) -> None:
     """The last record of a commit that was refused is taken for the reason."""
 
-    async def commit(self: Tenure) -> None:
+    async def commit(self: TaskProcessor) -> None:
         try:
             await original(self)
         except CommitRefusedError as error:
             last = self.next_offset - 1
-            raise tenure.RefusedRecordError(str(error), **self._source._asdict(), offset=last, key=None) from error
+            raise processor.RefusedRecordError(str(error), **self._source._asdict(), offset=last, key=None) from error
 
-    original = Tenure._commit
-    patch.setattr(Tenure, "_commit", commit)
+    original = TaskProcessor._commit
+    patch.setattr(TaskProcessor, "_commit", commit)
 
 
 # --- key-parallel handlers --------------------------------------------------------------------------------------------
@@ -386,10 +386,10 @@ def blame_the_last(patch: Patch) -> None:
 def commit_past_what_runs(patch: Patch) -> None:
     """The offset is committed past messages whose handlers still run."""
 
-    def finish(self: Progress, offset: int) -> None:
+    def finish(self: CompletedOffsets, offset: int) -> None:
         self.next_offset = max(self.next_offset, offset + 1)
 
-    patch.setattr(Progress, "finish", finish)
+    patch.setattr(CompletedOffsets, "finish", finish)
 
 
 def forget_the_finished(patch: Patch) -> None:
@@ -399,37 +399,37 @@ def forget_the_finished(patch: Patch) -> None:
 
 def lose_the_finished(patch: Patch) -> None:
     """An owner that takes over doesn't say again what is finished."""
-    mark = Ownership.mark
+    mark = TaskContext.mark
 
-    def forgetful(self: Ownership, progress: Progress) -> str:
-        return mark(self, progress if self.transaction else Progress(progress.next_offset))
+    def forgetful(self: TaskContext, completed: CompletedOffsets) -> str:
+        return mark(self, completed if self.transaction else CompletedOffsets(completed.next_offset))
 
-    patch.setattr(Ownership, "mark", forgetful)
+    patch.setattr(TaskContext, "mark", forgetful)
 
 
 def merge_before_the_end(patch: Patch) -> None:
     """A message writes to the shared overlays at once: a commit meanwhile holds half of it."""
 
-    def shared_state(self: Lanes, slot: Any) -> Any:
+    def shared_state(self: KeyExecutor, slot: Any) -> Any:
         state = original(self, slot)
         for store, overlay in state.overlays.items():
             overlay.writes = self._shared.overlays[store].writes
         return state
 
-    original = Lanes._private_state
-    patch.setattr(Lanes, "_private_state", shared_state)
+    original = KeyExecutor._private_state
+    patch.setattr(KeyExecutor, "_private_state", shared_state)
 
 
 def overlap_within_a_key(patch: Patch) -> None:
     """Messages of one key are handled side by side."""
-    patch.setattr(Lanes, "admit", rewritten(Lanes.admit, ("self._lines.get(key)", "None")))
-    patch.setattr(Lanes, "_merge", rewritten(Lanes._merge, ("del self._lines[line.key]", "pass")))
+    patch.setattr(KeyExecutor, "admit", rewritten(KeyExecutor.admit, ("self._queues.get(key)", "None")))
+    patch.setattr(KeyExecutor, "_merge", rewritten(KeyExecutor._merge, ("del self._queues[queue.key]", "pass")))
 
 
 def go_on_behind_a_failure(patch: Patch) -> None:
     """The messages of a key go on behind one that failed."""
 
-    def merge_anyway(self: Lanes) -> Any:
+    def merge_anyway(self: KeyExecutor) -> Any:
         for slot in list(self._open):
             if slot.error is not None:
                 state = self._private_state(slot)
@@ -438,7 +438,7 @@ def go_on_behind_a_failure(patch: Patch) -> None:
                 self._wake()
         return None
 
-    patch.setattr(Lanes, "failure", property(merge_anyway))
+    patch.setattr(KeyExecutor, "failure", property(merge_anyway))
 
 
 # --- at least once ----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import actors.runtime.task.identity as identity
 import actors.runtime.task.task as task
 from actors.runtime.message.store import Store
 from actors.runtime.queries.queries import StateReader
-from actors.runtime.queries.read_lease import Lease
+from actors.runtime.queries.read_lease import ReadLease
 from actors.runtime.task.misplaced import PlacedRecords
 from actors.testing import FakeSource
 from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
@@ -23,7 +23,7 @@ from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 
 def keep_a_lease_for_ever(patch: Patch) -> None:
     """Who was a member once answers for its partitions, whoever has them now."""
-    patch.setattr(Lease, "holds", lambda *_: True)
+    patch.setattr(ReadLease, "holds", lambda *_: True)
 
 
 def answer_during_a_commit(patch: Patch) -> None:

@@ -16,7 +16,7 @@ from actors.ports import CommitBatch, TopicPartition
 from actors.runtime.handlers.actor import Actor
 from actors.runtime.message.context import Context
 from actors.runtime.replicas.views import TopicView
-from actors.runtime.requests.replies import Answers
+from actors.runtime.requests.replies import Replies
 from actors.runtime.requests.requests import Waiting
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.timers.timers import Timers
@@ -35,12 +35,12 @@ def number_questions_by_call(patch: Patch) -> None:
 
 def keep_no_answer(patch: Patch) -> None:
     """A question that is asked again is handled again."""
-    original = Answers._give
-    patch.setattr(Answers, "_give", lambda self, *args, is_kept=True: original(self, *args, is_kept=False))
+    original = Replies._give
+    patch.setattr(Replies, "_give", lambda self, *args, is_kept=True: original(self, *args, is_kept=False))
 
 
 def answer_before_the_commit(patch: Patch) -> None:
-    """Answers go out in front of the commit that has what they tell of."""
+    """Replies go out in front of the commit that has what they tell of."""
     original = FakeTaskLog.commit
 
     async def commit(self: FakeTaskLog, batch: CommitBatch) -> Any:
@@ -72,7 +72,7 @@ def keep_the_first_state_only(patch: Patch) -> None:
 def name_firings_by_their_time(patch: Patch) -> None:
     """Two timers of one key and name that are due at one time are one to those who see ids."""
     edit = ('own = b"" if entry is None or entry.id is None else entry.id.encode()', 'own = b""')
-    patch.setattr(Timers, "_turn", rewritten(Timers._turn, edit))
+    patch.setattr(Timers, "_message", rewritten(Timers._message, edit))
 
 
 # --- class actors whose states expire ---------------------------------------------------------------------------------
@@ -131,19 +131,19 @@ def share_ids_between_keys(patch: Patch) -> None:
 def blame_all_stores(patch: Patch) -> None:
     """Whichever database is damaged, all stores of the actor are deleted."""
 
-    async def mend(self: StoreCache, store: str, partition: int, error: Exception) -> None:
+    async def repair(self: StoreCache, store: str, partition: int, error: Exception) -> None:
         await (self.discard if isinstance(error, StoreCorruptedError) else self.reopen)(store, partition)
 
-    patch.setattr(StoreCache, "mend", mend)
+    patch.setattr(StoreCache, "repair", repair)
 
 
 def blame_no_store(patch: Patch) -> None:
     """A database that is damaged is opened again."""
 
-    async def mend(self: StoreCache, store: str, partition: int, error: Exception) -> None:
+    async def repair(self: StoreCache, store: str, partition: int, error: Exception) -> None:
         """Do nothing."""
 
-    patch.setattr(StoreCache, "mend", mend)
+    patch.setattr(StoreCache, "repair", repair)
 
 
 def show_what_was_read_first(patch: Patch) -> None:

@@ -22,7 +22,7 @@ from actors.runtime.outbox.effects import Effects, Run
 from actors.runtime.outbox.queues import Lines
 from actors.runtime.quarantine.quarantine import CONTROL_HEADER, Parked
 from actors.runtime.task.handling import Handling
-from actors.runtime.task.processor import Tenure
+from actors.runtime.task.processor import TaskProcessor
 from actors.runtime.timers.timers import Timers
 from actors.testing.fakes.ports import FakeTaskLog
 from tests.sim.expiry import READERS
@@ -33,7 +33,7 @@ from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 
 def fire_for_ever(patch: Patch) -> None:
     """A timer that fired is set again."""
-    original = Timers._settle
+    original = Timers._consume
 
     def settle(self: Timers, due: Any, ctx: Any) -> bool:
         found = original(self, due, ctx)
@@ -41,19 +41,19 @@ def fire_for_ever(patch: Patch) -> None:
             self._put(ctx._state, due.address, replace(due.entry, due_ms=due.entry.due_ms + 20_000))
         return found
 
-    patch.setattr(Timers, "_settle", settle)
+    patch.setattr(Timers, "_consume", settle)
 
 
 def remove_although_it_failed(patch: Patch) -> None:
     """What a timer's message leads to is taken back when it fails, the timer's removal isn't."""
-    original = Timers._settle
+    original = Timers._consume
 
     def settle(self: Timers, due: Any, ctx: Any) -> bool:
         found = original(self, due, ctx)
         ctx._state.scope.release()
         return found
 
-    patch.setattr(Timers, "_settle", settle)
+    patch.setattr(Timers, "_consume", settle)
 
 
 def forget_what_was_set(patch: Patch) -> None:
@@ -79,12 +79,12 @@ def fire_early(patch: Patch) -> None:
 def lose_the_phase(patch: Patch) -> None:
     """A periodic timer is due a period after it was late, not after it was due."""
     edit = ("due_ms=entry.due_ms + times * entry.every_ms", "due_ms=self._now_ms(due.index) + entry.every_ms + 1")
-    patch.setattr(Timers, "_settle", rewritten(Timers._settle, edit))
+    patch.setattr(Timers, "_consume", rewritten(Timers._consume, edit))
 
 
 def fire_for_each_time(patch: Patch) -> None:
     """A periodic timer is due again at the time that it was due at."""
-    patch.setattr(Timers, "_settle", rewritten(Timers._settle, ("// entry.every_ms + 1", "// entry.every_ms")))
+    patch.setattr(Timers, "_consume", rewritten(Timers._consume, ("// entry.every_ms + 1", "// entry.every_ms")))
 
 
 def only_say_cancelled(patch: Patch) -> None:
@@ -104,7 +104,7 @@ def only_say_cancelled(patch: Patch) -> None:
 def commit_the_time_of_what_failed(patch: Patch) -> None:
     """Stream time is written as if the message that waits for its next attempt had been handled."""
     edit = ("offset, scope.source_offset = scope.source_offset, self.reached - 1", "offset = scope.source_offset")
-    patch.setattr(Tenure, "_commit", rewritten(Tenure._commit, edit))
+    patch.setattr(TaskProcessor, "_commit", rewritten(TaskProcessor._commit, edit))
 
 
 # --- effects ----------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def call_before_the_commit(patch: Patch) -> None:
 
 def forget_the_outcome(patch: Patch) -> None:
     """A call that succeeded stays in the outbox."""
-    original = Effects._settle
+    original = Effects._consume
 
     def settle(self: Effects, state: Any, run: Run, outcome: Outcome) -> bool:
         found = original(self, state, run, outcome)
@@ -134,13 +134,13 @@ def forget_the_outcome(patch: Patch) -> None:
             state.scope.release()
         return found
 
-    patch.setattr(Effects, "_settle", settle)
+    patch.setattr(Effects, "_consume", settle)
 
 
 def take_failure_for_success(patch: Patch) -> None:
     """A call that failed is done with."""
-    original = Effects._settle
-    patch.setattr(Effects, "_settle", lambda self, state, run, outcome: original(self, state, run, Outcome()))
+    original = Effects._consume
+    patch.setattr(Effects, "_consume", lambda self, state, run, outcome: original(self, state, run, Outcome()))
 
 
 def call_side_by_side(patch: Patch) -> None:
@@ -172,13 +172,13 @@ def remove_before_the_result_is_handled(patch: Patch) -> None:
     """A call is removed in one commit, its result is handled in another one or not at all."""
     original = Effects._turn
 
-    def turn(self: Effects, run: Run, outcome: Outcome) -> Any:
+    def internal(self: Effects, run: Run, outcome: Outcome) -> Any:
         made = original(self, run, outcome)
-        has_result = self._settle(self._state, run, outcome)
+        has_result = self._consume(self._state, run, outcome)
         self._state.scope.release()
-        return type(made)(made.moment, lambda ctx: has_result, made.done, made.what)
+        return type(made)(made.record, lambda ctx: has_result, made.done, made.what)
 
-    patch.setattr(Effects, "_turn", turn)
+    patch.setattr(Effects, "_message", internal)
 
 
 # --- expiry -----------------------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def show_what_expired(patch: Patch) -> None:
 def stand_still_behind_a_failed_hook(patch: Patch) -> None:
     """What a failed hook wrote counts as held, and too much is held to remove anything."""
     edit = ("(not self.is_clean and self._is_large())", "self._is_large()")
-    patch.setattr(Tenure, "_sweep", rewritten(Tenure._sweep, edit))
+    patch.setattr(TaskProcessor, "_sweep", rewritten(TaskProcessor._sweep, edit))
 
 
 # --- parking ----------------------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def tell_of_all_that_wait(patch: Patch) -> None:
 
 def park_and_keep_the_timer(patch: Patch) -> None:
     """A timer whose message is parked fires again."""
-    patch.setattr(Handling, "_settle", staticmethod(lambda state, record, turn: None))
+    patch.setattr(Handling, "_consume", staticmethod(lambda state, record, internal: None))
 
 
 PLANTED = (

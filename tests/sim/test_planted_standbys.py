@@ -15,12 +15,12 @@ def copies_go_on(patch: Patch) -> None:
     def assign(self: Standbys, copies: Copies) -> None:
         original(self, Copies(copies.standbys | set(self._wanted), copies.warm_ups))
 
-    async def let_go(self: Standbys, actor: str, partition: int) -> None:
+    async def release(self: Standbys, actor: str, partition: int) -> None:
         """Nobody is let go."""
 
     original = Standbys.assign
     patch.setattr(Standbys, "assign", assign)
-    patch.setattr(Standbys, "let_go", let_go)
+    patch.setattr(Standbys, "release", release)
 
 
 @pytest.mark.parametrize("planted", [Planted(copies_go_on, "one writer", features=("standbys",))], ids=str)

@@ -35,7 +35,7 @@ class TimersPart(Part):
     name = "timers"
     stores = (STORE,)
     topics = (TOPIC,)
-    limits = ((timers, "TURNS_AT_ONCE", (1, 3, 100)),)
+    limits = ((timers, "MESSAGES_AT_ONCE", (1, 3, 100)),)
 
     def make_input(self, key: str) -> str:
         random = self.random

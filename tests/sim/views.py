@@ -14,7 +14,7 @@ from actors._core.partitioner import partition_for
 from actors.errors import BrokerUnavailableError, ViewError
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
-from actors.runtime.replicas.view_replica import CopyStores
+from actors.runtime.replicas.view_replica import ViewReplicaStores
 from actors.runtime.replicas.views import TopicView, ViewCodecs, ViewParts
 from actors.testing import Disk, FakeTopicLogs, Process
 from stores.errors import StoreError
@@ -72,7 +72,7 @@ class ViewsPart(Part):
             cache = disk.cache(process)
             return ViewParts(
                 logs=FakeTopicLogs(world.cluster, world.network, chunk_records=world.chunk_records),
-                stores=CopyStores(cache, on_disk=lambda slot: _partitions(disk, slot), release=cache.close),
+                stores=ViewReplicaStores(cache, on_disk=lambda slot: _partitions(disk, slot), release=cache.close),
                 clock=node.clock,
                 clock_skew_margin_ms=SKEW_MARGIN_MS,
             )

@@ -41,7 +41,7 @@ _UNREACHED = 1 << 200
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Task:
+class TaskId:
     """One partition number of an actor's input topics."""
 
     actor: str
@@ -73,9 +73,9 @@ class Member:
     instance_id: str = ""
     address: str = ""
     generation: int = NO_GENERATION
-    owned: frozenset[Task] = frozenset()
-    on_disk: Mapping[Task, int] = field(default_factory=dict)
-    lags: Mapping[Task, int] = field(default_factory=dict)
+    owned: frozenset[TaskId] = frozenset()
+    on_disk: Mapping[TaskId, int] = field(default_factory=dict)
+    lags: Mapping[TaskId, int] = field(default_factory=dict)
     follows: bool = False
     process: int = 0
     declared: tuple[Declared, ...] | None = None
@@ -83,7 +83,7 @@ class Member:
     is_known: bool = True
 
 
-def assign(members: Sequence[Member], tasks: Collection[Task]) -> dict[str, tuple[Task, ...]]:
+def assign(members: Sequence[Member], tasks: Collection[TaskId]) -> dict[str, tuple[TaskId, ...]]:
     """Give each task to one member.
 
     The members' numbers of tasks differ by one at most, and so do their numbers of tasks of each actor. Among
@@ -99,7 +99,7 @@ def assign(members: Sequence[Member], tasks: Collection[Task]) -> dict[str, tupl
         return {}
     problem = _Problem(ordered, sorted(set(tasks)))
     problem.flow.solve(problem.source, problem.sink)
-    assigned: dict[str, list[Task]] = {member.member_id: [] for member in ordered}
+    assigned: dict[str, list[TaskId]] = {member.member_id: [] for member in ordered}
     for task, index in problem.owners():
         assigned[ordered[index].member_id].append(task)
     return {member_id: tuple(sorted(theirs)) for member_id, theirs in assigned.items()}
@@ -110,12 +110,12 @@ def identity_of(member: Member) -> tuple[str, str]:
     return member.instance_id or member.member_id, member.member_id
 
 
-def last_owners(members: Sequence[Member]) -> dict[Task, int]:
+def last_owners(members: Sequence[Member]) -> dict[TaskId, int]:
     """Give the index of each task's last owner: of two that claim it, the one of the newer generation.
 
     A member that missed a generation still claims what it had before.
     """
-    claims: dict[Task, tuple[int, int, int]] = {}
+    claims: dict[TaskId, tuple[int, int, int]] = {}
     for index, member in enumerate(members):
         for task in member.owned:
             claim = (member.generation, member.on_disk.get(task, 0), -index)
@@ -123,9 +123,9 @@ def last_owners(members: Sequence[Member]) -> dict[Task, int]:
     return {task: -negated for task, (_, _, negated) in claims.items()}
 
 
-def _copies(members: Sequence[Member], tasks: Iterable[Task]) -> dict[Task, list[tuple[int, int]]]:
+def _copies(members: Sequence[Member], tasks: Iterable[TaskId]) -> dict[TaskId, list[tuple[int, int]]]:
     """Give (position, member index) of what is on disk of each task, the highest position first."""
-    found: dict[Task, list[tuple[int, int]]] = {task: [] for task in tasks}
+    found: dict[TaskId, list[tuple[int, int]]] = {task: [] for task in tasks}
     for index, member in enumerate(members):
         for task, position in member.on_disk.items():
             if task in found:
@@ -138,7 +138,7 @@ def _copies(members: Sequence[Member], tasks: Iterable[Task]) -> dict[Task, list
 class _Problem:
     """The flow network of one assignment, and how to read its solution."""
 
-    def __init__(self, members: Sequence[Member], tasks: Sequence[Task]) -> None:
+    def __init__(self, members: Sequence[Member], tasks: Sequence[TaskId]) -> None:
         self.flow = _Flow()
         self.source = self.flow.add_node()
         self.sink = self.flow.add_node()
@@ -153,8 +153,8 @@ class _Problem:
         self._member_nodes = [self.flow.add_node() for _ in self._members]
         for node in self._member_nodes:
             self._add_share(node, self.sink, len(tasks))
-        self._direct: list[tuple[Task, int, int]] = []
-        self._pools: list[tuple[list[tuple[Task, int]], list[tuple[int, int]]]] = []
+        self._direct: list[tuple[TaskId, int, int]] = []
+        self._pools: list[tuple[list[tuple[TaskId, int]], list[tuple[int, int]]]] = []
         self._add_tasks()
 
     def _add_share(self, start: int, end: int, tasks: int) -> list[int]:
@@ -168,7 +168,7 @@ class _Problem:
         return edges
 
     def _add_tasks(self) -> None:
-        by_actor: defaultdict[str, list[Task]] = defaultdict(list)
+        by_actor: defaultdict[str, list[TaskId]] = defaultdict(list)
         for task in self._tasks:
             by_actor[task.actor].append(task)
         # Single tasks are even within their actor wherever they go: one pool serves them all, without shares.
@@ -181,7 +181,7 @@ class _Problem:
                 self._add_actor(theirs, first=dealt % len(self._members))
                 dealt += len(theirs)
 
-    def _add_single(self, tasks: Sequence[Task]) -> None:
+    def _add_single(self, tasks: Sequence[TaskId]) -> None:
         pool = self.flow.add_node()
         into_pool = [(task, self._add_task(task, pool, self._member_nodes)) for task in tasks]
         out_of_pool = [
@@ -190,7 +190,7 @@ class _Problem:
         ]
         self._pools.append((into_pool, out_of_pool))
 
-    def _add_actor(self, tasks: Sequence[Task], first: int) -> None:
+    def _add_actor(self, tasks: Sequence[TaskId], first: int) -> None:
         """Add an actor's tasks; those without a history are dealt out from member `first` on.
 
         Dealing goes on where the actor before stopped: the search then finds a member with room at once.
@@ -212,7 +212,7 @@ class _Problem:
             out_of_pool.extend((index, edge) for edge in edges)
         self._pools.append(([(task, self._add_task(task, pool, shares)) for task in tasks], out_of_pool))
 
-    def _add_task(self, task: Task, pool: int, targets: Mapping[int, int] | Sequence[int]) -> int:
+    def _add_task(self, task: TaskId, pool: int, targets: Mapping[int, int] | Sequence[int]) -> int:
         """Add a task with its edges to members that had it, and give its edge to the pool."""
         node = self.flow.add_node()
         self.flow.add_edge(self.source, node, capacity=1, cost=0)
@@ -227,10 +227,10 @@ class _Problem:
                 self._add_direct(task, index, node, targets[index], self._move + missing)
         return self.flow.add_edge(node, pool, capacity=1, cost=self._move + highest.bit_length() + 1)
 
-    def _add_direct(self, task: Task, index: int, node: int, target: int, cost: int) -> None:
+    def _add_direct(self, task: TaskId, index: int, node: int, target: int, cost: int) -> None:
         self._direct.append((task, index, self.flow.add_edge(node, target, capacity=1, cost=cost)))
 
-    def owners(self) -> Iterable[tuple[Task, int]]:
+    def owners(self) -> Iterable[tuple[TaskId, int]]:
         """Give each task with its member's index, once the flow is solved."""
         for task, index, edge in self._direct:
             if self.flow.flow_of(edge):
@@ -403,8 +403,8 @@ def encode_member_data(member: Member) -> bytes:
             actor,
             owned.get(actor, []),
             on_disk.get(actor, []),
-            [held[Task(actor, partition)] for partition in on_disk.get(actor, [])],
-            [member.lags.get(Task(actor, partition), UNKNOWN) for partition in on_disk.get(actor, [])],
+            [held[TaskId(actor, partition)] for partition in on_disk.get(actor, [])],
+            [member.lags.get(TaskId(actor, partition), UNKNOWN) for partition in on_disk.get(actor, [])],
         )
         for actor in sorted(owned.keys() | on_disk.keys())
     ]
@@ -449,14 +449,14 @@ def decode_member_data(member_id: str, raw: bytes | None) -> Member:
         instance_id=data.instance_id,
         address=address,
         generation=data.generation,
-        owned=frozenset(Task(part.actor, partition) for part in data.actors for partition in set(part.owned)),
+        owned=frozenset(TaskId(part.actor, partition) for part in data.actors for partition in set(part.owned)),
         on_disk={
-            Task(part.actor, partition): position
+            TaskId(part.actor, partition): position
             for part in data.actors
             for partition, position in zip(part.on_disk, part.positions, strict=False)
         },
         lags={
-            Task(part.actor, partition): lag
+            TaskId(part.actor, partition): lag
             for part in data.actors
             for partition, lag in zip(part.on_disk, part.lags, strict=False)
             if lag != UNKNOWN
@@ -475,7 +475,7 @@ def words_of(member: Member, host: str = "") -> str:
     return f"member {member.member_id[:200]!a} of the group{where}: {member.trouble}: {outcome}"
 
 
-def _partitions_by_actor(tasks: Iterable[Task]) -> dict[str, list[int]]:
+def _partitions_by_actor(tasks: Iterable[TaskId]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for task in sorted(tasks):
         found.setdefault(task.actor, []).append(task.partition)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from actors._core.group.assign import Member, Task, assign, identity_of, last_owners
+from actors._core.group.assign import Member, TaskId, assign, identity_of, last_owners
 from actors._core.outside import MALFORMED
 
 COPIES_VERSION = 1
@@ -54,8 +54,8 @@ class Copies:
     partitions of it.
     """
 
-    standbys: frozenset[Task] = frozenset()
-    warm_ups: frozenset[Task] = frozenset()
+    standbys: frozenset[TaskId] = frozenset()
+    warm_ups: frozenset[TaskId] = frozenset()
     acceptable_lag: int | None = None
     seen: int = 0
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -65,11 +65,11 @@ class Copies:
 class Placement:
     """The tasks that each member owns, in order, and the copies that it keeps, by member id."""
 
-    owners: Mapping[str, tuple[Task, ...]] = field(default_factory=dict)
+    owners: Mapping[str, tuple[TaskId, ...]] = field(default_factory=dict)
     copies: Mapping[str, Copies] = field(default_factory=dict)
 
 
-def place(members: Sequence[Member], tasks: Collection[Task], rules: PlacementRules) -> Placement:
+def place(members: Sequence[Member], tasks: Collection[TaskId], rules: PlacementRules) -> Placement:
     """Give each task an owner and its copies. The same for every order of members and tasks."""
     ordered = sorted(members, key=identity_of)
     if not ordered:
@@ -80,20 +80,20 @@ def place(members: Sequence[Member], tasks: Collection[Task], rules: PlacementRu
 class _Placing:
     """One placement. Members are indices; of those that hold nothing of a task all lack the same, `_highest`."""
 
-    def __init__(self, members: Sequence[Member], tasks: Sequence[Task], rules: PlacementRules) -> None:
+    def __init__(self, members: Sequence[Member], tasks: Sequence[TaskId], rules: PlacementRules) -> None:
         self._members = members
         self._tasks = tasks
         self._rules = rules
         self._last = last_owners(members)
-        self._highest: dict[Task, int] = dict.fromkeys(tasks, 0)
-        self._lags: dict[Task, dict[int, int]] = {task: {} for task in tasks}
+        self._highest: dict[TaskId, int] = dict.fromkeys(tasks, 0)
+        self._lags: dict[TaskId, dict[int, int]] = {task: {} for task in tasks}
         self._note_lags()
         self._limits = {
             task: min((self._highest[task], *self._lags[task].values())) + rules.acceptable_lag for task in tasks
         }
-        self._owner: dict[Task, int] = {}
-        self._warming: dict[Task, int] = {}
-        self._standbys: dict[int, set[Task]] = {index: set() for index in range(len(members))}
+        self._owner: dict[TaskId, int] = {}
+        self._warming: dict[TaskId, int] = {}
+        self._standbys: dict[int, set[TaskId]] = {index: set() for index in range(len(members))}
 
     def _note_lags(self) -> None:
         """Find how many offsets each holder lacks, as far as anybody knows."""
@@ -116,10 +116,10 @@ class _Placing:
         self._choose_owners()
         for _ in range(self._rules.standbys):
             self._choose_standbys()
-        owned: dict[int, list[Task]] = {index: [] for index in range(len(self._members))}
+        owned: dict[int, list[TaskId]] = {index: [] for index in range(len(self._members))}
         for task, index in self._owner.items():
             owned[index].append(task)
-        warming: dict[int, list[Task]] = {index: [] for index in range(len(self._members))}
+        warming: dict[int, list[TaskId]] = {index: [] for index in range(len(self._members))}
         for task, index in self._warming.items():
             warming[index].append(task)
         return Placement(
@@ -157,11 +157,11 @@ class _Placing:
                 warm_ups[target] += 1
                 self._warming[task] = target
 
-    def _is_cold(self, task: Task, index: int) -> bool:
+    def _is_cold(self, task: TaskId, index: int) -> bool:
         """Tell whether a member mustn't get a task yet. One that can't follow would never be warm."""
         return self._members[index].follows and self._lag(task, index) > self._limits[task]
 
-    def _interim(self, task: Task, counts: Sequence[int]) -> int:
+    def _interim(self, task: TaskId, counts: Sequence[int]) -> int:
         """Give who has the task until its wanted owner is warm."""
         limit, last = self._limits[task], self._last.get(task)
         if last is not None and self._lag(task, last) <= limit:
@@ -169,7 +169,7 @@ class _Placing:
         warm = [index for index in range(len(self._members)) if self._lag(task, index) <= limit]
         return min(warm, key=lambda index: (counts[index], self._lag(task, index), index))
 
-    def _lag(self, task: Task, index: int) -> int:
+    def _lag(self, task: TaskId, index: int) -> int:
         return self._lags[task].get(index, self._highest[task])
 
     # --- standbys --------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class _Placing:
                 self._standbys[index].add(task)
                 loads[index] += 1
 
-    def _choose_standby(self, task: Task, followers: Sequence[int], loads: Sequence[int], most: int) -> int | None:
+    def _choose_standby(self, task: TaskId, followers: Sequence[int], loads: Sequence[int], most: int) -> int | None:
         """Choose the member for one more copy; the first of `followers` where nothing else decides."""
         busy = {self._owner[task], self._warming.get(task)}
         free = [index for index in followers if index not in busy and task not in self._standbys[index]]
@@ -200,7 +200,7 @@ class _Placing:
             candidates.append(min(strangers, key=loads.__getitem__))
         return min(candidates, key=lambda index: self._reluctance(task, index, loads[index], most), default=None)
 
-    def _reluctance(self, task: Task, index: int, load: int, most: int) -> tuple[bool, int, bool, int]:
+    def _reluctance(self, task: TaskId, index: int, load: int, most: int) -> tuple[bool, int, bool, int]:
         member = self._members[index]
         follows_already = task in member.lags and task not in member.owned
         if self._lag(task, index) <= self._limits[task]:
@@ -249,13 +249,13 @@ def decode_copies(raw: bytes | None) -> Copies:
     if data.version != COPIES_VERSION:
         return Copies()
     return Copies(
-        frozenset(Task(actor, partition) for actor, standbys, _ in data.actors for partition in standbys),
-        frozenset(Task(actor, partition) for actor, _, warm_ups in data.actors for partition in warm_ups),
+        frozenset(TaskId(actor, partition) for actor, standbys, _ in data.actors for partition in standbys),
+        frozenset(TaskId(actor, partition) for actor, _, warm_ups in data.actors for partition in warm_ups),
         data.acceptable_lag,
         data.seen,
         data.refused,
     )
 
 
-def _partitions(tasks: Iterable[Task], actor: str) -> list[int]:
+def _partitions(tasks: Iterable[TaskId], actor: str) -> list[int]:
     return sorted(task.partition for task in tasks if task.actor == actor)

@@ -16,7 +16,7 @@ SPAN = 12_000
 which a broker takes 4,096 bytes by default (`offset.metadata.max.bytes`), beside the ids of sixty changelogs."""
 
 
-class Progress:
+class CompletedOffsets:
     """Where a task is in its input.
 
     Attributes:

@@ -16,7 +16,7 @@ from typing import IO
 from actors._core.logs import escaping
 from actors._faust.startup.progress_bar import Bar, is_terminal, logs_elsewhere
 from actors.ports import TopicPartition
-from actors.runtime.observe.waiting import Restoring, Scene, Watch, why_stalled
+from actors.runtime.observe.startup_progress import Restoring, StartupProgress, StartupWatch, why_stalled
 from actors.runtime.worker import Worker
 
 logger = escaping(logging.getLogger(__name__))
@@ -46,7 +46,7 @@ class Announcer:
         self._away = away
         self._bar = Bar(stream) if stream is not None and is_terminal(stream) else None
         self._lines = Lines()
-        self._watch = Watch()
+        self._watch = StartupWatch()
         self._seen = 0
         self._since_s: float | None = None
         self._task: asyncio.Task[None] | None = None
@@ -89,7 +89,7 @@ class Announcer:
             self._lines.show(scene, waits, now_s)
         self._lines.ready(scene, waits, now_s)
 
-    def _show(self, bar: Bar, scene: Scene, waits: Sequence[str], now_s: float) -> None:
+    def _show(self, bar: Bar, scene: StartupProgress, waits: Sequence[str], now_s: float) -> None:
         if not (scene.restores or waits):
             self._since_s = None
             bar.hide()
@@ -134,7 +134,7 @@ class Lines:
         self._said_s = 0.0
         self._told = ""
 
-    def show(self, scene: Scene, waits: Sequence[str], now_s: float) -> None:
+    def show(self, scene: StartupProgress, waits: Sequence[str], now_s: float) -> None:
         """Say how far restores are and what is waited for, if it is time."""
         if not (waits or scene.restores):
             return
@@ -148,7 +148,7 @@ class Lines:
         if waits:
             logger.info("%s", "; ".join(waits))
 
-    def ready(self, scene: Scene, waits: Sequence[str], now_s: float) -> None:
+    def ready(self, scene: StartupProgress, waits: Sequence[str], now_s: float) -> None:
         """Say what is owned when all of it is there, once."""
         if waits or scene.is_waiting:
             if self._since_s is None:
@@ -162,7 +162,7 @@ class Lines:
             logger.info("this worker has %s%s", text, f", after {waited_s:.1f} s" if waited_s else "")
 
 
-def owned_text(scene: Scene) -> str:
+def owned_text(scene: StartupProgress) -> str:
     """Say what runs, and what stands still."""
     owned = "; ".join(f"{actor} {ranges(partitions)}" for actor, partitions in sorted(scene.owned.items()))
     if not scene.halted:
@@ -172,7 +172,7 @@ def owned_text(scene: Scene) -> str:
     ) + f"; halted in front of {named(scene.halted)}"
 
 
-def waiting_texts(scene: Scene, away: Sequence[str]) -> list[str]:
+def waiting_texts(scene: StartupProgress, away: Sequence[str]) -> list[str]:
     """Say what is waited for."""
     found = [f"waiting for {reason} ({named(partitions)})" for reason, partitions in scene.waits.items()]
     stalled: dict[str, list[str]] = {}

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from actors.runtime.observe.waiting import Restoring
+from actors.runtime.observe.startup_progress import Restoring
 from stores._core.printable import printable
 
 ROWS = 6

@@ -20,8 +20,7 @@ from typing import Any
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
-from actors._core.group.assign import Declared, Member, decode_member_data, encode_member_data, words_of
-from actors._core.group.assign import Task as TaskId
+from actors._core.group.assign import Declared, Member, TaskId, decode_member_data, encode_member_data, words_of
 from actors._core.group.placement import Copies, PlacementRules, decode_copies, encode_copies, place
 from actors._core.group.programs import Admission, admit, words_of_refusal
 from actors._core.logs import escaping

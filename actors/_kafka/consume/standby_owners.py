@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.protocol.admin import DescribeGroupsRequest
 
-from actors._core.group.assign import Member, Task, decode_member_data, words_of
+from actors._core.group.assign import Member, TaskId, decode_member_data, words_of
 from actors._core.group.placement import Copies, decode_copies
 from actors._core.group.programs import admit, words_of_refusal
 from actors._kafka.admin.control import ControlPlane
@@ -36,14 +36,14 @@ class KafkaCopies:
         self._control = control
         self._group = group
 
-    async def addresses(self) -> dict[Task, list[str]]:
+    async def addresses(self) -> dict[TaskId, list[str]]:
         """Give the addresses of the workers that keep a copy of each task, standbys first; empty in a rebalance.
 
         Raises:
             BrokerUnavailableError: the coordinator doesn't answer.
         """
-        standbys: dict[Task, list[str]] = {}
-        warm_ups: dict[Task, list[str]] = {}
+        standbys: dict[TaskId, list[str]] = {}
+        warm_ups: dict[TaskId, list[str]] = {}
         for member, _, copies in await self._members():
             if not member.address:
                 continue

@@ -29,7 +29,7 @@ from actors._kafka.permissions import READ
 from actors._kafka.produce.appends import MAX_REQUEST_BYTES, is_spent, send_record
 from actors._kafka.records import RAW, fetched
 from actors.errors import AskClosedError, BrokerUnavailableError, UnknownTopicError
-from actors.ports import Answer, Question, TopicPartition, Unreadable
+from actors.ports import ActorReply, ActorRequest, TopicPartition, Unreadable
 from actors.runtime.message.failures import is_repeated
 from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS, Waiting, question_headers
 
@@ -39,8 +39,8 @@ POLL_S = 1.0
 RETRY_S = 1.0
 
 
-class KafkaAsks:
-    """`actors.ports.Asks` over a broker. It connects when the first question is asked; one per process.
+class KafkaRequests:
+    """`actors.ports.Requests` over a broker. It connects when the first question is asked; one per process.
 
     Args:
         connection: to the brokers.
@@ -69,8 +69,8 @@ class KafkaAsks:
         self._is_closed = False
         self._said_s: dict[str, float] = {}
 
-    async def ask(self, question: Question, timeout_s: float) -> Answer:
-        """See `actors.ports.Asks.ask`.
+    async def ask(self, question: ActorRequest, timeout_s: float) -> ActorReply:
+        """See `actors.ports.Requests.ask`.
 
         Raises:
             TimeoutError: no answer came in time.
@@ -198,7 +198,7 @@ class KafkaAsks:
 
     # --- while it runs ---------------------------------------------------------------------------------------------
 
-    async def _send(self, question: Question) -> None:
+    async def _send(self, question: ActorRequest) -> None:
         producer = self._producer
         if producer is None:
             raise _closed()

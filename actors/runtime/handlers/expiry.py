@@ -20,7 +20,7 @@ from actors.errors import HandlerFailedError, show_bytes
 from actors.ports import Clock
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.failures import newer_in, newer_program
-from actors.runtime.message.internal_messages import Moment
+from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from stores._core.overlay import Overlay
@@ -166,8 +166,10 @@ async def _remove(messages: TaskState, store: Store[Any, Any], key: bytes, raw: 
     """Remove an expired key and call its store's hook; if the hook raises, take that back and return the error."""
     scope, sent = messages.scope, len(messages.outputs)
     written = len(scope.undo)
-    moment = Moment(scope.source_offset, scope.now_ms, key, raw[STAMP_BYTES:], id=_id_of(messages, store, key, raw))
-    ctx = Context(messages, moment, None, key)
+    internal_record = InternalRecord(
+        scope.source_offset, scope.now_ms, key, raw[STAMP_BYTES:], id=_id_of(messages, store, key, raw)
+    )
+    ctx = Context(messages, internal_record, None, key)
     enter_message(ctx)
     try:
         messages.overlays[store].delete(key)
@@ -183,7 +185,7 @@ async def _remove(messages: TaskState, store: Store[Any, Any], key: bytes, raw: 
             raise
         newer = newer_in(error)
         if newer is not None:
-            raise newer_program(messages.source, moment, newer) from newer
+            raise newer_program(messages.source, internal_record, newer) from newer
         return error
     finally:
         ctx._state = None

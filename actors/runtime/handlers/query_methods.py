@@ -21,7 +21,7 @@ from actors.errors import ConfigurationError, ForeignKeyError, ReadOnlyQueryErro
 from actors.ports import TopicPartition
 from actors.runtime.handlers.callables import is_generator
 from actors.runtime.message.context import Context, enter_message
-from actors.runtime.message.internal_messages import Moment
+from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState, Tools
 from stores._core.overlay import MessageScope, Overlay
@@ -134,7 +134,7 @@ class QueriedActor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QueryTarget:
     """What a query is asked about: a key, and the committed stores of its partition as of one moment."""
 
     actor: str
@@ -165,7 +165,7 @@ class Asked:
             tools=_NO_TOOLS,
             on_wait=_refuse_to_wait,
         )
-        ctx = Context(state, Moment(-1, self.now_ms, self.raw_key, None, id="query"), self.key, self.raw_key)
+        ctx = Context(state, InternalRecord(-1, self.now_ms, self.raw_key, None, id="query"), self.key, self.raw_key)
         enter_message(ctx)
         try:
             if cls is None:

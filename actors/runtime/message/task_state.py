@@ -15,7 +15,7 @@ import msgspec
 
 from actors._core.partitioner import MURMUR2, Partitioner
 from actors.errors import RecordError
-from actors.ports import Asks, Clock, Output, TopicPartition
+from actors.ports import Clock, Output, Requests, TopicPartition
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.store_errors import Handle
 from stores._core.overlay import MessageScope, Overlay
@@ -75,7 +75,7 @@ class Asking(Protocol):
         """See `Context.ask`. With an `id` of its own the request takes no number of the message's."""
 
     @property
-    def asks(self) -> Asks:
+    def asks(self) -> Requests:
         """What carries the requests; it outlives the task."""
 
     def wall_ms(self) -> int:

@@ -17,7 +17,7 @@ from typing import Protocol, runtime_checkable
 from actors._core.task.lifecycle import State
 from actors.ports import TopicPartition
 from actors.runtime.meters import Histogram, QueryMeters, TaskMeters, WorkerMeters
-from actors.runtime.replicas.standby_state import CopyState
+from actors.runtime.replicas.standby_state import StandbyState
 from actors.runtime.task.task import Task
 from stores.errors import StoreError
 from stores.ports import PartitionStore
@@ -187,13 +187,13 @@ class WorkerStatus:
     tasks: list[TaskStatus] = field(default_factory=list)
     parked: dict[str, int] = field(default_factory=dict)
     queries: QueryStatus
-    copies: list[CopyState] = field(default_factory=list)
+    copies: list[StandbyState] = field(default_factory=list)
     assigned_copies: dict[str, dict[str, int]] = field(default_factory=dict)
     clock_off_ms: int = 0
     brokers: BrokersStatus = field(default_factory=BrokersStatus)
     commit_interval_s: float | None = None
 
-    def stands_still(self, copy: CopyState) -> bool:
+    def stands_still(self, copy: StandbyState) -> bool:
         """Tell whether one of its copies isn't followed: for an error, or while a restore goes first."""
         return self.at_ms - copy.looked_ms > STILL_MS
 
@@ -205,7 +205,7 @@ class WorkerStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class StatusInputs:
     """Where a picture's parts come from. `end_offset` and `position` are the consumer's, of an input partition."""
 
     app: str
@@ -215,14 +215,14 @@ class Sight:
     partitions: Mapping[str, int]
     end_offset: Callable[[TopicPartition], int | None]
     position: Callable[[TopicPartition], int | None]
-    copies: Sequence[CopyState] = ()
+    copies: Sequence[StandbyState] = ()
     assigned_copies: Mapping[str, dict[str, int]] = field(default_factory=dict)
     clock_off_ms: int = 0
     brokers: BrokersStatus = field(default_factory=BrokersStatus)
     commit_interval_s: float | None = None
 
 
-def picture(meters: WorkerMeters, tasks: list[Task], sight: Sight) -> WorkerStatus:
+def worker_status(meters: WorkerMeters, tasks: list[Task], sight: StatusInputs) -> WorkerStatus:
     """Give the picture of now."""
     seen = [_task(task, sight) for task in tasks]
     parked: dict[str, int] = {}
@@ -248,7 +248,7 @@ def picture(meters: WorkerMeters, tasks: list[Task], sight: Sight) -> WorkerStat
     )
 
 
-def _task(task: Task, sight: Sight) -> TaskStatus:
+def _task(task: Task, sight: StatusInputs) -> TaskStatus:
     meters, stores = task.meters, task.committed or {}
     committed, end = _offsets(task, sight)
     timers = None if task.spec.timers is None else _keys(stores.get(task.spec.timers.name))
@@ -296,7 +296,7 @@ def _task(task: Task, sight: Sight) -> TaskStatus:
     )
 
 
-def _offsets(task: Task, sight: Sight) -> tuple[int | None, int | None]:
+def _offsets(task: Task, sight: StatusInputs) -> tuple[int | None, int | None]:
     """Give how far the input is done with, and its end.
 
     An idle task is done with all that was delivered, though nothing may be left to commit behind the last record:

@@ -23,7 +23,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from actors._core.logs import escaping
 from actors.errors import Rejected
-from actors.ports import Answer, Asks, Headers, Output, Question
+from actors.ports import ActorReply, ActorRequest, Headers, Output, Requests
 from actors.runtime.handlers.effect import Outcome
 from actors.runtime.message.context import Context
 from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES
@@ -134,7 +134,7 @@ class Tracing:
         finally:
             contexts.detach(token)
 
-    def asks(self, asks: Asks) -> Asks:
+    def asks(self, asks: Requests) -> Requests:
         """Give what carries questions with their context."""
         return _TracedAsks(asks)
 
@@ -177,10 +177,10 @@ def _told(span: Span) -> Iterator[None]:
 class _TracedAsks:
     """Questions that carry the context of who asks."""
 
-    asks: Asks
+    asks: Requests
 
-    async def ask(self, question: Question, timeout_s: float) -> Answer:
-        """See `Asks.ask`."""
+    async def ask(self, question: ActorRequest, timeout_s: float) -> ActorReply:
+        """See `Requests.ask`."""
         headers = [*question.headers, *current_headers()]
         return await self.asks.ask(replace(question, headers=headers), timeout_s)
 

@@ -37,7 +37,7 @@ from actors.errors import RecordTooLargeError, UsageError, show_bytes
 from actors.ports import Clock
 from actors.runtime.handlers.effect import Effect, EffectCall, Outcome
 from actors.runtime.message.context import Context
-from actors.runtime.message.internal_messages import Moment, Turn, refuse_keyless
+from actors.runtime.message.internal_messages import InternalMessage, InternalRecord, refuse_keyless
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
 from actors.runtime.outbox.calls import (
@@ -65,7 +65,7 @@ AT_ONCE = 16
 """How many effects of a partition run at the same time."""
 MOST_RUNS = 1_000
 """How many may run or have an outcome that isn't committed."""
-TURNS_AT_ONCE = 100
+MESSAGES_AT_ONCE = 100
 RESERVE_BYTES = 4_096
 """What a record may grow by after the handler wrote it: by its error above all."""
 _ERROR_CHARS = 500
@@ -227,7 +227,7 @@ class Effects:
     def _write(self, state: TaskState, store_key: bytes, record: EffectRecord) -> None:
         self._store.write_raw(state, store_key, msgspec.json.encode(record))
 
-    # --- duty ------------------------------------------------------------------------------------------------------
+    # --- punctuator -------------------------------------------------------------------------------------------------
 
     @property
     def is_busy(self) -> bool:
@@ -237,25 +237,25 @@ class Effects:
         return bool(self._running or self._ended or self._failure) or self._lines.is_busy
 
     def wait_s(self) -> float:
-        """See `Duty.wait_s`."""
+        """See `Punctuator.wait_s`."""
         if not self._may_run:
             return math.inf
         if self._ended or self._failure is not None or (self._lines.is_ready and self._has_room):
             return 0.0
         return self._lines.wait_s()
 
-    def take(self) -> Sequence[Turn]:
-        """See `Duty.take`."""
+    def take(self) -> Sequence[InternalMessage]:
+        """See `Punctuator.take`."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
         self._go_on()
-        turns: list[Turn] = []
-        while self._ended and len(turns) < TURNS_AT_ONCE:
+        due: list[InternalMessage] = []
+        while self._ended and len(due) < MESSAGES_AT_ONCE:
             run = self._ended.popleft()
             if run.outcome is not None:
-                turns.append(self._turn(run, run.outcome))
-        return turns
+                due.append(self._message(run, run.outcome))
+        return due
 
     def before_commit(self) -> None:
         """Note whose lines the commit changes: all that is merged, and nothing that was taken back."""
@@ -263,7 +263,7 @@ class Effects:
         self._touched.update((raw_key, None) for raw_key in lines if raw_key is not None)
 
     def committed(self) -> None:
-        """See `Duty.committed`."""
+        """See `Punctuator.committed`."""
         touched, self._touched = self._touched, {}
         for raw_key in touched:
             self._review(raw_key)
@@ -305,7 +305,7 @@ class Effects:
         if run is not None:
             is_same = head is not None and head.mark == run.head.mark
             if is_same or not run.is_done:
-                # An outcome that was handled and isn't committed may be dropped with its tenure: then the next one
+                # An outcome that was handled and isn't committed may be dropped with its processor: then the next one
                 # makes the attempt again, and this one must not.
                 return
             del self._runs[raw_key]
@@ -337,7 +337,7 @@ class Effects:
                 self._ended.append(run)
                 self._go_on()
         except Exception as error:
-            # The store's: nobody awaits this task, so the tenure is told.
+            # The store's: nobody awaits this task, so the processor is told.
             self._failure = error
         finally:
             self._wake()
@@ -346,7 +346,7 @@ class Effects:
         """Make the call.
 
         Raises:
-            CancelledError: the tenure ends.
+            CancelledError: the processor ends.
         """
         limit_s = effect.timeout.total_seconds()
         deadline = asyncio.timeout(limit_s)
@@ -398,9 +398,9 @@ class Effects:
 
     # --- its outcome -----------------------------------------------------------------------------------------------
 
-    def _turn(self, run: Run, outcome: Outcome) -> Turn:
+    def _message(self, run: Run, outcome: Outcome) -> InternalMessage:
         record, scope = run.head.record, self._state.scope
-        moment = Moment(
+        internal_record = InternalRecord(
             offset=scope.source_offset,
             timestamp=max(scope.now_ms, self._clock.wall_ms()),
             key=run.raw_key,
@@ -409,17 +409,17 @@ class Effects:
             id=_result_id(record.id),
         )
 
-        def settle(ctx: Context) -> bool:
-            return ctx._state is not None and self._settle(ctx._state, run, outcome)
+        def consume(ctx: Context) -> bool:
+            return ctx._state is not None and self._consume(ctx._state, run, outcome)
 
         def done() -> None:
             run.is_done = True
             if not self._is_closed and self._runs.get(run.raw_key) is run:
                 self._review(run.raw_key)
 
-        return Turn(moment, settle, done, f"the outcome of effect {record.name!r} ({record.id})")
+        return InternalMessage(internal_record, consume, done, f"the outcome of effect {record.name!r} ({record.id})")
 
-    def _settle(self, state: TaskState, run: Run, outcome: Outcome) -> bool:
+    def _consume(self, state: TaskState, run: Run, outcome: Outcome) -> bool:
         """Write what an outcome says; tell whether there is a result to handle."""
         overlay = state.overlays[self._store]
         raw = overlay.get(run.head.store_key)

@@ -25,7 +25,7 @@ from actors._core.outside import MALFORMED
 from actors.errors import NewerVersionError, RecordTooLargeError
 from actors.runtime.message.entry_versions import is_newer, newer_entry
 from actors.runtime.message.ids import message_id
-from actors.runtime.message.internal_messages import Moment
+from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
@@ -82,11 +82,11 @@ class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
         """What identifies it, as `ctx.message_id` does."""
         return _message_id(self)
 
-    def moment(self) -> Moment:
+    def record(self) -> InternalRecord:
         """Give what its handler's context has in the place of the record."""
         headers: list[tuple[str, bytes]] = self.headers  # type: ignore[assignment]
         place = self.offset, self.timestamp_ms
-        return Moment(*place, self.key, self.value, headers, id=self.id, timer=self.timer, tag=self.tag)
+        return InternalRecord(*place, self.key, self.value, headers, id=self.id, timer=self.timer, tag=self.tag)
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):

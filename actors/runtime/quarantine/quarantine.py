@@ -32,7 +32,7 @@ from actors.runtime.commands import (
     is_over,
 )
 from actors.runtime.message.context import Context
-from actors.runtime.message.internal_messages import Moment, Turn
+from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
 from actors.runtime.message.outputs import (
     ACTOR_HEADER,
     ATTEMPTS_HEADER,
@@ -93,13 +93,15 @@ class MessageHandling(Protocol):
     def is_ending(self) -> bool:
         """Tell whether the task is asked to end."""
 
-    async def once(self, state: TaskState, record: InputRecord, turn: Turn | None = None, /) -> None:
+    async def once(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None, /) -> None:
         """Call the handler once."""
 
     def undone(self, state: TaskState, record: InputRecord, error: BaseException, sent: int, /) -> RecordError:
         """Take back what a failed call wrote and sent, and return why it failed."""
 
-    def reject(self, state: TaskState, record: InputRecord, rejected: Rejected, turn: Turn | None, /) -> None:
+    def reject(
+        self, state: TaskState, record: InputRecord, rejected: Rejected, internal: InternalMessage | None, /
+    ) -> None:
         """Tell the sender of a request that its handler refused it."""
 
 
@@ -142,7 +144,7 @@ class Parked:
         return record.key in self._next or (len(record.key) > LONG_KEY_BYTES and line_key_of(record.key) in self._next)
 
     async def take(
-        self, state: TaskState, record: InputRecord, handling: MessageHandling, turn: Turn | None = None
+        self, state: TaskState, record: InputRecord, handling: MessageHandling, internal: InternalMessage | None = None
     ) -> bool:
         """Carry out a control record, or put a message behind the parked ones of its key.
 
@@ -152,17 +154,17 @@ class Parked:
         Raises:
             RecordError: the message has to wait and doesn't fit into the store.
         """
-        told = control_of(record) if turn is None else None
+        told = control_of(record) if internal is None else None
         if told is not None:
             await self._obey(state, record, handling)
         elif record.key is None or not self._has_line(state, record.key):
             return False
-        elif turn is None or _settled(state, record, turn):
+        elif internal is None or _consumed(state, record, internal):
             try:
                 self._append(state, record, None, 0)
             except RecordTooLargeError as error:
                 state.scope.rollback()
-                raise self._unparkable(state, record, turn, error) from error
+                raise self._unparkable(state, record, internal, error) from error
         state.scope.release()
         return True
 
@@ -173,7 +175,7 @@ class Parked:
             RecordError: it doesn't fit into the store.
         """
         reason = describe(failed)
-        if not isinstance(record, Moment) and control_of(record) is not None:
+        if not isinstance(record, InternalRecord) and control_of(record) is not None:
             # What the broker refuses is what a retry led to. It is undone, so all are parked as before.
             self._note_refusal(state, record, failed)
             return
@@ -188,7 +190,7 @@ class Parked:
                 offset=failed.offset,
                 key=failed.key,
             )
-            stopped.turn = failed.turn
+            stopped.internal = failed.internal
             raise stopped from failed.__cause__
         logger.error(
             "%s offset %d key %s: parked at attempt %d, and later messages of its key wait behind it: %s. "
@@ -208,7 +210,7 @@ class Parked:
             logger.error("%s offset %d: parked without a dead letter: %s", state.source, record.offset, error)
 
     def _unparkable(
-        self, state: TaskState, record: InputRecord, turn: Turn | None, error: RecordTooLargeError
+        self, state: TaskState, record: InputRecord, internal: InternalMessage | None, error: RecordTooLargeError
     ) -> RecordError:
         source = state.source
         unparkable = RecordError(
@@ -218,7 +220,7 @@ class Parked:
             offset=record.offset,
             key=record.key,
         )
-        unparkable.turn = None if turn is None else (self._spec.name, str(getattr(record, "id", None)))
+        unparkable.internal = None if internal is None else (self._spec.name, str(getattr(record, "id", None)))
         return unparkable
 
     def _no_room(self, record: InputRecord, error: RecordTooLargeError) -> str:
@@ -377,20 +379,20 @@ class Parked:
             lost = RecordError(str(error), topic=source.topic, partition=source.partition, offset=-1, key=key)
             self._fail_again(state, store, entry, lost)
             return False
-        moment, sent = message.moment(), len(state.outputs)
+        internal_record, sent = message.record(), len(state.outputs)
 
         def remove(ctx: Context) -> bool:
             remove_entry(state.overlays[store], key, sequence, raw)
             return True
 
-        turn = Turn(moment, remove, lambda: None, f"parked message {message.message_id}")
+        internal = InternalMessage(internal_record, remove, lambda: None, f"parked message {message.message_id}")
         try:
-            # A turn without a value would be over when it is settled, and this is a message that can't be handled.
-            await handling.once(state, moment, None if message.value is None else turn)
+            # Without a value it would be over when it is consumed; this one is a message that can't be handled.
+            await handling.once(state, internal_record, None if message.value is None else internal)
         except BaseException as error:
-            failed = handling.undone(state, moment, error, sent)
+            failed = handling.undone(state, internal_record, error, sent)
             if isinstance(error, Rejected):
-                handling.reject(state, moment, error, turn)
+                handling.reject(state, internal_record, error, internal)
                 return True
             self._fail_again(state, store, entry, failed)
             return False
@@ -511,11 +513,11 @@ def _lines(overlay: Overlay) -> Iterator[tuple[bytes, int]]:
             yield key, after
 
 
-def _settled(state: TaskState, record: InputRecord, turn: Turn) -> bool:
-    """Settle a turn that isn't handled now; tell whether there is something of it to handle later."""
+def _consumed(state: TaskState, record: InputRecord, internal: InternalMessage) -> bool:
+    """Consume an internal message that isn't handled now; tell whether there is something of it to handle later."""
     ctx = Context(state, record, None, record.key or b"")
     try:
-        return turn.settle(ctx) and record.value is not None
+        return internal.consume(ctx) and record.value is not None
     finally:
         ctx._state = None
 

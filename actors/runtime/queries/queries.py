@@ -25,7 +25,7 @@ from actors._core.task.lifecycle import State
 from actors.errors import NotOwnerError, NotReadyError
 from actors.ports import Clock, TopicPartition
 from actors.runtime.queries.pace import Pace
-from actors.runtime.queries.read_lease import Lease
+from actors.runtime.queries.read_lease import ReadLease
 from actors.runtime.spec import ActorSpec
 from actors.runtime.task.task import Task
 from stores._core.record import NEVER, STAMP_BYTES, Position, expires_at_ms, is_expired
@@ -128,7 +128,7 @@ class StateReader:
     def __init__(
         self,
         task_of: Callable[[TopicPartition], Task | None],
-        lease: Lease,
+        lease: ReadLease,
         clock: Clock,
         pace: Pace | None = None,
     ) -> None:

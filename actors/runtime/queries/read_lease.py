@@ -28,7 +28,7 @@ SPACING_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseSettings:
+class ReadLeaseSettings:
     """How long an answer of the coordinator counts, in seconds.
 
     Attributes:
@@ -47,7 +47,7 @@ def _take_error(renewal: asyncio.Task[None]) -> None:
         renewal.exception()
 
 
-class Lease:
+class ReadLease:
     """The worker's membership. Asks the coordinator only when somebody wants to know.
 
     Args:
@@ -59,7 +59,7 @@ class Lease:
     def __init__(
         self,
         confirm: Callable[[Identity], Awaitable[bool]],
-        settings: LeaseSettings,
+        settings: ReadLeaseSettings,
         *,
         now_s: Callable[[], float] = awake_s,
     ) -> None:

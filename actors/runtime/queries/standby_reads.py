@@ -13,29 +13,29 @@ from actors.errors import NotReadyError
 from actors.ports import Clock, TopicPartition
 from actors.runtime.queries.pace import Pace
 from actors.runtime.queries.queries import HeldTask, StateReader
-from actors.runtime.queries.read_lease import Lease
+from actors.runtime.queries.read_lease import ReadLease
 from actors.runtime.spec import ActorSpec
 from actors.runtime.task.task import Task
 from stores.ports import PartitionStore
 
-CopyStores = Callable[[str, int], tuple[Mapping[str, PartitionStore], int] | None]
+StandbyStores = Callable[[str, int], tuple[Mapping[str, PartitionStore], int] | None]
 """Gives the stores of a copy by name, and the time in Unix milliseconds up to which it has everything."""
 
 
-class CopyReader(StateReader):
+class StandbyReader(StateReader):
     """What this worker owns, as the owner, and what it keeps copies of.
 
     Args:
         task_of, lease, clock, pace: see `StateReader`.
-        stores_of: see `CopyStores`.
+        stores_of: see `StandbyStores`.
     """
 
     def __init__(
         self,
         task_of: Callable[[TopicPartition], Task | None],
-        lease: Lease,
+        lease: ReadLease,
         clock: Clock,
-        stores_of: CopyStores,
+        stores_of: StandbyStores,
         pace: Pace | None = None,
     ) -> None:
         super().__init__(task_of, lease, clock, pace)
@@ -47,7 +47,7 @@ class CopyReader(StateReader):
 
     async def hold(self, spec: ActorSpec, partitions: Collection[int]) -> list[HeldTask]:
         """Give partitions to be read before the next await; see `StateReader.hold`."""
-        owned = [partition for partition in partitions if super(CopyReader, self).has(spec, partition)]
+        owned = [partition for partition in partitions if super(StandbyReader, self).has(spec, partition)]
         held = await super().hold(spec, owned) if owned else []
         now_ms = self._clock.wall_ms()
         for partition in partitions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors._core.group.assign import Task as TaskId
+from actors._core.group.assign import TaskId
 from actors.ports import Clock
 
 PATIENCE_S = 10.0

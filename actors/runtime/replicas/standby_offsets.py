@@ -24,7 +24,7 @@ AT_ONCE = 32
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 15.0
 REMIND_S = 60.0
 
-Answers = Mapping[TopicPartition, tuple[int, LogBounds]]
+LogBoundsByPartition = Mapping[TopicPartition, tuple[int, LogBounds]]
 """When a partition was asked, in Unix milliseconds, and what its leader said."""
 
 
@@ -40,7 +40,7 @@ class StandbyLogs(Protocol):
         """Begin to read at these offsets, without an end, in the topics with these ids."""
 
 
-class Ends:
+class StandbyOffsets:
     """Asks for one worker's copies."""
 
     def __init__(self, logs: StandbyLogs, clock: Clock) -> None:
@@ -55,7 +55,7 @@ class Ends:
         """Tell whether a partition didn't answer, and hasn't since."""
         return source in self._away
 
-    async def ask(self, sources: Iterable[TopicPartition]) -> Answers:
+    async def ask(self, sources: Iterable[TopicPartition]) -> LogBoundsByPartition:
         """Ask all that aren't away, for `ANSWER_S` at most. Who isn't in the answer is away, or asked next time."""
         found, failed = await self._ask([source for source in sources if source not in self._away])
         failed = {source: why for source, why in failed.items() if source in self._wanted}
@@ -99,7 +99,7 @@ class Ends:
                 said_s = self._clock.monotonic()
                 self._say()
 
-    async def _ask(self, sources: Iterable[TopicPartition]) -> tuple[Answers, dict[TopicPartition, str]]:
+    async def _ask(self, sources: Iterable[TopicPartition]) -> tuple[LogBoundsByPartition, dict[TopicPartition, str]]:
         """Give the answers, and why there was none; in neither is whose turn hasn't come."""
         found: dict[TopicPartition, tuple[int, LogBounds]] = {}
         begun: set[TopicPartition] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 
-from actors._core.group.assign import Task as TaskId
+from actors._core.group.assign import TaskId
 from actors._core.task.takeover import LogBounds
 from actors.ports import TopicPartition
 from actors.runtime.spec import ActorSpec
@@ -22,7 +22,7 @@ class Role(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class CopyState:
+class StandbyState:
     """A store's partition as this worker's copy has it.
 
     `position` is the next changelog offset to apply, `lag` how many offsets it lacked at the last look, None if that
@@ -41,14 +41,14 @@ class CopyState:
 
 
 @dataclass(slots=True)
-class StoreCopy:
+class StandbyStore:
     """One store of a task.
 
     Attributes:
         end: the log's end at the last look, at `looked_s`.
         mark: when a look began and the end that it found; None when there is nothing to reach.
         is_bulk: whether it is so far behind that it is loaded past the write-ahead log.
-        current_ms: see `CopyState`.
+        current_ms: see `StandbyState`.
         kept_ms: the wall time that is on disk, at least.
         is_noted: whether the log says that it has become current.
     """
@@ -85,18 +85,18 @@ class StoreCopy:
 
 
 @dataclass(slots=True)
-class TaskCopy:
+class StandbyTask:
     """A task's stores."""
 
     task: TaskId
     spec: ActorSpec
-    stores: list[StoreCopy] = field(default_factory=list)
+    stores: list[StandbyStore] = field(default_factory=list)
     is_ready: bool = False
 
 
 class RebuildError(Exception):
     """A copy can't be followed on."""
 
-    def __init__(self, copy: TaskCopy, store: StoreCopy, why: str) -> None:
+    def __init__(self, copy: StandbyTask, store: StandbyStore, why: str) -> None:
         super().__init__(why)
         self.copy, self.store, self.why = copy, store, why

@@ -9,7 +9,7 @@ records are applied in the log's order, each chunk with its position in one step
 any other, and reads what little is behind it; nothing here is trusted by it. What must hold:
 
 One writer. A partition that the assignment gives to this worker leaves the copies in the same callback, before its
-    task exists; the task waits in `let_go` until a write in a thread is over. The other way round a copy is opened
+    task exists; the task waits in `release` until a write in a thread is over. The other way round a copy is opened
     only when the partition's last task has ended (`is_free`). Applying a chunk never awaits, and looks first whether
     the copy is still one. Rebalances stop tasks, not copies: those that remain are followed all the while.
 Never ahead. Only committed records are read, so that the store is a prefix of the changelog.
@@ -36,7 +36,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from actors._core.group.assign import Task as TaskId
+from actors._core.group.assign import TaskId
 from actors._core.group.placement import Copies
 from actors._core.logs import escaping
 from actors._core.task.takeover import LogBounds, plan_restore
@@ -44,11 +44,11 @@ from actors._core.task.views import why_rebuild
 from actors.errors import BrokerUnavailableError, LostChangelogError, ReplacedLogError, RestoreError, UnreadableLogError
 from actors.ports import Clock, Following, LogRecord, StoreProvider, TopicPartition
 from actors.runtime.replicas.rebalance_requests import Asking
-from actors.runtime.replicas.standby_offsets import ANSWER_S, Answers, Ends, StandbyLogs
-from actors.runtime.replicas.standby_state import CopyState, RebuildError, Role, StoreCopy, TaskCopy
+from actors.runtime.replicas.standby_offsets import ANSWER_S, LogBoundsByPartition, StandbyLogs, StandbyOffsets
+from actors.runtime.replicas.standby_state import RebuildError, Role, StandbyState, StandbyStore, StandbyTask
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import LONG_READ, Changelog, begin_position, stored_writes
-from actors.runtime.task.lost_changelog import CopyChecks
+from actors.runtime.task.lost_changelog import StandbyChecks
 from actors.runtime.threads import finish_in_thread
 from stores._core.record import Position
 from stores._core.replay import advance
@@ -90,7 +90,7 @@ class Surroundings:
     is_restoring: Callable[[], bool]
     ask_for_rebalance: Callable[[], None]
     begin_from_seed: Callable[[PartitionStore, Changelog, int, LogBounds], Awaitable[Position | None]] | None = None
-    checks: CopyChecks | None = None
+    checks: StandbyChecks | None = None
 
 
 class Standbys:
@@ -125,14 +125,14 @@ class Standbys:
         self._own_limit = self._limit = acceptable_lag
         self._around = surroundings
         self._wanted: dict[TaskId, Role] = {}
-        self._held: dict[TaskId, TaskCopy] = {}
+        self._held: dict[TaskId, StandbyTask] = {}
         self._locks: dict[TaskId, asyncio.Lock] = {}
-        self._unsettled: dict[TaskId, TaskCopy] = {}
+        self._unsettled: dict[TaskId, StandbyTask] = {}
         # Stores that failed, which may be closed since: whether their files are damaged too.
         self._suspect: dict[tuple[str, int], bool] = {}
         # Until when a copy that failed is left alone, and for how long it was.
         self._pauses: dict[TaskId, tuple[float, float]] = {}
-        self._ends = Ends(logs, clock)
+        self._ends = StandbyOffsets(logs, clock)
         self._look_pause_s = LOOK_S
         self._changed = asyncio.Event()
         self._asking = Asking(clock)
@@ -193,7 +193,7 @@ class Standbys:
                 self._own_limit,
             )
 
-    async def let_go(self, actor: str, partition: int) -> None:
+    async def release(self, actor: str, partition: int) -> None:
         """Wait until nothing touches a task's stores any more: from here on they are the caller's."""
         task = TaskId(actor, partition)
         self._wanted.pop(task, None)
@@ -209,10 +209,10 @@ class Standbys:
     # --- what it says ----------------------------------------------------------------------------------------------
 
     @property
-    def copies(self) -> list[CopyState]:
+    def copies(self) -> list[StandbyState]:
         """The copies that are followed, by actor, partition and store."""
         return [
-            CopyState(
+            StandbyState(
                 actor=task.actor,
                 store=one.changelog.store,
                 partition=task.partition,
@@ -258,7 +258,7 @@ class Standbys:
             return None
         return {one.changelog.store: one.store for one in copy.stores}, min(known)
 
-    def _known_lag(self, one: StoreCopy) -> int | None:
+    def _known_lag(self, one: StandbyStore) -> int | None:
         known_s = max(KNOWN_S, 2 * self._look_pause_s)
         return one.lag if self._clock.monotonic() - one.looked_s <= known_s else None
 
@@ -293,7 +293,7 @@ class Standbys:
     async def _follow(self) -> None:
         """Follow what is wanted until that changes."""
         self._changed.clear()
-        await self._settle_dropped()
+        await self._finish_dropped()
         is_complete = await self._prepare()
         ready = self._ready()
         positions = {one.source: one.position.changelog_offset for one in ready}
@@ -336,7 +336,7 @@ class Standbys:
                 await self._look()
                 looked_s = self._clock.monotonic()
 
-    def _apply(self, copy: TaskCopy, one: StoreCopy, records: Sequence[LogRecord], next_offset: int) -> None:
+    def _apply(self, copy: StandbyTask, one: StandbyStore, records: Sequence[LogRecord], next_offset: int) -> None:
         if self._held.get(copy.task) is not copy:
             return
         if self._is_too_old(one):
@@ -347,7 +347,7 @@ class Standbys:
         with self._suspecting(one.changelog.store, copy.task.partition):
             (one.store.load if one.is_bulk else one.store.apply)(writes, one.position)
 
-    def _is_too_old(self, one: StoreCopy) -> bool:
+    def _is_too_old(self, one: StandbyStore) -> bool:
         age_ms = self._clock.wall_ms() - one.position.wall_time_ms
         return age_ms >= one.changelog.delete_retention_ms - self._margin_ms
 
@@ -361,7 +361,7 @@ class Standbys:
                     await self._looked(copy, one, *answers[one.source])
         self._ask()
 
-    async def _looked(self, copy: TaskCopy, one: StoreCopy, asked_ms: int, bounds: LogBounds) -> None:
+    async def _looked(self, copy: StandbyTask, one: StandbyStore, asked_ms: int, bounds: LogBounds) -> None:
         if one.position.changelog_offset > bounds.end:
             await self._why_lost(one.position, copy, one.changelog, bounds)
         why = self._why(one.position, bounds, one.changelog)
@@ -370,13 +370,13 @@ class Standbys:
         one.look(asked_ms, bounds, self._clock.monotonic())
         self._note_current(copy, one)
         if one.is_bulk and one.lag <= LONG_READ:
-            await self._settle(copy, one)
+            await self._finish_bulk(copy, one)
         elif asked_ms - one.kept_ms >= KEEP_AGE_MS and one.mark is None and not one.is_bulk:
             with self._suspecting(one.changelog.store, copy.task.partition):
                 one.store.apply((), one.position)
             one.kept_ms = asked_ms
 
-    def _note_current(self, copy: TaskCopy, one: StoreCopy) -> None:
+    def _note_current(self, copy: StandbyTask, one: StandbyStore) -> None:
         if one.current_ms is not None and not one.is_noted:
             one.is_noted = True
             self._pauses.pop(copy.task, None)
@@ -403,7 +403,7 @@ class Standbys:
         fresh = []
         for task in sorted(self._wanted):
             if task not in self._held and self._can_open(task):
-                copy = self._held[task] = TaskCopy(task, self._specs[task.actor])
+                copy = self._held[task] = StandbyTask(task, self._specs[task.actor])
                 fresh.append(copy)
         # Not with the lock, for which a takeover waits.
         answers = await self._ends.ask(source for copy in fresh for source in self._sources(copy.task))
@@ -413,7 +413,7 @@ class Standbys:
                     await self._open_all(copy, answers)
         return self._wanted.keys() <= self._held.keys()
 
-    async def _open_all(self, copy: TaskCopy, answers: Answers) -> None:
+    async def _open_all(self, copy: StandbyTask, answers: LogBoundsByPartition) -> None:
         """Open a task's stores, or none if an end isn't known; the lock is held."""
         if self._held.get(copy.task) is not copy:
             return
@@ -429,7 +429,7 @@ class Standbys:
                 return
         copy.is_ready = True
 
-    async def _open(self, copy: TaskCopy, changelog: Changelog, asked_ms: int, bounds: LogBounds) -> None:
+    async def _open(self, copy: StandbyTask, changelog: Changelog, asked_ms: int, bounds: LogBounds) -> None:
         """Open one store, and wipe it if it can't be followed on; the lock is held."""
         partition = copy.task.partition
         place, source = (changelog.store, partition), TopicPartition(changelog.topic, partition)
@@ -451,7 +451,7 @@ class Standbys:
         elif bounds.end - position.changelog_offset <= 1:
             # Only a marker can be behind it: nothing has escaped, however old it is.
             position = replace(position, wall_time_ms=asked_ms)
-        one = StoreCopy(
+        one = StandbyStore(
             changelog=changelog,
             source=source,
             store=store,
@@ -462,7 +462,7 @@ class Standbys:
         )
         copy.stores.append(one)
 
-    async def _why_lost(self, at: Position, copy: TaskCopy, changelog: Changelog, bounds: LogBounds) -> str | None:
+    async def _why_lost(self, at: Position, copy: StandbyTask, changelog: Changelog, bounds: LogBounds) -> str | None:
         if self._around.checks is None:
             return None
         async with asyncio.timeout(ANSWER_S):
@@ -505,14 +505,14 @@ class Standbys:
             self._suspect[place] = self._suspect.get(place, False) or isinstance(error, StoreCorruptedError)
             raise
 
-    async def _settle(self, copy: TaskCopy, one: StoreCopy) -> None:
+    async def _finish_bulk(self, copy: StandbyTask, one: StandbyStore) -> None:
         async with self._lock(copy.task):
             if self._held.get(copy.task) is not copy:
                 return
             await self._in_thread(one.changelog.store, copy.task.partition, one.store.settle)
         one.is_bulk = False
 
-    async def _settle_dropped(self) -> None:
+    async def _finish_dropped(self) -> None:
         """Keep what was loaded of copies that nobody wants any more, so that their stores are plain ones again."""
         while self._unsettled:
             task, copy = self._unsettled.popitem()
@@ -536,7 +536,7 @@ class Standbys:
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
-    def _ready(self) -> list[StoreCopy]:
+    def _ready(self) -> list[StandbyStore]:
         return [one for copy in self._held.values() if copy.is_ready for one in copy.stores]
 
     def _is_free(self, task: TaskId) -> bool:

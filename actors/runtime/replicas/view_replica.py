@@ -56,7 +56,7 @@ _SLOTS = ("a", "b")
 Changed = Callable[[int, Sequence[Change]], Awaitable[None]]
 
 
-class CopyStores:
+class ViewReplicaStores:
     """The stores of a copy: one for each partition, and a second one while that is built anew.
 
     Args:
@@ -126,7 +126,7 @@ class CopyStores:
 
 
 @dataclass(slots=True)
-class _Copy:
+class _PartitionReplica:
     """One partition.
 
     Attributes:
@@ -153,11 +153,11 @@ class _Copy:
         self.position = position
 
 
-class _MustMendError(Exception):
+class _MustRepairError(Exception):
     """Following on would be wrong."""
 
 
-class TopicCopy:
+class ViewReplica:
     """All partitions of a compacted topic as stamped bytes.
 
     Args:
@@ -174,7 +174,7 @@ class TopicCopy:
         topic: str,
         *,
         logs: TopicLogs,
-        stores: CopyStores,
+        stores: ViewReplicaStores,
         clock: Clock,
         clock_skew_margin_ms: int,
         changed: Changed,
@@ -187,9 +187,9 @@ class TopicCopy:
         self._changed = changed
         self._restorer = Restorer(logs, clock, clock_skew_margin_ms=clock_skew_margin_ms)
         self._facts: TopicFacts | None = None
-        self._copies: dict[int, _Copy] = {}
+        self._copies: dict[int, _PartitionReplica] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._must_mend = False
+        self._must_repair = False
         self._moved = asyncio.Event()
         self._failure: Exception | None = None
         self._is_closed = False
@@ -230,7 +230,7 @@ class TopicCopy:
         """Note that a read of one of the stores raised: what is damaged is built again from the topic, soon."""
         for copy in self._copies.values():
             if isinstance(error, StoreCorruptedError) and copy.store.path == error.path:
-                copy.is_damaged = self._must_mend = True
+                copy.is_damaged = self._must_repair = True
 
     async def moved(self) -> None:
         """Wait until something was applied, or the copy ended."""
@@ -246,7 +246,7 @@ class TopicCopy:
         known, facts = self._known(), await self._logs.facts(self.topic)
         if facts is None:
             raise BrokerUnavailableError(f"topic {self.topic} isn't on the broker: nobody can tell what it will hold")
-        self._must_mend |= facts != known
+        self._must_repair |= facts != known
         wanted = range(facts.partitions) if partitions is None else partitions
         bounds = await asyncio.gather(*(self._logs.bounds(TopicPartition(self.topic, number)) for number in wanted))
         ends = dict(zip(wanted, (bound.end for bound in bounds), strict=True))
@@ -329,7 +329,7 @@ class TopicCopy:
             if restores:
                 await asyncio.wait(restores)
 
-    async def _restored(self, store: PartitionStore, facts: TopicFacts, partition: int) -> _Copy:
+    async def _restored(self, store: PartitionStore, facts: TopicFacts, partition: int) -> _PartitionReplica:
         changelog = Changelog(
             store="",
             topic=facts.topic,
@@ -340,7 +340,7 @@ class TopicCopy:
         )
         restored = await self._restorer.restore(store, changelog, partition)
         store.apply((), restored.position)
-        return _Copy(store, restored.position)
+        return _PartitionReplica(store, restored.position)
 
     def _check_fit(self, facts: TopicFacts) -> None:
         reason = unfit(facts.topic, facts.cleanup_policy, facts.delete_retention_ms, self._margin_ms)
@@ -355,16 +355,16 @@ class TopicCopy:
         while True:
             started_s = self._clock.monotonic()
             try:
-                await self._mend()
+                await self._repair()
                 await self._follow()
             except (BrokerUnavailableError, RestoreError, StoreError) as error:
                 self._say("following", f"following {self.topic}: {error}; it is tried again")
-                self._must_mend = True
+                self._must_repair = True
                 if isinstance(error, StoreError):
                     self.doubt(error)
             except asyncio.CancelledError:
                 self._raise_if_cancelled()
-                self._must_mend = True
+                self._must_repair = True
             except Exception as error:
                 self._fail(error)
                 return
@@ -382,19 +382,19 @@ class TopicCopy:
             {self.topic: self._known().topic_id},
         )
         try:
-            while not self._must_mend:
+            while not self._must_repair:
                 fetched = await following.poll(POLL_S)
                 for source, (records, next_offset) in fetched.items():
                     await self._apply(source.partition, records, next_offset)
-        except _MustMendError:
-            self._must_mend = True
+        except _MustRepairError:
+            self._must_repair = True
         finally:
             await following.close()
 
     async def _apply(self, partition: int, records: Sequence[LogRecord], next_offset: int) -> None:
         copy, facts = self._copies[partition], self._known()
         if self._clock.wall_ms() - copy.position.wall_time_ms >= facts.delete_retention_ms - self._margin_ms:
-            raise _MustMendError
+            raise _MustRepairError
         writes, _ = stored_writes(records)
         changed = list(changes(writes, copy.store.get))
         position = replace(copy.position, changelog_offset=next_offset)
@@ -424,7 +424,7 @@ class TopicCopy:
 
     async def _look(self) -> None:
         """Find out whether something has to be mended, and how old the copies are."""
-        if self._must_mend:
+        if self._must_repair:
             return
         asked_ms, facts = self._clock.wall_ms(), await self._logs.facts(self.topic)
         if facts is None:
@@ -433,19 +433,19 @@ class TopicCopy:
             )
             return
         if facts != self._facts:
-            self._must_mend = True
+            self._must_repair = True
             return
         for number in list(self._copies):
             bounds = await self._logs.bounds(TopicPartition(self.topic, number))
             copy = self._copies.get(number)
-            if copy is None or self._must_mend:
+            if copy is None or self._must_repair:
                 return
             if self._why_rebuild(copy, bounds, facts) is not None:
-                self._must_mend = True
+                self._must_repair = True
                 return
             self._mark(copy, asked_ms, bounds)
 
-    def _mark(self, copy: _Copy, asked_ms: int, bounds: LogBounds) -> None:
+    def _mark(self, copy: _PartitionReplica, asked_ms: int, bounds: LogBounds) -> None:
         """Note the log's end; a copy that is there already is as old as the look."""
         if copy.position.changelog_offset < bounds.end:
             # An older mark is reached first: only then a new one is of use.
@@ -455,7 +455,7 @@ class TopicCopy:
         copy.write((), position)
         copy.mark = None
 
-    def _why_rebuild(self, copy: _Copy, bounds: LogBounds, facts: TopicFacts) -> str | None:
+    def _why_rebuild(self, copy: _PartitionReplica, bounds: LogBounds, facts: TopicFacts) -> str | None:
         return why_rebuild(
             copy.position,
             bounds,
@@ -467,13 +467,13 @@ class TopicCopy:
 
     # --- mending ---------------------------------------------------------------------------------------------------
 
-    async def _mend(self) -> None:
+    async def _repair(self) -> None:
         """Build anew what can't be followed on.
 
         Raises:
             ConfigurationError: the topic got partitions, or can't be held as a view any more.
         """
-        if not self._must_mend:
+        if not self._must_repair:
             return
         known, asked_ms, facts = self._known(), self._clock.wall_ms(), await self._logs.facts(self.topic)
         if facts is None:
@@ -499,10 +499,10 @@ class TopicCopy:
             await self._rebuild(number, facts)
         for number in [number for number in self._copies if number >= facts.partitions]:
             await self._drop(number)
-        self._facts, self._must_mend = facts, False
+        self._facts, self._must_repair = facts, False
         self._wake()
 
-    async def _reopen_suspect(self, number: int, copy: _Copy) -> None:
+    async def _reopen_suspect(self, number: int, copy: _PartitionReplica) -> None:
         """Go on from what the disk has where a write failed."""
         if not copy.is_suspect or copy.is_damaged:
             return

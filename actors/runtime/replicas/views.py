@@ -1,6 +1,6 @@
 """`TopicView`: a compacted topic as a read-only mapping that follows the topic.
 
-What is applied, is mended and is kept is `TopicCopy`'s; here are keys and values, waiting, and callbacks.
+What is applied, is mended and is kept is `ViewReplica`'s; here are keys and values, waiting, and callbacks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.task.views import Change
 from actors.errors import ViewClosedError, ViewError, ViewFailedError, ViewTimeoutError, show_bytes
 from actors.ports import Clock, TopicLogs
-from actors.runtime.replicas.view_replica import CopyStores, TopicCopy
+from actors.runtime.replicas.view_replica import ViewReplica, ViewReplicaStores
 from stores._core.overlay import after_prefix
 from stores._core.record import STAMP_BYTES, is_expired
 from stores.errors import StoreError
@@ -56,7 +56,7 @@ class ViewParts:
     """What an open view works with; `logs` and `stores` are closed with it."""
 
     logs: TopicLogs
-    stores: CopyStores
+    stores: ViewReplicaStores
     clock: Clock
     clock_skew_margin_ms: int
 
@@ -85,7 +85,7 @@ class TopicView(Generic[K, V]):
         self._make_codecs = codecs
         self._connect = connect
         self._codecs: ViewCodecs | None = None
-        self._copy: TopicCopy | None = None
+        self._copy: ViewReplica | None = None
         self._clock: Clock | None = None
         self._callbacks: list[Callback] = []
         self._waiting: asyncio.Queue[tuple[int, Sequence[Change]]] | None = None
@@ -130,7 +130,7 @@ class TopicView(Generic[K, V]):
             self._codecs = self._make_codecs()
             parts = parts or await self._connect()
             self._waiting = asyncio.Queue(CHUNKS_WAITING)
-            copy = TopicCopy(
+            copy = ViewReplica(
                 self.topic,
                 logs=parts.logs,
                 stores=parts.stores,
@@ -304,7 +304,7 @@ class TopicView(Generic[K, V]):
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
-    def _running(self) -> TopicCopy:
+    def _running(self) -> ViewReplica:
         if self._copy is None:
             if self._failure is not None:
                 raise ViewFailedError(f"the view of {self.topic} isn't open: {self._failure}") from self._failure
@@ -334,7 +334,7 @@ class TopicView(Generic[K, V]):
         return None if stamped is None or is_expired(stamped, self._now_ms()) else stamped[STAMP_BYTES:]
 
     @staticmethod
-    def _elsewhere(copy: TopicCopy, raw_key: bytes, home: int) -> bytes | None:
+    def _elsewhere(copy: ViewReplica, raw_key: bytes, home: int) -> bytes | None:
         """Look where a writer with another partitioner may have put the key."""
         for number, store in copy.stores.items():
             stamped = None if number == home else store.get(raw_key)
@@ -379,7 +379,7 @@ class TopicView(Generic[K, V]):
 
 
 @contextmanager
-def _noting_damage(copy: TopicCopy) -> Iterator[None]:
+def _noting_damage(copy: ViewReplica) -> Iterator[None]:
     """Have what can't be read be built again; the error is for the caller, who may try again later."""
     try:
         yield
@@ -388,7 +388,7 @@ def _noting_damage(copy: TopicCopy) -> Iterator[None]:
         raise
 
 
-def _live(copy: TopicCopy, rows: Iterator[tuple[bytes, bytes]], now_ms: int) -> Iterator[tuple[bytes, bytes]]:
+def _live(copy: ViewReplica, rows: Iterator[tuple[bytes, bytes]], now_ms: int) -> Iterator[tuple[bytes, bytes]]:
     """Give what hasn't expired, without its stamps."""
     with _noting_damage(copy):
         for key, stamped in rows:

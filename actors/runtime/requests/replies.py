@@ -15,7 +15,7 @@ from actors.errors import ConfigurationError, Rejected, UndecodableRecordError, 
 from actors.ports import InputRecord, Output, TopicPartition
 from actors.runtime.message.context import Context
 from actors.runtime.message.entry_versions import newer_entry
-from actors.runtime.message.internal_messages import Moment
+from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.outputs import ORIGIN_HEADER, RECORD_OVERHEAD_BYTES
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import AnswerLater, TaskState
@@ -34,7 +34,7 @@ MAX_HEADER_BYTES = 1_000
 Handler = Callable[[Context, Any], Awaitable[Any]]
 
 
-class AnswerCodec(Protocol):
+class ReplyCodec(Protocol):
     """How answers become bytes and back; neither takes None."""
 
     @property
@@ -46,19 +46,19 @@ class AnswerCodec(Protocol):
         """Give the function that reads them."""
 
 
-class AnswerTypes:
+class ReplyTypes:
     """What an actor answers with, by the type of the message: as its handlers' return annotations say."""
 
     def __init__(
-        self, actor: str, handlers: Mapping[Any, Callable[..., Any]], resolve: Callable[[Any], AnswerCodec]
+        self, actor: str, handlers: Mapping[Any, Callable[..., Any]], resolve: Callable[[Any], ReplyCodec]
     ) -> None:
         self._actor = actor
         self._handlers = handlers
         self._resolve = resolve
-        self._codecs: dict[Any, AnswerCodec | None] = {}
+        self._codecs: dict[Any, ReplyCodec | None] = {}
 
     @classmethod
-    def of(cls, actor: str, declared: Any, resolve: Callable[[Any], AnswerCodec]) -> AnswerTypes | None:
+    def of(cls, actor: str, declared: Any, resolve: Callable[[Any], ReplyCodec]) -> ReplyTypes | None:
         """Give those of a function or class, None if nothing that it does gives an answer.
 
         Args:
@@ -79,7 +79,7 @@ class AnswerTypes:
         for type_ in self._handlers:
             self._codec(type_)
 
-    def codec_for(self, message: Any) -> AnswerCodec | None:
+    def codec_for(self, message: Any) -> ReplyCodec | None:
         """Give the codec of the answer to a message, None if there is no answer to such messages."""
         try:
             return self._codecs[type(message)]
@@ -93,7 +93,7 @@ class AnswerTypes:
         base = next((base for base in type(message).__mro__ if base in self._handlers), None)
         return None if base is None else _kind(base)
 
-    def codec_of(self, kind: str) -> AnswerCodec | None:
+    def codec_of(self, kind: str) -> ReplyCodec | None:
         """Give the codec of the answer to messages of a type that `kind_of` named."""
         type_ = next((type_ for type_ in self._handlers if _kind(type_) == kind), None)
         return None if type_ is None else self._codec(type_)
@@ -103,7 +103,7 @@ class AnswerTypes:
         codec = self.codec_for(message)
         return None if codec is None else codec.decode
 
-    def _codec(self, type_: Any) -> AnswerCodec:
+    def _codec(self, type_: Any) -> ReplyCodec:
         handler = self._handlers[type_]
         function = inspect.unwrap(handler)
         annotated = SimpleNamespace(__annotations__={"return": _annotation(handler)})
@@ -171,7 +171,7 @@ def _check(record: InputRecord, source: TopicPartition) -> None:
         )
 
 
-class Answers:
+class Replies:
     """Answers the questions that come to an actor.
 
     Args:
@@ -180,7 +180,7 @@ class Answers:
         reply_topic: where answers go, whatever a question says otherwise.
     """
 
-    def __init__(self, store: Store[bytes, bytes], types: AnswerTypes, reply_topic: str) -> None:
+    def __init__(self, store: Store[bytes, bytes], types: ReplyTypes, reply_topic: str) -> None:
         self._store = store
         self._types = types
         self._reply_topic = reply_topic
@@ -229,7 +229,7 @@ class Answers:
         if given is not None and given[:1] not in _KNOWN:
             raise newer_entry("an answer", given)
         # It was put aside, and is handled now because an operator wants it to be, however late it is.
-        was_aside = isinstance(ctx._record, Moment) or _is_dead_letter(ctx._record)
+        was_aside = isinstance(ctx._record, InternalRecord) or _is_dead_letter(ctx._record)
         is_again = was_aside and (given is None or given.startswith(_FAILED))
         if given is not None and not is_again:
             if was_aside:

@@ -48,7 +48,7 @@ from actors.errors import (
     UsageError,
     show_bytes,
 )
-from actors.ports import Answer, Asks, Clock, LogRecord, Question
+from actors.ports import ActorReply, ActorRequest, Clock, LogRecord, Requests
 from actors.runtime.message.context import Context
 from actors.runtime.message.ids import digest_of, id_of
 from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES, OutputTopic, Recipient
@@ -74,9 +74,9 @@ Link = tuple[str, int, str]
 
 
 class Asker:
-    """Asks on behalf of the handlers of one task."""
+    """Requests on behalf of the handlers of one task."""
 
-    def __init__(self, asks: Asks, clock: Clock, actor: str) -> None:
+    def __init__(self, asks: Requests, clock: Clock, actor: str) -> None:
         self._asks = asks
         self._clock = clock
         self._actor = actor
@@ -87,7 +87,7 @@ class Asker:
         return self._clock.wall_ms()
 
     @property
-    def asks(self) -> Asks:
+    def asks(self) -> Requests:
         """What carries the questions; it outlives the task."""
         return self._asks
 
@@ -107,7 +107,7 @@ class Asker:
                 "itself: declare it with @app.actor(..., concurrency=…)"
             )
         target = state.resolve_output(Recipient(actor))
-        asked = Asked.of(target, key, message)
+        asked = EncodedRequest.of(target, key, message)
         chain: list[Link] = [*_chain_in(ctx), (state.actor, state.partition, _text(ctx._raw_key))]
         _refuse_cycle(chain, target, asked)
         older_id, content = None, ""
@@ -119,7 +119,7 @@ class Asker:
                 id_of(ctx, *parts, *names),
                 f"{ctx.message_id}-{ctx._counts['']}-{digest_of(*parts, size=4)}",
             )
-        question = Question(
+        question = ActorRequest(
             id=id,
             topic=target.name,
             partition=target.home(asked.key),
@@ -165,7 +165,7 @@ def _unanswered(ctx: Context, content: str) -> tuple[str, str] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EncodedRequest:
     """A question in bytes, and what it takes to open its answer. `what` is the question for people."""
 
     key: bytes
@@ -175,7 +175,7 @@ class Asked:
     what: str
 
     @classmethod
-    def of(cls, target: OutputTopic, key: Any, message: Any) -> Asked:
+    def of(cls, target: OutputTopic, key: Any, message: Any) -> EncodedRequest:
         """Encode a question.
 
         Raises:
@@ -200,7 +200,7 @@ class Asked:
         headers = [] if target.type_headers is None else target.type_headers(message)
         return cls(raw_key, raw_value, headers, decode, f"{kind} to actor {target.actor}, key {show_bytes(raw_key)}")
 
-    def open(self, answer: Answer) -> Any:
+    def open(self, answer: ActorReply) -> Any:
         """Give what the other handler returned.
 
         Raises:
@@ -223,7 +223,9 @@ def deadline_header(clock: Clock, timeout: timedelta) -> tuple[str, bytes]:
     return DEADLINE, b"%d" % (clock.wall_ms() + timeout // timedelta(milliseconds=1))
 
 
-async def carry(ask: Callable[[float], Awaitable[Answer]], clock: Clock, timeout: timedelta, what: str) -> Answer:
+async def carry(
+    ask: Callable[[float], Awaitable[ActorReply]], clock: Clock, timeout: timedelta, what: str
+) -> ActorReply:
     """Call `ask` with the seconds that are left, again while the question can't be sent, and give the answer.
 
     Args:
@@ -256,8 +258,8 @@ async def carry(ask: Callable[[float], Awaitable[Answer]], clock: Clock, timeout
     ) from failure
 
 
-def question_headers(question: Question, reply_to: str) -> list[tuple[str, bytes]]:
-    """Return the headers that a question is sent with, for those who implement `actors.ports.Asks`."""
+def question_headers(question: ActorRequest, reply_to: str) -> list[tuple[str, bytes]]:
+    """Return the headers that a question is sent with, for those who implement `actors.ports.Requests`."""
     ids = [(ASK, (question.older_id or question.id).encode())]
     if question.older_id is not None:
         ids.append((ASK_ID, question.id.encode()))
@@ -281,7 +283,7 @@ def _chain_in(ctx: Context) -> list[Link]:
     return []
 
 
-def _refuse_cycle(chain: Sequence[Link], target: OutputTopic, asked: Asked) -> None:
+def _refuse_cycle(chain: Sequence[Link], target: OutputTopic, asked: EncodedRequest) -> None:
     key = _text(asked.key)
     if not any(actor == target.actor and waiting == key for actor, _, waiting in chain):
         return
@@ -292,7 +294,7 @@ def _refuse_cycle(chain: Sequence[Link], target: OutputTopic, asked: Asked) -> N
 
 
 class Waiting:
-    """The questions of a process that have no answer yet, for those who implement `actors.ports.Asks`.
+    """The questions of a process that have no answer yet, for those who implement `actors.ports.Requests`.
 
     `asker` is what answers to this process have as their key.
     """
@@ -301,14 +303,14 @@ class Waiting:
         self.asker = asker
         self._raw_asker = asker.encode()
         self._limit = limit
-        self._futures: dict[str, set[asyncio.Future[Answer]]] = {}
+        self._futures: dict[str, set[asyncio.Future[ActorReply]]] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     @contextlib.contextmanager
-    def question(self, question: Question) -> Iterator[asyncio.Future[Answer]]:
+    def question(self, question: ActorRequest) -> Iterator[asyncio.Future[ActorReply]]:
         """Give the future of a question's answer, which is waited for as long as the block runs.
 
         Raises:
@@ -319,7 +321,7 @@ class Waiting:
                 f"{self._limit} questions of this process wait for their answers: ask less at a time, or look why "
                 "nobody answers"
             )
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[ActorReply] = asyncio.get_running_loop().create_future()
         # An actor of an earlier release answers under the older id.
         ids = {question.id, question.older_id or question.id}
         for id in ids:
@@ -344,7 +346,7 @@ class Waiting:
         status = (headers.get(STATUS) or b"").decode(errors="replace")
         for future in self._futures.get(question_id, ()):
             if not future.done():
-                future.set_result(Answer(status, record.value))
+                future.set_result(ActorReply(status, record.value))
 
     def fail(self, error: Exception) -> None:
         """End all waiting with an error."""

@@ -1,4 +1,4 @@
-"""What a task and its tenures share: the partition, the world, and where the task is in its life."""
+"""What a task and its processors share: the partition, the world, and where the task is in its life."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass, field
 
 from actors._core.task.commit import CommitMark
-from actors._core.task.completed import Progress, encode_finished
+from actors._core.task.completed import CompletedOffsets, encode_finished
 from actors._core.task.lifecycle import Event, State, advance
 from actors._core.task.topic_ids import TopicIds
 from actors.errors import MigratedError, RecordError
@@ -19,22 +19,22 @@ from actors.runtime.task.inbox import Inbox
 
 
 @dataclass(slots=True)
-class Cautions:
-    """What a task remembers of earlier tenures, so that it doesn't run into the same again.
+class PoisonTracking:
+    """What a task remembers of earlier processors, so that it doesn't run into the same again.
 
     Attributes:
         careful_until: messages before this offset are committed one by one: the broker refused a commit with them.
-        careful_turns_s: turns are committed one by one until then, by the monotonic clock.
-        dropped: the ids of turns that stopped the partition, and that an operator gave up.
-        condemned: by offset, or a turn's id, why the broker refuses what a message led to.
+        careful_internal_s: internal messages are committed one by one until then, by the monotonic clock.
+        dropped: the ids of internal messages that stopped the partition, and that an operator gave up.
+        poisoned: by offset, or an internal message's id, why the broker refuses what a message led to.
         given_up: those of them that were skipped or parked; refused again, they stop the partition.
         sweep_after_s: nothing expired is removed before.
         went_back: by store, what a commit found that shows that its changelog lost records.
     """
 
     careful_until: int = 0
-    careful_turns_s: float = 0.0
-    condemned: dict[str | int, RecordError] = field(default_factory=dict)
+    careful_internal_s: float = 0.0
+    poisoned: dict[str | int, RecordError] = field(default_factory=dict)
     given_up: set[str | int] = field(default_factory=set)
     sweep_after_s: float = 0.0
     went_back: dict[str, str] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Cautions:
 
 
 @dataclass(slots=True, kw_only=True)
-class Ownership:
+class TaskContext:
     """One partition of one actor as its task holds it.
 
     `is_storing` is true while what was committed goes into the stores: they and their positions may disagree then.
@@ -59,7 +59,7 @@ class Ownership:
     services: TaskServices
     settings: TaskSettings
     inbox: Inbox
-    cautions: Cautions = field(default_factory=Cautions)
+    poison: PoisonTracking = field(default_factory=PoisonTracking)
     state: State = State.FENCING
     epoch: int = 0
     transaction: int = 0
@@ -108,10 +108,10 @@ class Ownership:
             if not wait.done():
                 wait.set_result(None)
 
-    def mark(self, progress: Progress) -> str:
+    def mark(self, completed: CompletedOffsets) -> str:
         """Give the offset metadata of the next commit."""
         self.transaction += 1
-        finished = encode_finished(progress.next_offset, progress.finished) if progress.finished else ""
+        finished = encode_finished(completed.next_offset, completed.finished) if completed.finished else ""
         nonce = uuid.uuid4().hex[:12]
         return CommitMark(self.epoch, self.transaction, nonce, finished, self.now_ms, self.topics).encode()
 

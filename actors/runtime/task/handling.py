@@ -20,7 +20,7 @@ from actors.errors import (
 from actors.ports import InputRecord, TopicPartition, Unreadable
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.failures import as_record_error, undecodable, unreadable
-from actors.runtime.message.internal_messages import Turn
+from actors.runtime.message.internal_messages import InternalMessage
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.quarantine.quarantine import Parked, describe, send_dead_letter
 from actors.runtime.spec import ActorSpec
@@ -37,21 +37,21 @@ class Handling:
         spec: the actor.
         source: the partition.
         parked: the messages that were put aside; None if the actor puts none aside.
-        condemned: by what `identity` gives, why the broker refuses what a message led to.
+        poisoned: by what `identity` gives, why the broker refuses what a message led to.
         is_ending: whether the task is asked to end.
-        dropped: the ids of turns that an operator gave up.
+        dropped: the ids of internal messages that an operator gave up.
         wait: lets so many seconds pass, with nothing of the message held; raises CancelledError if the task ends.
     """
 
     spec: ActorSpec
     source: TopicPartition
     parked: Parked | None
-    condemned: dict[str | int, RecordError]
+    poisoned: dict[str | int, RecordError]
     is_ending: Callable[[], bool]
     wait: Callable[[float], Awaitable[None]]
     dropped: Container[str | int] = ()
 
-    async def message(self, state: TaskState, record: InputRecord, turn: Turn | None = None) -> None:
+    async def message(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None) -> None:
         """Handle a message whose key nobody else is handling.
 
         Raises:
@@ -65,32 +65,32 @@ class Handling:
         if isinstance(record, MisplacedRecord):
             raise record.error
         parked, sent = self.parked, len(state.outputs)
-        if turn is not None and identity(record) in self.dropped:
-            logger.warning("%s key %s: %s is dropped, as told", self.source, show_bytes(record.key), turn.what)
-            self._settle(state, record, turn)
+        if internal is not None and identity(record) in self.dropped:
+            logger.warning("%s key %s: %s is dropped, as told", self.source, show_bytes(record.key), internal.what)
+            self._consume(state, record, internal)
             state.scope.release()
             return
-        if self.condemned and identity(record) in self.condemned:
+        if self.poisoned and identity(record) in self.poisoned:
             # It stays known until that is committed: the broker may refuse the dead letter too.
-            self.give_up(state, record, self.condemned[identity(record)], 1, turn)
+            self.give_up(state, record, self.poisoned[identity(record)], 1, internal)
             return
-        if parked is not None and parked.concerns(record) and await parked.take(state, record, self, turn):
+        if parked is not None and parked.concerns(record) and await parked.take(state, record, self, internal):
             return
         try:
-            await self.once(state, record, turn)
+            await self.once(state, record, internal)
         except BaseException as error:
-            await self.recover(state, record, error, sent, turn)
+            await self.recover(state, record, error, sent, internal)
 
-    async def once(self, state: TaskState, record: InputRecord, turn: Turn | None = None) -> None:
+    async def once(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None) -> None:
         """Call the handler. When it raises, what it wrote and sent is still there: see `undone`."""
         spec = self.spec
         raw_key, raw_value = record.key, record.value
         ctx: Context | None = None
         try:
-            if turn is not None:
+            if internal is not None:
                 ctx = Context(state, record, None, raw_key or b"")
                 enter_message(ctx)
-                if not turn.settle(ctx) or raw_value is None:
+                if not internal.consume(ctx) or raw_value is None:
                     state.scope.release()
                     return
             if raw_value is None or (raw_key is None and spec.needs_key):
@@ -133,7 +133,12 @@ class Handling:
         return failed
 
     async def recover(
-        self, state: TaskState, record: InputRecord, error: BaseException, sent: int, turn: Turn | None = None
+        self,
+        state: TaskState,
+        record: InputRecord,
+        error: BaseException,
+        sent: int,
+        internal: InternalMessage | None = None,
     ) -> None:
         """Do what the policy says after an attempt that raised; when it returns, the message is done with.
 
@@ -143,7 +148,7 @@ class Handling:
         policy, attempts = self.spec.on_error, 1
         failed = self.undone(state, record, error, sent)
         if isinstance(error, Rejected):
-            self.reject(state, record, error, turn)
+            self.reject(state, record, error, internal)
             return
         while attempts <= policy.retries and not isinstance(failed, UndecodableRecordError | NewerProgramError):
             logger.warning("%s; attempt %d of %d", failed.reason, attempts, policy.retries + 1)
@@ -151,19 +156,24 @@ class Handling:
             state.scope.now_ms = state.tools.now_ms(state.scope.now_ms)
             attempts, sent = attempts + 1, len(state.outputs)
             try:
-                await self.once(state, record, turn)
+                await self.once(state, record, internal)
             except Rejected as error:
                 self.undone(state, record, error, sent)
-                self.reject(state, record, error, turn)
+                self.reject(state, record, error, internal)
                 return
             except BaseException as again:
                 failed = self.undone(state, record, again, sent)
             else:
                 return
-        self.give_up(state, record, failed, attempts, turn)
+        self.give_up(state, record, failed, attempts, internal)
 
     def give_up(
-        self, state: TaskState, record: InputRecord, failed: RecordError, attempts: int, turn: Turn | None = None
+        self,
+        state: TaskState,
+        record: InputRecord,
+        failed: RecordError,
+        attempts: int,
+        internal: InternalMessage | None = None,
     ) -> None:
         """Stop, skip or park, as the policy says.
 
@@ -171,8 +181,8 @@ class Handling:
             RecordError: it says stop, or the message is too large to be parked.
         """
         policy: OnError = self.spec.on_error
-        if turn is not None:
-            failed.turn = (self.spec.name, str(identity(record)))
+        if internal is not None:
+            failed.internal = (self.spec.name, str(identity(record)))
         if policy.then == "stop" or (isinstance(failed, RefusedRecordError) and failed.is_final):
             raise failed
         if policy.then == "park" and self.parked is not None and self.spec.parked is not None:
@@ -181,8 +191,8 @@ class Handling:
         else:
             where = f"{failed.topic}[{failed.partition}] offset {failed.offset}"
             logger.error("%s: %s: skipped after %d attempts", where, failed.reason, attempts, exc_info=failed.__cause__)
-            self._bury(state, record, failed, attempts)
-        self._settle(state, record, turn)
+            self._send_dead_letter(state, record, failed, attempts)
+        self._consume(state, record, internal)
         if self.spec.answers is not None:
             self.spec.answers.failed(state, record, failed.reason)
         state.scope.release()
@@ -199,7 +209,7 @@ class Handling:
             raise failed
         self.give_up(state, record.original or record, failed, 1)
 
-    def _bury(self, state: TaskState, record: InputRecord, failed: RecordError, attempts: int) -> None:
+    def _send_dead_letter(self, state: TaskState, record: InputRecord, failed: RecordError, attempts: int) -> None:
         """Send what is skipped to the dead letters, if the policy wants that; one that doesn't fit is only logged."""
         if not self.spec.on_error.dead_letters:
             return
@@ -208,22 +218,24 @@ class Handling:
         except RecordTooLargeError as error:
             logger.error("%s offset %d: no dead letter: %s", self.source, record.offset, error)
 
-    def reject(self, state: TaskState, record: InputRecord, rejected: Rejected, turn: Turn | None) -> None:
+    def reject(
+        self, state: TaskState, record: InputRecord, rejected: Rejected, internal: InternalMessage | None
+    ) -> None:
         """Tell whoever asked that the handler refused the message, which is thereby handled."""
-        self._settle(state, record, turn)
+        self._consume(state, record, internal)
         if self.spec.answers is not None:
             self.spec.answers.rejected(state, record, str(rejected))
         logger.info("%s offset %d: rejected: %s", self.source, record.offset, rejected)
         state.scope.release()
 
     @staticmethod
-    def _settle(state: TaskState, record: InputRecord, turn: Turn | None) -> None:
-        if turn is not None:
+    def _consume(state: TaskState, record: InputRecord, internal: InternalMessage | None) -> None:
+        if internal is not None:
             ctx = Context(state, record, None, record.key or b"")
-            turn.settle(ctx)
+            internal.consume(ctx)
             ctx._state = None
 
 
 def identity(record: InputRecord) -> str | int:
-    """Give what tells a message of a partition from all others: a turn's id, an input's offset."""
+    """Give what tells a message of a partition from all others: an internal message's id, an input's offset."""
     return getattr(record, "id", None) or record.offset

@@ -1,6 +1,6 @@
 """Messages of different keys side by side, messages of one key in order.
 
-    shared overlays     what is finished and not committed yet, as in any tenure
+    shared overlays     what is finished and not committed yet, as in any processor
     a message's own     what its handler has written so far
 
 A message is merged into the shared overlays when its handler is done, whatever is still running: the input offsets
@@ -24,9 +24,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from actors._core.logs import escaping
-from actors._core.task.completed import Progress
+from actors._core.task.completed import CompletedOffsets
 from actors.ports import InputRecord, Unreadable
-from actors.runtime.message.internal_messages import Turn
+from actors.runtime.message.internal_messages import InternalMessage
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.task.handling import Handling
 from stores._core.overlay import MessageScope, Overlay, OverlayReader
@@ -35,30 +35,30 @@ from stores.errors import StoreError
 logger = escaping(logging.getLogger(__name__))
 
 WINDOW = 20
-"""How many messages may wait for a lane, for each lane."""
+"""How many messages may wait, for each one that may run."""
 LEAST_WINDOW = 1_000
 
 
 @dataclass(slots=True, eq=False)
-class Slot:
+class InFlightRecord:
     """A message between its admission and its merge."""
 
     record: InputRecord
-    turn: Turn | None
-    line: Line
+    internal: InternalMessage | None
+    queue: KeyQueue
     error: BaseException | None = None
 
 
 @dataclass(slots=True, eq=False)
-class Line:
+class KeyQueue:
     """The messages of one key, one of which may run; or, with the key None, one message without a key."""
 
     key: bytes | None
-    waiting: deque[Slot] = field(default_factory=deque)
+    waiting: deque[InFlightRecord] = field(default_factory=deque)
     is_busy: bool = False
 
 
-class Lanes:
+class KeyExecutor:
     """Runs up to `limit` messages of a partition at once.
 
     `wake` is called when a message is done.
@@ -68,7 +68,7 @@ class Lanes:
         self,
         shared: TaskState,
         handling: Handling,
-        progress: Progress,
+        completed: CompletedOffsets,
         *,
         limit: int,
         wake: Callable[[], None],
@@ -76,17 +76,17 @@ class Lanes:
     ) -> None:
         self._shared = shared
         self._handling = handling
-        self._progress = progress
+        self._completed = completed
         self._limit = limit
         self._window = max(LEAST_WINDOW, WINDOW * limit)
         self._wake = wake
         self._saw = saw
         self._readers = {store: OverlayReader(overlay) for store, overlay in shared.overlays.items()}
-        self._open: dict[Slot, None] = {}
-        self._lines: dict[bytes, Line] = {}
-        self._ready: deque[Line] = deque()
+        self._open: dict[InFlightRecord, None] = {}
+        self._queues: dict[bytes, KeyQueue] = {}
+        self._ready: deque[KeyQueue] = deque()
         self._running: set[asyncio.Task[None]] = set()
-        self._done: deque[tuple[Slot, TaskState]] = deque()
+        self._done: deque[tuple[InFlightRecord, TaskState]] = deque()
         self._holds = 0
         self._waiting = 0
         self._changed = asyncio.Event()
@@ -94,7 +94,7 @@ class Lanes:
         self._merged = 0
         self._is_closed = False
         # Those that are parked share a line, in which only one at a time may be given a place.
-        # Of messages in separate lanes none sees what another, of the same id, has written.
+        # Of messages that run side by side none sees what another, of the same id, has written.
         self._orders_keyless = bool(handling.spec.stores)
 
     def __len__(self) -> int:
@@ -103,7 +103,7 @@ class Lanes:
 
     def is_busy(self, key: bytes) -> bool:
         """Whether a message of `key` waits, runs or isn't merged."""
-        return key in self._lines
+        return key in self._queues
 
     @property
     def has_room(self) -> bool:
@@ -119,44 +119,46 @@ class Lanes:
         first = next(iter(self._open), None)
         return self._error if first is None or first.error is None else first.error
 
-    def admit(self, record: InputRecord, turn: Turn | None = None) -> None:
-        """Take the next message; it runs as soon as all before it of its key are done and a lane is free."""
+    def admit(self, record: InputRecord, internal: InternalMessage | None = None) -> None:
+        """Take the next message; it runs as soon as all before it of its key are done and fewer than `limit` run."""
         key = record.key
         if isinstance(record, Unreadable) and record.original is not None:
             key = record.original.key
         if key is None and not self._orders_keyless:
-            line = Line(None)
+            queue = KeyQueue(None)
         else:
             key = key or b""
-            line = self._lines.get(key) or Line(key)
-            self._lines[key] = line
-        slot = Slot(record, turn, line)
-        self._open[slot] = None
-        line.waiting.append(slot)
-        if not line.is_busy and len(line.waiting) == 1:
-            self._ready.append(line)
+            queue = self._queues.get(key) or KeyQueue(key)
+            self._queues[key] = queue
+        in_flight = InFlightRecord(record, internal, queue)
+        self._open[in_flight] = None
+        queue.waiting.append(in_flight)
+        if not queue.is_busy and len(queue.waiting) == 1:
+            self._ready.append(queue)
 
     def start(self) -> None:
         """Start what may run."""
         while self._ready and len(self._running) - self._waiting < self._limit and not self._is_closed:
-            line = self._ready.popleft()
-            slot = line.waiting.popleft()
-            line.is_busy = True
-            running = asyncio.create_task(self._run(slot), name=f"message {self._shared.source} {slot.record.offset}")
+            queue = self._ready.popleft()
+            in_flight = queue.waiting.popleft()
+            queue.is_busy = True
+            running = asyncio.create_task(
+                self._run(in_flight), name=f"message {self._shared.source} {in_flight.record.offset}"
+            )
             self._running.add(running)
             running.add_done_callback(self._running.discard)
 
-    async def _run(self, slot: Slot) -> None:
-        state = self._private_state(slot)
+    async def _run(self, in_flight: InFlightRecord) -> None:
+        state = self._private_state(in_flight)
         try:
-            await self._handling.message(state, slot.record, slot.turn)
+            await self._handling.message(state, in_flight.record, in_flight.internal)
         except BaseException as error:
             # Nothing of its key runs behind it.
-            slot.error = error
+            in_flight.error = error
             if not self._is_closed:
                 logger.warning("%s: %r, behind unfinished messages", self._shared.source, error)
         else:
-            self._done.append((slot, state))
+            self._done.append((in_flight, state))
             if not self._holds:
                 self.merge_all()
         self._running.discard(asyncio.current_task())
@@ -164,9 +166,9 @@ class Lanes:
         self._changed.set()
         self._wake()
 
-    def _private_state(self, slot: Slot) -> TaskState:
+    def _private_state(self, in_flight: InFlightRecord) -> TaskState:
         shared = self._shared
-        offset = slot.record.offset if slot.turn is None else self._progress.reached - 1
+        offset = in_flight.record.offset if in_flight.internal is None else self._completed.reached - 1
         scope = MessageScope(shared.scope.epoch, offset, shared.scope.now_ms)
         return replace(
             shared,
@@ -178,7 +180,7 @@ class Lanes:
         )
 
     def _waits(self, change: int) -> None:
-        """A message that waits for another actor takes no lane: the one that answers may be behind it."""
+        """Don't count a message that waits for another actor: its reply may depend on a later message."""
         self._waiting += change
         self._changed.set()
         if change > 0:
@@ -213,38 +215,38 @@ class Lanes:
     def merge_one(self) -> InputRecord | None:
         """Merge the message that was done first; give it, None when there is none."""
         while self._done:
-            slot, state = self._done.popleft()
-            if slot in self._open:
-                self._merge(slot, state)
+            in_flight, state = self._done.popleft()
+            if in_flight in self._open:
+                self._merge(in_flight, state)
                 self.start()
-                return slot.record
+                return in_flight.record
         return None
 
-    def _merge(self, slot: Slot, state: TaskState) -> None:
+    def _merge(self, in_flight: InFlightRecord, state: TaskState) -> None:
         shared = self._shared
         for store, overlay in state.overlays.items():
             if overlay.writes:
                 shared.overlays[store].absorb(overlay.writes)
         shared.outputs += state.outputs
         shared.output_bytes += state.output_bytes
-        del self._open[slot]
-        line = slot.line
-        line.is_busy = False
-        if line.waiting:
-            self._ready.append(line)
-        elif line.key is not None:
-            del self._lines[line.key]
-        if slot.turn is None:
+        del self._open[in_flight]
+        queue = in_flight.queue
+        queue.is_busy = False
+        if queue.waiting:
+            self._ready.append(queue)
+        elif queue.key is not None:
+            del self._queues[queue.key]
+        if in_flight.internal is None:
             self._merged += 1
-            self._progress.finish(slot.record.offset)
-            shared.scope.source_offset = self._progress.reached - 1
+            self._completed.finish(in_flight.record.offset)
+            shared.scope.source_offset = self._completed.reached - 1
             if self._saw is not None:
-                self._saw(slot.record.timestamp)
+                self._saw(in_flight.record.timestamp)
             return
         try:
-            slot.turn.done()
+            in_flight.internal.done()
         except Exception as error:
-            # It looks into a store, and nobody here could say what to do: the tenure ends with it.
+            # It looks into a store, and nobody here could say what to do: the processor ends with it.
             self._error = error
 
     async def quiet(self) -> None:
@@ -262,10 +264,10 @@ class Lanes:
             running.cancel()
         while self._running:
             await asyncio.wait(set(self._running))
-        for slot in dropped:
-            if slot.turn is not None:
+        for in_flight in dropped:
+            if in_flight.internal is not None:
                 # What it may look at is dropped as well.
                 with suppress(StoreError):
-                    slot.turn.done()
-        self._lines.clear()
+                    in_flight.internal.done()
+        self._queues.clear()
         self._ready.clear()

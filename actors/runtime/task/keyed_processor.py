@@ -1,4 +1,4 @@
-"""A tenure whose messages of different keys are handled side by side: see `actors.runtime.task.key_executor`."""
+"""A processor whose messages of different keys are handled side by side: see `actors.runtime.task.key_executor`."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import chain
 
-from actors._core.task.completed import Progress
+from actors._core.task.completed import CompletedOffsets
 from actors.errors import RecordError
 from actors.ports import InputRecord
 from actors.runtime.handlers.expiry import Sweeper
-from actors.runtime.message.internal_messages import Duty
+from actors.runtime.message.internal_messages import Punctuator
 from actors.runtime.state.state import Restored
-from actors.runtime.task.context import Ownership
-from actors.runtime.task.key_executor import Lanes
-from actors.runtime.task.processor import Tenure
+from actors.runtime.task.context import TaskContext
+from actors.runtime.task.key_executor import KeyExecutor
+from actors.runtime.task.processor import TaskProcessor
 
 
-class ParallelTenure(Tenure):
+class KeyedProcessor(TaskProcessor):
     """Handles up to `concurrency` messages at a time."""
 
-    def __init__(self, ownership: Ownership, stores: Sequence[Restored], progress: Progress) -> None:
+    def __init__(self, context: TaskContext, stores: Sequence[Restored], completed: CompletedOffsets) -> None:
         self._ending = asyncio.Event()
-        super().__init__(ownership, stores, progress)
-        # A hook that is called without a lane has no more rights than a message that has one.
+        super().__init__(context, stores, completed)
+        # A hook that is called outside of the executor has no more rights than a message inside.
         self._messages.on_wait = lambda _: None
-        self._lanes = Lanes(
+        self._executor = KeyExecutor(
             self._messages,
             self._handling,
-            progress,
-            limit=ownership.spec.concurrency,
-            wake=ownership.inbox.wake,
+            completed,
+            limit=context.spec.concurrency,
+            wake=context.inbox.wake,
             saw=self._saw,
         )
         self._pending: deque[InputRecord] = deque()
-        self._admitted = progress.next_offset
+        self._admitted = completed.next_offset
         self._was_clean = True
         self._holds = False
 
     async def work(self) -> None:
-        """See `Tenure.work`."""
+        """See `TaskProcessor.work`."""
         while not self._inbox.stopping:
             self._check_doubt()
             self._note_time()
             self._admit()
-            self._lanes.start()
+            self._executor.start()
             if await self._look_at_what_is_done():
                 # What is due may go on without a pause of its own.
                 await self._clock.sleep(0)
@@ -61,18 +61,18 @@ class ParallelTenure(Tenure):
         await self._finish()
 
     async def close(self) -> None:
-        """See `Tenure.close`."""
+        """See `TaskProcessor.close`."""
         self._ending.set()
-        await self._lanes.close()
+        await self._executor.close()
         await super().close()
 
     @property
     def is_quiet(self) -> bool:
-        """See `Tenure.is_quiet`."""
-        return not self._lanes and super().is_quiet
+        """See `TaskProcessor.is_quiet`."""
+        return not self._executor and super().is_quiet
 
     def _is_busy(self, key: bytes) -> bool:
-        return self._lanes.is_busy(key)
+        return self._executor.is_busy(key)
 
     def _is_ending(self) -> bool:
         return self._inbox.stopping or self._ending.is_set()
@@ -80,21 +80,21 @@ class ParallelTenure(Tenure):
     @property
     def _is_careful(self) -> bool:
         """Whether messages are merged and committed one by one, because the broker refused a commit."""
-        cautions = self._cautions
-        is_suspect = self._progress.next_offset < cautions.careful_until
-        return is_suspect or self._clock.monotonic() < cautions.careful_turns_s
+        poison = self._poison
+        is_suspect = self._completed.next_offset < poison.careful_until
+        return is_suspect or self._clock.monotonic() < poison.careful_internal_s
 
     @property
     def reached(self) -> int:
-        """See `Tenure.reached`."""
-        return self._progress.reached
+        """See `TaskProcessor.reached`."""
+        return self._completed.reached
 
     def _backlog_ms(self) -> float:
         # What is admitted is in front of the timers of its key, also while it waits for one of another key.
         return self._backlog.lowest_ms(self._admitted, chain(self._pending, self._inbox.records()))
 
     def _admit(self) -> None:
-        lanes, progress = self._lanes, self._progress
+        executor, completed = self._executor, self._completed
         while self._pending or self._inbox:
             if not self._pending:
                 self._pending.extend(self._take())
@@ -103,15 +103,15 @@ class ParallelTenure(Tenure):
                 if record.offset < self._admitted:
                     self._pending.popleft()
                     continue
-                if not (lanes.has_room and progress.may_begin(record.offset)):
+                if not (executor.has_room and completed.may_begin(record.offset)):
                     return
                 self._pending.popleft()
                 self._admitted = record.offset + 1
-                if progress.begin(record.offset):
-                    lanes.admit(record)
+                if completed.begin(record.offset):
+                    executor.admit(record)
 
     async def _look_at_what_is_done(self) -> bool:
-        """See to what the lanes have merged, and to what is due; tell whether the loop has to begin anew.
+        """See to what the executor has merged, and to what is due; tell whether the loop has to begin anew.
 
         Raises:
             RecordError: a message can't be handled, and all before it is committed.
@@ -119,14 +119,14 @@ class ParallelTenure(Tenure):
         if await self._take_care():
             # What came during a commit has woken nobody.
             return True
-        self.next_offset = self._progress.next_offset
+        self.next_offset = self._completed.next_offset
         is_clean, was_clean = self.is_clean, self._was_clean
         if was_clean and not is_clean:
             self._oldest_s = self._clock.monotonic()
         self._was_clean = is_clean
-        failure = self._lanes.failure
+        failure = self._executor.failure
         if failure is None:
-            return await self._see_to_duties()
+            return await self._punctuate()
         if isinstance(failure, RecordError):
             failure.is_passed = True
             if not is_clean:
@@ -145,37 +145,37 @@ class ParallelTenure(Tenure):
             has_committed = True
         if is_careful != self._holds:
             self._holds = is_careful
-            self._lanes.hold(is_careful)
-        while is_careful and (record := self._lanes.merge_one()) is not None:
+            self._executor.hold(is_careful)
+        while is_careful and (record := self._executor.merge_one()) is not None:
             await self._commit_alone(record)
             has_committed = True
         return has_committed
 
     async def _commit(self) -> None:
-        self.next_offset = self._progress.next_offset
+        self.next_offset = self._completed.next_offset
         self._was_clean = True
-        self._handled = self._lanes.take_count()
+        self._handled = self._executor.take_count()
         await super()._commit()
 
     def _skip_to(self, offset: int) -> None:
-        self._progress.skip_to(offset)
+        self._completed.skip_to(offset)
 
     async def _sweep(self, sweeper: Sweeper) -> None:
-        with self._lanes.holding():
+        with self._executor.holding():
             await super()._sweep(sweeper)
 
     @property
     def is_clean(self) -> bool:
-        """See `Tenure.is_clean`."""
-        return self._progress.next_offset <= self.committed_offset and super().is_clean
+        """See `TaskProcessor.is_clean`."""
+        return self._completed.next_offset <= self.committed_offset and super().is_clean
 
     @property
     def _may_take(self) -> bool:
-        return self._lanes.has_room and super()._may_take
+        return self._executor.has_room and super()._may_take
 
-    async def _take_turns(self, duty: Duty) -> None:
-        for turn in duty.take():
-            self._lanes.admit(turn.moment, turn)
+    async def _take_internal(self, punctuator: Punctuator) -> None:
+        for internal in punctuator.take():
+            self._executor.admit(internal.record, internal)
 
     def _commit_in_s(self) -> float:
         """Give when the next commit is due: at once when the input has run dry and the last one is long enough ago."""
@@ -195,9 +195,9 @@ class ParallelTenure(Tenure):
             await self._commit()
         self._ending.set()
         if not self._inbox.hurries:
-            await self._lanes.quiet()
+            await self._executor.quiet()
         await self._take_care()
-        self.next_offset = self._progress.next_offset
+        self.next_offset = self._completed.next_offset
         await self._leave()
 
     async def _let_pass(self, seconds: float) -> None:

@@ -27,7 +27,7 @@ from operator import itemgetter
 
 from actors._core.logs import escaping
 from actors._core.task.commit import parse_mark
-from actors._core.task.completed import Progress, decode_finished
+from actors._core.task.completed import CompletedOffsets, decode_finished
 from actors._core.task.takeover import LogBounds, why_replaced
 from actors._core.task.topic_ids import TopicIds
 from actors.errors import LostChangelogError, RestoreError
@@ -35,7 +35,7 @@ from actors.ports import ChangelogWrites, CommitBatch, Committed, GroupView, Log
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import NO_COMMIT, Changelog, LastCommit, Restorer, choice, stamp_of, stored_writes
 from actors.runtime.state.state import Restored
-from actors.runtime.task.context import Ownership
+from actors.runtime.task.context import TaskContext
 from actors.runtime.task.identity import changelog_ids
 from actors.runtime.threads import finish_in_thread
 from stores._core.overlay import WRITE_OVERHEAD_BYTES
@@ -134,25 +134,25 @@ async def write_back(
     return replace(held, position=position, is_ahead=False)
 
 
-async def write_to_changelog(ownership: Ownership, store: str, held: Restored, progress: Progress) -> Restored:
+async def write_to_changelog(context: TaskContext, store: str, held: Restored, completed: CompletedOffsets) -> Restored:
     """Write what a changelog lost back to it, as the partition's owner. Only then the store's epoch is the new one."""
-    services, changelog = ownership.services, ownership.spec.changelogs[store]
-    partition = ownership.partition
+    services, changelog = context.services, context.spec.changelogs[store]
+    partition = context.partition
 
     async def commit(writes: ChangelogWrites) -> int:
-        receipt = await ownership.log.commit(
+        receipt = await context.log.commit(
             CommitBatch(
-                source=ownership.source,
-                next_offset=progress.next_offset,
-                metadata=ownership.mark(progress),
+                source=context.source,
+                next_offset=completed.next_offset,
+                metadata=context.mark(completed),
                 changelogs={changelog.topic: writes} if writes else {},
             )
         )
         return receipt.changelog_offsets[changelog.topic] if writes else 0
 
     async def written() -> None:
-        if ownership.topics.changelog_id(store) != changelog.topic_id:
-            ownership.topics = ownership.topics.with_changelogs({store: changelog.topic_id})
+        if context.topics.changelog_id(store) != changelog.topic_id:
+            context.topics = context.topics.with_changelogs({store: changelog.topic_id})
             await commit({})
 
     folded = await services.stores.open(f"{store}~log", partition)
@@ -164,10 +164,10 @@ async def write_to_changelog(ownership: Ownership, store: str, held: Restored, p
             logs=services.logs,
             commit=commit,
             written=written,
-            since=ownership.topics.since,
+            since=context.topics.since,
             delete_retention_ms=changelog.delete_retention_ms,
             now_ms=services.clock.wall_ms(),
-            max_bytes=ownership.settings.policy.max_bytes,
+            max_bytes=context.settings.policy.max_bytes,
         )
     finally:
         await services.stores.discard(f"{store}~log", partition)
@@ -208,7 +208,7 @@ def last_commit(changelog: Changelog, committed: Committed | None, owner: OwnerR
 
 
 @dataclass(frozen=True, slots=True)
-class CopyChecks:
+class StandbyChecks:
     """What a copy asks before it goes on: only the partition's owner writes anything back."""
 
     group: GroupView

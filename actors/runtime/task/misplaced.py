@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 from actors._core.logs import escaping
 from actors._core.partitioner import CRC32, MURMUR2
-from actors._core.task.completed import Progress
+from actors._core.task.completed import CompletedOffsets
 from actors.errors import MisplacedRecordError, show_bytes
 from actors.ports import InputRecord
 from actors.runtime.commands import CONTROL_HEADER
-from actors.runtime.task.context import Ownership
+from actors.runtime.task.context import TaskContext
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -42,12 +42,12 @@ class MisplacedRecord:
 class PlacedRecords:
     """Looks at the records of one partition, from a takeover to the next."""
 
-    def __init__(self, ownership: Ownership, progress: Progress) -> None:
-        self._spec = ownership.spec
-        self._source = ownership.source
-        self._meters = ownership.meters
-        self._clock = ownership.services.clock
-        self._progress = progress
+    def __init__(self, context: TaskContext, completed: CompletedOffsets) -> None:
+        self._spec = context.spec
+        self._source = context.source
+        self._meters = context.meters
+        self._clock = context.services.clock
+        self._completed = completed
         self._is_stopped = False
         self._said_s = float("-inf")
 
@@ -57,7 +57,7 @@ class PlacedRecords:
             return ()
         for place, home in self._misplaced(records):
             record = records[place]
-            if record.offset < self._progress.next_offset or record.offset in self._progress.finished:
+            if record.offset < self._completed.next_offset or record.offset in self._completed.finished:
                 continue
             if self._spec.obeys_commands and any(name == CONTROL_HEADER for name, _ in record.headers):
                 # Sent to where the parked message is. Of other actors it is a message like any.

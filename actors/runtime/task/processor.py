@@ -11,9 +11,9 @@ What happens when the process dies, step by step:
 The store is never ahead of Kafka because it is written after the transaction's end was acknowledged, and by nobody but
 the run loop of the task, which waits for the end of its predecessor on the same partition first.
 
-A timer that has come due, a result of an effect or a parked message is a turn: handled like a message, and taken out of
-the store where it waited in the same commit. A process that dies before that commit has handled nothing; its successor
-finds the turn where it was.
+A timer that is due, a result of an effect and a parked message are internal messages: handled like input records, and
+removed from the store where they waited in the same commit. If the process dies before that commit, nothing is handled,
+and the next owner finds the message where it was.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from dataclasses import replace
 from operator import attrgetter
 
 from actors._core.logs import escaping
-from actors._core.task.completed import Progress
+from actors._core.task.completed import CompletedOffsets
 from actors._core.task.lifecycle import Event
 from actors.errors import CommitRefusedError, LogWentBackError, RecordError, RefusedRecordError, RestoreError
 from actors.ports import CommitBatch, CommitReceipt, InputRecord, Output
 from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.failures import refused, undecodable
-from actors.runtime.message.internal_messages import Duty, Turn
+from actors.runtime.message.internal_messages import InternalMessage, Punctuator
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.state.state import Restored
-from actors.runtime.task.context import Ownership
+from actors.runtime.task.context import TaskContext
 from actors.runtime.task.handling import Handling, identity
 from actors.runtime.task.misplaced import PlacedRecords
 from actors.runtime.task.steps import in_steps
@@ -52,39 +52,39 @@ logger = escaping(logging.getLogger(__name__))
 YIELD_EVERY_S = 0.005
 """How long a task handles records before other tasks and the heartbeat get their turn."""
 SWEEP_AGAIN_S = 60.0
-CAREFUL_TURNS_S = 30.0
+CAREFUL_INTERNAL_S = 30.0
 _offset = attrgetter("offset")
 _ROUNDING_S = 0.001
 _SIZE_MASK = 15
 """How much is held is looked at every 16 messages."""
 
 
-class Tenure:
+class TaskProcessor:
     """Handles the messages of a partition that was just taken over, one at a time."""
 
-    def __init__(self, ownership: Ownership, stores: Sequence[Restored], progress: Progress) -> None:
-        offset = progress.next_offset
+    def __init__(self, context: TaskContext, stores: Sequence[Restored], completed: CompletedOffsets) -> None:
+        offset = completed.next_offset
         self.next_offset = offset
         self.committed_offset = offset
-        self._progress = progress
-        self._ownership = ownership
-        self._spec = spec = ownership.spec
-        self._source = ownership.source
-        self._inbox = ownership.inbox
-        self._services = ownership.services
-        self._clock = ownership.clock
-        self._policy = ownership.settings.policy
-        self._cautions = ownership.cautions
+        self._completed = completed
+        self._context = context
+        self._spec = spec = context.spec
+        self._source = context.source
+        self._inbox = context.inbox
+        self._services = context.services
+        self._clock = context.clock
+        self._policy = context.settings.policy
+        self._poison = context.poison
         self._stores = list(stores)
-        self._placed = None if spec.misplaced is None else PlacedRecords(ownership, progress)
-        self._scope = scope = MessageScope(ownership.epoch, progress.reached - 1, self._clock.wall_ms())
+        self._placed = None if spec.misplaced is None else PlacedRecords(context, completed)
+        self._scope = scope = MessageScope(context.epoch, completed.reached - 1, self._clock.wall_ms())
         self._overlays: list[tuple[Store[object, object], Overlay]] = [
             (store, Overlay(held.store, scope)) for store, held in zip(spec.stores, stores, strict=True)
         ]
         self._messages = TaskState(
             actor=spec.name,
             source=self._source,
-            partition=ownership.partition,
+            partition=context.partition,
             partition_count=spec.partition_count,
             scope=scope,
             overlays=dict(self._overlays),
@@ -92,17 +92,17 @@ class Tenure:
             resolve_output=self._services.resolve_output,
             outputs=[],
             partitioner=spec.partitioner,
-            message_tag=ownership.topics.message_tag,
+            message_tag=context.topics.message_tag,
         )
-        tools = make_tools(ownership, self._messages, [held.store for held in stores])
-        self._messages.tools, self._duties = tools.tools, tools.duties
+        tools = make_tools(context, self._messages, [held.store for held in stores])
+        self._messages.tools, self._punctuators = tools.tools, tools.punctuators
         self._handling = Handling(
-            spec, self._source, tools.parked, self._cautions.condemned, self._is_ending, self._let_pass
+            spec, self._source, tools.parked, self._poison.poisoned, self._is_ending, self._let_pass
         )
-        self._handling.dropped = self._cautions.dropped
+        self._handling.dropped = self._poison.dropped
         timers = tools.timers
         self._saw = None if timers is None else timers.saw
-        self._backlog = Backlog(self._source, ownership.backlog_end, self._position, self._clock)
+        self._backlog = Backlog(self._source, context.backlog_end, self._position, self._clock)
         if timers is not None:
             timers.backlog_ms = self._backlog_ms
         self._batch: Sequence[InputRecord] = ()
@@ -111,8 +111,8 @@ class Tenure:
         self._rested_s = 0.0
         self._refreshed_s = self._clock.monotonic()
         self._sweeper = Sweeper.over(self._overlays, [held.store for held in stores], self._clock)
-        if self._sweeper is not None and self._cautions.sweep_after_s:
-            self._sweeper.pause(self._cautions.sweep_after_s - self._clock.monotonic())
+        if self._sweeper is not None and self._poison.sweep_after_s:
+            self._sweeper.pause(self._poison.sweep_after_s - self._clock.monotonic())
 
     async def work(self) -> None:
         """Work until the task is asked to stop; what was handled is committed then.
@@ -126,7 +126,7 @@ class Tenure:
             self._check_doubt()
             if inbox:
                 await self._handle_or_halt(self._take())
-                await self._see_to_duties()
+                await self._punctuate()
             elif self.is_clean:
                 await self._idle()
             elif not await self._rests():
@@ -139,11 +139,11 @@ class Tenure:
         Markers and aborted transactions behind the last record are passed: when retention has removed them, an offset
         before them would look like input that was lost. The registry keeps the offset for longer than the group does.
         """
-        inbox, ownership = self._inbox, self._ownership
+        inbox, context = self._inbox, self._context
         if inbox.left_at is not None and inbox.left_at > self.next_offset >= inbox.delivered:
             self._skip_to(inbox.left_at)
             self.next_offset = inbox.left_at
-        claimed, is_atomic = ownership.claimed, ownership.settings.rules.exactly_once
+        claimed, is_atomic = context.claimed, context.settings.rules.exactly_once
         if inbox.is_last and is_atomic and claimed is not None and claimed.input_offset != self.next_offset:
             self._messages.outputs.append(self._services.encode_owner(replace(claimed, input_offset=self.next_offset)))
         if not self.is_clean:
@@ -156,8 +156,8 @@ class Tenure:
             overlay.discard()
         self._messages.outputs.clear()
         self._messages.output_bytes = 0
-        for duty in self._duties:
-            await duty.close()
+        for punctuator in self._punctuators:
+            await punctuator.close()
 
     @property
     def is_clean(self) -> bool:
@@ -174,12 +174,12 @@ class Tenure:
     @property
     def reached(self) -> int:
         """The offset behind the last input that was handled."""
-        return max(self.next_offset, self._progress.reached)
+        return max(self.next_offset, self._completed.reached)
 
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is left to do now: all is committed, and nothing is due."""
-        return self.is_clean and not any(duty.is_busy for duty in self._duties)
+        return self.is_clean and not any(punctuator.is_busy for punctuator in self._punctuators)
 
     def _position(self) -> int | None:
         return self._services.sink.position(self._source)
@@ -216,41 +216,41 @@ class Tenure:
         return True
 
     async def _idle(self) -> None:
-        refresh_s = self._ownership.settings.checkpoint_refresh_s
+        refresh_s = self._context.settings.checkpoint_refresh_s
         left_s = self._refreshed_s + refresh_s - self._clock.monotonic()
         if await self._inbox.wait(min(left_s, self._due_in_s())):
             # What runs beside wakes a task too.
-            await self._see_to_duties()
-        elif not await self._see_to_duties() and self._clock.monotonic() >= self._refreshed_s + refresh_s - _ROUNDING_S:
+            await self._punctuate()
+        elif not await self._punctuate() and self._clock.monotonic() >= self._refreshed_s + refresh_s - _ROUNDING_S:
             await self._refresh_checkpoints()
 
     def _due_in_s(self) -> float:
         wait_s = math.inf if self._sweeper is None else self._sweeper.wait_s()
         if self._may_take:
-            for duty in self._duties:
-                wait_s = min(wait_s, duty.wait_s())
+            for punctuator in self._punctuators:
+                wait_s = min(wait_s, punctuator.wait_s())
         return wait_s
 
     @property
     def _may_take(self) -> bool:
-        """Whether turns can be handled: before the first input there is no offset that a write could come from."""
+        """Whether internal messages can be handled: before the first input a write has no offset to come from."""
         return self.reached > 0
 
-    async def _see_to_duties(self) -> bool:
+    async def _punctuate(self) -> bool:
         """Do some of what is due; tell whether anything was."""
         was_due = False
-        for duty in self._duties:
-            if self._may_take and duty.wait_s() <= 0.0:
+        for punctuator in self._punctuators:
+            if self._may_take and punctuator.wait_s() <= 0.0:
                 was_due = True
-                await self._take_turns(duty)
+                await self._take_internal(punctuator)
         sweeper = self._sweeper
         if sweeper is not None and not sweeper.wait_s():
             was_due = True
             await self._sweep(sweeper)
         return was_due
 
-    async def _take_turns(self, duty: Duty) -> None:
-        await self._handle_turns(duty.take())
+    async def _take_internal(self, punctuator: Punctuator) -> None:
+        await self._handle_internal(punctuator.take())
 
     async def _sweep(self, sweeper: Sweeper) -> None:
         """Remove some of what has expired in a commit of its own, so that no message is blamed if it is refused."""
@@ -266,7 +266,7 @@ class Tenure:
             if not self.is_clean:
                 await self._commit()
         except CommitRefusedError:
-            self._cautions.sweep_after_s = self._clock.monotonic() + SWEEP_AGAIN_S
+            self._poison.sweep_after_s = self._clock.monotonic() + SWEEP_AGAIN_S
             again = f"they are tried again in {SWEEP_AGAIN_S:.0f} s"
             logger.exception("%s: the broker refuses what expired keys led to: %s", self._source, again)
             raise
@@ -288,7 +288,7 @@ class Tenure:
             await self._commit()
         self._note_time()
         asked_ms = self._services.clock.wall_ms()
-        await self._ownership.confirm()
+        await self._context.confirm()
         for held in self._stores:
             position = held.store.position()
             if position is not None:
@@ -370,48 +370,48 @@ class Tenure:
     @property
     def _is_watched(self) -> bool:
         """Whether anything has to be asked about each record before its handler is called, or told after it."""
-        is_asked = self._handling.parked is not None or bool(self._cautions.condemned) or bool(self._progress.finished)
+        is_asked = self._handling.parked is not None or bool(self._poison.poisoned) or bool(self._completed.finished)
         return is_asked or self._saw is not None
 
     def _is_special(self, record: InputRecord) -> bool:
         """Whether it may have to wait behind a parked one, is a command, refused by the broker, or finished."""
         parked, offset = self._handling.parked, record.offset
-        is_known = offset in self._cautions.condemned or offset in self._progress.finished
+        is_known = offset in self._poison.poisoned or offset in self._completed.finished
         return is_known or (parked is not None and parked.concerns(record))
 
     async def _handle_special(self, record: InputRecord) -> list[Output]:
         """Handle a message with all precautions; give the outputs, which a commit may have renewed."""
         # An earlier owner, who handled keys side by side, may have finished it.
-        if record.offset not in self._progress.finished:
+        if record.offset not in self._completed.finished:
             await self._handling.message(self._messages, record)
         return self._messages.outputs
 
-    async def _handle_turns(self, turns: Sequence[Turn]) -> None:
+    async def _handle_internal(self, due: Sequence[InternalMessage]) -> None:
         """Handle what is due as if it were messages behind the last one."""
         scope = self._scope
         self._note_time()
         if self.is_clean:
             self._oldest_s = self._clock.monotonic()
-        for number, turn in enumerate(turns):
+        for number, internal in enumerate(due):
             if self._inbox.stopping:
-                for left in turns[number:]:
+                for left in due[number:]:
                     left.done()
                 return
             scope.source_offset = self.reached - 1
             try:
-                await self._handling.message(self._messages, turn.moment, turn)
+                await self._handling.message(self._messages, internal.record, internal)
             except RecordError:
                 if not self.is_clean:
                     await self._commit()
                 raise
             finally:
-                turn.done()
-            await self._pause_turns(turn)
+                internal.done()
+            await self._pause_internal(internal)
 
-    async def _pause_turns(self, turn: Turn) -> None:
+    async def _pause_internal(self, internal: InternalMessage) -> None:
         self._note_time()
-        if self._clock.monotonic() < self._cautions.careful_turns_s:
-            await self._commit_alone(turn.moment)
+        if self._clock.monotonic() < self._poison.careful_internal_s:
+            await self._commit_alone(internal.record)
         elif self._clock.monotonic() - self._oldest_s >= self._policy.interval_s or self._is_large():
             await self._commit()
             self._oldest_s = self._clock.monotonic()
@@ -428,7 +428,7 @@ class Tenure:
 
     def _next_pause_s(self) -> float:
         """Give the time after which the run of messages is interrupted: for a commit, or to let others run."""
-        if self.next_offset < self._cautions.careful_until:
+        if self.next_offset < self._poison.careful_until:
             return 0.0
         commit_s = self._oldest_s + self._policy.interval_s
         return min(commit_s, self._clock.monotonic() + YIELD_EVERY_S)
@@ -439,7 +439,7 @@ class Tenure:
     async def _pause(self, record: InputRecord) -> None:
         # Handlers may be slow: those of one batch don't all run at the time at which it began.
         self._note_time()
-        if record.offset < self._cautions.careful_until:
+        if record.offset < self._poison.careful_until:
             await self._commit_alone(record)
             return
         if self._clock.monotonic() - self._oldest_s < self._policy.interval_s and not self._is_large():
@@ -453,21 +453,21 @@ class Tenure:
         try:
             await self._commit()
         except CommitRefusedError as error:
-            who, given_up = identity(record), self._cautions.given_up
+            who, given_up = identity(record), self._poison.given_up
             found = refused(self._spec.name, self._source, record, error, is_final=who in given_up)
-            if (turn_id := getattr(record, "id", None)) is not None:
-                found.turn = (self._spec.name, turn_id)
+            if (internal_id := getattr(record, "id", None)) is not None:
+                found.internal = (self._spec.name, internal_id)
             found.is_passed = self._spec.concurrency > 1
-            is_given_up = identity(record) in self._cautions.condemned
+            is_given_up = identity(record) in self._poison.poisoned
             if not is_given_up and (self._spec.on_error.then != "stop" or self._spec.concurrency > 1):
                 # Its work is dropped with all that isn't committed, so it is given up when its turn comes again; where
                 # keys are handled side by side, the partition stops when all before it is finished.
-                self._cautions.condemned[who] = found
+                self._poison.poisoned[who] = found
                 given_up.add(who)
                 raise
-            await self._ownership.log.fence()
+            await self._context.log.fence()
             raise found from error
-        self._cautions.condemned.pop(identity(record), None)
+        self._poison.poisoned.pop(identity(record), None)
 
     def _is_large(self) -> bool:
         """Tell whether so much is held that it has to be committed before the interval is over."""
@@ -479,17 +479,17 @@ class Tenure:
     # --- commit ----------------------------------------------------------------------------------------------------
 
     async def _commit(self) -> None:
-        ownership, messages, spec = self._ownership, self._messages, self._spec
+        context, messages, spec = self._context, self._messages, self._spec
         if messages.newer is not None:
             # Its handler went on as if nothing had been there.
             raise messages.newer
         scope = self._scope
         # What goes with a commit comes from what is handled, not from a message that failed or waits for a retry.
         offset, scope.source_offset = scope.source_offset, self.reached - 1
-        for duty in self._duties:
-            duty.before_commit()
+        for punctuator in self._punctuators:
+            punctuator.before_commit()
         scope.source_offset = offset
-        ownership.advance(Event.COMMIT)
+        context.advance(Event.COMMIT)
         began_ms, began_s = self._services.clock.wall_ms(), self._clock.monotonic()
         frozen = [
             (held, overlay, overlay.freeze()) for held, (_, overlay) in zip(self._stores, self._overlays, strict=True)
@@ -497,10 +497,10 @@ class Tenure:
         outputs, messages.outputs, messages.output_bytes = messages.outputs, [], 0
         self._count()
         handled, self._handled = self._handled, 0
-        next_offset, progress = self.next_offset, self._progress
-        progress.skip_to(next_offset)
-        ownership.now_ms = max(ownership.now_ms, scope.now_ms, messages.tools.latest_ms)
-        reached, mark = progress.reached, ownership.mark(progress)
+        next_offset, completed = self.next_offset, self._completed
+        completed.skip_to(next_offset)
+        context.now_ms = max(context.now_ms, scope.now_ms, messages.tools.latest_ms)
+        reached, mark = completed.reached, context.mark(completed)
         changelogs = {
             spec.changelogs[store.name].topic: writes
             for (store, _), (_, _, writes) in zip(self._overlays, frozen, strict=True)
@@ -510,22 +510,22 @@ class Tenure:
             for (store, _), (_, _, writes) in zip(self._overlays, frozen, strict=True):
                 if store.name in spec.published:
                     outputs.extend(spec.published[store.name].records(writes))
-        receipt = await ownership.log.commit(
+        receipt = await context.log.commit(
             CommitBatch(
                 source=self._source,
                 next_offset=next_offset,
                 metadata=mark,
                 changelogs=changelogs,
                 outputs=outputs,
-                steps=() if ownership.settings.rules.exactly_once else in_steps(spec, changelogs),
+                steps=() if context.settings.rules.exactly_once else in_steps(spec, changelogs),
             )
         )
-        ownership.is_storing = True
+        context.is_storing = True
         await self._store(frozen, receipt, reached, began_ms)
         self.committed_offset = next_offset
-        ownership.failures = 0
+        context.failures = 0
         ended_s = self._clock.monotonic()
-        ownership.meters.committed(
+        context.meters.committed(
             offset=next_offset,
             records=handled,
             outputs=len(outputs),
@@ -535,9 +535,9 @@ class Tenure:
             is_parking=spec.parked is not None and spec.changelogs[spec.parked.name].topic in changelogs,
         )
         self._rested_s = ended_s + self._policy.rest_s(ended_s - began_s)
-        ownership.advance(Event.COMMITTED)
-        for duty in self._duties:
-            duty.committed()
+        context.advance(Event.COMMITTED)
+        for punctuator in self._punctuators:
+            punctuator.committed()
 
     async def _store(
         self,
@@ -555,9 +555,9 @@ class Tenure:
                     source_offset=reached,
                     changelog_offset=receipt.changelog_offsets.get(self._spec.changelogs[store.name].topic),
                     wall_time_ms=began_ms,
-                    epoch=self._ownership.epoch,
+                    epoch=self._context.epoch,
                 )
             except LogWentBackError as error:
-                self._cautions.went_back[store.name] = str(error)
+                self._poison.went_back[store.name] = str(error)
                 raise
             overlay.settle()

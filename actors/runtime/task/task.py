@@ -6,7 +6,7 @@ What happens when the process dies, step by step:
                          a prefix of the committed changelog with its own position
     claim                a transaction of its own: either the new epoch is in the offset's metadata and in the owners'
                          registry, or in neither
-    tenure               see `actors.runtime.task.processor`
+    processing           see `actors.runtime.task.processor`
 
 A commit that fails in whatever way has an unknown outcome. The overlay is dropped and the takeover looks: it never
 matters here whether the broker went through with it.
@@ -23,7 +23,7 @@ from typing import Any
 
 from actors._core.logs import escaping
 from actors._core.task.commit import CommitMark, parse_mark
-from actors._core.task.completed import Progress, decode_finished
+from actors._core.task.completed import CompletedOffsets, decode_finished
 from actors._core.task.lifecycle import Event, State
 from actors._core.task.takeover import Contradiction, decide_start, next_epoch
 from actors.errors import (
@@ -53,12 +53,12 @@ from actors.runtime.message.store import Store
 from actors.runtime.meters import TaskMeters
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.state import Restored
-from actors.runtime.task.context import Cautions, Ownership
+from actors.runtime.task.context import PoisonTracking, TaskContext
 from actors.runtime.task.identity import agreed, continued, identify, input_facts, require_unchanged
 from actors.runtime.task.inbox import Inbox
-from actors.runtime.task.keyed_processor import ParallelTenure
+from actors.runtime.task.keyed_processor import KeyedProcessor
 from actors.runtime.task.lost_changelog import explained, last_commit, require_changelogs, write_to_changelog
-from actors.runtime.task.processor import CAREFUL_TURNS_S, Tenure
+from actors.runtime.task.processor import CAREFUL_INTERNAL_S, TaskProcessor
 from actors.runtime.threads import finish_in_thread
 from stores._core.record import Position
 from stores.errors import ForeignDatabaseError, StoreError
@@ -97,7 +97,7 @@ class Task:
         self.failure: BaseException | None = None
         self.halted_by: ActorsError | None = None
         self._inbox = Inbox(settings.queue_records)
-        self._ownership = Ownership(
+        self._context = TaskContext(
             spec=spec,
             partition=partition,
             identity=identity,
@@ -107,14 +107,14 @@ class Task:
             inbox=self._inbox,
             meters=TaskMeters() if meters is None else meters,
         )
-        self.meters = self._ownership.meters
+        self.meters = self._context.meters
         self._log = log
         self._services = services
         self._settings = settings
         self._predecessor = predecessor
         self._refusal = refusal
         self._stores: list[Restored] = []
-        self._tenure: Tenure | None = None
+        self._processor: TaskProcessor | None = None
         self._run_task: asyncio.Task[None] | None = None
         self._told_until = 0
         self._said_s: dict[str, float] = {}
@@ -126,12 +126,12 @@ class Task:
     @property
     def state(self) -> State:
         """Where it is in its life."""
-        return self._ownership.state
+        return self._context.state
 
     @property
     def epoch(self) -> int:
         """The ownership epoch; 0 before the first claim."""
-        return self._ownership.epoch
+        return self._context.epoch
 
     # --- from the worker -------------------------------------------------------------------------------------------
 
@@ -157,19 +157,19 @@ class Task:
 
     def is_settled(self, end: int) -> bool:
         """Whether all before offset `end` is handled and committed, and nothing is under way."""
-        tenure = self._tenure
-        if self.state is not State.RUNNING or tenure is None:
+        processor = self._processor
+        if self.state is not State.RUNNING or processor is None:
             return False
-        return tenure.next_offset >= end and tenure.is_quiet
+        return processor.next_offset >= end and processor.is_quiet
 
-    def look_again(self, reason: str) -> None:
+    def reinitialize(self, reason: str) -> None:
         """Make the task take over again, because of what its input said."""
         self._inbox.doubt = reason
         self._inbox.wake()
 
     def request_stop(self, *, is_last: bool = False) -> None:
         """Ask the task to commit what it has handled and to end; `is_last` if the whole worker ends."""
-        if self._tenure is not None and not self._inbox.stopping:
+        if self._processor is not None and not self._inbox.stopping:
             # What is delivered from here on is dropped, so the source's position says less and less.
             self._inbox.left_at = self._services.sink.position(self.source)
         self._inbox.is_last = self._inbox.is_last or is_last
@@ -216,7 +216,7 @@ class Task:
         try:
             await self._wait_for_predecessor()
             while not self._inbox.stopping:
-                await self._one_tenure()
+                await self._take_over_and_work()
         except asyncio.CancelledError as error:
             if not self._inbox.stopping:
                 self.failure = RuntimeError(f"{self!r} was cancelled by somebody else")
@@ -235,14 +235,14 @@ class Task:
                 await close()
             except Exception as error:
                 self.failure = self.failure or error
-            self._ownership.state = State.CLOSED
+            self._context.state = State.CLOSED
 
     # --- for queries -----------------------------------------------------------------------------------------------
 
     @property
     def identity(self) -> Identity:
         """The member of the group as which this worker owns the partition."""
-        return self._ownership.identity
+        return self._context.identity
 
     @property
     def is_committing(self) -> bool:
@@ -255,7 +255,7 @@ class Task:
 
         They do while the task runs, or stands still in front of a record.
         """
-        if self.state not in _READABLE or self._ownership.is_storing:
+        if self.state not in _READABLE or self._context.is_storing:
             return None
         return {store.name: held.store for store, held in zip(self.spec.stores, self._stores, strict=True)}
 
@@ -272,27 +272,27 @@ class Task:
     @property
     def held_bytes(self) -> int:
         """About how much is held in memory that isn't committed."""
-        return 0 if self._tenure is None else self._tenure.held_bytes
+        return 0 if self._processor is None else self._processor.held_bytes
 
     @property
     def is_idle(self) -> bool:
         """Whether all that was delivered is handled and committed."""
-        tenure = self._tenure
-        return tenure is not None and self.state is State.RUNNING and tenure.is_quiet and not self._inbox
+        processor = self._processor
+        return processor is not None and self.state is State.RUNNING and processor.is_quiet and not self._inbox
 
     @property
     def now_ms(self) -> int:
         """The time of the partition, which never goes back; Unix milliseconds."""
-        return self._ownership.clock.wall_ms()
+        return self._context.clock.wall_ms()
 
     @property
     def ahead_ms(self) -> int:
         """How far the partition's time was ahead of the worker's clock when the task last looked."""
-        return self._ownership.clock.ahead_ms
+        return self._context.clock.ahead_ms
 
     def commit_end(self, timeout_s: float) -> asyncio.Future[None] | None:
-        """See `Ownership.commit_end`."""
-        return self._ownership.commit_end(timeout_s)
+        """See `TaskContext.commit_end`."""
+        return self._context.commit_end(timeout_s)
 
     async def _wait_for_predecessor(self) -> None:
         """Wait until the partition's last task touches nothing any more: its last commit may still be on its way."""
@@ -302,7 +302,7 @@ class Task:
             else:
                 logger.warning("%s: waiting for the end of %r", self.source, self._predecessor)
 
-    async def _one_tenure(self) -> None:
+    async def _take_over_and_work(self) -> None:
         """Take over and work until something makes it necessary to look again."""
         try:
             async with agreed(self.spec, self._services.group):
@@ -319,24 +319,24 @@ class Task:
             if self._inbox.stopping or running is None or running.cancelling():
                 raise
             # Nobody cancelled this task: a future that the client waited for was.
-            await self._look_again(OutcomeUnknownError(f"the client gave up a request: {error!r}"))
+            await self._reinitialize(OutcomeUnknownError(f"the client gave up a request: {error!r}"))
         except (TaskError, StoreError, OSError) as error:
-            if isinstance(error, CommitRefusedError) and self._tenure is not None:
+            if isinstance(error, CommitRefusedError) and self._processor is not None:
                 # The message that is refused is found by committing each one alone.
-                cautions = self._ownership.cautions
-                cautions.careful_until = max(cautions.careful_until, self._tenure.reached)
-                cautions.careful_turns_s = self._services.clock.monotonic() + CAREFUL_TURNS_S
-            await self._look_again(error)
+                poison = self._context.poison
+                poison.careful_until = max(poison.careful_until, self._processor.reached)
+                poison.careful_internal_s = self._services.clock.monotonic() + CAREFUL_INTERNAL_S
+            await self._reinitialize(error)
 
     async def _work(self) -> None:
-        if self._tenure is None:
+        if self._processor is None:
             raise AssertionError("a task works after its takeover")
-        await self._tenure.work()
+        await self._processor.work()
 
     async def _stand_still(self, event: Event, error: ActorsError) -> None:
         """Keep the partition, so that no other worker fails on the same, and say so until somebody acts."""
-        reached = 0 if self._tenure is None else self._tenure.committed_offset
-        self._ownership.advance(event)
+        reached = 0 if self._processor is None else self._processor.committed_offset
+        self._context.advance(event)
         self._services.sink.stop_delivery(self.source)
         await self._drop_work()
         self.halted_by = error
@@ -344,18 +344,18 @@ class Task:
         level = logging.INFO if error is self._refusal else logging.ERROR
         text = "actor %s is stopped on %s: %s"
         logger.log(level, text, self.spec.name, self.source, error, exc_info=error.__cause__)
-        turn = error.turn if isinstance(error, RecordError) else None
-        if turn is not None and await self._is_released(turn, reached):
+        internal = error.internal if isinstance(error, RecordError) else None
+        if internal is not None and await self._is_released(internal, reached):
             self.halted_by = None
-            self._ownership.advance(Event.UNKNOWN)
+            self._context.advance(Event.UNKNOWN)
             return
         while not self._inbox.stopping:
             if not await self._inbox.wait(HALT_REMINDER_S):
                 logger.warning("actor %s is still stopped on %s: %s", self.spec.name, self.source, error)
                 await self._look_at_end()
 
-    async def _is_released(self, turn: tuple[str, str], reached: int) -> bool:
-        """Wait until a command says what to do with a turn that stopped the partition; false if the task ends first.
+    async def _is_released(self, internal: tuple[str, str], reached: int) -> bool:
+        """Wait for a command about the internal message that stopped the partition; false if the task ends first.
 
         Nothing of the input is handled meanwhile, so the commands are looked for in what isn't committed of it.
         """
@@ -367,13 +367,13 @@ class Task:
                 at = max(at, bounds.start)
                 async for records, until in self._services.logs.read(self.source, at, end):
                     for record in records:
-                        command = self._told(record, turn, reached)
+                        command = self._told(record, internal, reached)
                         if command is not None:
                             self._told_until = record.offset + 1
                             if command == "drop":
-                                self._ownership.cautions.dropped.add(turn[1])
+                                self._context.poison.dropped.add(internal[1])
                             # What the broker refused may be taken now.
-                            self._ownership.cautions.condemned.pop(turn[1], None)
+                            self._context.poison.poisoned.pop(internal[1], None)
                             logger.info("%s: offset %d says %s: going on", self.source, record.offset, command)
                             return True
                     at = until
@@ -389,9 +389,9 @@ class Task:
                 logger.warning("actor %s is still stopped on %s: %s", self.spec.name, self.source, self.halted_by)
         return False
 
-    def _told(self, record: InputRecord, turn: tuple[str, str], reached: int) -> str | None:
+    def _told(self, record: InputRecord, internal: tuple[str, str], reached: int) -> str | None:
         try:
-            return self.spec.commands.told_of(self.partition, record, turn, reached)
+            return self.spec.commands.told_of(self.partition, record, internal, reached)
         except RefusedCommandError as error:
             # It is counted when the partition comes to it. A producer may write as many as it wants.
             level, self._has_refused = logging.DEBUG if self._has_refused else logging.WARNING, True
@@ -403,13 +403,13 @@ class Task:
         with contextlib.suppress(TaskError, OSError):
             self.meters.end_offset = (await self._services.logs.bounds(self.source)).end
 
-    async def _look_again(self, error: Exception) -> None:
+    async def _reinitialize(self, error: Exception) -> None:
         self.meters.fenced(error)
-        self._ownership.advance(Event.UNKNOWN)
+        self._context.advance(Event.UNKNOWN)
         self._services.sink.stop_delivery(self.source)
         await self._drop_work()
-        self._ownership.failures += 1
-        delay_s = self._settings.backoff.delay_s(self._ownership.failures)
+        self._context.failures += 1
+        delay_s = self._settings.backoff.delay_s(self._context.failures)
         now_s = self._services.clock.monotonic()
         level = logging.DEBUG if is_repeated(error, self._services.said_s, now_s) else logging.WARNING
         # What another partition met as well says nothing of whether this one goes on.
@@ -417,35 +417,35 @@ class Task:
         logger.log(level, "%s: %s; taking over again in %.2f s", self.source, error, delay_s)
         if isinstance(error, StoreError):
             for store in self.spec.stores:
-                await self._services.stores.mend(store.name, self.partition, error)
+                await self._services.stores.repair(store.name, self.partition, error)
         if not self._inbox.stopping:
             await self._inbox.wait(delay_s)
 
     async def _drop_work(self) -> None:
         self._inbox.clear()
         self._inbox.doubt = None
-        tenure, self._tenure = self._tenure, None
-        if tenure is not None:
-            await tenure.close()
+        processor, self._processor = self._processor, None
+        if processor is not None:
+            await processor.close()
 
     # --- takeover --------------------------------------------------------------------------------------------------
 
     async def _take_over(self) -> None:
         if self._refusal is not None:
             raise self._refusal
-        await self._ownership.confirm()
+        await self._context.confirm()
         await self._log.fence()
-        self._ownership.advance(Event.FENCED)
-        await self._ownership.confirm()
-        self._ownership.advance(Event.CONFIRMED)
+        self._context.advance(Event.FENCED)
+        await self._context.confirm()
+        self._context.advance(Event.CONFIRMED)
         topics = await identify(self.spec, self._services.group)
         committed = await self._services.group.committed(self.source)
         bounds = await self._services.logs.bounds(self.source)
-        self._ownership.backlog_end = bounds.end
+        self._context.backlog_end = bounds.end
         self.meters.looked(None if committed is None else committed.offset, bounds.end)
-        self._ownership.advance(Event.LOOKED)
-        if self._services.let_go is not None:
-            await self._services.let_go(self.spec.name, self.partition)
+        self._context.advance(Event.LOOKED)
+        if self._services.release is not None:
+            await self._services.release(self.spec.name, self.partition)
         mark = parse_mark(committed.metadata) if committed is not None else None
         owner = None if mark is not None else await self._services.owners.latest(self.spec.name, self.partition)
         try:
@@ -457,10 +457,10 @@ class Task:
             owner = await self._services.owners.latest(self.spec.name, self.partition)
             raise explained(error, await self._positions(), committed, owner) from error.__cause__
         await require_unchanged(self.spec, self._services.group, topics)
-        self._ownership.advance(Event.RESTORED)
-        ownership = self._ownership
-        ownership.now_ms = max(ownership.now_ms, 0 if mark is None else mark.now_ms)
-        ownership.clock.go_on_from(ownership.now_ms)
+        self._context.advance(Event.RESTORED)
+        context = self._context
+        context.now_ms = max(context.now_ms, 0 if mark is None else mark.now_ms)
+        context.clock.go_on_from(context.now_ms)
         finished = set() if committed is None or mark is None else decode_finished(committed.offset, mark.finished)
         topics = continued(topics, mark, owner)
         facts = input_facts(
@@ -485,19 +485,19 @@ class Task:
         if facts.is_recreated:
             await self._services.group.require_agreement([self.spec.topic])
             logger.warning("%s was re-created: going on at offset %d of the new topic", self.source, decision.offset)
-            self._ownership.cautions, finished, self._told_until = Cautions(), set(), 0
+            self._context.poison, finished, self._told_until = PoisonTracking(), set(), 0
             topics = replace(topics, is_recreated=True)
         elif facts.is_published:
             topics = replace(topics, is_recreated=True)
-        self._ownership.topics = replace(topics, since=epoch) if decision.is_anew else topics
-        progress = Progress(decision.offset, finished)
-        await self._claim(progress, epoch, is_first=facts.is_first)
-        self._ownership.advance(Event.CLAIMED)
-        self._begin(progress)
+        self._context.topics = replace(topics, since=epoch) if decision.is_anew else topics
+        completed = CompletedOffsets(decision.offset, finished)
+        await self._claim(completed, epoch, is_first=facts.is_first)
+        self._context.advance(Event.CLAIMED)
+        self._begin(completed)
 
     def _tell_if_ahead(self) -> None:
         """Say so if the partition's time is ahead: an earlier owner's clock was, or this one was set back."""
-        ahead_ms = self._ownership.clock.ahead_ms
+        ahead_ms = self._context.clock.ahead_ms
         if ahead_ms < AHEAD_MS:
             return
         logger.log(
@@ -525,7 +525,7 @@ class Task:
                 self.partition,
                 meter,
                 last=last_commit(changelog, committed, owner),
-                doubt=self._ownership.cautions.went_back.get(store.name),
+                doubt=self._context.poison.went_back.get(store.name),
             )
             seconds = clock.monotonic() - began_s
         finally:
@@ -541,33 +541,33 @@ class Task:
         known, last = [held.position.epoch for held in self._stores], owner if mark is None else mark
         return next_epoch(known if last is None else [*known, last.epoch])
 
-    async def _claim(self, progress: Progress, epoch: int, *, is_first: bool) -> None:
-        self._ownership.epoch, self._ownership.transaction = epoch, 0
+    async def _claim(self, completed: CompletedOffsets, epoch: int, *, is_first: bool) -> None:
+        self._context.epoch, self._context.transaction = epoch, 0
         # A store whose changelog was lost keeps the former id until all is written back.
         ids = {
             store.name: held.position.changelog_id for store, held in zip(self.spec.stores, self._stores, strict=True)
         }
-        self._ownership.topics = self._ownership.topics.with_changelogs(ids)
+        self._context.topics = self._context.topics.with_changelogs(ids)
         if is_first and not self._settings.rules.exactly_once:
             # Without a transaction the record may be there and the offset not: the first one proves nothing.
-            await self._commit_claim(progress, epoch, input_offset=None)
-        self._ownership.claimed = await self._commit_claim(progress, epoch, input_offset=progress.next_offset)
+            await self._commit_claim(completed, epoch, input_offset=None)
+        self._context.claimed = await self._commit_claim(completed, epoch, input_offset=completed.next_offset)
         claimed = [
-            replace(held, position=replace(held.position, source_offset=progress.reached, epoch=epoch))
+            replace(held, position=replace(held.position, source_offset=completed.reached, epoch=epoch))
             for held in self._stores
         ]
         for number, (store, held) in enumerate(zip(self.spec.stores, claimed, strict=True)):
             if held.is_ahead:
-                claimed[number] = await write_to_changelog(self._ownership, store.name, held, progress)
+                claimed[number] = await write_to_changelog(self._context, store.name, held, completed)
             else:
                 await finish_in_thread(held.store.apply, [], held.position)
         self._stores = claimed
 
-    async def _commit_claim(self, progress: Progress, epoch: int, *, input_offset: int | None) -> OwnerRecord:
+    async def _commit_claim(self, completed: CompletedOffsets, epoch: int, *, input_offset: int | None) -> OwnerRecord:
         record = self._settings.owner_record(
             self.spec,
             self.partition,
-            self._ownership.topics,
+            self._context.topics,
             epoch=epoch,
             at_ms=self._services.clock.wall_ms(),
             input_offset=input_offset,
@@ -575,22 +575,22 @@ class Task:
         await self._log.commit(
             CommitBatch(
                 source=self.source,
-                next_offset=progress.next_offset,
-                metadata=self._ownership.mark(progress),
+                next_offset=completed.next_offset,
+                metadata=self._context.mark(completed),
                 outputs=[self._services.encode_owner(record)],
             )
         )
         return record
 
-    def _begin(self, progress: Progress) -> None:
-        make = ParallelTenure if self.spec.concurrency > 1 else Tenure
+    def _begin(self, completed: CompletedOffsets) -> None:
+        make = KeyedProcessor if self.spec.concurrency > 1 else TaskProcessor
         self._inbox.doubt = None
-        self._inbox.delivered = progress.next_offset
-        self._ownership.cautions.went_back.clear()
+        self._inbox.delivered = completed.next_offset
+        self._context.poison.went_back.clear()
         self.meters.takeovers += 1
-        self._tenure = make(self._ownership, self._stores, progress)
-        level, offset = logging.DEBUG if self._repeats else logging.INFO, progress.next_offset
+        self._processor = make(self._context, self._stores, completed)
+        level, offset = logging.DEBUG if self._repeats else logging.INFO, completed.next_offset
         text = "actor %s owns %s from offset %d in epoch %d"
         logger.log(level, text, self.spec.name, self.source, offset, self.epoch)
-        self._services.sink.start_from(self.source, offset, self._ownership.topics.input_id)
+        self._services.sink.start_from(self.source, offset, self._context.topics.input_id)
         self._tell_if_ahead()

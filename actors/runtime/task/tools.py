@@ -1,16 +1,16 @@
-"""Gives a tenure what its actor was declared to use beside stores."""
+"""Gives a processor what its actor was declared to use beside stores."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from actors.runtime.message.internal_messages import Duty
+from actors.runtime.message.internal_messages import Punctuator
 from actors.runtime.message.task_state import TaskState, Tools
 from actors.runtime.outbox.effects import Effects
 from actors.runtime.quarantine.quarantine import Parked
 from actors.runtime.requests.requests import Asker
-from actors.runtime.task.context import Ownership
+from actors.runtime.task.context import TaskContext
 from actors.runtime.timers.timers import Timers
 from stores.ports import PartitionStore
 
@@ -20,19 +20,19 @@ class ToolSet:
     """What handlers reach through their context, what comes due between messages, and what was put aside."""
 
     tools: Tools = field(default_factory=Tools)
-    duties: list[Duty] = field(default_factory=list)
+    punctuators: list[Punctuator] = field(default_factory=list)
     parked: Parked | None = None
     timers: Timers | None = None
 
 
-def make_tools(ownership: Ownership, state: TaskState, stores: Sequence[PartitionStore]) -> ToolSet:
-    """Make the tools of a tenure; `stores` holds what is committed, in the order of the actor's stores."""
-    spec, clock, made = ownership.spec, ownership.clock, ToolSet()
+def make_tools(context: TaskContext, state: TaskState, stores: Sequence[PartitionStore]) -> ToolSet:
+    """Make the tools of a processor; `stores` holds what is committed, in the order of the actor's stores."""
+    spec, clock, made = context.spec, context.clock, ToolSet()
     made.tools.clock, made.tools.answers, made.tools.published = clock, spec.answers, spec.published
     committed = dict(zip(spec.stores, stores, strict=True))
     if spec.timers is not None:
         made.tools.timers = made.timers = timers = Timers(spec, state, clock)
-        made.duties.append(timers)
+        made.punctuators.append(timers)
     effects = None
     if spec.effects is not None:
         made.tools.effects = effects = Effects(
@@ -40,16 +40,16 @@ def make_tools(ownership: Ownership, state: TaskState, stores: Sequence[Partitio
             state,
             committed[spec.effects],
             clock,
-            epoch=ownership.epoch,
-            wake=ownership.inbox.wake,
-            meters=ownership.meters,
+            epoch=context.epoch,
+            wake=context.inbox.wake,
+            meters=context.meters,
         )
-        made.duties.append(effects)
-    if ownership.services.asks is not None:
-        asks = ownership.services.asks
+        made.punctuators.append(effects)
+    if context.services.asks is not None:
+        asks = context.services.asks
         # Deadlines are for other workers, whose partitions have times of their own.
         asks = asks if spec.tracing is None else spec.tracing.asks(asks)
-        made.tools.asks = Asker(asks, ownership.services.clock, spec.name)
+        made.tools.asks = Asker(asks, context.services.clock, spec.name)
     if spec.obeys_commands:
-        made.parked = Parked(spec, state, effects=effects, meters=ownership.meters)
+        made.parked = Parked(spec, state, effects=effects, meters=context.meters)
     return made

@@ -11,8 +11,8 @@ They are in a store of the actor, one entry by name and one by time, written tog
 milliseconds (8 bytes, big-endian). So what is due is at the head of an index, however many timers wait behind it.
 
 What is in memory is a hint. The store alone says which timers there are, and as they come due they are looked up there:
-a time that is kept here may be too early, never too late. A turn checks in its own savepoint that its timer is as it
-was when it came due, and takes it out or moves it on in the same commit.
+a time that is kept here may be too early, never too late. An internal message checks in its own savepoint that its
+timer is as it was when it came due, and removes it or moves it on in the same commit.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from actors.ports import Clock
 from actors.runtime.message.context import Context
 from actors.runtime.message.entry_versions import is_newer, newer_entry
 from actors.runtime.message.ids import digest_of, id_of
-from actors.runtime.message.internal_messages import Moment, Turn, refuse_keyless
+from actors.runtime.message.internal_messages import InternalMessage, InternalRecord, refuse_keyless
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.spec import ActorSpec
 
 logger = escaping(logging.getLogger(__name__))
 
-TURNS_AT_ONCE = 100
+MESSAGES_AT_ONCE = 100
 BACKLOG_LOOK_S = 0.1
 """How often a timer that is due looks whether the input that it waits for has come to its end."""
 LONGEST_NAME_BYTES = 250
@@ -127,7 +127,7 @@ class _Due:
 
 
 class Timers:
-    """The timers of one partition, from a takeover to the next: a `Duty`.
+    """The timers of one partition, from a takeover to the next: a `Punctuator`.
 
     Args:
         spec: the actor.
@@ -234,7 +234,7 @@ class Timers:
         index = self._wall if entry.clock == "wall" else self._stream
         state.overlays[self._store].delete(index.key(entry.due_ms, address))
 
-    # --- for the tenure --------------------------------------------------------------------------------------------
+    # --- for the processor ------------------------------------------------------------------------------------------
 
     @property
     def is_busy(self) -> bool:
@@ -248,7 +248,7 @@ class Timers:
             self._stream_ms = timestamp_ms
 
     def wait_s(self) -> float:
-        """See `Duty.wait_s`."""
+        """See `Punctuator.wait_s`."""
         if self._stream.earliest_ms <= self._stream_ms:
             return 0.0
         earliest_ms = self._wall.earliest_ms
@@ -257,19 +257,19 @@ class Timers:
         wait_s = max(0.0, (earliest_ms - self._now_ms(self._wall)) / 1000)
         return BACKLOG_LOOK_S if not wait_s and earliest_ms > self.backlog_ms() else wait_s
 
-    def take(self) -> Sequence[Turn]:
-        """See `Duty.take`: the oldest first, those by the wall clock before those by stream time."""
-        turns: list[Turn] = []
+    def take(self) -> Sequence[InternalMessage]:
+        """See `Punctuator.take`: the oldest first, those by the wall clock before those by stream time."""
+        due: list[InternalMessage] = []
         for index in self._by_prefix.values():
             until_ms: float = self._now_ms(index)
             if index is self._wall and index.earliest_ms <= until_ms:
                 until_ms = min(until_ms, self.backlog_ms())
             if index.earliest_ms <= until_ms:
-                self._take(index, until_ms, turns)
-        return turns
+                self._take(index, until_ms, due)
+        return due
 
     def before_commit(self) -> None:
-        """See `Duty.before_commit`: stream time goes with each commit, once a timer went by it."""
+        """See `Punctuator.before_commit`: stream time goes with each commit, once a timer went by it."""
         if self._is_merged_later:
             # A look into what was merged when these were scheduled, but not merged, has forgotten them.
             for key, (_, value) in self._merged.writes.items():
@@ -282,34 +282,34 @@ class Timers:
             self._written_ms = self._stream_ms
 
     def committed(self) -> None:
-        """See `Duty.committed`."""
+        """See `Punctuator.committed`."""
 
     async def close(self) -> None:
-        """See `Duty.close`: nothing runs in the background."""
+        """See `Punctuator.close`: nothing runs in the background."""
 
     def _now_ms(self, index: _Index, ctx: Context | None = None) -> int:
         """Give the time by the clock of `index`, for what is due, or for the message of `ctx`."""
         if index is self._wall:
             return max(self._state.scope.now_ms, self._clock.wall_ms())
-        # A turn's timestamp is no input record's: it counts only where there is nothing else to go by.
-        if ctx is None or (isinstance(ctx._record, Moment) and self._stream_ms != _UNSEEN):
+        # An internal message's timestamp is no input record's: it counts only where there is nothing else to go by.
+        if ctx is None or (isinstance(ctx._record, InternalRecord) and self._stream_ms != _UNSEEN):
             return self._stream_ms
         return max(self._stream_ms, ctx.timestamp_ms)
 
-    # --- turns -----------------------------------------------------------------------------------------------------
+    # --- internal messages ------------------------------------------------------------------------------------------
 
-    def _take(self, index: _Index, until_ms: float, turns: list[Turn]) -> None:
+    def _take(self, index: _Index, until_ms: float, due: list[InternalMessage]) -> None:
         for key, _ in self._merged.items(index.start, index.end):
             if key in self._in_hand:
                 continue
-            if _due_ms(key) > until_ms or len(turns) >= TURNS_AT_ONCE:
+            if _due_ms(key) > until_ms or len(due) >= MESSAGES_AT_ONCE:
                 index.begins_at(key)
                 return
             self._in_hand.add(key)
-            turns.append(self._turn(index, key))
+            due.append(self._message(index, key))
         index.begins_at(None)
 
-    def _turn(self, index: _Index, key: bytes) -> Turn:
+    def _message(self, index: _Index, key: bytes) -> InternalMessage:
         address, due_ms, source = key[_ADDRESS_AT:], _due_ms(key), self._state.source
         raw = self._merged.get(_ENTRY + address)
         entry, parts = None if raw is None else _decoded(raw), _parted(address)
@@ -318,7 +318,7 @@ class Timers:
         raw_key, name = parts or (None, show_bytes(address))
         own = b"" if entry is None or entry.id is None else entry.id.encode()
         digest = blake2b(address + due_ms.to_bytes(_WORD) + own, digest_size=_ID_BYTES).hexdigest()
-        moment = Moment(
+        internal_record = InternalRecord(
             offset=self._state.scope.source_offset,
             timestamp=due_ms,
             key=raw_key,
@@ -328,9 +328,11 @@ class Timers:
             timer=name,
         )
         due = _Due(index, key, raw, entry)
-        return Turn(moment, partial(self._settle, due), partial(self._done, due), f"timer {name!r}")
+        return InternalMessage(
+            internal_record, partial(self._consume, due), partial(self._done, due), f"timer {name!r}"
+        )
 
-    def _settle(self, due: _Due, ctx: Context) -> bool:
+    def _consume(self, due: _Due, ctx: Context) -> bool:
         """Take the timer out, or move it to its next time; tell whether it is still what came due."""
         state, entry = _reached(ctx), due.entry
         overlay = state.overlays[self._store]
@@ -338,7 +340,7 @@ class Timers:
             return False
         overlay.delete(due.key)
         if entry is None:
-            self._mend(state, due)
+            self._remove_damaged(state, due)
             return False
         if entry.every_ms is None:
             overlay.delete(_ENTRY + due.address)
@@ -347,7 +349,7 @@ class Timers:
             self._put(state, due.address, msgspec.structs.replace(entry, due_ms=entry.due_ms + times * entry.every_ms))
         return True
 
-    def _mend(self, state: TaskState, due: _Due) -> None:
+    def _remove_damaged(self, state: TaskState, due: _Due) -> None:
         """Remove what is damaged, so that it doesn't come due for ever: the entry, if it doesn't decode."""
         is_entry_damaged = due.raw is not None and _decoded(due.raw) is None
         if is_entry_damaged:

@@ -6,7 +6,7 @@ import asyncio
 import math
 
 from actors.errors import BrokerUnavailableError, RecordTooLargeError
-from actors.ports import Answer, Question, TopicPartition
+from actors.ports import ActorReply, ActorRequest, TopicPartition
 from actors.runtime.requests.requests import Waiting, question_headers
 from actors.testing.fakes.cluster import Produced, SimKafka
 from actors.testing.fakes.errors import NoAnswerError, RecordRefusedError, RefusedError
@@ -17,8 +17,8 @@ POLL_S = 30.0
 _MAX_RECORDS = 500
 
 
-class FakeAsks:
-    """`actors.ports.Asks` with one idempotent producer and one partition of answers.
+class FakeRequests:
+    """`actors.ports.Requests` with one idempotent producer and one partition of answers.
 
     It reads only while a question waits, from where it stood: what came in between is dropped like any late answer.
     """
@@ -36,8 +36,8 @@ class FakeAsks:
         # One request at a time: an idempotent producer's have to arrive in order.
         self._sending = asyncio.Lock()
 
-    async def ask(self, question: Question, timeout_s: float) -> Answer:
-        """See `actors.ports.Asks.ask`."""
+    async def ask(self, question: ActorRequest, timeout_s: float) -> ActorReply:
+        """See `actors.ports.Requests.ask`."""
         async with asyncio.timeout(timeout_s):
             with self._waiting.question(question) as answer:
                 try:
@@ -60,7 +60,7 @@ class FakeAsks:
         if self._reader is None:
             self._reader = asyncio.create_task(self._read(self._position), name="answers reader")
 
-    async def _send(self, question: Question) -> None:
+    async def _send(self, question: ActorRequest) -> None:
         reply_to = f"{self._source.topic}/{self._source.partition}/{self._waiting.asker}"
         headers = question_headers(question, reply_to)
         target = TopicPartition(question.topic, question.partition)

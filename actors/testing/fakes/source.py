@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from actors._core.group.assign import Member, Task
+from actors._core.group.assign import Member, TaskId
 from actors._core.group.placement import Copies, PlacementRules, place
 from actors.errors import BrokerUnavailableError
 from actors.ports import Identity, TopicPartition
@@ -78,7 +78,7 @@ class FakeSource:
         lost: Callable[[TopicPartition, str], None],
         failed: Callable[[BaseException], None],
         rules: PlacementRules | None = None,
-        lags: Callable[[], Mapping[Task, int]] | None = None,
+        lags: Callable[[], Mapping[TaskId, int]] | None = None,
         copies: Callable[[Copies], None] | None = None,
     ) -> None:
         self._rules = rules or PlacementRules()
@@ -274,7 +274,7 @@ class FakeSource:
                 process = current_process()
                 if process is not None:
                     await process.reach("assigned")
-                owned = frozenset(Task(*source) for source in partitions)
+                owned = frozenset(TaskId(*source) for source in partitions)
                 self._last = Member("", settings.client, generation=joined.generation, owned=owned)
                 if self._copies is not None:
                     self._copies(partitions.copies if isinstance(partitions, Assigned) else Copies())
@@ -288,7 +288,7 @@ class FakeSource:
             self._failed(LostMembershipError(self._settings.instance_id))
 
     def _info(self) -> Member:
-        on_disk = {Task(*source): position for source, position in self._on_disk().items()}
+        on_disk = {TaskId(*source): position for source, position in self._on_disk().items()}
         last = self._last
         return Member(
             "",
@@ -303,7 +303,7 @@ class FakeSource:
     def _assign(self, infos: Mapping[str, Member]) -> Mapping[str, list[TopicPartition]]:
         members = [replace(info, member_id=member_id) for member_id, info in infos.items()]
         logs = [log for topic in self._topics for log in self._cluster.topic(topic).partitions]
-        tasks = [Task(*log.name) for log in logs]
+        tasks = [TaskId(*log.name) for log in logs]
         placement = place(members, tasks, self._rules)
         return {
             member_id: Assigned(

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 from actors._core.task.lifecycle import State
 from actors.runtime.observe.status import RestoreStatus, TaskStatus, WorkerStatus
-from actors.runtime.replicas.standby_state import CopyState
+from actors.runtime.replicas.standby_state import StandbyState
 from actors.web.dashboard.group import Pace, Picture, Seen, TaskKey
 from actors.web.dashboard.waiting import HeldLock, ParkedLine
 
@@ -277,7 +277,7 @@ def _copies(picture: Picture) -> Mapping[TaskKey, list[CopyCell]]:
         status = seen.status
         if status is None:
             continue
-        stores: dict[TaskKey, list[CopyState]] = defaultdict(list)
+        stores: dict[TaskKey, list[StandbyState]] = defaultdict(list)
         for copy in status.copies:
             stores[copy.actor, copy.partition].append(copy)
         for key, parts in stores.items():
@@ -285,7 +285,7 @@ def _copies(picture: Picture) -> Mapping[TaskKey, list[CopyCell]]:
     return found
 
 
-def _copy(worker: str, status: WorkerStatus, parts: Sequence[CopyState]) -> CopyCell:
+def _copy(worker: str, status: WorkerStatus, parts: Sequence[StandbyState]) -> CopyCell:
     is_known = all(part.lag is not None for part in parts)
     return CopyCell(
         worker=worker,

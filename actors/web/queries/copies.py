@@ -10,9 +10,9 @@ from typing import TypeVar
 import aiohttp
 from aiohttp import web
 
-from actors._core.group.assign import Task
+from actors._core.group.assign import TaskId
 from actors.errors import ActorsError, NotOwnerError, NotReadyError
-from actors.runtime.queries.standby_reads import CopyReader
+from actors.runtime.queries.standby_reads import StandbyReader
 from actors.runtime.spec import ActorSpec
 from actors.web.access.hops import HOP
 from actors.web.access.tls import Hops
@@ -34,13 +34,13 @@ class CopyDirectory:
         read: gives the addresses by task.
     """
 
-    def __init__(self, read: Callable[[], Awaitable[Mapping[Task, list[str]]]]) -> None:
+    def __init__(self, read: Callable[[], Awaitable[Mapping[TaskId, list[str]]]]) -> None:
         self._read = read
-        self._known: Mapping[Task, list[str]] = {}
+        self._known: Mapping[TaskId, list[str]] = {}
         self._read_s = float("-inf")
         self._lock = asyncio.Lock()
 
-    async def addresses(self) -> Mapping[Task, list[str]]:
+    async def addresses(self) -> Mapping[TaskId, list[str]]:
         """Give the addresses of the workers that keep a copy, by task."""
         async with self._lock:
             if time.monotonic() - self._read_s >= KNOWN_S:
@@ -67,7 +67,7 @@ class CopyRouter(Router):
     elsewhere = (NotOwnerError, NotReadyError)
 
     def __init__(
-        self, reader: CopyReader, directory: Directory, copies: CopyDirectory, address: str, hops: Hops
+        self, reader: StandbyReader, directory: Directory, copies: CopyDirectory, address: str, hops: Hops
     ) -> None:
         super().__init__(reader, directory, hops)
         self._copies = copies
@@ -122,7 +122,7 @@ class CopyRouter(Router):
         known = await self._copies.addresses()
         found: dict[str, list[int]] = {}
         for partition in left:
-            for address in known.get(Task(spec.name, partition), ()):
+            for address in known.get(TaskId(spec.name, partition), ()):
                 if (address, partition) not in tried:
                     found.setdefault(address, []).append(partition)
                     break

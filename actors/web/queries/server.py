@@ -16,8 +16,8 @@ from actors.declare.codecs import key_codec
 from actors.errors import ReadOnlyQueryError, Rejected
 from actors.ports import TopicPartition
 from actors.runtime.handlers.actor import Actor
-from actors.runtime.handlers.query_methods import Asked as AskedActor
 from actors.runtime.handlers.query_methods import Query
+from actors.runtime.handlers.query_methods import QueryTarget as AskedActor
 from actors.runtime.queries.queries import Bounds, read
 from actors.runtime.spec import ActorSpec
 from actors.web.access import Level, needs, protect

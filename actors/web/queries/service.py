@@ -11,8 +11,8 @@ from actors._kafka.admin.owners import KafkaOwners
 from actors._kafka.consume.standby_owners import KafkaCopies
 from actors.ports import Clock
 from actors.runtime.queries.queries import StateReader
-from actors.runtime.queries.read_lease import Lease, LeaseSettings
-from actors.runtime.queries.standby_reads import CopyReader
+from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
+from actors.runtime.queries.standby_reads import StandbyReader
 from actors.runtime.replicas.standbys import Standbys
 from actors.runtime.spec import ActorSpec
 from actors.runtime.worker import Worker
@@ -50,12 +50,12 @@ class QueryService:
         }
         self.worker, self.address = setup.worker, setup.address
         group = setup.group_settings
-        settings = LeaseSettings(
+        settings = ReadLeaseSettings(
             lasts_s=min(group.session_timeout_ms, group.rebalance_timeout_ms) / 1000,
             renew_s=group.heartbeat_interval_ms / 1000,
             is_exclusive=group.instance_id is None,
         )
-        self._lease = Lease(control.confirms, settings)
+        self._lease = ReadLease(control.confirms, settings)
         hops = setup.hops()
         directory = Directory(owners.all, self.worker, lambda: owners.trouble)
         reader = StateReader(worker.task_of, self._lease, clock)
@@ -63,7 +63,7 @@ class QueryService:
         kept = KafkaCopies(control, setup.group)
         self.members = kept.members
         self.copies = CopyRouter(
-            CopyReader(worker.task_of, self._lease, clock, standbys.stores_of, reader.pace),
+            StandbyReader(worker.task_of, self._lease, clock, standbys.stores_of, reader.pace),
             directory,
             CopyDirectory(kept.addresses),
             self.address,

@@ -15,7 +15,7 @@ from typing import Any
 
 from actors import App, Context
 from actors._kafka.produce import producer as producing
-from actors.runtime.task.processor import Tenure
+from actors.runtime.task.processor import TaskProcessor
 from stores.rocks import RocksStore
 
 NAME = os.environ["APP_NAME"]
@@ -61,13 +61,13 @@ def _pass(point: str) -> None:
 
 def _crash_points() -> None:
     commit, send_all, log_commit, apply = (
-        Tenure._commit,
+        TaskProcessor._commit,
         producing.send_all,
         producing.TransactionLog.commit,
         RocksStore.apply,
     )
 
-    async def commit_task(self: Tenure) -> None:
+    async def commit_task(self: TaskProcessor) -> None:
         _pass("handled")
         await commit(self)
         _pass("stored")
@@ -86,7 +86,7 @@ def _crash_points() -> None:
     def write(self: RocksStore, writes: Any, position: Any) -> None:
         apply(self, writes, position)
 
-    Tenure._commit = commit_task
+    TaskProcessor._commit = commit_task
     producing.send_all = send
     producing.TransactionLog.commit = end
     RocksStore.apply = write

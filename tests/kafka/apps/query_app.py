@@ -16,7 +16,7 @@ import msgspec
 
 from actors import Actor, App, Context, Rejected, query, receive
 from actors._kafka.produce.producer import TransactionLog
-from actors.runtime.queries.read_lease import Lease
+from actors.runtime.queries.read_lease import ReadLease
 from actors.runtime.task.task import Task
 
 NAME = os.environ["APP_NAME"]
@@ -133,7 +133,7 @@ def _slow_commits(seconds: float) -> None:
 
 def _plant(damage: str) -> None:
     if damage == "no-lease":
-        Lease.holds = lambda *_: True
+        ReadLease.holds = lambda *_: True
     elif damage == "no-wait":
         Task.commit_end = lambda *_: None
 

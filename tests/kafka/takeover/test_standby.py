@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from actors._core.group.assign import Task
+from actors._core.group.assign import TaskId
 from actors._core.partitioner import partition_for
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.connection import Connection
@@ -197,11 +197,11 @@ async def check_the_pages_example(group: Group) -> None:
 
 async def check_group_knows_the_copies(group: Group) -> None:
     """See that what the coordinator has of the copies is what the workers keep."""
-    kept: dict[Task, list[str]] = {}
+    kept: dict[TaskId, list[str]] = {}
     for number, port in enumerate(group.ports):
         _, overview = await group.get(number, "")
         for copy in overview["copies"]:
-            kept.setdefault(Task("count", copy["partition"]), []).append(f"http://127.0.0.1:{port}")
+            kept.setdefault(TaskId("count", copy["partition"]), []).append(f"http://127.0.0.1:{port}")
     name = f"{group.name}-actors"
     async with ControlPlane.connect(Connection.to(group.brokers, client_id="test"), name) as control:
         copies = KafkaCopies(control, name)

@@ -16,7 +16,7 @@ from actors._kafka.produce import producer
 from actors._kafka.produce.producer import TransactionLog
 from actors.errors import MigratedError, OutcomeUnknownError
 from actors.ports import CommitBatch, CommitReceipt, Committed, TopicPartition
-from actors.runtime.task.context import Ownership
+from actors.runtime.task.context import TaskContext
 from tests.kafka.wire.world import World
 
 Patch = pytest.MonkeyPatch
@@ -132,24 +132,24 @@ def top_level_unchecked(patch: Patch, world: World) -> None:
 
 def confirmed_before_the_fence_only(patch: Patch, world: World) -> None:
     """The group is asked before the producer starts, and not after."""
-    confirm = Ownership.confirm
+    confirm = TaskContext.confirm
 
-    async def early(self: Ownership) -> None:
+    async def early(self: TaskContext) -> None:
         if self.state is State.FENCING:
             await confirm(self)
 
-    patch.setattr(Ownership, "confirm", early)
+    patch.setattr(TaskContext, "confirm", early)
 
 
 def confirmed_after_the_fence_only(patch: Patch, world: World) -> None:
     """The group is asked after the producer started, and not before."""
-    confirm = Ownership.confirm
+    confirm = TaskContext.confirm
 
-    async def late(self: Ownership) -> None:
+    async def late(self: TaskContext) -> None:
         if self.state is not State.FENCING:
             await confirm(self)
 
-    patch.setattr(Ownership, "confirm", late)
+    patch.setattr(TaskContext, "confirm", late)
 
 
 def restored_to_the_last_stable_offset(patch: Patch, world: World) -> None:

@@ -194,7 +194,7 @@ async def test_an_end_that_went_back_stops_the_partition(world: World, topic: st
             Api.LIST_OFFSETS, lying(offset.OffsetResponse_v3, short), client="a-control", containing=name, times=None
         )
         assert node.task is not None
-        node.task.look_again("a test wants it to")
+        node.task.reinitialize("a test wants it to")
         await rule.was_hit()
         await eventually(
             lambda: node.task is not None and node.task.state in (State.REFUSED, State.HALTED),

@@ -9,7 +9,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors._core.group.assign import Declared, Member, Task, decode_member_data, encode_member_data
+from actors._core.group.assign import Declared, Member, TaskId, decode_member_data, encode_member_data
 from actors._core.group.placement import Copies, decode_copies, encode_copies
 from actors._core.group.programs import admit
 from actors._faust.standbys import ask_if_unheard
@@ -180,7 +180,7 @@ def test_those_that_are_admitted_agree_and_each_topic_has_somebody(found: list[t
         Member(
             str(number),
             generation=generation,
-            owned=frozenset(Task(one.actor, 0) for one in declared),
+            owned=frozenset(TaskId(one.actor, 0) for one in declared),
             declared=tuple(declared),
         )
         for number, (declared, generation) in enumerate(found)

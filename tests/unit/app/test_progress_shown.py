@@ -31,7 +31,7 @@ from actors._faust.startup.progress_bar import Bar, is_terminal, logs_elsewhere
 from actors.cli.progress import reporting
 from actors.ports import TopicPartition
 from actors.runtime.meters import RestoreMeter
-from actors.runtime.observe.waiting import STALLED_S, Restoring, Scene, Watch, why_stalled
+from actors.runtime.observe.startup_progress import STALLED_S, Restoring, StartupProgress, StartupWatch, why_stalled
 from actors.testing import ActorTestDriver
 from tests.kafka.helpers import eventually
 from tests.terminal import Screen
@@ -70,7 +70,7 @@ def test_a_restore_that_doesnt_move_says_why():
     assert why_stalled(stuck, [stuck, moving], ["b:1"]) == "broker b:1, which can't be reached"
     queued = restore(2, 0, stalled_s=STALLED_S)
     assert why_stalled(queued, [queued, moving], []) == "its turn: other restores come first"
-    assert waiting_texts(Scene(restores=(stuck, moving)), []) == [
+    assert waiting_texts(StartupProgress(restores=(stuck, moving)), []) == [
         "waiting for the last stable offset, held back by an open transaction (runs-state[0])"
     ]
 
@@ -80,14 +80,14 @@ def test_lines_come_at_a_bounded_rate_whatever_happens(caplog: pytest.LogCapture
     with caplog.at_level(logging.INFO):
         for number in range(400):
             now_s = number * LOOK_S
-            scene = Scene(restores=tuple(restore(one, number) for one in range(64)), waits={"x": []})
+            scene = StartupProgress(restores=tuple(restore(one, number) for one in range(64)), waits={"x": []})
             lines.show(scene, ["waiting for x"], now_s)
             lines.ready(scene, ["waiting for x"], now_s)
         first = (now_s - FIRST_LINE_S) // LINE_EVERY_S + 1
         assert len(caplog.messages) == 2 * first
-        lines.ready(Scene(owned={"run": [0, 1, 2]}, halted=("in[7] offset 12",)), [], now_s)
+        lines.ready(StartupProgress(owned={"run": [0, 1, 2]}, halted=("in[7] offset 12",)), [], now_s)
         for _ in range(100):
-            lines.ready(Scene(owned={"run": [0, 1, 2]}, halted=("in[7] offset 12",)), [], now_s)
+            lines.ready(StartupProgress(owned={"run": [0, 1, 2]}, halted=("in[7] offset 12",)), [], now_s)
     assert caplog.messages[2 * int(first) :] == [
         f"this worker has partitions of run 0-2; halted in front of in[7] offset 12, after {now_s:.1f} s"
     ]
@@ -96,10 +96,10 @@ def test_lines_come_at_a_bounded_rate_whatever_happens(caplog: pytest.LogCapture
 def test_a_quick_start_says_only_what_it_owns(caplog: pytest.LogCaptureFixture):
     lines = Lines()
     with caplog.at_level(logging.INFO):
-        lines.show(Scene(restores=(restore(),)), [], 0.0)
-        lines.ready(Scene(restores=(restore(),)), [], 0.0)
-        lines.ready(Scene(owned={"run": [1]}), [], 1.0)
-        lines.ready(Scene(), [], 9.0)
+        lines.show(StartupProgress(restores=(restore(),)), [], 0.0)
+        lines.ready(StartupProgress(restores=(restore(),)), [], 0.0)
+        lines.ready(StartupProgress(owned={"run": [1]}), [], 1.0)
+        lines.ready(StartupProgress(), [], 9.0)
     assert caplog.messages == [
         "this worker has partitions of run 1, after 1.0 s",
         "this worker has no partition: the group's other workers have all",
@@ -116,10 +116,10 @@ def test_a_watch_sees_what_tasks_do_and_wait_for():
             raise ValueError(value)
 
     with ActorTestDriver(app, partitions=4) as driver:
-        watch = Watch()
+        watch = StartupWatch()
         assert driver._worker is not None
         tasks = sorted(driver._worker.tasks, key=lambda task: task.partition)
-        assert watch.look(tasks, 0.0) == Scene(owned={"act": [0, 1, 2, 3]})
+        assert watch.look(tasks, 0.0) == StartupProgress(owned={"act": [0, 1, 2, 3]})
         driver.post(source, key="ada", value="bad", partition=3)
         driver.advance(1, settle=False)
         meter = RestoreMeter("s", 0, 0, 5, 10)

@@ -12,7 +12,7 @@ import pytest
 from actors import App, Context
 from actors.ports import TopicPartition
 from actors.runtime.commands import MAC_HEADER, Command, CommandKey, RefusedCommandError, is_over
-from actors.runtime.message.internal_messages import Moment
+from actors.runtime.message.internal_messages import InternalRecord
 from actors.testing import ActorTestDriver
 from actors.web.access import secret
 from tests.unit.runtime.quarantine.test_parked import World
@@ -80,7 +80,7 @@ def test_a_command_that_is_signed_for_elsewhere_or_with_another_secret_is_refuse
     told = Command(actor="work", what="message", command="drop", id="*", before=9)
     raw = msgspec.json.encode(told)
     key = CommandKey("shop", "in", "1", lambda: [b"k" * 32])
-    record: Any = Moment(0, 0, b"a", raw, key.headers(3, b"a", raw))
+    record: Any = InternalRecord(0, 0, b"a", raw, key.headers(3, b"a", raw))
     assert key.read(3, record) == told
     elsewhere = [
         CommandKey("other", "in", "1", lambda: [b"k" * 32]),
@@ -91,8 +91,8 @@ def test_a_command_that_is_signed_for_elsewhere_or_with_another_secret_is_refuse
     for other in elsewhere:
         with pytest.raises(RefusedCommandError, match="signature is wrong"):
             other.read(3, record)
-    moved: list[Any] = [Moment(0, 0, other, raw, record.headers) for other in (b"b", b"", None)]
-    moved.append(Moment(0, 0, b"a", raw, [("fa-control", raw.replace(b"9", b"99")), record.headers[1]]))
+    moved: list[Any] = [InternalRecord(0, 0, other, raw, record.headers) for other in (b"b", b"", None)]
+    moved.append(InternalRecord(0, 0, b"a", raw, [("fa-control", raw.replace(b"9", b"99")), record.headers[1]]))
     for wrong in moved:
         with pytest.raises(RefusedCommandError, match="signature is wrong"):
             key.read(3, wrong)
@@ -111,14 +111,14 @@ def test_a_signed_command_has_to_say_what_it_is_about():
     key = CommandKey("shop", "in", "1", lambda: [b"k" * 32])
     raw = b'{"actor":"work","what":"message","command":"drop"}'
     with pytest.raises(RefusedCommandError, match="before"):
-        key.read(0, Moment(0, 0, b"a", raw, key.headers(0, b"a", raw)))
+        key.read(0, InternalRecord(0, 0, b"a", raw, key.headers(0, b"a", raw)))
 
 
 def test_without_a_secret_all_commands_are_obeyed_and_none_is_signed():
     key = CommandKey("shop", "in", "1", tuple)
     raw = b'{"actor":"work","what":"message","command":"drop"}'
     assert key.headers(0, b"a", raw) == [("fa-control", raw)]
-    assert not is_over(key.read(0, Moment(0, 0, b"a", raw, [("fa-control", raw)])), 7)
+    assert not is_over(key.read(0, InternalRecord(0, 0, b"a", raw, [("fa-control", raw)])), 7)
 
 
 # --- what is produced again ----------------------------------------------------------------------------------------
@@ -199,10 +199,10 @@ def test_entries_that_came_after_a_command_was_given_are_left():
 def test_a_command_for_a_stopped_turn_is_over_when_the_partition_has_gone_on():
     key = CommandKey("shop", "in", "1", lambda: [b"k" * 32])
     raw = json.dumps({"actor": "work", "what": "turn", "command": "drop", "id": "t", "before": 5}).encode()
-    record: Any = Moment(7, 0, None, raw, key.headers(0, None, raw))
+    record: Any = InternalRecord(7, 0, None, raw, key.headers(0, None, raw))
     assert key.told_of(0, record, ("work", "t"), 5) == "drop"
     assert key.told_of(0, record, ("work", "t"), 6) is None
     assert key.told_of(0, record, ("work", "other"), 5) is None
-    unsigned: Any = Moment(7, 0, None, raw, [("fa-control", raw)])
+    unsigned: Any = InternalRecord(7, 0, None, raw, [("fa-control", raw)])
     with pytest.raises(RefusedCommandError):
         key.told_of(0, unsigned, ("work", "t"), 5)

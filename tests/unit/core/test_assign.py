@@ -17,23 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from actors._core.group.assign import (
-    Member,
-    Task,
-    assign,
-    decode_member_data,
-    encode_member_data,
-)
+from actors._core.group.assign import Member, TaskId, assign, decode_member_data, encode_member_data
 from actors._kafka.consume.assignor import ActorAssignor
 
-Assignment = Mapping[str, Collection[Task]]
+Assignment = Mapping[str, Collection[TaskId]]
 
 
-def tasks_of(**partitions: int) -> list[Task]:
-    return [Task(actor, partition) for actor, count in partitions.items() for partition in range(count)]
+def tasks_of(**partitions: int) -> list[TaskId]:
+    return [TaskId(actor, partition) for actor, count in partitions.items() for partition in range(count)]
 
 
-def owners_of(assignment: Assignment) -> dict[Task, str]:
+def owners_of(assignment: Assignment) -> dict[TaskId, str]:
     return {task: member_id for member_id, tasks in assignment.items() for task in tasks}
 
 
@@ -53,7 +47,7 @@ def carry_on(
     ]
 
 
-def is_balanced(assignment: Assignment, tasks: Collection[Task]) -> bool:
+def is_balanced(assignment: Assignment, tasks: Collection[TaskId]) -> bool:
     groups = [
         set(tasks),
         *({task for task in tasks if task.actor == actor} for actor in {t.actor for t in tasks}),
@@ -65,14 +59,14 @@ def is_balanced(assignment: Assignment, tasks: Collection[Task]) -> bool:
     return True
 
 
-def check_complete(assignment: Assignment, members: Sequence[Member], tasks: Collection[Task]) -> None:
+def check_complete(assignment: Assignment, members: Sequence[Member], tasks: Collection[TaskId]) -> None:
     assert set(assignment) == {member.member_id for member in members}
     assert Counter(task for owned in assignment.values() for task in owned) == Counter(set(tasks))
     assert is_balanced(assignment, tasks)
 
 
-def newest_claims(members: Sequence[Member]) -> dict[Task, str]:
-    claims: dict[Task, Member] = {}
+def newest_claims(members: Sequence[Member]) -> dict[TaskId, str]:
+    claims: dict[TaskId, Member] = {}
     for member in members:
         for task in member.owned:
             if task not in claims or claims[task].generation < member.generation:
@@ -80,7 +74,7 @@ def newest_claims(members: Sequence[Member]) -> dict[Task, str]:
     return {task: member.member_id for task, member in claims.items()}
 
 
-def price(owners: Mapping[Task, str], members: Sequence[Member]) -> tuple[int, int]:
+def price(owners: Mapping[TaskId, str], members: Sequence[Member]) -> tuple[int, int]:
     """Give (tasks moved, magnitudes of the log to restore)."""
     last = newest_claims(members)
     moved = sum(1 for task, member_id in owners.items() if last.get(task, member_id) != member_id)
@@ -94,7 +88,7 @@ def price(owners: Mapping[Task, str], members: Sequence[Member]) -> tuple[int, i
     return moved, restore
 
 
-def best_price(members: Sequence[Member], tasks: Sequence[Task]) -> tuple[int, int]:
+def best_price(members: Sequence[Member], tasks: Sequence[TaskId]) -> tuple[int, int]:
     ids = [member.member_id for member in members]
     prices = []
     for choice in itertools.product(ids, repeat=len(tasks)):
@@ -106,9 +100,11 @@ def best_price(members: Sequence[Member], tasks: Sequence[Task]) -> tuple[int, i
 
 
 @st.composite
-def groups(draw: st.DrawFn, max_members: int, max_actors: int, max_partitions: int) -> tuple[list[Member], list[Task]]:
+def groups(
+    draw: st.DrawFn, max_members: int, max_actors: int, max_partitions: int
+) -> tuple[list[Member], list[TaskId]]:
     shape = draw(st.lists(st.integers(1, max_partitions), min_size=1, max_size=max_actors))
-    tasks = [Task(f"actor{index}", partition) for index, count in enumerate(shape) for partition in range(count)]
+    tasks = [TaskId(f"actor{index}", partition) for index, count in enumerate(shape) for partition in range(count)]
     count = draw(st.integers(1, max_members))
     members = []
     generations = draw(st.permutations(range(count)))
@@ -128,14 +124,14 @@ def groups(draw: st.DrawFn, max_members: int, max_actors: int, max_partitions: i
 
 
 @given(groups(max_members=8, max_actors=4, max_partitions=9))
-def test_each_task_has_one_owner_and_the_load_is_even(group: tuple[list[Member], list[Task]]) -> None:
+def test_each_task_has_one_owner_and_the_load_is_even(group: tuple[list[Member], list[TaskId]]) -> None:
     members, tasks = group
     check_complete(assign(members, tasks), members, tasks)
 
 
 @given(groups(max_members=6, max_actors=3, max_partitions=6), st.randoms(use_true_random=False))
 def test_the_order_of_the_input_does_not_matter(
-    group: tuple[list[Member], list[Task]], shuffler: random.Random
+    group: tuple[list[Member], list[TaskId]], shuffler: random.Random
 ) -> None:
     members, tasks = group
     expected = assign(members, tasks)
@@ -145,7 +141,7 @@ def test_the_order_of_the_input_does_not_matter(
     assert assign(shuffled, tasks) == expected
 
 
-def _shuffled(on_disk: Mapping[Task, int], shuffler: random.Random) -> dict[Task, int]:
+def _shuffled(on_disk: Mapping[TaskId, int], shuffler: random.Random) -> dict[TaskId, int]:
     entries = list(on_disk.items())
     shuffler.shuffle(entries)
     return dict(entries)
@@ -154,7 +150,7 @@ def _shuffled(on_disk: Mapping[Task, int], shuffler: random.Random) -> dict[Task
 @settings(deadline=None, max_examples=150)
 @given(groups(max_members=3, max_actors=3, max_partitions=3).filter(lambda group: len(group[1]) <= 7))
 def test_moves_and_restores_no_more_than_any_balanced_assignment(
-    group: tuple[list[Member], list[Task]],
+    group: tuple[list[Member], list[TaskId]],
 ) -> None:
     members, tasks = group
     assert price(owners_of(assign(members, tasks)), members) == best_price(members, tasks)
@@ -177,9 +173,9 @@ def test_nothing_to_do() -> None:
 
 
 def test_tasks_that_are_gone_are_forgotten() -> None:
-    gone = Task("old", 0)
+    gone = TaskId("old", 0)
     member = Member("m0", generation=3, owned=frozenset({gone}), on_disk={gone: 5})
-    assert assign([member], tasks_of(a=1)) == {"m0": (Task("a", 0),)}
+    assert assign([member], tasks_of(a=1)) == {"m0": (TaskId("a", 0),)}
 
 
 @pytest.mark.parametrize("partitions", [2, 8, 31])
@@ -220,7 +216,7 @@ def test_a_restart_of_all_swaps_nothing_although_stale_copies_lie_around() -> No
 
 
 def test_an_orphan_goes_to_the_highest_position() -> None:
-    task = Task("a", 0)
+    task = TaskId("a", 0)
     members = [
         Member("m0", on_disk={task: 900}),
         Member("m1", on_disk={task: 901}),
@@ -230,21 +226,21 @@ def test_an_orphan_goes_to_the_highest_position() -> None:
 
 
 def test_equal_positions_are_decided_by_identity() -> None:
-    task = Task("a", 0)
+    task = TaskId("a", 0)
     members = [Member("a", "w2", on_disk={task: 7}), Member("z", "w1", on_disk={task: 7})]
     assert owners_of(assign(members, [task])) == {task: "z"}
     assert owners_of(assign([replace(member, instance_id="") for member in members], [task])) == {task: "a"}
 
 
 def test_the_newest_claim_wins() -> None:
-    task = Task("a", 0)
+    task = TaskId("a", 0)
     zombie = Member("m0", generation=4, owned=frozenset({task}), on_disk={task: 10_000})
     owner = Member("m1", generation=5, owned=frozenset({task}), on_disk={task: 3})
     assert owners_of(assign([zombie, owner], [task])) == {task: "m1"}
 
 
 @given(groups(max_members=6, max_actors=3, max_partitions=8))
-def test_a_second_round_moves_nothing(group: tuple[list[Member], list[Task]]) -> None:
+def test_a_second_round_moves_nothing(group: tuple[list[Member], list[TaskId]]) -> None:
     members, tasks = group
     first = assign(members, tasks)
     assert assign(carry_on(first, members, 100), tasks) == first
@@ -271,11 +267,11 @@ class Group(RuleBasedStateMachine):
 
     @initialize(shape=st.lists(st.integers(1, 7), min_size=1, max_size=3))
     def begin(self, shape: list[int]) -> None:
-        self.tasks = [Task(f"a{index}", number) for index, count in enumerate(shape) for number in range(count)]
+        self.tasks = [TaskId(f"a{index}", number) for index, count in enumerate(shape) for number in range(count)]
         self.generation = 0
         self.born = 0
         self.members: list[Member] = []
-        self.assignment: dict[str, tuple[Task, ...]] = {}
+        self.assignment: dict[str, tuple[TaskId, ...]] = {}
         self.join()
 
     def _name(self) -> str:
@@ -355,19 +351,19 @@ def lines_run(function: Callable[[], object]) -> int:
 
 
 def test_five_hundred_tasks_of_a_hundred_members_take_few_steps() -> None:
-    tasks = [Task(f"actor{actor}", number) for actor in range(10) for number in range(50)]
+    tasks = [TaskId(f"actor{actor}", number) for actor in range(10) for number in range(50)]
     rand = random.Random(1)
     members = [
         Member(f"m{index:03}", on_disk={task: rand.randrange(10**9) for task in rand.sample(tasks, 30)})
         for index in range(100)
     ]
-    assignment: dict[str, tuple[Task, ...]] = {}
+    assignment: dict[str, tuple[TaskId, ...]] = {}
     assert lines_run(lambda: assignment.update(assign(members, tasks))) < 1_500_000
     check_complete(assignment, members, tasks)
 
 
 @given(groups(max_members=3, max_actors=3, max_partitions=6))
-def test_member_data_survives_the_trip(group: tuple[list[Member], list[Task]]) -> None:
+def test_member_data_survives_the_trip(group: tuple[list[Member], list[TaskId]]) -> None:
     for member in group[0]:
         sent = replace(member, address="http://10.0.0.1:6066")
         assert decode_member_data(member.member_id, encode_member_data(sent)) == sent
@@ -413,7 +409,7 @@ def test_a_large_group_fits_into_one_kafka_record() -> None:
             instance_id=f"worker-{number}",
             address=f"http://10.0.0.{number}:6066",
             actors={"input": "actor"},
-            on_disk=lambda first=number: {Task("actor", first * 5 + place): 10**9 for place in range(5)},
+            on_disk=lambda first=number: {TaskId("actor", first * 5 + place): 10**9 for place in range(5)},
         )
         for number in range(members)
     }

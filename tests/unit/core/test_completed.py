@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors._core.task.commit import CommitMark, parse_mark
-from actors._core.task.completed import SPAN, Progress, decode_finished, encode_finished
+from actors._core.task.completed import SPAN, CompletedOffsets, decode_finished, encode_finished
 
 
 @given(st.data())
 def test_the_next_offset_is_the_first_unfinished_one(data: st.DataObject):
     offsets = sorted(data.draw(st.sets(st.integers(0, 60), min_size=1)))
     inherited = data.draw(st.sets(st.sampled_from(offsets)))
-    progress = Progress(offsets[0] if offsets[0] not in inherited else 0, inherited)
+    progress = CompletedOffsets(offsets[0] if offsets[0] not in inherited else 0, inherited)
     running: list[int] = []
     finished: set[int] = set()
     left = list(offsets)
@@ -56,7 +56,7 @@ def test_a_damaged_mark_is_none(metadata: str):
 
 
 def test_what_is_far_behind_an_unfinished_one_waits():
-    progress = Progress(5)
+    progress = CompletedOffsets(5)
     assert progress.may_begin(5 + SPAN)
     progress.begin(5)
     assert progress.may_begin(4 + SPAN)
@@ -66,6 +66,6 @@ def test_what_is_far_behind_an_unfinished_one_waits():
 
 
 def test_a_jump_forgets_what_lies_before_it():
-    progress = Progress(5, {7, 9})
+    progress = CompletedOffsets(5, {7, 9})
     progress.skip_to(8)
     assert (progress.next_offset, progress.finished, progress.reached) == (8, {9}, 10)

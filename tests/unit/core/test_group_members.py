@@ -12,7 +12,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors._core.group.assign import MAX_MEMBER_BYTES, Member, Task, decode_member_data, encode_member_data
+from actors._core.group.assign import MAX_MEMBER_BYTES, Member, TaskId, decode_member_data, encode_member_data
 from actors._core.group.placement import Copies, PlacementRules, encode_copies
 from actors._core.origins import origin_of
 from actors._kafka.consume.assignor import ActorAssignor, readable, readable_assignment
@@ -93,7 +93,7 @@ KNOWN_BUT_ODD = {
 
 
 def worker(name: str = "") -> ActorAssignor:
-    held = {Task("a", number): 10**6 for number in range(6)}
+    held = {TaskId("a", number): 10**6 for number in range(6)}
     return ActorAssignor(
         instance_id=name,
         address="http://10.0.0.1:6066",
@@ -155,7 +155,7 @@ def test_a_topic_that_isnt_there_disturbs_nobody() -> None:
 
 def test_two_members_may_claim_one_instance_id() -> None:
     first = worker("w1")
-    said = encode_member_data(Member("x", instance_id="w1", generation=9, owned=frozenset({Task("a", 0)})))
+    said = encode_member_data(Member("x", instance_id="w1", generation=9, owned=frozenset({TaskId("a", 0)})))
     assert sum(assigned(said, leader=first).values()) == 6
 
 
@@ -186,7 +186,7 @@ def test_an_address_that_isnt_an_origin_is_dropped(address: str) -> None:
 
 
 def test_what_honest_workers_say_fits() -> None:
-    tasks = {Task(f"actor-{number % 50}", number): 10**9 for number in range(15_000)}
+    tasks = {TaskId(f"actor-{number % 50}", number): 10**9 for number in range(15_000)}
     member = Member("m", "w", "http://a:1", 5, frozenset(tasks), tasks, dict.fromkeys(tasks, 10**6), follows=True)
     sent = encode_member_data(member)
     assert len(sent) < MAX_MEMBER_BYTES
@@ -314,7 +314,7 @@ def described(*members: tuple[str, bytes, bytes]) -> Any:
 
 
 async def test_members_that_cant_be_understood_are_told_of_and_the_others_found() -> None:
-    copies = encode_copies(Copies(frozenset({Task("a", 1)})))
+    copies = encode_copies(Copies(frozenset({TaskId("a", 1)})))
     kept = ConsumerProtocolMemberAssignment(0, [], copies).encode()
     control = described(
         ("good", worker().metadata(["in"]).encode(), kept),
@@ -323,7 +323,7 @@ async def test_members_that_cant_be_understood_are_told_of_and_the_others_found(
         ("silent", b"", b""),
     )
     found = KafkaCopies(control, "g")
-    assert await found.addresses() == {Task("a", 1): ["http://10.0.0.1:6066"]}
+    assert await found.addresses() == {TaskId("a", 1): ["http://10.0.0.1:6066"]}
     members = await found.members()
     assert members.addresses == ["http://10.0.0.1:6066"]
     # A group's coordinator knows no metadata of a member that is about to join.

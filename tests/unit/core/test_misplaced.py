@@ -11,7 +11,7 @@ import pytest
 
 from actors import Actor, App, ConfigurationError, Context, ForeignKeyError, HandlerFailedError, receive
 from actors._core.partitioner import CRC32, MURMUR2, PARTITIONERS
-from actors._core.task.completed import Progress
+from actors._core.task.completed import CompletedOffsets
 from actors.client import StateClient, _Stores
 from actors.errors import MisplacedRecordError
 from actors.ports import TopicPartition
@@ -333,7 +333,7 @@ class Record:
         self.headers: tuple[Any, ...] = ()
 
 
-def placed(progress: Progress, misplaced: str = "stop") -> PlacedRecords:
+def placed(progress: CompletedOffsets, misplaced: str = "stop") -> PlacedRecords:
     from types import SimpleNamespace as Given
 
     spec = Given(partitioner=MURMUR2, partition_count=PARTITIONS, misplaced=misplaced, obeys_commands=False)
@@ -348,7 +348,7 @@ RIGHT, WRONG = key_in(1).encode(), key_in(0).encode()
 
 @pytest.mark.parametrize("wrong", [0, 1, 500, 999])
 def test_all_records_are_looked_at(wrong: int) -> None:
-    checks = placed(Progress(0))
+    checks = placed(CompletedOffsets(0))
     for _ in range(3):
         assert len(checks.checked([Record(n, RIGHT) for n in range(1_000)])) == 1_000  # type: ignore[arg-type]
         checks._clock.now_s += 60  # type: ignore[attr-defined]
@@ -361,7 +361,7 @@ def test_all_records_are_looked_at(wrong: int) -> None:
 
 
 def test_what_is_finished_already_and_what_has_no_key_stops_nothing() -> None:
-    checks = placed(Progress(10, {12}))
+    checks = placed(CompletedOffsets(10, {12}))
     records: Any = [Record(9, WRONG), Record(10, None), Record(12, WRONG), Record(13, RIGHT)]
     assert checks.checked(records) == records
     assert len(checks.checked([Record(14, RIGHT), Record(15, WRONG), Record(16, RIGHT)])) == 2  # type: ignore[list-item]

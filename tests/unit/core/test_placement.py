@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from actors._core.group.assign import Member, Task, assign, decode_member_data, encode_member_data
+from actors._core.group.assign import Member, TaskId, assign, decode_member_data, encode_member_data
 from actors._core.group.placement import Copies, Placement, PlacementRules, decode_copies, encode_copies, place
 from actors._kafka.consume.assignor import ActorAssignor
 from tests.unit.core.test_assign import is_balanced, lines_run, tasks_of
@@ -27,16 +27,16 @@ class Node:
 
     name: str
     follows: bool = True
-    held: dict[Task, int] = field(default_factory=dict)
-    owned: frozenset[Task] = frozenset()
-    copies: frozenset[Task] = frozenset()
+    held: dict[TaskId, int] = field(default_factory=dict)
+    owned: frozenset[TaskId] = frozenset()
+    copies: frozenset[TaskId] = frozenset()
     generation: int = -1
 
 
 class World:
     """The changelogs' ends, and the workers that are alive."""
 
-    def __init__(self, tasks: Sequence[Task], rules: PlacementRules, end: int) -> None:
+    def __init__(self, tasks: Sequence[TaskId], rules: PlacementRules, end: int) -> None:
         self.tasks, self.rules = list(tasks), rules
         self.ends = dict.fromkeys(tasks, end)
         self.nodes: dict[str, Node] = {}
@@ -97,7 +97,7 @@ class World:
             assert count[task] == min(self.rules.standbys, others - warming)
             self.check_warm(task, self.nodes[name])
 
-    def check_warm(self, task: Task, owner: Node) -> None:
+    def check_warm(self, task: TaskId, owner: Node) -> None:
         """A worker that follows gets a task only if nobody has a copy that is much better."""
         lacks = {node.name: self.ends[task] - node.held.get(task, 0) for node in self.nodes.values()}
         if owner.follows:
@@ -144,7 +144,7 @@ class World:
 def test_workers_come_and_go_and_in_the_end_all_is_even(
     shape: list[int], standbys: int, warm_ups: int, end: int, events: list[str], rand: random.Random
 ) -> None:
-    tasks = [Task(f"a{index}", number) for index, count in enumerate(shape) for number in range(count)]
+    tasks = [TaskId(f"a{index}", number) for index, count in enumerate(shape) for number in range(count)]
     world = World(tasks, PlacementRules(standbys, ACCEPTABLE, warm_ups), end)
     world.nodes["n0"] = Node("n0")
     world.rebalance()
@@ -201,23 +201,23 @@ def test_standbys_are_spread() -> None:
 
 
 def test_who_owned_a_task_once_isnt_believed() -> None:
-    task = Task("a", 0)
+    task = TaskId("a", 0)
     gone = Member("m0", generation=4, owned=frozenset({task}), on_disk={task: 10}, lags={task: 0}, follows=True)
     owner = Member("m1", generation=5, owned=frozenset({task}), on_disk={task: 900}, lags={task: 0}, follows=True)
-    other = replace(owner, owned=frozenset({task, Task("a", 1)}))
-    placement = place([gone, other], [task, Task("a", 1)], RULES)
+    other = replace(owner, owned=frozenset({task, TaskId("a", 1)}))
+    placement = place([gone, other], [task, TaskId("a", 1)], RULES)
     assert task in placement.owners["m1"]
 
 
 def test_who_missed_a_generation_isnt_believed_though_the_owner_after_it_is_dead() -> None:
-    task = Task("a", 0)
+    task = TaskId("a", 0)
     past = Member("m0", generation=5, owned=frozenset({task}), on_disk={task: 10**6}, lags={task: 0}, follows=True)
     copy = Member("m1", generation=7, on_disk={task: 6 * 10**6}, lags={task: 0}, follows=True)
     assert place([past, copy], [task], RULES).owners == {"m0": (), "m1": (task,)}
 
 
 def test_what_a_copy_says_of_itself_counts_though_the_owner_wrote_on() -> None:
-    task, own = Task("a", 0), Task("a", 1)
+    task, own = TaskId("a", 0), TaskId("a", 1)
     owner = Member("m0", generation=5, owned=frozenset({task, own}), on_disk={task: 10**6, own: 10**6}, follows=True)
     copy = Member("m1", generation=5, on_disk={task: 10**6 - 5_000}, lags={task: 3}, follows=True)
     assert place([owner, copy], [task, own], RULES).owners == {"m0": (own,), "m1": (task,)}
@@ -236,7 +236,7 @@ def test_the_judge_sees_an_assignment_that_ignores_warmth(monkeypatch: pytest.Mo
 
 
 def test_five_hundred_tasks_of_a_hundred_members_take_few_steps() -> None:
-    tasks = [Task(f"actor{actor}", number) for actor in range(10) for number in range(50)]
+    tasks = [TaskId(f"actor{actor}", number) for actor in range(10) for number in range(50)]
     rand = random.Random(1)
     members = [
         Member(f"m{index:03}", on_disk={task: rand.randrange(10**9) for task in rand.sample(tasks, 30)}, follows=True)
@@ -250,7 +250,7 @@ def test_nobody_is_there() -> None:
 
 
 def test_the_data_survives_the_trip_and_older_releases_read_what_they_know() -> None:
-    task, other = Task("a", 0), Task("b", 3)
+    task, other = TaskId("a", 0), TaskId("b", 3)
     member = Member(
         "m0", "w0", "http://x:1", 3, frozenset({task}), {task: 7, other: 9}, {task: 0}, follows=True, process=5
     )
@@ -259,7 +259,7 @@ def test_the_data_survives_the_trip_and_older_releases_read_what_they_know() -> 
     version, instance, address, generation, actors, *_ = msgspec.msgpack.decode(sent)
     old = msgspec.msgpack.encode([version, instance, address, generation, [actor[:4] for actor in actors]])
     assert decode_member_data("m0", old) == replace(member, lags={}, follows=False, process=0)
-    copies = Copies(frozenset({task, other}), frozenset({Task("b", 1)}), acceptable_lag=7, seen=5)
+    copies = Copies(frozenset({task, other}), frozenset({TaskId("b", 1)}), acceptable_lag=7, seen=5)
     assert decode_copies(encode_copies(copies)) == copies
     assert decode_copies(encode_copies(Copies(seen=5))) == Copies(seen=5)
     older = msgspec.msgpack.encode(msgspec.msgpack.decode(encode_copies(copies))[:2])
@@ -278,7 +278,7 @@ def test_an_older_member_gets_tasks_at_once_and_no_copies() -> None:
     assert placement.copies["old"] == Copies()
 
 
-def member_of(positions: dict[Task, int], name: str = "", rules: PlacementRules = RULES) -> ActorAssignor:
+def member_of(positions: dict[TaskId, int], name: str = "", rules: PlacementRules = RULES) -> ActorAssignor:
     return ActorAssignor(
         instance_id=name, address="", actors={"in": "a"}, on_disk=lambda: positions, rules=rules, lags=lambda: {}
     )

@@ -152,7 +152,7 @@ def test_a_worker_s_log_shows_keys_and_handlers_errors_escaped(caplog: pytest.Lo
 def test_the_error_that_stops_a_partition_is_one_line() -> None:
     failed = HandlerFailedError(HOSTILE, topic="in", partition=0, offset=1, key=HOSTILE.encode(errors="replace"))
     assert str(failed).isprintable()
-    failed.turn = ("actor", HOSTILE)
+    failed.internal = ("actor", HOSTILE)
     assert str(failed).isprintable()
 
 

@@ -95,7 +95,7 @@ def test_a_partition_that_goes_on_says_so_though_another_one_met_the_same(caplog
         before = said("actor work owns")
         for owned in (2, 2):
             for task in tasks:
-                task.look_again("the input can't be read")
+                task.reinitialize("the input can't be read")
             driver.advance(5)
             assert said("actor work owns") - before == owned
         assert said("the input can't be read; taking over again") == 1

@@ -28,11 +28,11 @@ from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.produce import requests as asking
 from actors._kafka.produce.appends import KafkaAppends
 from actors._kafka.produce.producer import QUICK_BACKOFF_S, Throttle, TransportFaultError, _drop_unsent, _guard, _send
-from actors._kafka.produce.requests import KafkaAsks
+from actors._kafka.produce.requests import KafkaRequests
 from actors.errors import BrokerUnavailableError
-from actors.ports import Question, TopicPartition
+from actors.ports import ActorRequest, TopicPartition
 from actors.testing import ActorTestDriver
-from actors.testing.fakes.requests import FakeAsks
+from actors.testing.fakes.requests import FakeRequests
 
 INPUT = KafkaPartition("in", 0)
 
@@ -287,8 +287,8 @@ async def test_who_asks_hears_that_answers_may_not_be_read(
         raise TopicAuthorizationFailedError("app-replies")
 
     monkeypatch.setattr(asking, "fetched", denied)
-    asks = KafkaAsks(Connection(()), group="g", topic="app-replies", replication_factor=-1)
-    question = Question(id="q", topic="in", partition=0, key=b"k", value=b"v", headers=[])
+    asks = KafkaRequests(Connection(()), group="g", topic="app-replies", replication_factor=-1)
+    question = ActorRequest(id="q", topic="in", partition=0, key=b"k", value=b"v", headers=[])
     with asks._waiting.question(question) as answer, caplog.at_level(logging.WARNING):
         with pytest.raises(ValueError, match="4"):
             await asks._read(None, KafkaPartition("app-replies", 0))
@@ -305,16 +305,16 @@ def test_a_message_whose_question_is_not_allowed_waits_until_it_is(
     app = App("asking", broker="kafka://127.0.0.1:1")
     inbox, orders = app.topic("inbox", key_type=str, value_type=int), app.topic("orders", key_type=str, value_type=int)
     done = app.topic("done", key_type=str, value_type=int)
-    tries: list[Question] = []
-    send = FakeAsks._send
+    tries: list[ActorRequest] = []
+    send = FakeRequests._send
 
-    async def sent_if_allowed(asks: FakeAsks, question: Question) -> None:
+    async def sent_if_allowed(asks: FakeRequests, question: ActorRequest) -> None:
         tries.append(question)
         if len(tries) < 30:
             raise BrokerUnavailableError("User:bob isn't allowed", missing="User:bob isn't allowed Write on inbox")
         await send(asks, question)
 
-    monkeypatch.setattr(FakeAsks, "_send", sent_if_allowed)
+    monkeypatch.setattr(FakeRequests, "_send", sent_if_allowed)
 
     @app.actor(inbox)
     def doubled(ctx: Context, number: int) -> int:

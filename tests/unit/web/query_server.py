@@ -16,8 +16,8 @@ from actors._core.task.lifecycle import State
 from actors.ports import Identity, TopicPartition
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.queries.queries import StateReader
-from actors.runtime.queries.read_lease import Lease, LeaseSettings
-from actors.runtime.queries.standby_reads import CopyReader
+from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
+from actors.runtime.queries.standby_reads import StandbyReader
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.state import Restored
 from actors.runtime.task.task import Task
@@ -60,7 +60,7 @@ class Served:
         self.store.apply([(f"big{n}".encode(), encode_stamp(1, 1) + b"x" * 50_000) for n in range(8)], POSITION)
         self.tasks = {TopicPartition("in", number): self._task(number) for number in range(PARTITIONS - 1)}
         self.is_member = True
-        self.lease = Lease(self._confirms, LeaseSettings(lasts_s=10.0, renew_s=1.0))
+        self.lease = ReadLease(self._confirms, ReadLeaseSettings(lasts_s=10.0, renew_s=1.0))
         clock, directory = FakeClock(), Directory(_nobody, "w")
         self.queries = SimpleNamespace(
             actors={"talk": self.spec},
@@ -68,7 +68,7 @@ class Served:
             stores={"words": self.spec, "numbers": self.spec},
             router=Router(StateReader(self.tasks.get, self.lease, clock), directory, Hops()),
             copies=CopyRouter(
-                CopyReader(self.tasks.get, self.lease, clock, lambda *_: None),
+                StandbyReader(self.tasks.get, self.lease, clock, lambda *_: None),
                 directory,
                 CopyDirectory(_no_copies),
                 "",

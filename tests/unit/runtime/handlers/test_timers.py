@@ -12,10 +12,10 @@ import pytest
 from actors import App, HandlerFailedError, RecordTooLargeError, Rejected, Store, UsageError
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
-from actors.runtime.message.internal_messages import Moment
+from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.spec import ActorSpec
-from actors.runtime.timers.timers import TURNS_AT_ONCE, Timers
+from actors.runtime.timers.timers import MESSAGES_AT_ONCE, Timers
 from actors.testing import ActorTestDriver
 from stores._core.overlay import MessageScope, Overlay, OverlayReader, stamped
 from stores._core.record import Position
@@ -85,15 +85,15 @@ class Task:
     def fire(self, *, after=NOW, each=None):
         """Handle what one take gives; give the message and the timer of what the handler is called for."""
         fired = []
-        for turn in self.take(after=after):
-            moment = turn.moment
-            ctx = Context(self.state, moment, None, moment.key or b"")
-            if turn.settle(ctx) and moment.value is not None:
-                fired.append((moment.value.decode(), moment.timer))
+        for internal in self.take(after=after):
+            internal_record = internal.record
+            ctx = Context(self.state, internal_record, None, internal_record.key or b"")
+            if internal.consume(ctx) and internal_record.value is not None:
+                fired.append((internal_record.value.decode(), internal_record.timer))
                 if each is not None:
                     each(ctx)
             self.scope.release()
-            turn.done()
+            internal.done()
         return fired
 
     def rows(self):
@@ -131,14 +131,16 @@ def test_a_timer_is_due_at_its_time_once_with_its_message():
     task.ms += 1_000
     assert task.timers.wait_s() == 0.0
     task.scope.source_offset = 41
-    (turn,) = task.take()
-    identity = turn.moment.id
-    assert turn.moment == Moment(41, START_MS + 10_000, b"a", b"hello", [("type", b"str")], id=identity, timer="t")
+    (internal,) = task.take()
+    identity = internal.record.id
+    assert internal.record == InternalRecord(
+        41, START_MS + 10_000, b"a", b"hello", [("type", b"str")], id=identity, timer="t"
+    )
     assert (identity[:11], len(identity)) == ("in-0-timer-", 27)
-    assert turn.what == "timer 't'"
-    assert turn.settle(task.ctx())
+    assert internal.what == "timer 't'"
+    assert internal.consume(task.ctx())
     task.scope.release()
-    turn.done()
+    internal.done()
     assert task.rows() == []
     assert not task.take(after=HOUR)
     assert task.timers.wait_s() == math.inf
@@ -162,10 +164,10 @@ def test_names_and_ids_are_the_same_whenever_a_message_is_handled_again():
     for key in "bc":
         task.schedule(key=key, name="ü" * 125, after=SECOND)
     task.commit()
-    ids = [turn.moment.id for turn in task.take(after=HOUR)]
+    ids = [internal.record.id for internal in task.take(after=HOUR)]
     assert len(set(ids)) == 4
     task.take_over()
-    assert [turn.moment.id for turn in task.take()] == ids
+    assert [internal.record.id for internal in task.take()] == ids
 
 
 @pytest.mark.parametrize(
@@ -205,15 +207,15 @@ def test_a_periodic_timer_is_cancelled_in_its_own_handler():
 def test_a_timer_in_hand_that_is_cancelled_or_scheduled_again_fires_as_it_was_last_scheduled(again):
     task = Task()
     task.schedule("old", after=SECOND, name="t")
-    (turn,) = task.take(after=SECOND)
+    (internal,) = task.take(after=SECOND)
     if again is None:
         assert task.cancel("t")
     else:
         task.schedule("new", name="t", **again)
     before = task.rows()
-    assert not turn.settle(task.ctx())
+    assert not internal.consume(task.ctx())
     assert task.rows() == before
-    turn.done()
+    internal.done()
     assert task.fire(after=SECOND) == ([] if again is None else [("new", "t")])
     assert task.rows() == []
 
@@ -235,13 +237,13 @@ def test_a_turn_that_is_taken_back_or_dropped_comes_again():
     task = Task()
     task.schedule("m", every=SECOND, name="t")
     task.commit()
-    (turn,) = task.take(after=SECOND)
+    (internal,) = task.take(after=SECOND)
     assert task.take() == []
-    assert turn.settle(task.ctx())
+    assert internal.consume(task.ctx())
     task.scope.rollback()
-    turn.done()
-    (turn,) = task.take()
-    turn.done()
+    internal.done()
+    (internal,) = task.take()
+    internal.done()
     assert task.fire() == [("m", "t")]
 
 
@@ -268,12 +270,12 @@ def test_a_timer_that_is_merged_after_a_look_into_the_store_still_fires():
 def test_a_turn_beside_other_messages_sees_what_its_key_left_unmerged():
     task = Task()
     task.schedule("old", after=SECOND, name="t")
-    (turn,) = task.take(after=SECOND)
+    (internal,) = task.take(after=SECOND)
     state = task.private()
     task.timers.schedule(task.ctx(state=state), "new", after=SECOND, name="t")
-    assert not turn.settle(task.ctx(state=state))
+    assert not internal.consume(task.ctx(state=state))
     task.overlay.absorb(state.overlays[STORE].writes)
-    turn.done()
+    internal.done()
     task.commit()
     assert task.fire(after=SECOND) == [("new", "t")]
 
@@ -294,8 +296,8 @@ def test_stream_time_goes_by_the_messages_alone_and_a_successor_knows_it():
     task.commit()
     task.take_over()
     assert task.timers.wait_s() == 0.0
-    (turn,) = task.take()
-    assert (turn.moment.timestamp, turn.moment.timer) == (15_000, "t")
+    (internal,) = task.take()
+    assert (internal.record.timestamp, internal.record.timer) == (15_000, "t")
 
 
 def test_stream_time_is_written_only_where_a_timer_went_by_it_and_only_when_it_moved():
@@ -321,8 +323,8 @@ def test_a_late_message_and_a_turn_measure_from_stream_time():
     task = Task()
     task.timers.saw(50_000)
     task.timers.schedule(task.ctx(timestamp_ms=10_000), "late", after=10 * SECOND, stream_time=True)
-    turn = Context(task.state, Moment(1, START_MS, b"a", b"m"), "a", b"a")
-    task.timers.schedule(turn, "of a turn", after=20 * SECOND, name="t", stream_time=True)
+    internal = Context(task.state, InternalRecord(1, START_MS, b"a", b"m"), "a", b"a")
+    task.timers.schedule(internal, "of a turn", after=20 * SECOND, name="t", stream_time=True)
     task.timers.saw(59_999)
     assert task.fire() == []
     task.timers.saw(60_000)
@@ -349,15 +351,17 @@ def test_a_periodic_timer_by_stream_time_fires_once_for_a_jump_and_may_change_it
 
 def test_so_many_are_taken_at_once_and_none_twice():
     task = Task()
-    for number in range(TURNS_AT_ONCE + 7):
+    for number in range(MESSAGES_AT_ONCE + 7):
         task.schedule(str(number), after=number * MS)
     task.schedule("s", at=START, stream_time=True)
     task.timers.saw(START_MS)
     first, second = task.take(after=HOUR), task.take()
-    assert [int(turn.moment.value) for turn in first] == list(range(TURNS_AT_ONCE))
-    assert [turn.moment.value for turn in second] == [b"%d" % (TURNS_AT_ONCE + number) for number in range(7)] + [b"s"]
+    assert [int(internal.record.value) for internal in first] == list(range(MESSAGES_AT_ONCE))
+    assert [internal.record.value for internal in second] == [
+        b"%d" % (MESSAGES_AT_ONCE + number) for number in range(7)
+    ] + [b"s"]
     task.schedule("before", at=START - HOUR)
-    assert [turn.moment.value for turn in task.take()] == [b"before"]
+    assert [internal.record.value for internal in task.take()] == [b"before"]
     assert task.timers.wait_s() == math.inf
 
 

@@ -49,28 +49,28 @@ def test_a_firing_that_is_handled_again_after_a_crash_has_its_id() -> None:
         task.schedule(name="t", after=HOUR)
     task.schedule(key="b", name="t", every=HOUR)
     task.commit()
-    ids = [turn.moment.id for turn in task.take(after=HOUR)]
+    ids = [internal.record.id for internal in task.take(after=HOUR)]
     task.take_over()
     turns = task.take()
-    assert [turn.moment.id for turn in turns] == ids
+    assert [internal.record.id for internal in turns] == ids
     assert len(set(ids)) == 2
-    for turn in turns:
-        turn.settle(Context(task.state, turn.moment, None, turn.moment.key))
+    for internal in turns:
+        internal.consume(Context(task.state, internal.record, None, internal.record.key))
         task.scope.release()
-        turn.done()
+        internal.done()
     [again] = task.take(after=HOUR)
-    assert again.moment.id not in ids
+    assert again.record.id not in ids
 
 
 def test_a_timer_that_replaces_one_that_is_in_hand_fires_once_as_itself() -> None:
     task = Task()
     task.schedule("old", name="t", after=SECOND)
-    [turn] = task.take(after=SECOND)
+    [internal] = task.take(after=SECOND)
     task.schedule("new", name="t", after=timedelta(0))
-    assert not turn.settle(Context(task.state, turn.moment, None, b"a"))
-    turn.done()
+    assert not internal.consume(Context(task.state, internal.record, None, b"a"))
+    internal.done()
     [new] = task.take()
-    assert (new.moment.value, new.moment.id != turn.moment.id) == (b"new", True)
+    assert (new.record.value, new.record.id != internal.record.id) == (b"new", True)
 
 
 def test_an_entry_of_an_earlier_release_fires_with_the_id_that_it_had_there() -> None:
@@ -81,5 +81,5 @@ def test_an_entry_of_an_earlier_release_fires_with_the_id_that_it_had_there() ->
     entry.pop("id", None)
     task.overlay.set(key, msgspec.json.encode(entry))
     task.scope.release()
-    [turn] = task.take(after=SECOND)
-    assert turn.moment.id == "in-0-timer-35d61b4812a9c139"
+    [internal] = task.take(after=SECOND)
+    assert internal.record.id == "in-0-timer-35d61b4812a9c139"

@@ -1,4 +1,4 @@
-"""What a worker counts, and the picture of it, on the test driver."""
+"""What a worker counts, and the worker_status of it, on the test driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from actors.errors import FencedError, MigratedError, OutcomeUnknownError, Resto
 from actors.ports import TopicPartition
 from actors.runtime.meters import Histogram, TaskMeters
 from actors.runtime.observe import status
-from actors.runtime.observe.status import Sight, TaskStatus, WorkerStatus, picture
+from actors.runtime.observe.status import StatusInputs, TaskStatus, WorkerStatus, worker_status
 from actors.runtime.state.restore import Restorer
 from actors.testing import ActorTestDriver, DiskStore
 from stores.memory import MemoryStore
@@ -48,12 +48,12 @@ class World:
 
 
 def seen(driver: ActorTestDriver) -> WorkerStatus:
-    """Give the picture of the driver's worker."""
+    """Give the worker_status of the driver's worker."""
     worker = driver._worker
     assert worker is not None
     late = worker._source
     tasks = sorted(worker.tasks, key=lambda task: (task.spec.name, task.partition))
-    sight = Sight(
+    sight = StatusInputs(
         app="shop",
         worker="w",
         address="",
@@ -62,7 +62,7 @@ def seen(driver: ActorTestDriver) -> WorkerStatus:
         end_offset=late.end_offset,
         position=late.position,
     )
-    return picture(worker.meters, tasks, sight)
+    return worker_status(worker.meters, tasks, sight)
 
 
 @pytest.fixture(params=[1, 3])
@@ -100,7 +100,7 @@ def test_records_are_counted_once_when_they_are_handled_again(driver: tuple[Worl
     run.send(world.topic, key="a", value="1")
     run.send(world.topic, key="b", value="1")
     (before,) = run._worker.tasks  # type: ignore[union-attr]
-    before.look_again("a test wants it")
+    before.reinitialize("a test wants it")
     run.advance(1)
     run.send(world.topic, key="a", value="2")
     task = task_of(run)

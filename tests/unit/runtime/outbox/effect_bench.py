@@ -8,7 +8,7 @@ import msgspec
 from actors.ports import TopicPartition
 from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import Context, enter_message
-from actors.runtime.message.internal_messages import Moment
+from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
@@ -103,7 +103,7 @@ class Bench:
     def message(self, key, function, *args, **kwargs):
         """Handle a message whose handler calls an effect, and then raises if the bench says so."""
         self.state.scope.source_offset, self.offset = self.offset, self.offset + 1
-        ctx = Context(self.state, Moment(self.offset - 1, 0, key, b"x"), key.decode(), key)
+        ctx = Context(self.state, InternalRecord(self.offset - 1, 0, key, b"x"), key.decode(), key)
         enter_message(ctx)
         try:
             return self.runner.call(ctx, function, args, kwargs)
@@ -124,11 +124,11 @@ class Bench:
 
     async def turns(self):
         taken = list(self.runner.take())
-        for turn in taken:
+        for internal in taken:
             try:
-                await self.handling.message(self.state, turn.moment, turn)
+                await self.handling.message(self.state, internal.record, internal)
             finally:
-                turn.done()
+                internal.done()
         return len(taken)
 
     async def settle(self):

@@ -70,10 +70,10 @@ def test_what_the_function_is_told():
         key = at.message(b"a", log.effect, 1)
         at.commit()
         await asyncio.sleep(1)
-        [turn] = at.runner.take()
-        ctx = Context(at.state, turn.moment, None, b"a")
-        assert turn.moment.value is None
-        assert not turn.settle(ctx), "there is no result to handle"
+        [internal] = at.runner.take()
+        ctx = Context(at.state, internal.record, None, b"a")
+        assert internal.record.value is None
+        assert not internal.consume(ctx), "there is no result to handle"
         assert at.overlay.get(make_key(b"a", 1)) is None
         assert log.calls == [EffectCall(key, 1, 1, "work", b"a", "a")]
         assert plain(key) == "in-0-0-*-1"

@@ -27,7 +27,7 @@ from actors._faust.publishing import publication
 from actors._faust.setup import Setup
 from actors.admin import backfill
 from actors.ports import Output, TopicPartition
-from actors.runtime.handlers.query_methods import Asked, Query
+from actors.runtime.handlers.query_methods import Query, QueryTarget
 from actors.runtime.message.outputs import OutputTopic
 from actors.testing import ActorTestDriver
 from stores._core.overlay import MessageScope
@@ -309,7 +309,7 @@ def test_a_replay_makes_the_same_state():
 
 def test_a_query_may_not_write_to_a_published_store():
     orders = order_app()[3]
-    asked = Asked("handle", TopicPartition("in", 0), 1, "ada", b"ada", 0, {orders: MemoryStore()})
+    asked = QueryTarget("handle", TopicPartition("in", 0), 1, "ada", b"ada", 0, {orders: MemoryStore()})
     for write in (lambda ctx: orders.set("ada", Order(1)), lambda ctx: orders.delete("ada")):
         with pytest.raises(ReadOnlyQueryError, match=r"it (writes|deletes)"):
             asked.answer(Query.of("q", write, "query q"), {})

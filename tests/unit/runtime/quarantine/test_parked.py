@@ -15,7 +15,7 @@ from actors import App, Context, HandlerFailedError, OnError, Rejected, Undecoda
 from actors._core.keys import line_bounds, place_of
 from actors.errors import RecordError, RefusedRecordError
 from actors.ports import TopicPartition
-from actors.runtime.message.internal_messages import Moment, Turn
+from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
@@ -471,7 +471,7 @@ class Standing:
 
     def fail(self, key: bytes, offset: int, value: bytes = b"1") -> None:
         failed = HandlerFailedError("because", topic="in", partition=0, offset=offset, key=key)
-        self.parked.park(self.state, Moment(offset, 0, key, value), failed, 1)
+        self.parked.park(self.state, InternalRecord(offset, 0, key, value), failed, 1)
         self.scope.release()
 
     def drop(self, key: bytes) -> None:
@@ -485,17 +485,17 @@ class Standing:
 async def test_only_records_of_parked_keys_and_control_records_are_concerned():
     standing = Standing()
     control, other = [("fa-control", b"")], [("x", b"")]
-    assert not standing.parked.concerns(Moment(0, 0, b"a", b"1"))
-    assert not standing.parked.concerns(Moment(0, 0, b"a", b"1", other))
-    assert standing.parked.concerns(Moment(0, 0, b"a", b"1", [*other, *control]))
+    assert not standing.parked.concerns(InternalRecord(0, 0, b"a", b"1"))
+    assert not standing.parked.concerns(InternalRecord(0, 0, b"a", b"1", other))
+    assert standing.parked.concerns(InternalRecord(0, 0, b"a", b"1", [*other, *control]))
     standing.fail(b"a", 0)
-    assert standing.parked.concerns(Moment(1, 0, b"a", b"1"))
-    assert not standing.parked.concerns(Moment(1, 0, b"b", b"1"))
-    assert not standing.parked.concerns(Moment(1, 0, None, b"1"))
+    assert standing.parked.concerns(InternalRecord(1, 0, b"a", b"1"))
+    assert not standing.parked.concerns(InternalRecord(1, 0, b"b", b"1"))
+    assert not standing.parked.concerns(InternalRecord(1, 0, None, b"1"))
     standing.drop(b"a")
-    assert standing.parked.concerns(Moment(1, 0, b"a", b"1"))
-    assert not await standing.parked.take(standing.state, Moment(1, 0, b"a", b"1"), None)
-    assert not standing.parked.concerns(Moment(1, 0, b"a", b"1"))
+    assert standing.parked.concerns(InternalRecord(1, 0, b"a", b"1"))
+    assert not await standing.parked.take(standing.state, InternalRecord(1, 0, b"a", b"1"), None)
+    assert not standing.parked.concerns(InternalRecord(1, 0, b"a", b"1"))
 
 
 def test_the_next_owner_goes_on_behind_each_line():
@@ -534,9 +534,11 @@ async def test_a_turn_is_settled_and_waits_if_there_is_something_to_handle(has_r
     standing = Standing()
     standing.fail(b"a", 0)
     settled: list[Context] = []
-    moment = Moment(5, 7, b"a", value, id="t-1", timer="t")
-    turn = Turn(moment, lambda ctx: settled.append(ctx) or bool(has_reason), lambda: None, "a timer")
-    assert await standing.parked.take(standing.state, moment, None, turn)
+    internal_record = InternalRecord(5, 7, b"a", value, id="t-1", timer="t")
+    internal = InternalMessage(
+        internal_record, lambda ctx: settled.append(ctx) or bool(has_reason), lambda: None, "a timer"
+    )
+    assert await standing.parked.take(standing.state, internal_record, None, internal)
     assert len(settled) == 1
     assert settled[0]._state is None
     found = list(standing.state.overlays[standing.store].items(*line_bounds(b"p", b"a")))[1:]
@@ -554,7 +556,7 @@ async def test_a_task_that_ends_leaves_a_retry_to_the_next_owner():
 
     handling = Handling(standing.spec, standing.state.source, standing.parked, {}, lambda: True, asyncio.sleep)
     with pytest.raises(asyncio.CancelledError):
-        await standing.parked.take(standing.state, Moment(1, 0, b"a", b"1", [("fa-control", told)]), handling)
+        await standing.parked.take(standing.state, InternalRecord(1, 0, b"a", b"1", [("fa-control", told)]), handling)
     assert standing.sequences(b"a") == [0]
 
 
@@ -564,13 +566,15 @@ async def test_a_turn_that_is_too_large_to_wait_isnt_settled():
     standing.state.max_record_bytes = {"work-parked": 200}
     overlay = standing.state.overlays[standing.store]
 
-    def settle(ctx: Context) -> bool:
+    def consume(ctx: Context) -> bool:
         overlay.set(b"settled", b"1")
         return True
 
-    moment = Moment(5, 7, b"a", b"x" * 9_000, id="t-1", timer="t")
+    internal_record = InternalRecord(5, 7, b"a", b"x" * 9_000, id="t-1", timer="t")
     remedy = r"it has 9001 bytes.* `faust -A APP stopped drop work 0 t-1`"
     with pytest.raises(RecordError, match=rf"in\[0\] key 'a': it has to wait.*{remedy}"):
-        await standing.parked.take(standing.state, moment, None, Turn(moment, settle, lambda: None, "a timer"))
+        await standing.parked.take(
+            standing.state, internal_record, None, InternalMessage(internal_record, consume, lambda: None, "a timer")
+        )
     assert overlay.get(b"settled") is None
     assert standing.scope.undo == []

@@ -10,7 +10,7 @@ import pytest
 from actors import HandlerFailedError
 from actors._core.keys import line_bounds, make_place, place_of
 from actors.errors import NewerVersionError, RefusedRecordError
-from actors.runtime.message.internal_messages import Moment
+from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.quarantine import entries as parked_entries
 from actors.runtime.quarantine.entries import ParkedMessage, line_key_of, read_entry, summary_of
 from actors.runtime.quarantine.quarantine import Parked
@@ -153,7 +153,7 @@ def test_a_summary_has_no_content():
         standing.fail(key, offset, value)
     standing.parked.park(
         standing.state,
-        Moment(2, 0, None, b"x" * 100_000),
+        InternalRecord(2, 0, None, b"x" * 100_000),
         HandlerFailedError("because", topic="in", partition=0, offset=2, key=None),
         1,
     )
@@ -201,9 +201,9 @@ async def test_slices_that_an_earlier_release_left_are_removed_with_the_line():
     standing.drop(b"a")
     standing.fail(b"a", 1)
     told = b'{"actor":"work","what":"message","command":"drop"}'
-    moment: Any = Moment(2, 0, b"a", told, [("fa-control", told)])
+    internal_record: Any = InternalRecord(2, 0, b"a", told, [("fa-control", told)])
     handling: Any = None
-    assert await standing.parked.take(standing.state, moment, handling)
+    assert await standing.parked.take(standing.state, internal_record, handling)
     assert list(standing.state.overlays[standing.store].items()) == []
 
 
@@ -228,8 +228,8 @@ async def test_a_command_to_one_key_reads_nothing_of_others(monkeypatch: pytest.
     monkeypatch.setattr(type(overlay), "get", lambda self, key: read.append(key) or get(self, key)[25:])
     told = b'{"actor":"work","what":"message","command":"drop","id":"*"}'
     handling: Any = None
-    moment: Any = Moment(9, 0, b"b", told, [("fa-control", told)])
-    assert await parked.take(standing.state, moment, handling)
+    internal_record: Any = InternalRecord(9, 0, b"b", told, [("fa-control", told)])
+    assert await parked.take(standing.state, internal_record, handling)
     assert read
     assert not [key for key in read if any(key.startswith(other) for other in of_others)]
 

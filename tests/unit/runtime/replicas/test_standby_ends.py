@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors._core.group.assign import Task
+from actors._core.group.assign import TaskId
 from actors._core.task.takeover import LogBounds
 from actors.errors import BrokerUnavailableError
 from actors.ports import TopicPartition
@@ -55,7 +55,7 @@ def test_a_partition_without_a_leader_from_the_start_holds_up_no_other(
             await world.until(lambda: world.position(1) == world.end(1), 1)
             await asyncio.sleep(1)
         assert ends.asked < 250, "once a second for partition 1, less often for the other"
-        await asyncio.wait_for(world.copies.let_go("count", 0), 1)
+        await asyncio.wait_for(world.copies.release("count", 0), 1)
         world.copies.assign(standby(ONE))
         world.copies.assign(standby(ZERO, ONE))
         await asyncio.sleep(60)
@@ -95,7 +95,7 @@ def test_many_partitions_without_a_leader_hold_up_no_other(monkeypatch: pytest.M
         ends = Ends(monkeypatch)
         ends.leaderless = set(range(99))
         world.put("new", "1", partition=99)
-        world.copies.assign(standby(*(Task("count", number) for number in range(100))))
+        world.copies.assign(standby(*(TaskId("count", number) for number in range(100))))
         await world.until(lambda: world.position(99) == 1, 15)
         await asyncio.sleep(100)
         ends.leaderless = {7}
@@ -107,7 +107,7 @@ def test_many_partitions_without_a_leader_hold_up_no_other(monkeypatch: pytest.M
 
 def test_what_many_copies_lack_is_known_between_looks() -> None:
     world = World(partitions=400)
-    tasks = [Task("count", number) for number in range(400)]
+    tasks = [TaskId("count", number) for number in range(400)]
 
     async def test() -> None:
         world.copies.assign(standby(*tasks))

@@ -149,7 +149,7 @@ def test_what_an_owner_made_anew_isnt_deleted(world: World) -> None:
     async def test() -> None:
         world.fill(120)
         world.copies._suspect["counts", 0] = True
-        await world.copies.let_go("count", 0)
+        await world.copies.release("count", 0)
         world.copies.assign(standby(ZERO))
         await world.until(lambda: world.position() == world.end())
         assert disk.deleted == []

@@ -54,7 +54,7 @@ def test_an_empty_copy_begins_from_a_seed(world: World, is_fit: bool, caplog: py
         world.fill(200)
         world.copies.assign(standby(ZERO))
         await world.until(lambda: world.position() == 200)
-        await world.copies.let_go("count", 0)
+        await world.copies.release("count", 0)
         whole = dict(world.disk["counts", 0].scan())
         position = world.disk["counts", 0].position()
         assert position is not None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors._core.group.assign import Task
+from actors._core.group.assign import TaskId
 from actors._core.group.placement import Copies
 from actors._core.task.takeover import LogBounds, LostChangelog
 from actors.ports import Seeds, TopicPartition
@@ -18,14 +18,14 @@ from actors.runtime.replicas.standby_state import Role
 from actors.runtime.replicas.standbys import Standbys, Surroundings
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.stores import StoreCache
-from actors.runtime.task.lost_changelog import CopyChecks
+from actors.runtime.task.lost_changelog import StandbyChecks
 from actors.testing import Conditions, FakeClock, FakeGroupView, FakeTopicLogs, Network, SimKafka, VirtualLoop
 from stores._core.record import STAMP_HEADER, encode_stamp
 from stores.memory import MemoryStore
 
 HOUR_MS = 3600 * 1000
 LOG = "app-counts-changelog"
-ZERO, ONE = Task("count", 0), Task("count", 1)
+ZERO, ONE = TaskId("count", 0), TaskId("count", 1)
 
 
 class Spec:
@@ -96,7 +96,7 @@ class World:
                 is_restoring=lambda: self.restoring,
                 ask_for_rebalance=lambda: self.asked.append(self.clock.monotonic()),
                 begin_from_seed=restorer.begin_from_seed,
-                checks=CopyChecks(FakeGroupView(self.cluster, self.network), restorer),
+                checks=StandbyChecks(FakeGroupView(self.cluster, self.network), restorer),
             ),
         )
 
@@ -144,11 +144,11 @@ def world() -> Iterator[World]:
     made.loop.close()
 
 
-def standby(*tasks: Task) -> Copies:
+def standby(*tasks: TaskId) -> Copies:
     return Copies(standbys=frozenset(tasks))
 
 
-def warm_up(*tasks: Task) -> Copies:
+def warm_up(*tasks: TaskId) -> Copies:
     return Copies(warm_ups=frozenset(tasks))
 
 
@@ -264,7 +264,7 @@ def test_from_let_go_on_nothing_is_written(world: World) -> None:
         world.copies.assign(standby(ZERO, ONE))
         await world.until(lambda: world.position() > 0)
         world.copies.assign(standby(ONE))
-        await world.copies.let_go("count", 0)
+        await world.copies.release("count", 0)
         stopped = world.position()
         assert stopped < 500
         world.put("b", "1", partition=1)
@@ -295,7 +295,7 @@ def test_let_go_waits_for_what_happens_in_a_thread(world: World, monkeypatch: py
         await asyncio.sleep(1)
         world.copies.assign(standby(ZERO))
         await world.until(lambda: steps == ["begins"])
-        await world.copies.let_go("count", 0)
+        await world.copies.release("count", 0)
         assert steps == ["begins", "ends"]
 
     world.run(test())

@@ -14,7 +14,7 @@ from actors import ConfigurationError, UnknownTopicError, ViewClosedError, ViewF
 from actors._core.partitioner import partition_for
 from actors._faust.views import copy_stores
 from actors.ports import TopicPartition
-from actors.runtime.replicas.view_replica import CopyStores
+from actors.runtime.replicas.view_replica import ViewReplicaStores
 from actors.runtime.replicas.views import TopicView, ViewCodecs, ViewParts
 from actors.runtime.state.restore import LOOK_BACK
 from actors.testing import Conditions, FakeClock, FakeTopicLogs, Network, SimKafka, VirtualLoop
@@ -413,13 +413,13 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing(world: World, tmp_path: P
 
     async def test() -> None:
         monkeypatch.setattr(RocksStore, "apply", refusing)
-        reopen, reopened = CopyStores.reopen, []
+        reopen, reopened = ViewReplicaStores.reopen, []
 
         async def counted(self: Any, partition: int) -> Any:
             reopened.append(partition)
             return await reopen(self, partition)
 
-        monkeypatch.setattr(CopyStores, "reopen", counted)
+        monkeypatch.setattr(ViewReplicaStores, "reopen", counted)
         async with world.view(tmp_path / "v") as view:
             seen = changes_of(view)
             state["is_full"] = True

@@ -26,8 +26,8 @@ from actors import (
 )
 from actors.declare.codecs import resolve
 from actors.errors import BrokerUnavailableError
-from actors.ports import Answer, Question
-from actors.runtime.requests.replies import AnswerTypes
+from actors.ports import ActorReply, ActorRequest
+from actors.runtime.requests.replies import ReplyTypes
 from actors.runtime.requests.requests import ASK, CHAIN, DEADLINE, REPLY_TO, STATUS, Waiting
 from actors.testing import ActorTestDriver
 
@@ -513,8 +513,8 @@ def test_only_annotated_handlers_answer():
     def something(ctx, value) -> "list[int]": ...
 
     for function in (nothing, none, text):
-        assert AnswerTypes.of("a", function, resolve) is None
-    types = AnswerTypes.of("a", something, resolve)
+        assert ReplyTypes.of("a", function, resolve) is None
+    types = ReplyTypes.of("a", something, resolve)
     assert types is not None
     codec = types.codec_for("whatever")
     assert codec is not None
@@ -535,8 +535,8 @@ class Reply:
         self.headers = [(ASK, question), (STATUS, status)]
 
 
-def question(name: str) -> Question:
-    return Question(name, "t", 0, b"k", b"v", ())
+def question(name: str) -> ActorRequest:
+    return ActorRequest(name, "t", 0, b"k", b"v", ())
 
 
 async def test_only_answers_to_own_open_questions_are_taken_and_the_first_of_each():
@@ -550,7 +550,7 @@ async def test_only_answers_to_own_open_questions_are_taken_and_the_first_of_eac
             reply = Reply(b"me", b"q2", value=None)
             reply.headers.append((ASK, None))
             waiting.deliver(reply)
-            assert one.result() == twin.result() == Answer("ok", b"1")
+            assert one.result() == twin.result() == ActorReply("ok", b"1")
             assert not two.done()
         assert len(waiting) == 2
     assert len(waiting) == 0

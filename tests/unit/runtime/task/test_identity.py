@@ -131,7 +131,7 @@ async def test_a_topic_that_is_re_created_during_a_takeover_is_looked_at_again_b
     of = as_spec((SimpleNamespace(name="one"),), {"one": changelog})
     clock = SimpleNamespace(wall_ms=lambda: 0, monotonic=lambda: 0.0, sleep=asyncio.sleep)
     services: Any = SimpleNamespace(
-        group=world, logs=world, stores=world, restorer=world, owners=world, clock=clock, let_go=None
+        group=world, logs=world, stores=world, restorer=world, owners=world, clock=clock, release=None
     )
     services.encode_owner = world.encode_owner
     rules = StartRules(ResetPolicy.EARLIEST, exactly_once=True, allow_reprocessing=False, allow_lost_input=False)

@@ -9,7 +9,7 @@ import pytest
 
 from actors.errors import NotReadyError
 from actors.ports import Identity
-from actors.runtime.queries.read_lease import ANSWER_S, SPACING_S, Lease, LeaseSettings
+from actors.runtime.queries.read_lease import ANSWER_S, SPACING_S, ReadLease, ReadLeaseSettings
 
 ME, ME_AGAIN = Identity("me", 1), Identity("me", 2)
 
@@ -29,9 +29,9 @@ class Coordinator:
         await self.may_answer.wait()
         return member in self.members
 
-    def lease(self, *, is_exclusive: bool = True) -> Lease:
-        settings = LeaseSettings(lasts_s=10.0, renew_s=1.0, is_exclusive=is_exclusive)
-        return Lease(self.confirms, settings, now_s=lambda: self.now_s)
+    def lease(self, *, is_exclusive: bool = True) -> ReadLease:
+        settings = ReadLeaseSettings(lasts_s=10.0, renew_s=1.0, is_exclusive=is_exclusive)
+        return ReadLease(self.confirms, settings, now_s=lambda: self.now_s)
 
 
 async def turns() -> None:

@@ -178,7 +178,7 @@ def test_a_takeover_gives_no_message_up(then: Any, caplog: pytest.LogCaptureFixt
         driver.post(topic, key="a", value="m")
         driver.advance(10, settle=False)
         for task in driver._worker.tasks:
-            task.look_again("as after a refused commit")
+            task.reinitialize("as after a refused commit")
         driver.settle()
     assert calls == ["m", "m"]
     assert caplog.text == ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors._core.group.assign import Task as TaskId
+from actors._core.group.assign import TaskId
 from actors._core.task.lifecycle import State
 from actors._faust.service import ActorService
 from actors._faust.standbys import lags
@@ -45,7 +45,7 @@ class Log:
 def make_worker() -> Worker:
     spec: Any = SimpleNamespace(name="count", topic="in", partition_count=2, concurrency=1, stores=(1,), changelogs={})
     sink = SimpleNamespace(stop_delivery=lambda source: None)
-    services: Any = SimpleNamespace(group=Group(), clock=FakeClock(), sink=sink, let_go=None)
+    services: Any = SimpleNamespace(group=Group(), clock=FakeClock(), sink=sink, release=None)
     settings: Any = SimpleNamespace(queue_records=100, backoff=None, rules=None)
     nothing: Any = None
 

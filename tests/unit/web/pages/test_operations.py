@@ -106,7 +106,7 @@ def test_a_partition_that_is_taken_over_makes_its_worker_not_ready():
     world = World()
     with ActorTestDriver(world.app, partitions=2) as driver:
         world.adopt(driver)
-        world.app.actor_service.tasks[1].look_again("a test wants it")
+        world.app.actor_service.tasks[1].reinitialize("a test wants it")
         driver.advance(0.001, settle=False)
         assert what_is_missing(world.app) == ["1 of 2 partitions: fencing"]
         driver.settle()

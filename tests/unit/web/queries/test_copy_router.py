@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from actors._core.group.assign import Task
+from actors._core.group.assign import TaskId
 from actors.errors import BrokerUnavailableError, NotOwnerError, NotReadyError
 from actors.ports import OwnerRecord
 from actors.web.access.hops import HOP
@@ -22,7 +22,7 @@ SPEC = SimpleNamespace(name="count")
 class World:
     """Three workers besides this one: `a` owns partitions 0 and 1, `b` and `c` keep copies of 1."""
 
-    def __init__(self, *, here: tuple[int, ...] = (), copies: Mapping[Task, list[str]] | None = None) -> None:
+    def __init__(self, *, here: tuple[int, ...] = (), copies: Mapping[TaskId, list[str]] | None = None) -> None:
         self.asked: list[tuple[str, tuple[int, ...]]] = []
         self.failures: dict[str, Exception] = {}
         self.here = here
@@ -31,10 +31,10 @@ class World:
         async def read_owners() -> list[OwnerRecord]:
             return owners
 
-        async def read_copies() -> Mapping[Task, list[str]]:
+        async def read_copies() -> Mapping[TaskId, list[str]]:
             if "group" in self.failures:
                 raise self.failures["group"]
-            return copies if copies is not None else {Task("count", 1): ["http://me", "http://b", "http://c"]}
+            return copies if copies is not None else {TaskId("count", 1): ["http://me", "http://b", "http://c"]}
 
         self.copies = CopyDirectory(read_copies)
         reader: Any = SimpleNamespace(has=lambda spec, partition: partition in self.here)

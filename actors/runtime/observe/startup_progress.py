@@ -46,7 +46,7 @@ class Restoring:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class StartupProgress:
     """A worker at one moment.
 
     Attributes:
@@ -67,13 +67,13 @@ class Scene:
         return bool(self.waits or self.restores)
 
 
-class Watch:
+class StartupWatch:
     """Looks at tasks again and again, and remembers since when a restore hasn't moved."""
 
     def __init__(self) -> None:
         self._moved: dict[tuple[str, int], tuple[int, float]] = {}
 
-    def look(self, tasks: Iterable[Task], now_s: float) -> Scene:
+    def look(self, tasks: Iterable[Task], now_s: float) -> StartupProgress:
         """Give what is to be seen now; `now_s` is the monotonic clock's."""
         owned: dict[str, list[int]] = {}
         halted: list[str] = []
@@ -92,7 +92,7 @@ class Watch:
                 reason = _PREDECESSOR if task.waits_for_predecessor else _STEPS[task.state]
                 waits.setdefault(reason, []).append(task.source)
         self._forget({(one.store, one.partition) for one in restores})
-        return Scene(owned=owned, halted=tuple(halted), waits=waits, restores=tuple(restores))
+        return StartupProgress(owned=owned, halted=tuple(halted), waits=waits, restores=tuple(restores))
 
     def _restores(self, task: Task, now_s: float) -> list[Restoring]:
         found = []
