@@ -1,4 +1,4 @@
-"""Measures the ways through the code: how many functions, files and lines a record, a query, an ask and a validation take.
+"""Measures the ways through the code: functions, files and lines of a record, a query, an ask and a validation.
 
     python -m dev.paths            the figures
     python -m dev.paths -v         with every function
@@ -23,13 +23,15 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
     "record: poll to RocksDB": (
         ("actors/_kafka/consume/consumer.py", "KafkaSource.poll"),
         ("actors/runtime/worker.py", "Worker.run"),
-        ("actors/runtime/task/task.py", "Task.has_room Task.offer"),
-        ("actors/runtime/task/inbox.py", "Inbox.is_full Inbox.put Inbox.take"),
+        (
+            "actors/runtime/task/context.py",
+            "Inbox.has_room Inbox.put Inbox.is_full Inbox.take TaskContext.advance TaskContext.mark",
+        ),
         (
             "actors/runtime/task/processor.py",
             "TaskProcessor.work TaskProcessor._take TaskProcessor._handle_or_halt TaskProcessor._handle "
             "TaskProcessor._pause TaskProcessor._is_large TaskProcessor._commit TaskProcessor._count "
-            "TaskProcessor._store",
+            "TaskProcessor._batch_of store_commit",
         ),
         ("actors/runtime/message/context.py", "Context.__init__"),
         (
@@ -37,9 +39,7 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
             "Store.get Store.set Store._overlay Store._reach Store._address Store._write",
         ),
         ("stores/_core/overlay.py", "Overlay.get Overlay.set Overlay.freeze Overlay.settle stamped"),
-        ("actors/runtime/task/context.py", "TaskContext.mark TaskContext.advance"),
         ("actors/_kafka/produce/producer.py", "TransactionLog.commit TransactionLog._transaction"),
-        ("actors/runtime/state/state.py", "Restored.write"),
         ("stores/rocks.py", "RocksStore.apply RocksStore._write"),
     ),
 }

@@ -42,8 +42,7 @@ from actors.replay.processor import (
 from actors.runtime.commands import OPEN_COMMANDS
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.state import Restored
-from actors.runtime.task.context import TaskContext
-from actors.runtime.task.inbox import Inbox
+from actors.runtime.task.context import Inbox, TaskContext
 from actors.testing.fakes.loop import StuckError, VirtualLoop
 from stores._core.record import STAMP_BYTES, Position, decode_stamp, encode_stamp
 from stores.rocks import RocksStore

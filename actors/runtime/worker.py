@@ -229,7 +229,7 @@ class Worker:
     async def run(self) -> None:
         """Dispatch records until `stop`."""
         while not self._stopping:
-            wanted = [source for source, task in self._tasks.items() if task.has_room]
+            wanted = [source for source, task in self._tasks.items() if task.inbox.has_room]
             if not wanted:
                 self._source.check()
                 await self._wait_for_room()
@@ -239,7 +239,7 @@ class Worker:
             for partition, records in batches.items():
                 task = self._tasks.get(TopicPartition(partition.topic, partition.partition))
                 if task is not None:
-                    task.offer(records)
+                    task.inbox.put(records)
             if batches:
                 await self._services.clock.sleep(0)
 

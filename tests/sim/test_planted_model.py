@@ -170,7 +170,7 @@ def pass_what_is_given_up(patch: Patch) -> None:
 
 def remove_before_the_result_is_handled(patch: Patch) -> None:
     """A call is removed in one commit, its result is handled in another one or not at all."""
-    original = Effects._turn
+    original = Effects._message
 
     def internal(self: Effects, run: Run, outcome: Outcome) -> Any:
         made = original(self, run, outcome)

@@ -110,7 +110,7 @@ class Feed:
         records = self._world.inputs[self._next : self.limit]
         if records:
             self._next += len(records)
-            self.task.offer(records)
+            self.task.inbox.put(records)
 
 
 class Stores:
