@@ -46,7 +46,7 @@ def keep_overlay(patch: Patch) -> None:
     """After an unknown outcome what is in memory is taken for true."""
 
     async def drop_nothing(self: Task) -> None:
-        self._inbox.clear()
+        self.inbox.clear()
         if self._processor is not None:
             for _, overlay in self._processor._overlays:
                 overlay.writes = overlay._frozen | overlay.writes
