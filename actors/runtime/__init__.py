@@ -16,5 +16,6 @@ A room imports only rooms further down in this list. No imports run in circles, 
     handlers     what an app declares: class actors, queries, effects; and what is wrapped around a handler
     message      one message: its context, the stores and outputs that it reaches, its errors
 
-Below them are single modules: `commands` (admin commands), `clock`, `meters`, `threads`, `blocking`.
+Below them are single modules: `commands` (admin commands), `clock`, `meters`, `threads`, `blocking`,
+`cancellation`, `log_limit`.
 """

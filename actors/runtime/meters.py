@@ -145,7 +145,7 @@ class TaskMeters:
         self.fences[reason] = self.fences.get(reason, 0) + 1
 
     def restore_begins(self, store: str, at_ms: int) -> RestoreMeter:
-        """Give what a restore reports to."""
+        """Return what a restore reports to."""
         meter = RestoreMeter(store, at_ms)
         self.restoring.append(meter)
         return meter
@@ -183,7 +183,7 @@ class WorkerMeters:
     queries: QueryMeters = field(default_factory=QueryMeters)
 
     def task(self, source: TopicPartition) -> TaskMeters:
-        """Give the meters of a partition."""
+        """Return the meters of a partition."""
         found = self.tasks.get(source)
         if found is None:
             found = self.tasks[source] = TaskMeters()

@@ -143,7 +143,7 @@ class TaskSettings:
     def owner_record(
         self, spec: ActorSpec, partition: int, topics: TopicIds, *, epoch: int, at_ms: int, input_offset: int | None
     ) -> OwnerRecord:
-        """Give what the registry says when this worker takes a task over."""
+        """Return what the registry says when this worker takes a task over."""
         return OwnerRecord(
             actor=spec.name,
             partition=partition,

@@ -128,7 +128,7 @@ class Worker:
         return {spec.name: spec.partition_count for spec in self._specs.values()}
 
     def task_of(self, source: TopicPartition) -> Task | None:
-        """Give the task of a partition, None if it isn't assigned to this worker now."""
+        """Return the task of a partition, None if it isn't assigned to this worker now."""
         return self._tasks.get(source)
 
     def is_free(self, source: TopicPartition) -> bool:
@@ -276,6 +276,6 @@ class Worker:
 
 
 def _claimed(tasks: Mapping[TopicPartition, Task]) -> frozenset[TopicPartition]:
-    """Give those whose stores are whole now: a task that takes over again may restore from nothing."""
+    """Return those whose stores are whole now: a task that takes over again may restore from nothing."""
     whole = (State.RUNNING, State.COMMITTING, State.HALTED)
     return frozenset(source for source, task in tasks.items() if task.state in whole)

@@ -93,7 +93,7 @@ class Effect:
         return self.function(*args, **kwargs)
 
     def wait_s(self, attempts: int) -> float:
-        """Give the wait after attempt number `attempts`, counted from 1, in seconds."""
+        """Return the wait after attempt number `attempts`, counted from 1, in seconds."""
         return Backoff(self.first_wait.total_seconds(), self.longest_wait.total_seconds()).delay_s(attempts)
 
 

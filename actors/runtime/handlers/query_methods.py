@@ -101,7 +101,7 @@ class Query:
         return cls(name, function, arguments)
 
     def bind(self, given: Mapping[str, Any], *, is_text: bool) -> dict[str, Any]:
-        """Give the arguments with their declared types; `is_text` where all that is given is text.
+        """Return the arguments with their declared types; `is_text` where all that is given is text.
 
         Raises:
             msgspec.ValidationError: one is missing, unknown or of another type.
@@ -111,7 +111,7 @@ class Query:
 
 
 def queries_of(cls: type[Any]) -> dict[str, Query]:
-    """Give the queries that a class itself declares, by name."""
+    """Return the queries that a class itself declares, by name."""
     found: dict[str, Query] = {}
     for method in vars(cls).values():
         name = getattr(method, _MARK, None)

@@ -123,7 +123,7 @@ class Context:
         return f"{self.message_id}-{series}-{number}" if series else f"{self.message_id}-{number}"
 
     def undecodable(self, error: Exception) -> RecordError:
-        """Give the error that says that the message isn't what its actor takes."""
+        """Return the error that says that the message isn't what its actor takes."""
         return undecodable(self._source, self._record, error)
 
     def send(
@@ -309,7 +309,7 @@ class Context:
         self._answers("forget_answer").forget(self)
 
     def answer_later(self) -> AnswerLater | None:
-        """Give what it takes to answer this question in a later message or timer of this key: keep it in the state.
+        """Return what it takes to answer this question in a later message or timer of this key: keep it in the state.
 
         What the handler returns then goes nowhere. The same question, asked again meanwhile, isn't handled again.
 

@@ -63,7 +63,7 @@ class Store(Subscripts[K, V], Generic[K, V]):
         return f"<Store {self.name}>"
 
     def get(self, key: K, default: V | None = None) -> V | None:
-        """Give the value of `key`, or `default` when it is absent or expired."""
+        """Return the value of `key`, or `default` when it is absent or expired."""
         overlay, state = self._overlay()
         raw = overlay.get(self._address(key))
         if raw is None:
@@ -100,7 +100,7 @@ class Store(Subscripts[K, V], Generic[K, V]):
         return overlay.delete(raw_key)
 
     def put_if_absent(self, key: K, value: V, *, ttl: timedelta | None = None) -> V | None:
-        """Give the value that is there, or write `value`, as `set` does, and give None."""
+        """Return the value that is there, or write `value`, as `set` does, and give None."""
         ctx = current_message.get(None)
         state = ctx._state if ctx is not None else None
         if ctx is None or state is None:
@@ -142,13 +142,13 @@ class Store(Subscripts[K, V], Generic[K, V]):
         return self.encode_value(found) == wanted or (type(found) is type(expected) and bool(found == expected))
 
     def own(self, ctx: Context, default: V) -> V:
-        """Give the value of the message's own key, or `default` when it is absent or expired."""
+        """Return the value of the message's own key, or `default` when it is absent or expired."""
         overlay, state = self._reach(ctx)
         raw = overlay.get(ctx._raw_key)
         return default if raw is None else self._decoded(raw, state)
 
     def replaced_own(self, ctx: Context) -> bytes | None:
-        """Give the encoded value of the message's own key, which is about to be replaced without being decoded."""
+        """Return the encoded value of the message's own key, which is about to be replaced without being decoded."""
         return self._check_held(*self._reach(ctx), ctx._raw_key)
 
     def own_place(self, ctx: Context) -> tuple[Overlay, bytes]:
@@ -169,17 +169,17 @@ class Store(Subscripts[K, V], Generic[K, V]):
         self._write(state.overlays[self], state, raw_key, raw_value, ttl_ms)
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """Give all (key, value) of this partition in byte order of the keys, as of the call."""
+        """Return all (key, value) of this partition in byte order of the keys, as of the call."""
         return self._pairs(self._whole().items())
 
     def range(self, start: K | None = None, end: K | None = None, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
-        """Give (key, value) from `start`, included, to `end`, not included, in byte order of the encoded keys."""
+        """Return (key, value) from `start`, included, to `end`, not included, in byte order of the encoded keys."""
         first = None if start is None else self.encode_key(start)
         last = None if end is None else self.encode_key(end)
         return self._pairs(self._whole().items(first, last, reverse=reverse))
 
     def prefix(self, prefix: K) -> Iterator[tuple[K, V]]:
-        """Give (key, value) of the keys whose bytes begin with those of `prefix`."""
+        """Return (key, value) of the keys whose bytes begin with those of `prefix`."""
         return self._pairs(self._whole().prefix(self.encode_key(prefix)))
 
     def _pairs(self, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[K, V]]:
@@ -203,7 +203,7 @@ class Store(Subscripts[K, V], Generic[K, V]):
         return overlay
 
     def _check_held(self, overlay: Overlay, state: TaskState, raw_key: bytes) -> bytes | None:
-        """Give what a write would replace; a newer program's value isn't replaced: it may be that program's again."""
+        """Return what a write would replace; a newer program's value isn't replaced: it may be that program's again."""
         held = overlay.get(raw_key)
         if held is not None and self.refuse_newer is not None:
             self._decoded(held, state, self.refuse_newer)

@@ -41,11 +41,11 @@ class _FromHeaders(Getter[Headers]):
     """Finds a context in a record's headers."""
 
     def get(self, carrier: Headers, key: str) -> list[str] | None:
-        """Give the values of a header."""
+        """Return the values of a header."""
         return [value.decode(errors="replace") for name, value in carrier if name == key and value] or None
 
     def keys(self, carrier: Headers) -> list[str]:
-        """Give the headers' names."""
+        """Return the headers' names."""
         return [name for name, _ in carrier]
 
 
@@ -53,7 +53,7 @@ _from_headers = _FromHeaders()
 
 
 def current_headers() -> list[tuple[str, bytes]]:
-    """Give the headers that carry the context of whoever runs now; none outside of spans."""
+    """Return the headers that carry the context of whoever runs now; none outside of spans."""
     return [(name, value.encode()) for name, value in _carried().items()]
 
 
@@ -71,7 +71,7 @@ class Tracing:
         return cls(trace.get_tracer("faust-actors"), actor, group)
 
     def around(self, spec: ActorSpec) -> ActorSpec:
-        """Give the actor with its messages traced."""
+        """Return the actor with its messages traced."""
         encode = spec.encode_message
 
         def encode_message(message: Any) -> tuple[bytes, list[tuple[str, bytes]]]:
@@ -135,11 +135,11 @@ class Tracing:
             contexts.detach(token)
 
     def asks(self, asks: Requests) -> Requests:
-        """Give what carries questions with their context."""
+        """Return what carries questions with their context."""
         return _TracedAsks(asks)
 
     def carried(self) -> dict[str, str]:
-        """Give the context of whoever runs now, to be kept."""
+        """Return the context of whoever runs now, to be kept."""
         return _carried()
 
     async def effect(self, record: TracedCall, attempt: Awaitable[Outcome]) -> Outcome:

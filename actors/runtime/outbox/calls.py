@@ -117,7 +117,7 @@ class Arguments:
         self._types = {name: hints[name] for name in names if name in hints and _is_known(hints[name])}
 
     def bind(self, record: EffectRecord) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Give positional and keyword arguments, without the call.
+        """Return positional and keyword arguments, without the call.
 
         Raises:
             TypeError: the function doesn't take so many, or not of these names.
@@ -154,17 +154,17 @@ def _is_known(hint: Any) -> bool:
 
 
 def make_key(raw_key: bytes, sequence: int) -> bytes:
-    """Give the key of a call in the outbox."""
+    """Return the key of a call in the outbox."""
     return make_place(PREFIX, raw_key, sequence)
 
 
 def line_bounds(raw_key: bytes) -> tuple[bytes, bytes]:
-    """Give what is before all keys of a line, and what is behind them."""
+    """Return what is before all keys of a line, and what is behind them."""
     return keys.line_bounds(PREFIX, raw_key)
 
 
 def line_of(key: bytes) -> bytes | None:
-    """Give the raw key in a store's key, None if it isn't made of one."""
+    """Return the raw key in a store's key, None if it isn't made of one."""
     raw_key, sequence = place_of(key)
     return raw_key if key == make_key(raw_key, sequence) else None
 

@@ -172,7 +172,7 @@ class Effects:
         )
 
     def _encoded(self, effect: Effect, record: EffectRecord) -> bytes:
-        """Give the record's JSON, after a look whether the function will take what comes back from it."""
+        """Return the record's JSON, after a look whether the function will take what comes back from it."""
         try:
             raw = msgspec.json.encode(record)
             back = msgspec.json.decode(raw, type=EffectRecord)
@@ -189,7 +189,7 @@ class Effects:
     # --- what is parked --------------------------------------------------------------------------------------------
 
     def retry(self, state: TaskState, raw_key: bytes, *, before: int | None = None) -> int:
-        """Let the parked head of a line be tried again, as often as a new one; give how many there were.
+        """Let the parked head of a line be tried again, as often as a new one; return how many there were.
 
         The runner goes on after the commit. With `before`, only a head that input before that offset wrote.
         """
@@ -203,7 +203,7 @@ class Effects:
         return 1
 
     def drop(self, state: TaskState, raw_key: bytes, id: str | None = None) -> int:
-        """Remove the parked head of a line, or the call with that id wherever it is in it; give how many there were.
+        """Remove the parked head of a line, or the call with that id wherever it is in it; return how many there were.
 
         One that is dropped while it runs may still take place; its result is dropped.
         """
@@ -218,7 +218,7 @@ class Effects:
         return 0
 
     def _first(self, state: TaskState, raw_key: bytes) -> Head | None:
-        """Give the head of a line as a message sees it."""
+        """Return the head of a line as a message sees it."""
         for store_key, raw in state.overlays[self._store].items(*line_bounds(raw_key)):
             record = decoded(raw)
             return None if record is None else Head(store_key, record)
@@ -433,7 +433,7 @@ class Effects:
         return outcome.value is not None
 
     def _failed(self, run: Run, record: EffectRecord, outcome: Outcome) -> EffectRecord:
-        """Give the record after a failed attempt, and say so."""
+        """Return the record after a failed attempt, and say so."""
         error = (outcome.error or "")[:_ERROR_CHARS]
         effect = self._functions.get(record.name)
         attempts = record.attempts + (effect is not None)
@@ -468,12 +468,12 @@ class Effects:
 
 
 def _result_id(call_id: str) -> str:
-    """Give a result's message id. In a chain, each result beginning the next call, ids would grow without end."""
+    """Return a result's message id. In a chain, each result beginning the next call, ids would grow without end."""
     if len(call_id) > _ID_CHARS:
         call_id = hashlib.sha256(call_id.encode()).hexdigest()
     return f"{call_id}-result"
 
 
 def _shown(error: BaseException) -> str:
-    """Give the error as a text that JSON can hold."""
+    """Return the error as a text that JSON can hold."""
     return f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()

@@ -31,6 +31,7 @@ from actors.runtime.commands import (
     control_of,
     is_over,
 )
+from actors.runtime.log_limit import LogLimit
 from actors.runtime.message.context import Context
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
 from actors.runtime.message.outputs import (
@@ -81,10 +82,10 @@ class ParkedEffects(Protocol):
     """Effects that were given up: `actors.runtime.outbox.effects`."""
 
     def retry(self, state: TaskState, raw_key: bytes, /, *, before: int | None) -> int:
-        """Let the parked one of a key be called again, if input before that offset wrote it; give how many."""
+        """Let the parked one of a key be called again, if input before that offset wrote it; return how many."""
 
     def drop(self, state: TaskState, raw_key: bytes, call_id: str | None, /) -> int:
-        """Forget the parked one of a key, or the one with that id; give how many there were."""
+        """Forget the parked one of a key, or the one with that id; return how many there were."""
 
 
 class MessageHandling(Protocol):
@@ -126,7 +127,7 @@ class Parked:
         self._effects = effects
         self._meters = meters
         self._commands = spec.commands
-        self._warned_ms: int | None = None
+        self._log_limit = LogLimit(REMIND_S)
         self._store: Store[bytes, bytes] | None = spec.parked
         # By line, a sequence behind all of it. A line that isn't empty is always in it: the messages of a key are
         # handled one after the other, so what changes a line is known here whether or not it is merged yet.
@@ -233,7 +234,7 @@ class Parked:
     # --- lines -----------------------------------------------------------------------------------------------------
 
     def _line_key(self, state: TaskState, store: Store[bytes, bytes], key: bytes) -> bytes:
-        """Give the key of the line of a message's key."""
+        """Return the key of the line of a message's key."""
         if len(key) <= LONG_KEY_BYTES or key in self._next:
             return key
         digest = line_key_of(key)
@@ -286,7 +287,7 @@ class Parked:
         self._next[line_key] = sequence + 1
 
     def _sequences(self, overlay: Overlay, line_key: bytes) -> range:
-        """Give the sequences that entries of a line may have, without looking at more than its first."""
+        """Return the sequences that entries of a line may have, without looking at more than its first."""
         first = next(overlay.items(*line_bounds(LETTER, line_key)), None)
         return range(0) if first is None else range(place_of(first[0])[1], self._next.get(line_key, 0))
 
@@ -312,7 +313,7 @@ class Parked:
             logger.info("%s: %d are done with", where, count)
 
     def _command(self, state: TaskState, record: InputRecord) -> Command | None:
-        """Give what a control record says, None if that isn't for this actor or mustn't be obeyed."""
+        """Return what a control record says, None if that isn't for this actor or mustn't be obeyed."""
         try:
             command = self._commands.read(state.partition, record)
         except RefusedCommandError as error:
@@ -330,9 +331,7 @@ class Parked:
         if self._meters is not None:
             self._meters.refused_commands += 1
             refused = self._meters.refused_commands
-        now_ms = state.scope.now_ms
-        if self._warned_ms is None or now_ms - self._warned_ms >= REMIND_S * 1000:
-            self._warned_ms = now_ms
+        if self._log_limit.is_due(state.scope.now_ms / 1000):
             text = "%s offset %d key %s: a control record is skipped: %s (%d such records so far)"
             logger.warning(text, state.source, record.offset, show_bytes(record.key), error, refused)
 
@@ -346,7 +345,7 @@ class Parked:
     async def _retry(
         self, state: TaskState, store: Store[bytes, bytes], key: bytes, command: Command, handling: MessageHandling
     ) -> int:
-        """Hand the messages of a line to the handler, up to the first that fails; give how many were handled."""
+        """Hand the messages of a line to the handler, up to the first that fails; return how many were handled."""
         overlay, count, size = state.overlays[store], 0, 0
         for sequence in self._sequences(overlay, key):
             stamped = overlay.read(make_place(LETTER, key, sequence))
@@ -455,7 +454,7 @@ class Parked:
 
 
 def _written_by(stamped: bytes) -> int:
-    """Give the offset of the input that wrote an entry."""
+    """Return the offset of the input that wrote an entry."""
     return decode_stamp(stamped).source_offset
 
 
@@ -489,7 +488,7 @@ def send_dead_letter(spec: ActorSpec, state: TaskState, record: InputRecord, *, 
 
 
 def _lines(overlay: Overlay) -> Iterator[tuple[bytes, int]]:
-    """Give each line's key, with the sequence behind it.
+    """Return each line's key, with the sequence behind it.
 
     Short lines are read through and the rest of long ones is skipped: a search costs as much as many steps, and a
     producer can make as many lines as there are keys.
@@ -523,7 +522,7 @@ def _consumed(state: TaskState, record: InputRecord, internal: InternalMessage) 
 
 
 def describe(failed: RecordError) -> str:
-    """Give the error as one text, without what can't be written as UTF-8, not too long."""
+    """Return the error as one text, without what can't be written as UTF-8, not too long."""
     cause = failed.__cause__
     text = failed.reason if cause is None else f"{type(cause).__name__}: {cause}"
     text = f"{type(failed).__name__}: {text}".encode(errors="backslashreplace").decode()

@@ -72,7 +72,7 @@ class ReadLease:
         self._renewal: asyncio.Task[None] | None = None
 
     def now_s(self) -> float:
-        """Give the lease's time, for `holds`."""
+        """Return the lease's time, for `holds`."""
         return self._now_s()
 
     def holds(self, member: Identity, since_s: float | None = None) -> bool:

@@ -36,6 +36,8 @@ from actors.errors import (
     ViewFailedError,
 )
 from actors.ports import Clock, LogRecord, StoreProvider, TopicFacts, TopicLogs, TopicPartition
+from actors.runtime.cancellation import is_cancelled
+from actors.runtime.log_limit import LogLimit
 from actors.runtime.state.restore import Changelog, Restorer, stored_writes
 from stores._core.record import Position
 from stores.errors import StoreCorruptedError, StoreError
@@ -74,11 +76,11 @@ class ViewReplicaStores:
         self._slots: dict[int, str] = {}
 
     def partitions(self) -> set[int]:
-        """Give the partitions that were kept."""
+        """Return the partitions that were kept."""
         return {number for slot in _SLOTS for number in self._on_disk(slot)}
 
     async def open(self, partition: int) -> PartitionStore:
-        """Give the partition's store, the newer one if a rebuild was cut short."""
+        """Return the partition's store, the newer one if a rebuild was cut short."""
         found: list[tuple[int, str, PartitionStore]] = []
         for slot in _SLOTS:
             if partition in self._on_disk(slot):
@@ -94,13 +96,13 @@ class ViewReplicaStores:
         return store
 
     async def reopen(self, partition: int) -> PartitionStore:
-        """Give what the disk has, after a write failed."""
+        """Return what the disk has, after a write failed."""
         slot = self._slots[partition]
         await self._cache.reopen(slot, partition)
         return await self._cache.open(slot, partition)
 
     async def spare(self, partition: int) -> PartitionStore:
-        """Give an empty store beside the partition's own."""
+        """Return an empty store beside the partition's own."""
         other = self._other(partition)
         await self._cache.discard(other, partition)
         return await self._cache.open(other, partition)
@@ -193,7 +195,7 @@ class ViewReplica:
         self._moved = asyncio.Event()
         self._failure: Exception | None = None
         self._is_closed = False
-        self._said_s: dict[str, float] = {}
+        self._log_limit = LogLimit(REMIND_S)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -209,7 +211,7 @@ class ViewReplica:
         return {number: copy.store for number, copy in self._copies.items()}
 
     def store(self, partition: int) -> PartitionStore:
-        """Give the store of one partition; raises as `stores`."""
+        """Return the store of one partition; raises as `stores`."""
         self.check()
         return self._copies[partition].store
 
@@ -316,7 +318,7 @@ class ViewReplica:
                 try:
                     self._copies[number] = await self._restored(store, facts, number)
                 except StoreCorruptedError as error:
-                    logger.warning("%s[%d]: building the view anew: %s", self.topic, number, error)
+                    logger.warning("%s[%d]: rebuilding the view: %s", self.topic, number, error)
                     self._copies[number] = await self._restored(await self._stores.spare(number), facts, number)
                     await self._stores.use_spare(number)
 
@@ -363,7 +365,8 @@ class ViewReplica:
                 if isinstance(error, StoreError):
                     self.doubt(error)
             except asyncio.CancelledError:
-                self._raise_if_cancelled()
+                if is_cancelled():
+                    raise
                 self._must_repair = True
             except Exception as error:
                 self._fail(error)
@@ -417,7 +420,8 @@ class ViewReplica:
             except (BrokerUnavailableError, StoreError) as error:
                 self._say("looking", f"looking at {self.topic}: {error}; it is tried again")
             except asyncio.CancelledError:
-                self._raise_if_cancelled()
+                if is_cancelled():
+                    raise
             except Exception as error:
                 self._fail(error)
                 return
@@ -495,7 +499,7 @@ class ViewReplica:
                         copy.position = replace(copy.position, wall_time_ms=asked_ms)
                     copy.mark = None
                     continue
-                logger.warning("%s[%d]: building the view anew: %s", self.topic, number, why)
+                logger.warning("%s[%d]: rebuilding the view: %s", self.topic, number, why)
             await self._rebuild(number, facts)
         for number in [number for number in self._copies if number >= facts.partitions]:
             await self._drop(number)
@@ -542,13 +546,6 @@ class ViewReplica:
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
-    @staticmethod
-    def _raise_if_cancelled() -> None:
-        """Raise the cancellation that is being handled, unless it is one of the client's own futures."""
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise asyncio.CancelledError
-
     def _fail(self, error: Exception) -> None:
         is_expected = isinstance(error, ConfigurationError | UnreadableLogError)
         logger.critical("the view of %s ends: %s", self.topic, error, exc_info=None if is_expected else error)
@@ -560,9 +557,7 @@ class ViewReplica:
 
     def _say(self, kind: str, text: str) -> None:
         """Log a warning, one of a kind in a while."""
-        now_s = self._clock.monotonic()
-        if now_s - self._said_s.get(kind, float("-inf")) >= REMIND_S:
-            self._said_s[kind] = now_s
+        if self._log_limit.is_due(self._clock.monotonic(), kind):
             logger.warning("%s", text)
 
 

@@ -39,11 +39,11 @@ class ReplyCodec(Protocol):
 
     @property
     def encode(self) -> Callable[[Any], bytes]:
-        """Give the function that makes bytes."""
+        """Return the function that makes bytes."""
 
     @property
     def decode(self) -> Callable[[bytes], Any]:
-        """Give the function that reads them."""
+        """Return the function that reads them."""
 
 
 class ReplyTypes:
@@ -59,7 +59,7 @@ class ReplyTypes:
 
     @classmethod
     def of(cls, actor: str, declared: Any, resolve: Callable[[Any], ReplyCodec]) -> ReplyTypes | None:
-        """Give those of a function or class, None if nothing that it does gives an answer.
+        """Return those of a function or class, None if nothing that it does gives an answer.
 
         Args:
             actor: its name, for errors.
@@ -80,7 +80,7 @@ class ReplyTypes:
             self._codec(type_)
 
     def codec_for(self, message: Any) -> ReplyCodec | None:
-        """Give the codec of the answer to a message, None if there is no answer to such messages."""
+        """Return the codec of the answer to a message, None if there is no answer to such messages."""
         try:
             return self._codecs[type(message)]
         except KeyError:
@@ -89,17 +89,17 @@ class ReplyTypes:
             return codec
 
     def kind_of(self, message: Any) -> str | None:
-        """Give the name of the type that says how a message is answered, None if there is no answer to such."""
+        """Return the name of the type that says how a message is answered, None if there is no answer to such."""
         base = next((base for base in type(message).__mro__ if base in self._handlers), None)
         return None if base is None else _kind(base)
 
     def codec_of(self, kind: str) -> ReplyCodec | None:
-        """Give the codec of the answer to messages of a type that `kind_of` named."""
+        """Return the codec of the answer to messages of a type that `kind_of` named."""
         type_ = next((type_ for type_ in self._handlers if _kind(type_) == kind), None)
         return None if type_ is None else self._codec(type_)
 
     def decoder_for(self, message: Any) -> Callable[[bytes], Any] | None:
-        """Give what reads the answer to a message, None if there is no answer to such messages."""
+        """Return what reads the answer to a message, None if there is no answer to such messages."""
         codec = self.codec_for(message)
         return None if codec is None else codec.decode
 
@@ -122,7 +122,7 @@ def _kind(type_: Any) -> str:
 
 
 def _annotation(handler: Callable[..., Any]) -> Any:
-    """Give a handler's return annotation as it stands there, None if it has none or returns nothing."""
+    """Return a handler's return annotation as it stands there, None if it has none or returns nothing."""
     found = getattr(inspect.unwrap(handler), "__annotations__", {}).get("return")
     return None if found in (None, NoneType, "None") else found
 
@@ -138,7 +138,7 @@ class _Request:
 
     @classmethod
     def of(cls, record: InputRecord) -> _Request | None:
-        """Give it, None for a message that isn't a question, or not one that can be answered."""
+        """Return it, None for a message that isn't a question, or not one that can be answered."""
         if not record.headers:
             return None
         headers = dict(record.headers)
@@ -186,7 +186,7 @@ class Replies:
         self._reply_topic = reply_topic
 
     def around(self, handler: Handler) -> Handler:
-        """Give a handler that answers questions; what it returns for other messages goes nowhere.
+        """Return a handler that answers questions; what it returns for other messages goes nowhere.
 
         It has to be around `deduplicated`: a question whose message was seen before, under another question, is
         answered with None, and one that comes again gets its own first answer.

@@ -71,13 +71,13 @@ class Inbox:
         self._wake.set()
 
     def take(self) -> Sequence[InputRecord]:
-        """Give the oldest batch."""
+        """Return the oldest batch."""
         records = self._batches.popleft()
         self.queued -= len(records)
         return records
 
     def records(self) -> Iterator[InputRecord]:
-        """Give all that waits, and leave it there."""
+        """Return all that waits, and leave it there."""
         return chain.from_iterable(self._batches)
 
     def open(self, offset: int) -> None:
@@ -174,7 +174,7 @@ class TaskContext:
             self._wake()
 
     def commit_end(self, timeout_s: float) -> asyncio.Future[None] | None:
-        """Give what is done when the commit that is under way ends, however it ends; None if none is.
+        """Return what is done when the commit that is under way ends, however it ends; None if none is.
 
         It raises TimeoutError where the commit takes longer.
         """
@@ -194,7 +194,7 @@ class TaskContext:
                 wait.set_result(None)
 
     def mark(self, completed: CompletedOffsets) -> str:
-        """Give the offset metadata of the next commit."""
+        """Return the offset metadata of the next commit."""
         self.transaction += 1
         finished = encode_finished(completed.next_offset, completed.finished) if completed.finished else ""
         nonce = uuid.uuid4().hex[:12]

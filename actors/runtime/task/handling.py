@@ -237,5 +237,5 @@ class Handling:
 
 
 def identity(record: InputRecord) -> str | int:
-    """Give what tells a message of a partition from all others: an internal message's id, an input's offset."""
+    """Return what tells a message of a partition from all others: an internal message's id, an input's offset."""
     return getattr(record, "id", None) or record.offset

@@ -208,12 +208,12 @@ class KeyExecutor:
             self.merge_one()
 
     def take_count(self) -> int:
-        """Give how many input records were merged since the last call."""
+        """Return how many input records were merged since the last call."""
         count, self._merged = self._merged, 0
         return count
 
     def merge_one(self) -> InputRecord | None:
-        """Merge the message that was done first; give it, None when there is none."""
+        """Merge the message that was done first; return it, None when there is none."""
         while self._done:
             in_flight, state = self._done.popleft()
             if in_flight in self._open:

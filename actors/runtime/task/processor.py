@@ -377,7 +377,7 @@ class TaskProcessor:
                 return
 
     async def _recover(self, record: InputRecord, ctx: Context | None, error: BaseException, sent: int) -> list[Output]:
-        """Do with a message that failed what the policy says; give the outputs, which a commit may have renewed."""
+        """Do with a message that failed what the policy says; return the outputs, which a commit may have renewed."""
         if ctx is not None:
             ctx._state = None
         elif isinstance(error, Exception):
@@ -398,7 +398,7 @@ class TaskProcessor:
         return is_known or (parked is not None and parked.concerns(record))
 
     async def _handle_special(self, record: InputRecord) -> list[Output]:
-        """Handle a message with all precautions; give the outputs, which a commit may have renewed."""
+        """Handle a message with all precautions; return the outputs, which a commit may have renewed."""
         # An earlier owner, who handled keys side by side, may have finished it.
         if record.offset not in self._completed.finished:
             await self._handling.message(self._messages, record)
@@ -445,7 +445,7 @@ class TaskProcessor:
             await self._inbox.wait(left_s)
 
     def _next_pause_s(self) -> float:
-        """Give the time after which the run of messages is interrupted: for a commit, or to let others run."""
+        """Return the time after which the run of messages is interrupted: for a commit, or to let others run."""
         if self.next_offset < self._poison.careful_until:
             return 0.0
         commit_s = self._oldest_s + self._policy.interval_s

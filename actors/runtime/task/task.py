@@ -47,6 +47,7 @@ from actors.ports import (
     TaskLog,
     TopicPartition,
 )
+from actors.runtime.cancellation import is_cancelled
 from actors.runtime.commands import RefusedCommandError
 from actors.runtime.message.failures import is_repeated
 from actors.runtime.message.store import Store
@@ -299,10 +300,8 @@ class Task:
         except MigratedError:
             raise
         except asyncio.CancelledError as error:
-            running = asyncio.current_task()
-            if self.inbox.stopping or running is None or running.cancelling():
+            if self.inbox.stopping or is_cancelled():
                 raise
-            # Nobody cancelled this task: a future that the client waited for was.
             await self._reinitialize(OutcomeUnknownError(f"the client gave up a request: {error!r}"))
         except (TaskError, StoreError, OSError) as error:
             if isinstance(error, CommitRefusedError) and self._processor is not None:
@@ -521,7 +520,7 @@ class Task:
         return {name: (await stores.open(name, self.partition)).position() for name in names}
 
     def _new_epoch(self, mark: CommitMark | None, owner: OwnerRecord | None) -> int:
-        """Give the next epoch. The registry is asked only when the offset has no mark: both are written together."""
+        """Return the next epoch. The registry is asked only when the offset has no mark: both are written together."""
         known, last = [held.position.epoch for held in self._stores], owner if mark is None else mark
         return next_epoch(known if last is None else [*known, last.epoch])
 

@@ -288,7 +288,7 @@ class Timers:
         """See `Punctuator.close`: nothing runs in the background."""
 
     def _now_ms(self, index: _Index, ctx: Context | None = None) -> int:
-        """Give the time by the clock of `index`, for what is due, or for the message of `ctx`."""
+        """Return the time by the clock of `index`, for what is due, or for the message of `ctx`."""
         if index is self._wall:
             return max(self._state.scope.now_ms, self._clock.wall_ms())
         # An internal message's timestamp is no input record's: it counts only where there is nothing else to go by.
@@ -379,7 +379,7 @@ def _reached(ctx: Context) -> TaskState:
 
 
 def _decoded(raw: bytes) -> _Entry | None:
-    """Give a timer, None for one that is damaged."""
+    """Return a timer, None for one that is damaged."""
     if is_newer(raw):
         raise newer_entry("a timer", raw)
     try:
@@ -397,7 +397,7 @@ def _address(raw_key: bytes, name: str) -> bytes:
 
 
 def _parted(address: bytes) -> tuple[bytes, str] | None:
-    """Give the message key and the timer's name, None if the address is damaged."""
+    """Return the message key and the timer's name, None if the address is damaged."""
     raw_key, rest = split_sized(address)
     try:
         name = rest.decode()
@@ -420,7 +420,7 @@ def _check_name(name: str) -> None:
 
 
 def _checked_ms(what: str, given: timedelta, *, least_ms: int) -> int:
-    """Give a duration in milliseconds, rounded up: a timer is never early."""
+    """Return a duration in milliseconds, rounded up: a timer is never early."""
     if not isinstance(given, timedelta):
         raise UsageError(f"ctx.schedule({what}={given!r}): a duration is a timedelta")
     if given < least_ms * _MILLISECOND:

@@ -379,7 +379,7 @@ def test_what_may_lack_deletes_is_built_anew(world: World, how: str, caplog: pyt
 
     with caplog.at_level(logging.WARNING):
         world.run(test())
-    assert "building the copy anew" in caplog.text
+    assert "rebuilding the copy" in caplog.text
 
 
 def test_an_idle_copy_stays_current_and_its_disk_learns_it(world: World, caplog: pytest.LogCaptureFixture) -> None:
