@@ -40,11 +40,11 @@ from actors._core.group.assign import TaskId
 from actors._core.group.placement import Copies
 from actors._core.logs import escaping
 from actors._core.task.takeover import LogBounds, plan_restore
-from actors._core.task.views import why_rebuild
 from actors.errors import BrokerUnavailableError, LostChangelogError, ReplacedLogError, RestoreError, UnreadableLogError
 from actors.ports import Clock, Following, LogRecord, StoreProvider, TopicPartition
 from actors.runtime.cancellation import is_cancelled
 from actors.runtime.log_limit import LogLimit
+from actors.runtime.replicas.followed import Retention, why_not_followed
 from actors.runtime.replicas.rebalance_requests import Asking
 from actors.runtime.replicas.standby_offsets import ANSWER_S, LogBoundsByPartition, StandbyLogs, StandbyOffsets
 from actors.runtime.replicas.standby_state import RebuildError, Role, StandbyState, StandbyStore, StandbyTask
@@ -339,7 +339,7 @@ class Standbys:
     def _apply(self, copy: StandbyTask, one: StandbyStore, records: Sequence[LogRecord], next_offset: int) -> None:
         if self._held.get(copy.task) is not copy:
             return
-        if self._is_too_old(one):
+        if one.is_too_old(self._clock.wall_ms(), self._kept(one.changelog)):
             raise RebuildError(copy, one, "it was behind for longer than deletes are kept, some may have escaped it")
         writes, newest = stored_writes(records)
         one.position = advance(one.position, newest, next_offset)
@@ -347,9 +347,8 @@ class Standbys:
         with self._suspecting(one.changelog.store, copy.task.partition):
             (one.store.load if one.is_bulk else one.store.apply)(writes, one.position)
 
-    def _is_too_old(self, one: StandbyStore) -> bool:
-        age_ms = self._clock.wall_ms() - one.position.wall_time_ms
-        return age_ms >= one.changelog.delete_retention_ms - self._margin_ms
+    def _kept(self, changelog: Changelog) -> Retention:
+        return Retention(changelog.topic_id, changelog.delete_retention_ms, self._margin_ms)
 
     async def _look(self) -> None:
         """Find out what the copies lack, and whether one can't be followed on."""
@@ -525,14 +524,7 @@ class Standbys:
                             await self._in_thread(one.changelog.store, task.partition, one.store.settle)
 
     def _why(self, position: Position, bounds: LogBounds, changelog: Changelog) -> str | None:
-        return why_rebuild(
-            position,
-            bounds,
-            changelog.topic_id,
-            now_ms=self._clock.wall_ms(),
-            delete_retention_ms=changelog.delete_retention_ms,
-            margin_ms=self._margin_ms,
-        )
+        return why_not_followed(position, bounds, self._clock.wall_ms(), self._kept(changelog))
 
     # --- inside ----------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from itertools import islice
 
 from actors._core.logs import escaping
 from actors._core.task.takeover import LogBounds
-from actors._core.task.views import Change, changes, differences, other_partitions, unfit, why_rebuild
+from actors._core.task.views import Change, changes, differences, other_partitions, unfit
 from actors.errors import (
     BrokerUnavailableError,
     ConfigurationError,
@@ -38,6 +38,7 @@ from actors.errors import (
 from actors.ports import Clock, LogRecord, StoreProvider, TopicFacts, TopicLogs, TopicPartition
 from actors.runtime.cancellation import is_cancelled
 from actors.runtime.log_limit import LogLimit
+from actors.runtime.replicas.followed import FollowedStore, Retention, why_not_followed
 from actors.runtime.state.restore import Changelog, Restorer, stored_writes
 from stores._core.record import Position
 from stores.errors import StoreCorruptedError, StoreError
@@ -127,21 +128,15 @@ class ViewReplicaStores:
         return _SLOTS[1] if self._slots.get(partition) == _SLOTS[0] else _SLOTS[0]
 
 
-@dataclass(slots=True)
-class _PartitionReplica:
+@dataclass(slots=True, kw_only=True)
+class _PartitionReplica(FollowedStore):
     """One partition.
 
     Attributes:
-        store: its content.
-        position: the store's.
-        mark: when a look began, and the log's end that it found; None when there is nothing to reach.
         is_suspect: whether a write failed, so that the disk may have something else.
         is_damaged: whether the database can't be read, so that the partition has to be built again.
     """
 
-    store: PartitionStore
-    position: Position
-    mark: tuple[int, int] | None = None
     is_suspect: bool = False
     is_damaged: bool = False
 
@@ -342,7 +337,7 @@ class ViewReplica:
         )
         restored = await self._restorer.restore(store, changelog, partition)
         store.apply((), restored.position)
-        return _PartitionReplica(store, restored.position)
+        return _PartitionReplica(store=store, position=restored.position)
 
     def _check_fit(self, facts: TopicFacts) -> None:
         reason = unfit(facts.topic, facts.cleanup_policy, facts.delete_retention_ms, self._margin_ms)
@@ -396,15 +391,11 @@ class ViewReplica:
 
     async def _apply(self, partition: int, records: Sequence[LogRecord], next_offset: int) -> None:
         copy, facts = self._copies[partition], self._known()
-        if self._clock.wall_ms() - copy.position.wall_time_ms >= facts.delete_retention_ms - self._margin_ms:
+        if copy.is_too_old(self._clock.wall_ms(), self._kept(facts)):
             raise _MustRepairError
         writes, _ = stored_writes(records)
         changed = list(changes(writes, copy.store.get))
-        position = replace(copy.position, changelog_offset=next_offset)
-        if copy.mark is not None and next_offset >= copy.mark[1]:
-            position = replace(position, wall_time_ms=copy.mark[0])
-            copy.mark = None
-        copy.write(writes, position)
+        copy.write(writes, copy.timed(replace(copy.position, changelog_offset=next_offset)))
         self._wake()
         if changed:
             await self._changed(partition, changed)
@@ -452,22 +443,17 @@ class ViewReplica:
     def _mark(self, copy: _PartitionReplica, asked_ms: int, bounds: LogBounds) -> None:
         """Note the log's end; a copy that is there already is as old as the look."""
         if copy.position.changelog_offset < bounds.end:
-            # An older mark is reached first: only then a new one is of use.
-            copy.mark = copy.mark or (asked_ms, bounds.end)
+            copy.expect(asked_ms, bounds.end)
             return
         position = replace(copy.position, wall_time_ms=asked_ms)
         copy.write((), position)
         copy.mark = None
 
     def _why_rebuild(self, copy: _PartitionReplica, bounds: LogBounds, facts: TopicFacts) -> str | None:
-        return why_rebuild(
-            copy.position,
-            bounds,
-            facts.topic_id,
-            now_ms=self._clock.wall_ms(),
-            delete_retention_ms=facts.delete_retention_ms,
-            margin_ms=self._margin_ms,
-        )
+        return why_not_followed(copy.position, bounds, self._clock.wall_ms(), self._kept(facts))
+
+    def _kept(self, facts: TopicFacts) -> Retention:
+        return Retention(facts.topic_id, facts.delete_retention_ms, self._margin_ms)
 
     # --- mending ---------------------------------------------------------------------------------------------------
 

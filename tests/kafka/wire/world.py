@@ -188,8 +188,8 @@ class Owner:
         """Wait until everything before `offset` is committed and stored."""
         await eventually(
             lambda: (
-                self.running._tenure is not None
-                and self.running._tenure.committed_offset >= offset
+                self.running._processor is not None
+                and self.running._processor.committed_offset >= offset
                 and self.running.state is State.RUNNING
             ),
             deadline_s=PROGRESS_S,

@@ -89,7 +89,7 @@ class Served:
         numbers = MemoryStore()
         numbers.apply([(b"1", encode_stamp(1, 1) + b"1")], POSITION)
         task._stores = [Restored(store, POSITION, is_empty=False) for store in (self.store, numbers)]
-        task._ownership.state = State.RUNNING
+        task._context.state = State.RUNNING
         return task
 
     async def _confirms(self, _: Identity) -> bool:
@@ -98,13 +98,13 @@ class Served:
     def commits(self, state: State) -> None:
         """Put all tasks into a state, and wake who waits for the end of a commit."""
         for task in self.tasks.values():
-            task._ownership.state = state
-            task._ownership._wake()
+            task._context.state = state
+            task._context._wake()
 
     @property
     def waiting(self) -> int:
         """How many questions wait for a commit's end."""
-        futures = [wait for task in self.tasks.values() for wait in task._ownership._commit_waits]
+        futures = [wait for task in self.tasks.values() for wait in task._context._commit_waits]
         return sum(not wait.done() for wait in futures)
 
     async def connect(self, *, tls: ssl.SSLContext | None = None) -> Connection:

@@ -229,7 +229,7 @@ def test_a_message_that_comes_before_the_removal_lets_the_class_actor_act_first(
     with ActorTestDriver(app) as driver:
         driver.send(clicks, key="a", value="home")
         for task in driver._worker.tasks:
-            task._tenure._sweeper._due_s = 1e9
+            task._processor._sweeper._due_s = 1e9
         driver.advance(3_600)
         driver.send(clicks, key="a", value="shop")
         assert [sent.value for sent in driver.outputs(ended)] == [["home"]]

@@ -14,7 +14,7 @@ from actors._core.group.placement import Copies
 from actors._core.task.takeover import LogBounds, LostChangelog
 from actors.ports import Seeds, TopicPartition
 from actors.runtime.replicas import standbys as module
-from actors.runtime.replicas.standby_state import Role
+from actors.runtime.replicas.standby_state import Role, StandbyStore
 from actors.runtime.replicas.standbys import Standbys, Surroundings
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.stores import StoreCache
@@ -510,8 +510,8 @@ def test_lost_requests_lose_nothing(world: World) -> None:
 
 
 def test_the_tests_see_a_copy_that_doesnt_look_at_its_age(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "why_rebuild", lambda *args, **kwargs: None)
-    monkeypatch.setattr(Standbys, "_is_too_old", lambda self, one: False)
+    monkeypatch.setattr(module, "why_not_followed", lambda *args, **kwargs: None)
+    monkeypatch.setattr(StandbyStore, "is_too_old", lambda *_: False)
 
     async def test() -> None:
         await miss_a_delete(world)
