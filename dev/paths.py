@@ -1,4 +1,4 @@
-"""Measures the ways through the code: functions, files and lines of a record, a query, an ask and a validation.
+"""Measures the ways through the code: functions, files and lines of a record and of an ask.
 
     python -m dev.paths            the figures
     python -m dev.paths -v         with every function
@@ -41,6 +41,22 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("stores/_core/overlay.py", "Overlay.get Overlay.set Overlay.freeze Overlay.settle stamped"),
         ("actors/_kafka/produce/producer.py", "TransactionLog.commit TransactionLog._transaction"),
         ("stores/rocks.py", "RocksStore.apply RocksStore._write"),
+    ),
+    "ask: ctx.ask to its reply": (
+        ("actors/runtime/message/context.py", "Context.ask Context.next_id"),
+        (
+            "actors/runtime/requests/requests.py",
+            "Asker.ask EncodedRequest.of _chain_in _refuse_cycle _unanswered Asker._waiting deadline_header carry "
+            "question_headers Waiting.question Waiting.deliver EncodedRequest.open",
+        ),
+        ("actors/runtime/message/ids.py", "id_of digest_of message_id"),
+        ("actors/_kafka/produce/requests.py", "KafkaRequests.ask"),
+        ("actors/runtime/task/handling.py", "Handling.message Handling.once"),
+        (
+            "actors/runtime/requests/replies.py",
+            "Replies.around _RequestHeaders.of Replies._answer Replies._is_late ReplyTypes.codec_for Replies._give "
+            "Replies._send",
+        ),
     ),
 }
 

@@ -224,8 +224,9 @@ DECODERS: dict[str, Decoder] = {
         (commands.RefusedCommandError,),
     ),
     "_chain_in": Decoder(lambda raw: asks._chain_in(_context(raw)), (b'[["a", 0, "k"]]',)),
-    "_Request.of": Decoder(
-        lambda raw: answers._Request.of(_with(asks.ASK, asks.ASK_ID, asks.REPLY_TO, asks.DEADLINE)(raw)), (b"12",)
+    "_RequestHeaders.of": Decoder(
+        lambda raw: answers._RequestHeaders.of(_with(asks.ASK, asks.ASK_ID, asks.REPLY_TO, asks.DEADLINE)(raw)),
+        (b"12",),
     ),
     "Waiting.deliver": Decoder(_deliver, (b"ok",)),
     "_FromHeaders.get": Decoder(

@@ -128,7 +128,7 @@ def _annotation(handler: Callable[..., Any]) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _RequestHeaders:
     """What a message's headers say of the question that it is."""
 
     id: bytes
@@ -137,7 +137,7 @@ class _Request:
     older_id: bytes | None = None
 
     @classmethod
-    def of(cls, record: InputRecord) -> _Request | None:
+    def of(cls, record: InputRecord) -> _RequestHeaders | None:
         """Return it, None for a message that isn't a question, or not one that can be answered."""
         if not record.headers:
             return None
@@ -193,7 +193,7 @@ class Replies:
         """
 
         async def handle(ctx: Context, message: Any) -> None:
-            request = _Request.of(ctx._record)
+            request = _RequestHeaders.of(ctx._record)
             if request is None:
                 if ctx._record.headers:
                     _check(ctx._record, ctx._working("answer").source)
@@ -206,17 +206,17 @@ class Replies:
 
     def rejected(self, state: TaskState, record: InputRecord, reason: str) -> None:
         """Tell who asked, if it was a question, that the handler refused the message."""
-        request = _Request.of(record)
+        request = _RequestHeaders.of(record)
         if request is not None:
             self._give(state, request, b"r" + _cut(reason))
 
     def failed(self, state: TaskState, record: InputRecord, reason: str) -> None:
         """Tell who asked, if it was a question, that the handler failed."""
-        request = _Request.of(record)
+        request = _RequestHeaders.of(record)
         if request is not None:
             self._give(state, request, _FAILED + _cut(reason))
 
-    async def _answer(self, ctx: Context, message: Any, request: _Request, handler: Handler) -> None:
+    async def _answer(self, ctx: Context, message: Any, request: _RequestHeaders, handler: Handler) -> None:
         state = ctx._state
         if state is None:
             raise AssertionError("a message that is being handled has a state")
@@ -262,7 +262,7 @@ class Replies:
 
     def later(self, ctx: Context) -> AnswerLater | None:
         """See `Context.answer_later`."""
-        state, request = ctx._working("answer_later"), _Request.of(ctx._record)
+        state, request = ctx._working("answer_later"), _RequestHeaders.of(ctx._record)
         if request is None:
             return None
         kind = self._types.kind_of(ctx._asked)
@@ -288,7 +288,7 @@ class Replies:
         if held is not None and not held.startswith(_PENDING):
             return False
         reply_to = later.reply_to if held is None else held[1:]
-        question = _Request(later.question, reply_to, None)
+        question = _RequestHeaders(later.question, reply_to, None)
         self._give(state, question, self._encoded(later, value), is_kept=later.is_kept)
         return True
 
@@ -303,14 +303,14 @@ class Replies:
             )
         return _NONE if value is None else b"o" + codec.encode(value)
 
-    def _keep_open(self, state: TaskState, request: _Request) -> None:
+    def _keep_open(self, state: TaskState, request: _RequestHeaders) -> None:
         """Note that a question is being dealt with, and where its answer goes; at least as long as anybody waits."""
         ttl_ms = self._store.ttl_ms
         if ttl_ms is not None and request.deadline_ms is not None:
             ttl_ms = max(ttl_ms, request.deadline_ms - state.scope.now_ms)
         self._store.write_raw(state, request.id, _PENDING + request.reply_to, ttl_ms)
 
-    def _again(self, state: TaskState, request: _Request, given: bytes) -> None:
+    def _again(self, state: TaskState, request: _RequestHeaders, given: bytes) -> None:
         """See to a question that was asked before: its answer is sent again, or will go to the new address."""
         if given.startswith(_PENDING):
             self._keep_open(state, request)
@@ -318,13 +318,13 @@ class Replies:
             self._send(state, request, given)
 
     @staticmethod
-    def _is_late(state: TaskState, request: _Request) -> bool:
+    def _is_late(state: TaskState, request: _RequestHeaders) -> bool:
         asks = state.tools.asks
         now_ms = state.scope.now_ms if asks is None else asks.wall_ms()
         may_ask = state.on_wait is not None
         return not may_ask and request.deadline_ms is not None and now_ms > request.deadline_ms
 
-    def _give(self, state: TaskState, request: _Request, answer: bytes, *, is_kept: bool = True) -> None:
+    def _give(self, state: TaskState, request: _RequestHeaders, answer: bytes, *, is_kept: bool = True) -> None:
         """Keep an answer, unless it isn't to be kept, and send it."""
         limit = min(state.max_record_bytes[self._store.name], state.resolve_output(self._reply_topic).max_record_bytes)
         room = limit - 2 * len(request.id) - len(request.reply_to) - RECORD_OVERHEAD_BYTES
@@ -342,7 +342,7 @@ class Replies:
             state.overlays[self._store].delete(request.id)
         self._send(state, request, answer)
 
-    def _send(self, state: TaskState, request: _Request, answer: bytes) -> None:
+    def _send(self, state: TaskState, request: _RequestHeaders, answer: bytes) -> None:
         topic, _, rest = request.reply_to.decode(errors="replace").partition("/")
         number, _, asker = rest.partition("/")
         count = state.resolve_output(self._reply_topic).partition_count
