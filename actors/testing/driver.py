@@ -538,9 +538,8 @@ class ActorTestDriver:
         return task.result()
 
     def _make_asks(self) -> FakeRequests | None:
-        if not self._setup.answers:
-            return None
-        return FakeRequests(self._cluster, self._network, topic=self._setup.reply_topic)
+        has_answers, topic = self._setup.answers, self._setup.reply_topic
+        return FakeRequests(self._cluster, self._network, topic=topic) if has_answers else None
 
     def _end_of(self, source: TopicPartition) -> int:
         """Give the offset behind a partition's last record, which may have markers behind it."""
