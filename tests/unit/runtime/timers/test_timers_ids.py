@@ -8,7 +8,7 @@ import pytest
 
 from actors import App, Context
 from actors.testing import ActorTestDriver
-from tests.unit.runtime.handlers.test_timers import HOUR, SECOND, Task
+from tests.unit.runtime.timers.test_timers import HOUR, SECOND, Task
 
 START = datetime(2001, 1, 1, tzinfo=UTC)
 
