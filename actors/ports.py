@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from actors._core.partitioner import Partitioner
 from actors._core.task.takeover import LogBounds
 from stores.errors import StoreError
-from stores.ports import PartitionStore, SeedContent
+from stores.ports import PartitionStore, SnapshotContent
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -98,7 +98,7 @@ class Committed:
 
 
 ChangelogWrites = Mapping[bytes, tuple[bytes, bytes | None]]
-"""key → (stamp, value or None for a delete): the last write of each key."""
+"""key → (metadata, value or None for a delete): the last write of each key."""
 
 
 NO_OFFSET = -1
@@ -209,8 +209,8 @@ class Logs(Protocol):
         """
 
 
-class Seed(SeedContent, Protocol):
-    """One partition's seed: a store's content up to an offset of its changelog."""
+class Snapshot(SnapshotContent, Protocol):
+    """One partition's snapshot: a store's content up to an offset of its changelog."""
 
     @property
     def changelog(self) -> str:
@@ -225,14 +225,14 @@ class Seed(SeedContent, Protocol):
         """Return how many keys it holds."""
 
 
-class Seeds(Protocol):
-    """Where seeds of an app's stores lie."""
+class Snapshots(Protocol):
+    """Where snapshots of an app's stores lie."""
 
-    def find(self, store: str, partition: int) -> Seed | None:
-        """Give a partition's seed, None if there is none. Blocks.
+    def find(self, store: str, partition: int) -> Snapshot | None:
+        """Give a partition's snapshot, None if there is none. Blocks.
 
         Raises:
-            SeedError: it can't be read, or is of another app or store.
+            SnapshotError: it can't be read, or is of another app or store.
         """
 
 

@@ -1,6 +1,6 @@
 """A changelog of any size as the framework writes one, with the state it stands for known beforehand.
 
-What record number n is (its key, value, stamp, whether it is a tombstone) follows from n and the seed alone. So the
+What record number n is (its key, value, metadata, whether it is a tombstone) follows from n and the seed alone. So the
 last committed number of each key says what the state is; nothing that was written has to be remembered.
 
 * Keys: about 1 / rank (Zipf with the exponent 1), half as many names as records; the first takes about one in 20.
@@ -33,7 +33,7 @@ from actors._core.partitioner import partitions_for
 from benchmarks.peers.broker import producing
 from dev.kafka import CONFIG_COMMAND, Cluster, run_tool
 from stores._core.manifest import MANIFEST, Manifest, ManifestPartition, encode_manifest, partition_file
-from stores._core.record import NEVER, STAMP_HEADER, STAMP_VERSION, Position, pack_stamp
+from stores._core.record import METADATA_HEADER, METADATA_VERSION, NEVER, Position, pack_metadata
 
 NOW_MS = 1_760_000_000_000
 """The time at which keys count as expired; records were written before it."""
@@ -153,9 +153,9 @@ def write_state(shape: Shape, folder: Path, *, topic: str, topic_id: str, positi
     for records in survivors(shape):
         keys, values = list(map(_key, records.keys.tolist())), list(_values(records))
         homes = np.array(partitions_for(keys, PARTITIONS), dtype=np.int32)
-        stamps = zip(records.epochs.tolist(), records.numbers.tolist(), records.expires_at_ms.tolist(), strict=True)
-        rows = zip(keys, values, stamps, strict=True)
-        checksum += sum(zlib.crc32(key + (value or b"") + b"%d,%d,%d" % stamp) for key, value, stamp in rows)
+        written = zip(records.epochs.tolist(), records.numbers.tolist(), records.expires_at_ms.tolist(), strict=True)
+        rows = zip(keys, values, written, strict=True)
+        checksum += sum(zlib.crc32(key + (value or b"") + b"%d,%d,%d" % metadata) for key, value, metadata in rows)
         table = pa.table([homes, keys, values, records.numbers, records.epochs, records.expires_at_ms], schema=_EXPORT)
         for number, writer in enumerate(writers):
             part = table.filter(homes == number)
@@ -249,7 +249,7 @@ class _Writer:
                 "timestamp": NOW_MS - _HOUR_MS,
                 "key": _key(key),
                 "value": value,
-                "headers": [(STAMP_HEADER, pack_stamp(STAMP_VERSION, epoch, number, expires_at_ms))],
+                "headers": [(METADATA_HEADER, pack_metadata(METADATA_VERSION, epoch, number, expires_at_ms))],
             }
             if batches[home].append(**record) is None:
                 full.append((home, batches[home]))

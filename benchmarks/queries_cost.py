@@ -40,7 +40,7 @@ from actors.web.access.tls import Hops
 from actors.web.queries.routing import Directory, Router
 from benchmarks.queries_asker import asked_keys, key_request
 from dev.kafka import free_port
-from stores._core.record import Position, encode_stamp
+from stores._core.record import Position, encode_metadata
 from stores.rocks import RocksStore
 
 PARTITIONS = 4
@@ -90,9 +90,9 @@ class Service:
         task = Task(self.spec, number, identity=ME, log=nothing, services=nothing, settings=settings)
         store = RocksStore.open(folder / str(number))
         position = Position(100_000, 200_000, 1_700_000_000_000, 7, "0123456789abcdef")
-        stamp = encode_stamp(7, 99_999)
+        metadata = encode_metadata(7, 99_999)
         mine = [key for key in asked_keys() if partition_for(key, PARTITIONS) == number]
-        store.apply([(key, stamp + b"%0100d" % len(key)) for key in mine], position)
+        store.apply([(key, metadata + b"%0100d" % len(key)) for key in mine], position)
         processor: Any = type("TaskProcessor", (), {"now_ms": 1_700_000_000_000})
         task._context.state, task._processor = State.RUNNING, processor
         task._stores = [Restored(store, position, is_empty=False)]

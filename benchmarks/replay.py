@@ -227,8 +227,8 @@ def _check_rebuild(spark: SparkSession, task: Task) -> None:
 
     from spark_replay import read_rebuild
 
-    stamp = F.concat_ws(",", "epoch", "source_offset", "expires_at_ms")
-    row = F.crc32(F.concat("key", "value", F.encode(stamp, "UTF-8")))
+    metadata = F.concat_ws(",", "epoch", "source_offset", "expires_at_ms")
+    row = F.crc32(F.concat("key", "value", F.encode(metadata, "UTF-8")))
     rows = read_rebuild(spark, Path(task.folder, "rebuilt")).agg(F.count(F.lit(1)), F.sum(row)).collect()
     if tuple(rows[0]) != (task.keys, task.checksum):
         raise click.ClickException(f"rebuilt {tuple(rows[0])}, expected {(task.keys, task.checksum)} (keys, checksum)")

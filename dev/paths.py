@@ -38,8 +38,8 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
             "actors/runtime/message/store.py",
             "Store.get Store.set Store._overlay Store._reach Store._address Store._write",
         ),
-        ("stores/_core/overlay.py", "Overlay.get Overlay.set Overlay.freeze Overlay.settle stamped"),
-        ("actors/_kafka/produce/producer.py", "TransactionLog.commit TransactionLog._transaction"),
+        ("stores/_core/overlay.py", "Overlay.get Overlay.set Overlay.freeze Overlay.settle with_metadata"),
+        ("actors/_kafka/produce/transactions.py", "TransactionLog.commit TransactionLog._transaction"),
         ("stores/rocks.py", "RocksStore.apply RocksStore._write"),
     ),
     "ask: ctx.ask to its reply": (
@@ -50,7 +50,7 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
             "question_headers Waiting.question Waiting.deliver EncodedRequest.open",
         ),
         ("actors/runtime/message/ids.py", "id_of digest_of message_id"),
-        ("actors/_kafka/produce/requests.py", "KafkaRequests.ask"),
+        ("actors/_kafka/requests.py", "KafkaRequests.ask"),
         ("actors/runtime/task/handling.py", "Handling.message Handling.once"),
         (
             "actors/runtime/requests/replies.py",

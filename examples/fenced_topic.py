@@ -9,7 +9,7 @@ Start the lock service, two writers and a reader; stop one writer for longer tha
 
 A broker can't compare tokens. So each record carries the one of its writer's lease, and all who read the topic pass
 over a record that comes after one with a greater token: the order of the log decides, which is the same for everybody.
-The writer reads its own record back, and is told whether it counts. See `actors.coordination.fenced_topic` for what
+The writer reads its own record back, and is told whether it counts. See `actors.coordination.fences.topic` for what
 the topic has to be like.
 """
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from spark_replay.comparison.diff import validate_states
     from spark_replay.comparison.invariants import Asked, Finding, find_violations
     from spark_replay.comparison.live import Workers, validate_live
+    from spark_replay.comparison.report import Example, Report
     from spark_replay.comparison.validate import compare_exports, explain_exports, validate_exports
     from spark_replay.fold.placement import home_partition, murmur2
     from spark_replay.fold.points import AsOf
@@ -50,10 +51,9 @@ if TYPE_CHECKING:
     from spark_replay.recompute.recompute import recompute_actor, recompute_keys
     from spark_replay.recompute.report import Recomputed
     from spark_replay.report.profile import Profile, profile_log
-    from spark_replay.report.report import Example, Report
     from spark_replay.session import spark_session
     from spark_replay.snapshot.publish import publish_state
-    from spark_replay.snapshot.snapshot import Seeded, write_seed
+    from spark_replay.snapshot.snapshot import WrittenSnapshot, write_snapshot
     from spark_replay.sources import Source, archive, kafka
     from spark_replay.sources.archiving import Archived, Wanted, archive_topics
     from spark_replay.sources.changelog import read_changelog
@@ -81,13 +81,13 @@ __all__ = [
     "Recomputed",
     "ReplayError",
     "Report",
-    "Seeded",
     "Source",
     "TargetError",
     "ToolMissingError",
     "UnknownTopicError",
     "Wanted",
     "Workers",
+    "WrittenSnapshot",
     "WrongTopicError",
     "archive",
     "archive_topics",
@@ -112,7 +112,7 @@ __all__ = [
     "validate_live",
     "validate_states",
     "write_rebuild",
-    "write_seed",
+    "write_snapshot",
 ]
 
 # imported when asked for: without pyspark the command still starts, and says what is missing
@@ -130,7 +130,7 @@ _HOMES = {
     "Recompute": "recompute.plan",
     "Recomputed": "recompute.report",
     "Report": "report.report",
-    "Seeded": "snapshot.snapshot",
+    "WrittenSnapshot": "snapshot.snapshot",
     "Source": "sources",
     "archive": "sources",
     "compare": "comparison.compare",
@@ -154,7 +154,7 @@ _HOMES = {
     "validate_live": "comparison.live",
     "validate_states": "comparison.diff",
     "write_rebuild": "fold.rebuild",
-    "write_seed": "snapshot.snapshot",
+    "write_snapshot": "snapshot.snapshot",
 }
 
 

@@ -54,5 +54,5 @@ class UnknownStoreError(StoreError):
     """There is no such store on this disk."""
 
 
-class SeedError(StoreError):
-    """A seed can't be used; the store is empty, as it was: restore it from the changelog."""
+class SnapshotError(StoreError):
+    """A snapshot can't be used; the store is empty, as it was: restore it from the changelog."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stores._core.manifest import MANIFEST, Manifest, ManifestPartition, encode_manifest, partition_file
-from stores._core.record import STAMP_BYTES, decode_stamp
+from stores._core.record import METADATA_BYTES, decode_metadata
 from stores._files import make_folder, open_private, tighten, write_atomically
 from stores.errors import StoreCorruptedError, StoreError, StoreUnavailableError, UnknownStoreError
 from stores.folder import DataFolder
@@ -151,15 +151,15 @@ def _write_rows(
 
 def _table(path: Path, partition: int, chunk: list[tuple[bytes, bytes]]) -> Any:
     try:
-        stamps = [decode_stamp(raw) for _, raw in chunk]
+        written = [decode_metadata(raw) for _, raw in chunk]
     except ValueError as error:
         raise StoreCorruptedError(path, error) from error
     columns: list[list[Any]] = [
         [partition] * len(chunk),
         [key for key, _ in chunk],
-        [raw[STAMP_BYTES:] for _, raw in chunk],
-        [stamp.source_offset for stamp in stamps],
-        [stamp.epoch for stamp in stamps],
-        [stamp.expires_at_ms for stamp in stamps],
+        [raw[METADATA_BYTES:] for _, raw in chunk],
+        [metadata.source_offset for metadata in written],
+        [metadata.epoch for metadata in written],
+        [metadata.expires_at_ms for metadata in written],
     ]
     return pa.table(columns, schema=SCHEMA)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from stores._core.record import Position
-from stores.errors import SeedError, StoreClosedError
-from stores.ports import SeedContent
+from stores.errors import SnapshotError, StoreClosedError
+from stores.ports import SnapshotContent
 
 
 class MemoryStore:
@@ -65,10 +65,10 @@ class MemoryStore:
         self._check_open()
         return len(self._data)
 
-    def seed(self, content: SeedContent) -> None:
-        """See `PartitionStore.seed`."""
+    def load_snapshot(self, content: SnapshotContent) -> None:
+        """See `PartitionStore.load_snapshot`."""
         if self.position() is not None:
-            raise SeedError(f"{self} isn't empty: a seed is for a store that is")
+            raise SnapshotError(f"{self} isn't empty: a snapshot is for a store that is")
         self.apply(content.rows(), content.position)
 
     def wipe(self) -> None:

@@ -10,15 +10,15 @@ from stores._core.record import Position
 
 
 class PartitionReader(Protocol):
-    """Reads the committed state of a store's partition. Values are stamped: 25 bytes, then the value."""
+    """Reads the committed state of a store's partition. A value has 25 bytes of write metadata in front."""
 
     def get(self, key: bytes) -> bytes | None:
-        """Give the stamped value of `key`, or None. An expired one is still given: the overlay decides."""
+        """Return the value of `key` with its metadata, or None. Expired values too: the overlay decides."""
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Give (key, stamped value) in byte order of the keys, `start` included, `end` not.
+        """Give (key, value with its metadata) in byte order of the keys, `start` included, `end` not.
 
         The iterator sees the state as of the call, whatever is written while it runs.
         """
@@ -27,7 +27,7 @@ class PartitionReader(Protocol):
         """Give the position that the content belongs to, None for a store that never held anything."""
 
 
-class SeedContent(Protocol):
+class SnapshotContent(Protocol):
     """What an empty store may begin with instead of its changelog's beginning."""
 
     @property
@@ -37,14 +37,14 @@ class SeedContent(Protocol):
     def place(self, folder: Path) -> Sequence[Path]:
         """Put RocksDB tables with the content into the folder, to be moved away from there, and check them.
 
-        Blocks. The seed itself stays as it is: several workers may use one.
+        Blocks. The snapshot itself stays as it is: several workers may use one.
 
         Raises:
-            SeedError: they can't be read, or aren't what the seed says.
+            SnapshotError: they can't be read, or aren't what the snapshot says.
         """
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """Give (key, stamped value) in byte order of the keys; blocks, and raises, as `place` does."""
+        """Give (key, value with its metadata) in byte order of the keys; blocks, and raises, as `place` does."""
 
 
 class PartitionStore(PartitionReader, Protocol):
@@ -59,7 +59,7 @@ class PartitionStore(PartitionReader, Protocol):
         """See above."""
 
     def apply(self, writes: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
-        """Write all (key, stamped value or None to delete) and the position, or nothing if the process dies.
+        """Write all (key, value with its metadata or None to delete) and the position, or nothing if the process dies.
 
         Later writes of one key win. Blocks: call it off the event loop when it is long.
         """
@@ -77,11 +77,11 @@ class PartitionStore(PartitionReader, Protocol):
     def estimated_keys(self) -> int:
         """Give about how many keys there are, expired ones too, without looking at them."""
 
-    def seed(self, content: SeedContent) -> None:
-        """Take content and position of a seed, or stay empty if the process dies. Blocks.
+    def load_snapshot(self, content: SnapshotContent) -> None:
+        """Take content and position of a snapshot, or stay empty if the process dies. Blocks.
 
         Raises:
-            SeedError: the seed can't be used, or the store has a position already; it is as it was.
+            SnapshotError: the snapshot can't be used, or the store has a position already; it is as it was.
             StoreError: the store couldn't be opened with the content; close it and open it anew.
         """
 

@@ -1,6 +1,6 @@
 """A partition of a store in a RocksDB database of its own.
 
-Two column families, flushed together: `default` (key to stamp and value) and `meta` (`format`, `position` and
+Two column families, flushed together: `default` (key to metadata and value) and `meta` (`format`, `position` and
 `identity`: which partition of which store it is).
 
 What holds after a crash:
@@ -19,17 +19,18 @@ point, so a crash leaves the checkpoint of some chunk. A batch in the log must n
 whatever the log holds is flushed before, by opening the database anew, and what was loaded is flushed before the next
 `apply`.
 
-`seed` builds a database of its own beside the store's, in `{path}.seeding`, and puts it in the store's place when it is
-complete and synced. Where the process dies:
+`load_snapshot` builds a database of its own beside the store's, in `{path}.seeding`, and puts it in the store's place
+when it is complete and synced. Where the process dies:
 
 - before the exchange: the store is empty, as it was, and what lies beside it is deleted when the store is opened;
 - in the exchange, between the removal of the empty database and the new one's renaming: there is no database, so that
   the next to open it makes an empty one;
-- after it: the store has the seed's content and position. Neither is there without the other, since both were in the
+- after it: the store has the snapshot's content and position. Neither is there without the other, since both were in
+the
   new database before it got its name.
 
-The seed's files are linked into the new database, or copied where they lie on another file system, then checked, then
-moved in: RocksDB never has a name of the seed's own, and writes to no table.
+The snapshot's files are linked into the new database, or copied where they lie on another file system, then checked,
+then moved in: RocksDB never has a name of the snapshot's own, and writes to no table.
 
 rocksdict keeps the interpreter's lock during a read and a write: while a big batch is written no other thread runs,
 the event loop's neither. Hence the triggers with which RocksDB would slow writers down are out of reach here.
@@ -51,7 +52,7 @@ from stores._core.record import Position, decode_position, encode_position
 from stores._files import make_folder, remove_tree, replace_tree
 from stores.errors import (
     ForeignDatabaseError,
-    SeedError,
+    SnapshotError,
     StoreClosedError,
     StoreCorruptedError,
     StoreError,
@@ -59,7 +60,7 @@ from stores.errors import (
     StoreLockedError,
     StoreUnavailableError,
 )
-from stores.ports import SeedContent
+from stores.ports import SnapshotContent
 from stores.rocks_logs import why_torn
 from stores.rocks_options import RocksResources
 
@@ -79,7 +80,7 @@ FIGURES = (
     "block-cache-usage",
     "block-cache-capacity",
 )
-SEEDING = ".seeding"
+LOADING = ".seeding"
 _META = "meta"
 _FORMAT = b"format"
 _POSITION = b"position"
@@ -303,7 +304,7 @@ class RocksStore(_Database):
         except OSError as error:
             raise StoreUnavailableError(f"can't make the database's folder {path}: {error}") from error
         store = cls(path, _open_database(path, resources.families()), resources, identity)
-        # What a process left that died while it seeded the store; the lock says that it is nobody's work now.
+        # What a process left that died while it loaded a snapshot; the lock says that it is nobody's work now.
         shutil.rmtree(_beside(path), ignore_errors=True)
         try:
             store._settle_format()
@@ -371,30 +372,30 @@ class RocksStore(_Database):
         remove_tree(self._path)
         self._become(self.open(self._path, resources=self._resources, identity=self._identity))
 
-    def seed(self, content: SeedContent) -> None:
-        """See `PartitionStore.seed`."""
+    def load_snapshot(self, content: SnapshotContent) -> None:
+        """See `PartitionStore.load_snapshot`."""
         self._check_open()
         if self._position is not None:
-            raise SeedError(f"{self} isn't empty: a seed is for a store that is")
+            raise SnapshotError(f"{self} isn't empty: a snapshot is for a store that is")
         work = _beside(self._path)
         shutil.rmtree(work, ignore_errors=True)
         try:
             self._build(work / "tables", work / "database", content)
         except BaseException as error:
             shutil.rmtree(work, ignore_errors=True)
-            if isinstance(error, SeedError) or not isinstance(error, StoreError | OSError):
+            if isinstance(error, SnapshotError) or not isinstance(error, StoreError | OSError):
                 raise
-            raise SeedError(f"no database could be made of the seed: {error}") from error
+            raise SnapshotError(f"no database could be made of the snapshot: {error}") from error
         with suppress(StoreError):
             self.close()
         try:
             replace_tree(self._path, work / "database")
         except OSError as error:
-            raise StoreUnavailableError(f"can't put the seed's database at {self._path}: {error}") from error
+            raise StoreUnavailableError(f"can't put the snapshot's database at {self._path}: {error}") from error
         self._become(self.open(self._path, resources=self._resources, identity=self._identity))
 
-    def _build(self, tables: Path, database: Path, content: SeedContent) -> None:
-        """Make a database of the seed's content and position, and close it."""
+    def _build(self, tables: Path, database: Path, content: SnapshotContent) -> None:
+        """Make a database of the snapshot's content and position, and close it."""
         tables.mkdir(parents=True)
         files = [str(file) for file in content.place(tables)]
         built = self.open(database, resources=self._resources, identity=self._identity)
@@ -537,11 +538,11 @@ class RocksReader(_Database):
 
 
 def _beside(path: Path) -> Path:
-    return path.with_name(path.name + SEEDING)
+    return path.with_name(path.name + LOADING)
 
 
 def _moving() -> Any:
-    """Give options by which tables are taken as they are, and never written to: they may be links to a seed's own."""
+    """Return options that move tables in without writing to them: they may be links to a snapshot's files."""
     options = IngestExternalFileOptions()
     options.set_move_files(True)
     options.set_allow_global_seqno(False)

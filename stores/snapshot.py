@@ -1,10 +1,10 @@
-"""Seeds: a folder with the state of stores as RocksDB tables, for workers whose disk has nothing yet.
+"""Snapshots: a folder with the state of stores as RocksDB tables, for workers whose disk has nothing yet.
 
 {folder}/{store}/seed.json                       see `stores._core.snapshot`; written last
 {folder}/{store}/partition-00000-0000.sst …      see `stores.tables`
 
-Nothing here writes to the folder, and files once named by a manifest aren't changed: whoever makes a seed anew makes
-new files. So many workers may share it, and each may link its tables.
+Nothing here writes to the folder, and files once named by a manifest aren't changed: whoever makes a snapshot anew
+makes new files. So many workers may share it, and each may link its tables.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stores._core.record import Position
-from stores._core.snapshot import SEED_MANIFEST, SeedPartition, decode_seed
-from stores.errors import SeedError
+from stores._core.snapshot import SNAPSHOT_MANIFEST, SnapshotPartition, decode_snapshot
+from stores.errors import SnapshotError
 from stores.rocks import RocksStore
 from stores.tables import crc32
 
 
 @dataclass(frozen=True, slots=True)
-class Seed:
-    """One partition of a seed. Also a `stores.ports.SeedContent`."""
+class Snapshot:
+    """One partition of a snapshot. Also a `stores.ports.SnapshotContent`."""
 
     folder: Path
     changelog: str
     partition_count: int
-    part: SeedPartition
+    part: SnapshotPartition
 
     def __str__(self) -> str:
-        return f"the seed in {self.folder}"
+        return f"the snapshot in {self.folder}"
 
     @property
     def position(self) -> Position:
-        """See `SeedContent.position`."""
+        """See `SnapshotContent.position`."""
         return self.part.position
 
     @property
@@ -46,7 +46,7 @@ class Seed:
         return self.part.keys
 
     def place(self, folder: Path) -> list[Path]:
-        """See `SeedContent.place`. A link costs no space and no time, where file system and rights allow one."""
+        """See `SnapshotContent.place`. A link costs no space and no time, where file system and rights allow one."""
         placed = []
         for table in self.part.tables:
             source, target = self.folder / table.file, folder / table.file
@@ -56,25 +56,27 @@ class Seed:
                 # What was linked or copied is looked at, so that nobody can exchange it afterwards.
                 sound = size_bytes == table.size_bytes and crc32(target) == table.crc32
             except OSError as error:
-                raise SeedError(f"{source} can't be used: {error}") from error
+                raise SnapshotError(f"{source} can't be used: {error}") from error
             if not sound:
-                raise SeedError(f"{source} isn't the file that {SEED_MANIFEST} tells of ({size_bytes} bytes): damaged")
+                raise SnapshotError(
+                    f"{source} isn't the file that {SNAPSHOT_MANIFEST} tells of ({size_bytes} bytes): damaged"
+                )
             placed.append(target)
         return placed
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """See `SeedContent.rows`. Makes a database of it, for the time of the call."""
-        with tempfile.TemporaryDirectory(prefix="seed-") as folder:
+        """See `SnapshotContent.rows`. Makes a database of it, for the time of the call."""
+        with tempfile.TemporaryDirectory(prefix="snapshot-") as folder:
             store = RocksStore.open(Path(folder) / "0")
             try:
-                store.seed(self)
+                store.load_snapshot(self)
                 yield from store.scan()
             finally:
                 store.close()
 
 
-class SeedFolder:
-    """A folder with seeds of an app's stores.
+class SnapshotFolder:
+    """A folder with snapshots of an app's stores.
 
     Args:
         path: the folder.
@@ -85,35 +87,35 @@ class SeedFolder:
         self.path = Path(path)
         self.app = app
 
-    def find(self, store: str, partition: int) -> Seed | None:
-        """Give a partition's seed, None if there is none. Reads the manifest, not the tables.
+    def find(self, store: str, partition: int) -> Snapshot | None:
+        """Give a partition's snapshot, None if there is none. Reads the manifest, not the tables.
 
         Raises:
-            SeedError: the manifest can't be read, or is of another app or store.
+            SnapshotError: the manifest can't be read, or is of another app or store.
         """
         folder = self.path / store
         try:
-            text = (folder / SEED_MANIFEST).read_text(encoding="utf-8")
+            text = (folder / SNAPSHOT_MANIFEST).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as error:
-            raise SeedError(f"{folder / SEED_MANIFEST} can't be read: {error}") from error
+            raise SnapshotError(f"{folder / SNAPSHOT_MANIFEST} can't be read: {error}") from error
         try:
-            manifest = decode_seed(text)
+            manifest = decode_snapshot(text)
         except ValueError as error:
-            raise SeedError(f"{folder / SEED_MANIFEST}: {error}") from error
+            raise SnapshotError(f"{folder / SNAPSHOT_MANIFEST}: {error}") from error
         if (manifest.app, manifest.store) != (self.app, store):
-            raise SeedError(
-                f"the seed in {folder} is of store {manifest.store!r} of app {manifest.app!r}, not of {store!r} of "
+            raise SnapshotError(
+                f"the snapshot in {folder} is of store {manifest.store!r} of app {manifest.app!r}, not of {store!r} of "
                 f"{self.app!r}"
             )
         parts = {part.partition: part for part in manifest.partitions}
         if partition not in parts:
             return None
-        return Seed(folder, manifest.changelog, manifest.partition_count, parts[partition])
+        return Snapshot(folder, manifest.changelog, manifest.partition_count, parts[partition])
 
     def __repr__(self) -> str:
-        return f"SeedFolder({str(self.path)!r})"
+        return f"SnapshotFolder({str(self.path)!r})"
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rocksdict import SstFileWriter
 
-from stores._core.snapshot import SeedTable
+from stores._core.snapshot import SnapshotTable
 from stores.errors import StoreError, StoreUnavailableError
 from stores.rocks_options import RocksResources
 
@@ -24,11 +24,11 @@ _READ_BYTES = 1 << 20
 
 def write_tables(
     rows: Iterable[tuple[bytes, bytes]], path: Callable[[int], Path], *, table_bytes: int = TABLE_BYTES
-) -> Iterator[SeedTable]:
+) -> Iterator[SnapshotTable]:
     """Write rows to tables, and give each when it is complete and synced.
 
     Args:
-        rows: (key, stamped value), keys in ascending order of their bytes, none twice.
+        rows: (key, value with its metadata), keys in ascending order of their bytes, none twice.
         path: gives the file of the table number so and so; a file that is there is written over.
         table_bytes: about the size of a table.
 
@@ -45,7 +45,7 @@ def write_tables(
         except Exception as error:
             kind = StoreUnavailableError if "IO error" in str(error) else StoreError
             raise kind(f"can't write the table {file}: {error}") from error
-        yield SeedTable(file.name, file.stat().st_size, crc32(file), keys)
+        yield SnapshotTable(file.name, file.stat().st_size, crc32(file), keys)
 
 
 def _write(

@@ -29,12 +29,12 @@ from actors._faust import shared
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord
 from actors.admin.parked import reader as lines
 from actors.coordination import messages as m
-from actors.coordination import transport
+from actors.coordination.client import transport
 from actors.coordination.errors import CoordinationError, FenceLostError
-from actors.coordination.fence_log import FenceLog, FenceState, headers_of
-from actors.declare.codecs import CodecError, resolve
-from actors.declare.messages import _tag_in
-from actors.declare.versions import versioned
+from actors.coordination.fences.log import FenceLog, FenceState, headers_of
+from actors.declare.values.codecs import CodecError, resolve
+from actors.declare.values.messages import _tag_in
+from actors.declare.values.versions import versioned
 from actors.errors import NewerVersionError, NotReadyError
 from actors.ports import ActorReply, OwnerRecord
 from actors.runtime import commands
@@ -48,11 +48,11 @@ from actors.testing.fakes.log import StoredRecord
 from actors.web.access import callers
 from actors.web.dashboard import group, waiting
 from actors.web.dashboard import pages as dashboard_pages
+from actors.web.problems import Problem
 from actors.web.queries import answers as answer_parts
 from actors.web.queries import parameters, routing
 from actors.web.queries.coding import ENCODINGS, KeyCoding
 from actors.web.queries.parameters import Parameters, arguments, many_body
-from actors.web.queries.problems import Problem
 from spark_replay.comparison import live
 from spark_replay.errors import ReplayError
 from spark_replay.fold import points
@@ -64,7 +64,7 @@ from spark_replay.sources.ledger import Ledger, decode_ledger, encode_ledger
 from spark_replay.sources.topic import Span
 from stores import folder
 from stores._core import identity, manifest, record
-from stores._core import snapshot as seed
+from stores._core import snapshot as snapshot
 from stores.errors import StoreError
 
 Decode = Callable[[bytes], object]
@@ -127,9 +127,10 @@ _MANIFEST = manifest.Manifest(
     app="a", store="s", changelog="c", placement="key", worker="w", exported_at_ms=1, partition_count=2,
     partitions=(manifest.ManifestPartition(0, "partition-00000.parquet", 5, _POSITION),),
 )  # fmt: skip
-_SEED = seed.SeedManifest(
+_SNAPSHOT = snapshot.SnapshotManifest(
     app="a", store="s", changelog="c", partition_count=2, made_at_ms=1,
-    partitions=(seed.SeedPartition(0, _POSITION, (seed.SeedTable("partition-00000-0000.sst", 1, 2, 3),)),),
+    partitions=(snapshot.SnapshotPartition(0, _POSITION,
+        (snapshot.SnapshotTable("partition-00000-0000.sst", 1, 2, 3),)),),
 )  # fmt: skip
 _LEDGER = Ledger(topic="t", topic_id="i", batch=1, asked_ms=2, starts=(0,), spans=((Span(0, 5, exact=True),),))
 _SUMMARY = {"changelog": "c", "partitions": [{"partition": 0, "end_offset": 5, "as_of_ms": 1}]}
@@ -250,7 +251,7 @@ DECODERS: dict[str, Decoder] = {
     "_decoded summary": Decoder(parked_entries.summary_of, (_PARKED, _HEAD), (NewerVersionError,)),
     "_entry": Decoder(lambda raw: lines._entry("message", 1, _with()(raw), raw), (_PARKED, _HEAD)),
     "_entry effect": Decoder(lambda raw: lines._entry("effect", 1, _with()(raw), raw), (_EFFECT,)),
-    "_written_by": Decoder(lambda raw: lines._written_by(_with(record.STAMP_HEADER)(raw)), (b"",)),
+    "_written_by": Decoder(lambda raw: lines._written_by(_with(record.METADATA_HEADER)(raw)), (b"",)),
     "_place": Decoder(_text(lines._place, "replace"), (b"",), (lines.ParkedError,)),
     "_decoded": Decoder(
         lambda raw: waiting._decoded(waiting._Line("message", b"k", raw, 1), parked_entries.Summary), (_PARKED, _HEAD)
@@ -260,8 +261,8 @@ DECODERS: dict[str, Decoder] = {
         timers._decoded, (b'{"due_ms":1,"every_ms":2,"clock":"wall","value":"","headers":[]}',), (NewerVersionError,)
     ),
     "_parted": Decoder(timers._parted, (timers._address(b"k", "name"),)),
-    # positions, stamps, manifests, files
-    "decode_stamp": Decoder(record.decode_stamp, (record.encode_stamp(1, 2, 3),), (ValueError,)),
+    # positions, metadata, manifests, files
+    "decode_metadata": Decoder(record.decode_metadata, (record.encode_metadata(1, 2, 3),), (ValueError,)),
     "decode_position": Decoder(record.decode_position, (record.encode_position(_POSITION),), (ValueError,)),
     "decode_identity": Decoder(
         identity.decode_identity,
@@ -271,7 +272,9 @@ DECODERS: dict[str, Decoder] = {
     "document": Decoder(
         _text(manifest.decode_manifest), (manifest.encode_manifest(_MANIFEST).encode(),), (ValueError,)
     ),
-    "document seed": Decoder(_text(seed.decode_seed), (seed.encode_seed(_SEED).encode(),), (ValueError,)),
+    "document snapshot": Decoder(
+        _text(snapshot.decode_snapshot), (snapshot.encode_snapshot(_SNAPSHOT).encode(),), (ValueError,)
+    ),
     "_read_about": Decoder(_file(folder._ABOUT, folder._read_about), (b'{"app": "a", "format": 1}',), (StoreError,)),
     # requests, and answers of other workers
     "many_body": Decoder(many_body, (b'{"keys": ["a", {"b": 1}], "encoding": "json", "partition": 1}',), (Problem,)),

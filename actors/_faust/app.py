@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from actors._core.task.policy import Misplaced, OnError, Then
 from actors._faust.faust_app import FaustApp
-from actors._faust.publishing import claim_target
 from actors._faust.setup import Setup, changelog_topic, inbox_of
 from actors._faust.shared import Shared, SharedView, shared_of
 from actors._faust.startup.registry import ValueType
 from actors._faust.tracing import trace_headers
 from actors._faust.views import View, view_of
-from actors._kafka.produce.requests import KafkaRequests
+from actors._kafka.requests import KafkaRequests
 from actors.declare.arguments import check_arguments, check_bare, check_span, single_topic
-from actors.declare.codecs import check_schema, key_codec, resolve
 from actors.declare.declared import Declaration, as_coroutine, check_expiry, check_options, check_value_type
-from actors.declare.decoder import Decoder
 from actors.declare.definition import ActorDefinition, Asking, check_disjoint, check_name
 from actors.declare.options import milliseconds
-from actors.declare.versions import Upgrades, refusal, versioned
+from actors.declare.publishing import claim_target
+from actors.declare.values.codecs import check_schema, key_codec, resolve
+from actors.declare.values.decoder import Decoder
+from actors.declare.values.versions import Upgrades, refusal, versioned
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import ActorReply, ActorRequest
 from actors.runtime.handlers.actor import Actor, expiry_of, handler_of

@@ -19,9 +19,9 @@ from actors._core.partitioner import MURMUR2, Partitioner, partitioner_of
 from actors._faust.service import ActorService, refuse
 from actors._kafka.outage import Outages
 from actors.declare.arguments import say_unknown
-from actors.declare.codecs import ActorSchema
 from actors.declare.options import milliseconds, split_options
 from actors.declare.topic import ActorChannel
+from actors.declare.values.codecs import ActorSchema
 from actors.errors import ConfigurationError
 from actors.runtime.clock import SystemClock
 from actors.web.access.door import doors

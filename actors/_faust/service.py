@@ -16,7 +16,6 @@ from mode import Service
 from prometheus_client import REGISTRY
 
 from actors._core.logs import escaping
-from actors._faust.publishing import ensure_published
 from actors._faust.setup import Setup, warn_open_commands
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
 from actors._faust.startup.needs import check_needs, topic_needs
@@ -34,6 +33,7 @@ from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.consume.logs import KafkaLogs
 from actors._kafka.consume.silence import Silence
 from actors.declare.options import milliseconds
+from actors.declare.publishing import ensure_published
 from actors.errors import ActorsError, ConfigurationError
 from actors.ports import Identity, TopicPartition
 from actors.runtime.blocking import LoopWatch
@@ -303,7 +303,7 @@ class ActorService(Service):  # type: ignore[misc]
                 logs,
                 clock,
                 clock_skew_margin_ms=margin_ms,
-                seeds=setup.seeds,
+                snapshots=setup.snapshots,
                 lost=setup.lost_changelog,
                 are_owners_fenced=setup.exactly_once,
             ),

@@ -21,7 +21,6 @@ from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.task.commit import Backoff, CommitPolicy
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
-from actors._faust.publishing import publication, published_stores
 from actors._faust.tracing import check_tracing, traced
 from actors._kafka.admin.broker_time import BROKER_TIME, BROKER_TIME_CONFIG
 from actors._kafka.admin.control import ControlPlane, TopicInfo
@@ -29,10 +28,11 @@ from actors._kafka.admin.owners import StoreRecord
 from actors._kafka.admin.topics import DEFAULT_MAX_RECORD_BYTES, ChangelogSettings, Topics
 from actors._kafka.connection import Connection
 from actors._kafka.consume.consumer import GroupSettings, check_timeouts
-from actors._kafka.produce.producer import OrderedLog, TransactionLog
-from actors._kafka.produce.requests import KafkaRequests
-from actors.declare.codecs import by_value, key_codec, resolve, topic_codecs
+from actors._kafka.produce.transactions import OrderedLog, TransactionLog
+from actors._kafka.requests import KafkaRequests
 from actors.declare.options import milliseconds
+from actors.declare.publishing import publication, published_stores
+from actors.declare.values.codecs import by_value, key_codec, resolve, topic_codecs
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import Identity, TaskLog
 from actors.runtime.commands import KEY_PURPOSE, CommandKey
@@ -45,7 +45,7 @@ from actors.runtime.state.restore import Changelog
 from actors.web.access.secret import worker_keys
 from actors.web.access.settings import check_access, own_address
 from actors.web.access.tls import Hops
-from stores.snapshot import SeedFolder
+from stores.snapshot import SnapshotFolder
 
 if TYPE_CHECKING:
     from actors._faust.app import App
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 logger = escaping(logging.getLogger(__name__))
 
 BROKER_DEFAULT = -1
-STATE_SEED = "STATE_SEED"
+STATE_SNAPSHOT = "STATE_SNAPSHOT"
 MISSING_OFFSET = "MISSING_OFFSET"
 MOVED_OFFSET = "MOVED_OFFSET"
 LOST_CHANGELOG = "LOST_CHANGELOG"
@@ -81,10 +81,10 @@ class Setup:
         self.folder = Path(conf.appdir) / "actors"
         self.views_folder = Path(conf.appdir) / "views"
         # As with Faust's own settings, the environment goes first.
-        seed = conf.getenv(STATE_SEED) or options.state_seed
+        snapshot = conf.getenv(STATE_SNAPSHOT) or options.state_snapshot
         self.missing_offset = conf.getenv(MISSING_OFFSET) or options.missing_offset
         self.moved_offset = conf.getenv(MOVED_OFFSET) or options.moved_offset
-        self.seeds = None if seed is None else SeedFolder(seed, app=conf.id)
+        self.snapshots = None if snapshot is None else SnapshotFolder(snapshot, app=conf.id)
         self.lost_changelog = _lost_changelog(conf.getenv(LOST_CHANGELOG) or options.lost_changelog)
         self.exactly_once = conf.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE
         self.instance_id: str | None = conf.consumer_group_instance_id or None

@@ -21,7 +21,7 @@ from actors._core.outside import MALFORMED
 from actors._core.partitioner import partition_for
 from actors._faust.setup import changelog_topic
 from actors._faust.views import View
-from actors.declare.codecs import CodecError, resolve
+from actors.declare.values.codecs import CodecError, resolve
 from actors.errors import Rejected, UsageError, show_bytes
 from actors.runtime.handlers.actor import Actor, receive
 from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT, is_handling

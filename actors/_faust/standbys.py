@@ -50,7 +50,7 @@ def make_standbys(
             is_working=lambda: bool(worker.tasks),
             is_restoring=lambda: restorer.is_busy,
             ask_for_rebalance=ask_for_rebalance,
-            begin_from_seed=restorer.begin_from_seed,
+            begin_from_snapshot=restorer.begin_from_snapshot,
             checks=StandbyChecks(control, restorer),
         ),
     )

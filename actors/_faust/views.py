@@ -16,8 +16,8 @@ from actors._faust.brokers import reached
 from actors._faust.setup import changelog_topic, connection
 from actors._kafka.connection import Connection
 from actors._kafka.consume.views import KafkaTopicLogs
-from actors.declare.codecs import resolve, topic_codecs
 from actors.declare.options import milliseconds
+from actors.declare.values.codecs import resolve, topic_codecs
 from actors.errors import UnreadableLogError
 from actors.ports import Clock
 from actors.runtime.clock import SystemClock

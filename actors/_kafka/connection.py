@@ -13,9 +13,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
 from actors._core.logs import escaping
+from actors._kafka.consume.records import RAW
 from actors._kafka.outage import Outages
 from actors._kafka.permissions import DESCRIBE, Operation, lacking, principal
-from actors._kafka.records import RAW
 from actors._kafka.tokens import PROVIDER, Tokens
 from actors.errors import BrokerUnavailableError
 

@@ -1,6 +1,6 @@
 """Copies a changelog into the one that a store has now, for a store that was given another with `changelogs=`.
 
-Keys, values, stamps and partitions stay as they are, so that a restore from the copy ends with the same state. Each
+Keys, values, metadata and partitions stay as they are, so that a restore from the copy ends with the same state. Each
 partition is written with the transactional id of its task, which shuts a worker out that was started meanwhile.
 """
 

@@ -15,18 +15,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors._faust.publishing import ensure_published
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.groups import member_count
 from actors._kafka.consume.logs import KafkaLogs
 from actors.declare.options import milliseconds
+from actors.declare.publishing import ensure_published
 from actors.errors import ActorsError, ConfigurationError, OutcomeUnknownError
 from actors.ports import NO_OFFSET, CommitBatch, Output, TopicPartition
 from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES
 from actors.runtime.message.publishing import Publication
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import Restorer
-from stores._core.record import STAMP_BYTES, is_expired
+from stores._core.record import METADATA_BYTES, is_expired
 from stores.rocks import RocksStore
 from stores.rocks_options import RocksResources
 
@@ -152,5 +152,5 @@ class Backfill:
         for key, raw in store.scan():
             # What has expired is for nobody to read; its tombstone comes when a worker removes it.
             if not is_expired(raw, now_ms):
-                publication.check(key, raw[STAMP_BYTES:])
-                yield from publication.records({key: (b"", raw[STAMP_BYTES:])})
+                publication.check(key, raw[METADATA_BYTES:])
+                yield from publication.records({key: (b"", raw[METADATA_BYTES:])})

@@ -20,9 +20,9 @@ from faust.cli.base import cli
 
 from actors.cli.actors import actors
 from actors.cli.coordination import config, locks
-from actors.cli.parked import parked
+from actors.cli.parked.group import parked
 from actors.cli.reset import reset as reset
-from actors.cli.state import state
+from actors.cli.state.group import state
 from actors.cli.stopped import stopped
 from actors.cli.topics import topics
 from actors.cli.worker import worker as worker

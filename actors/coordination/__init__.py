@@ -1,6 +1,9 @@
 """Locks, leaders, shared configuration, groups and barriers on Kafka, with fencing tokens."""
 
-from actors.coordination.client import Coordination
+from actors.coordination.client.client import Coordination
+from actors.coordination.client.leases import Lease, Leasing
+from actors.coordination.client.sharing import Session, Sharing
+from actors.coordination.client.sync import SyncCoordination, SyncLease
 from actors.coordination.errors import (
     BusyError,
     ConflictError,
@@ -15,14 +18,11 @@ from actors.coordination.errors import (
     TtlError,
     UnknownLockError,
 )
-from actors.coordination.fence_log import FencedRecord, FenceState
-from actors.coordination.fenced_topic import FencedReader, FencedTopic
-from actors.coordination.fencing import Fence, FencedResource, FencedSqlite
-from actors.coordination.leases import Lease, Leasing
+from actors.coordination.fences.fencing import Fence, FencedResource, FencedSqlite
+from actors.coordination.fences.log import FencedRecord, FenceState
+from actors.coordination.fences.topic import FencedReader, FencedTopic
 from actors.coordination.messages import View
-from actors.coordination.service import Coordinator, coordination
-from actors.coordination.sharing import Session, Sharing
-from actors.coordination.sync import SyncCoordination, SyncLease
+from actors.coordination.service.coordinator import Coordinator, coordination
 
 __all__ = [
     "BusyError",

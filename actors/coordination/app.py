@@ -11,7 +11,7 @@ import os
 
 from actors import App
 from actors.coordination.environment import broker_settings
-from actors.coordination.service import PARTITIONS, coordination
+from actors.coordination.service.coordinator import PARTITIONS, coordination
 from actors.errors import ConfigurationError
 
 

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from actors._core.task.policy import Misplaced, OnError
 from actors.declare.arguments import check_span
-from actors.declare.codecs import is_record
+from actors.declare.values.codecs import is_record
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.actor import Actor
 from actors.runtime.handlers.callables import check_callable, name_of, refuse_generator

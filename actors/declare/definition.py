@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from actors._core.task.commit import MAX_METADATA_BYTES, largest_mark
 from actors._core.task.policy import STOP_ON_ERROR, Misplaced, OnError
-from actors.declare.messages import MessageCodec, function_codec, message_codec
+from actors.declare.values.messages import MessageCodec, function_codec, message_codec
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.effect import Effect
 from actors.runtime.handlers.query_methods import Query

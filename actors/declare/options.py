@@ -97,8 +97,9 @@ class ActorOptions:
         dashboard: whether such a worker has the pages under `/dashboard` too.
         tracing: make an OpenTelemetry span of each message, and pass its context on; takes `faust-actors[otel]`, and a
             tracer provider that the process sets up.
-        state_seed: a folder of `spark_replay seed`: stores that this worker's disk has nothing of begin from there and
-            read only the changelog's tail. Also `STATE_SEED` in the environment.
+        state_snapshot: a folder of `spark_replay snapshot`: stores that this worker's disk has nothing of begin from
+        there and
+            read only the changelog's tail. Also `STATE_SNAPSHOT` in the environment.
         rocksdb_cache_bytes, rocksdb_write_buffer_bytes: block cache and memtables, shared by all stores of the worker.
     """
 
@@ -137,7 +138,7 @@ class ActorOptions:
     queries_per_second: float = 1_000.0
     dashboard: bool = True
     tracing: bool = False
-    state_seed: Path | str | None = None
+    state_snapshot: Path | str | None = None
     rocksdb_cache_bytes: int = 64 * 1024 * 1024
     rocksdb_write_buffer_bytes: int = 64 * 1024 * 1024
 

@@ -28,7 +28,7 @@ from actors.runtime.state.state import Restored
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.handling import Handling
 from actors.runtime.task.processor import TaskProcessor
-from stores._core.record import NEVER, decode_stamp
+from stores._core.record import NEVER, decode_metadata
 from stores.ports import PartitionStore
 
 COMMIT_EVERY_MS = 1_000
@@ -93,13 +93,13 @@ class Expiries:
     def saw(self, batch: CommitBatch) -> None:
         """Note what a commit wrote."""
         for topic, number in self._stores.items():
-            for key, (stamp, value) in batch.changelogs.get(topic, {}).items():
+            for key, (metadata, value) in batch.changelogs.get(topic, {}).items():
                 if value is not None:
-                    self.expect(number, key, stamp)
+                    self.expect(number, key, metadata)
 
-    def expect(self, number: int, key: bytes, stamp: bytes) -> None:
-        """Note that a key of store `number` was written with that stamp."""
-        expires_at_ms = decode_stamp(stamp).expires_at_ms
+    def expect(self, number: int, key: bytes, metadata: bytes) -> None:
+        """Note that a key of store `number` was written with that metadata."""
+        expires_at_ms = decode_metadata(metadata).expires_at_ms
         if expires_at_ms != NEVER and (number, key) not in self._known:
             self._known.add((number, key))
             heapq.heappush(self._heap, (expires_at_ms, number, key))
@@ -109,14 +109,14 @@ class Expiries:
         return self._heap[0][0] if self._heap else math.inf
 
     def take(self, now_ms: int, stores: Sequence[PartitionStore]) -> tuple[int, bytes, bytes] | None:
-        """Give the next key that has expired: the store's number, the key, its stamped value."""
+        """Give the next key that has expired: the store's number, the key, its value with its metadata."""
         while self._heap and self._heap[0][0] <= now_ms:
             _, number, key = heapq.heappop(self._heap)
             self._known.discard((number, key))
             raw = stores[number].get(key)
             if raw is None:
                 continue
-            expires_at_ms = decode_stamp(raw).expires_at_ms
+            expires_at_ms = decode_metadata(raw).expires_at_ms
             if NEVER < expires_at_ms <= now_ms:
                 return number, key, raw
             self.expect(number, key, raw)

@@ -44,7 +44,7 @@ from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.state import Restored
 from actors.runtime.task.context import Inbox, TaskContext
 from actors.testing.fakes.loop import StuckError, VirtualLoop
-from stores._core.record import STAMP_BYTES, Position, decode_stamp, encode_stamp
+from stores._core.record import METADATA_BYTES, Position, decode_metadata, encode_metadata
 from stores.rocks import RocksStore
 from stores.rocks_options import RocksResources
 
@@ -242,8 +242,8 @@ class _Run:
         """Give what the stores hold."""
         for name in stores:
             for key, raw in self._opened[name].scan():
-                stamp = decode_stamp(raw)
-                yield Replayed(STATE, name, key, raw[STAMP_BYTES:], stamp.source_offset, stamp.expires_at_ms)
+                metadata = decode_metadata(raw)
+                yield Replayed(STATE, name, key, raw[METADATA_BYTES:], metadata.source_offset, metadata.expires_at_ms)
 
     def close(self) -> None:
         """End it."""
@@ -324,10 +324,10 @@ class _Run:
         while batch := list(islice(rows, _LOAD_ROWS)):
             by_store: dict[str, list[tuple[bytes, bytes | None]]] = {}
             for store, key, value, source_offset, expires_at_ms in batch:
-                stamp = encode_stamp(_EPOCH, source_offset, expires_at_ms)
-                by_store.setdefault(store, []).append((key, stamp + value))
+                metadata = encode_metadata(_EPOCH, source_offset, expires_at_ms)
+                by_store.setdefault(store, []).append((key, metadata + value))
                 if store in numbers:
-                    expiries.expect(numbers[store], key, stamp)
+                    expiries.expect(numbers[store], key, metadata)
             for store, writes in by_store.items():
                 self._opened[store].apply(writes, position)
 

@@ -15,9 +15,9 @@ from typing import Any, Literal, Self, TypeVar
 from uuid import uuid4
 
 from actors._faust.app import App
-from actors._faust.publishing import published_stores
 from actors._faust.setup import Setup, inbox_of
-from actors.declare.codecs import topic_codecs
+from actors.declare.publishing import published_stores
+from actors.declare.values.codecs import topic_codecs
 from actors.errors import ActorsError, UsageError
 from actors.ports import ActorReply, ActorRequest, Headers, Identity, TaskLog, TopicPartition
 from actors.runtime.handlers.effect import Effect
@@ -57,7 +57,7 @@ from actors.testing.looking import (
     dead_letter,
     parked_messages,
 )
-from stores._core.record import STAMP_BYTES, is_expired
+from stores._core.record import METADATA_BYTES, is_expired
 from stores.memory import MemoryStore
 
 T = TypeVar("T")
@@ -264,7 +264,7 @@ class ActorTestDriver:
         for files in self._disk.files():
             held = files.data.get(raw_key) if files.store == found.name else None
             if held is not None and not is_expired(held, self._clock_ms()):
-                return found.decode_value(held[STAMP_BYTES:])
+                return found.decode_value(held[METADATA_BYTES:])
         return None
 
     def changelog(self, store: Any) -> list[Sent]:
@@ -282,7 +282,7 @@ class ActorTestDriver:
         found = self._store(store)
         now_ms = self._clock_ms()
         return {
-            found.decode_key(key): found.decode_value(raw[STAMP_BYTES:])
+            found.decode_key(key): found.decode_value(raw[METADATA_BYTES:])
             for files in self._disk.files()
             if files.store == found.name
             for key, raw in files.data.items()

@@ -10,9 +10,9 @@ import msgspec
 
 from actors._core.keys import place_of
 from actors.admin.parked.reader import kinds_of
-from actors.declare.codecs import topic_codecs
-from actors.declare.decoder import as_json
 from actors.declare.definition import ActorDefinition
+from actors.declare.values.codecs import topic_codecs
+from actors.declare.values.decoder import as_json
 from actors.errors import UsageError
 from actors.ports import Headers, TopicPartition
 from actors.runtime.commands import ALL, Command

@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
 from actors._core.partitioner import partitions_for
-from stores._core.record import STAMP_HEADER
+from stores._core.record import METADATA_HEADER
 
 _CHUNK = 20_000
 _BATCH_BYTES = 900_000
@@ -49,11 +49,11 @@ async def load(
     partitions: int,
     records: Iterable[tuple[bytes, bytes]],
     *,
-    stamp: Callable[[int], bytes] | None = None,
+    metadata: Callable[[int], bytes] | None = None,
 ) -> int:
     """Send (key, value) records in full batches, each to the partition of its key; give how many there were.
 
-    `stamp` gives the stamp of the record number so and so, for a changelog.
+    `metadata` gives the write metadata of the record number so and so, for a changelog.
     """
     count = 0
     async with producing(brokers, max_batch_size=_BATCH_BYTES) as producer:
@@ -63,7 +63,7 @@ async def load(
         while chunk := list(itertools.islice(rest, _CHUNK)):
             homes = partitions_for([key for key, _ in chunk], partitions)
             for number, ((key, value), home) in enumerate(zip(chunk, homes, strict=True), count):
-                headers = [] if stamp is None else [(STAMP_HEADER, stamp(number))]
+                headers = [] if metadata is None else [(METADATA_HEADER, metadata(number))]
                 if builders[home].append(key=key, value=value, timestamp=None, headers=headers) is None:
                     sent.append(await producer.send_batch(builders[home], topic, partition=home))
                     builders[home] = producer.create_batch()

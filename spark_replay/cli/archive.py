@@ -25,7 +25,7 @@ from spark_replay.cli.options import (
     spark_for,
     spark_options,
 )
-from spark_replay.report.printing import say
+from spark_replay.printing import say
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

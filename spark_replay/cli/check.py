@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 def check(json_file: Path | None, dry_run: bool, **options: Any) -> None:
     """Check what holds of every changelog, on the log alone.
 
-    Owners' epochs and inputs' offsets only grow, keys lie in their own partition, every record has a stamp. If asked:
-    keys never change their value, and each output has an input of its key that isn't younger.
+    Owners' epochs and inputs' offsets only grow, keys lie in their own partition, every record has write metadata. If
+    asked: keys never change their value, and each output has an input of its key that isn't younger.
 
     The last line on standard output is a JSON object: violations, and the count of each check.
 
@@ -71,7 +71,7 @@ def check(json_file: Path | None, dry_run: bool, **options: Any) -> None:
         started = time.monotonic()
         with progress(spark.sparkContext, console, f"check {source.topic}"):
             found = find_violations(source, source.describe(), _asked(spark, given, options))
-    from spark_replay.report.report import SCHEMA, show_findings
+    from spark_replay.comparison.report import SCHEMA, show_findings
 
     show_findings(found, console)
     totals = {

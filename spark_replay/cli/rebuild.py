@@ -18,7 +18,7 @@ from spark_replay.cli.options import (
     source_options,
     spark_for,
 )
-from spark_replay.report.printing import say
+from spark_replay.printing import say
 from spark_replay.session import require_pyspark
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def rebuild(
     On a compacted log, keys that were written again after the point may have had a value at it that is gone. They are
     left out, counted as `unknown` and named; with an archive (see `archive --help`) they are known.
 
-    The last line on standard output is a JSON object: keys, records, unstamped, unknown, seconds.
+    The last line on standard output is a JSON object: keys, records, without_metadata, unknown, seconds.
 
     \b
     python -m spark_replay rebuild --brokers 127.0.0.1:9092 --changelog shop-spent-changelog --to rebuilt
@@ -97,8 +97,10 @@ def rebuild(
 
 def _tell(done: Rebuilt, console: Console) -> None:
     lines = list(done.notes)
-    if done.unstamped:
-        lines.append(f"{done.unstamped} records of {done.changelog} have no key or no stamp: run validate")
+    if done.without_metadata:
+        lines.append(
+            f"{done.without_metadata} records of {done.changelog} have no key or no write metadata: run validate"
+        )
     if done.undecodable:
         lines.append(f"{done.undecodable} keys or values don't decode: their key_json or value_json is null")
     if done.unknown:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replay.cli.options import Given, dry_run_option, failing, make_console, spark_for, spark_options, write_json
-from spark_replay.report.printing import say
+from spark_replay.printing import say
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""`spark_replay seed`."""
+"""`spark_replay snapshot`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spark_replay.cli.options import (
     spark_for,
 )
 from spark_replay.errors import ReadError
-from spark_replay.report.printing import say
+from spark_replay.printing import say
 
 if TYPE_CHECKING:
     from spark_replay.sources import KafkaSource
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     required=True,
     type=LocalFolder(),
     metavar="DIR",
-    help="The seed is written to DIR/STORE. Driver, executors and workers have to reach DIR.",
+    help="The snapshot is written to DIR/STORE. Driver, executors and workers have to reach DIR.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a seed of the store that is there.")
+@click.option("--overwrite", is_flag=True, help="Replace a snapshot of the store that is there.")
 @click.option(
-    "--publish", metavar="TOPIC", help="Write the state to this new changelog first, and make the seed of it."
+    "--publish", metavar="TOPIC", help="Write the state to this new changelog first, and make the snapshot of it."
 )
 @click.option("--publish-brokers", metavar="HOST:PORT,…", help="Where TOPIC is to be. Default: --brokers.")
 @click.option("--publish-partitions", type=click.IntRange(1), help="How many TOPIC is to have. Default: as many.")
@@ -55,47 +55,47 @@ if TYPE_CHECKING:
     help="Say that the store isn't one with placement=\"task\": of a single partition it can't be seen.",
 )
 @dry_run_option
-def seed(app: str, to: Path, overwrite: bool, publish: str | None, dry_run: bool, **options: Any) -> None:
-    """Make a seed: files from which workers with an empty disk begin, to read only the changelog's tail.
+def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, dry_run: bool, **options: Any) -> None:
+    """Make a snapshot: files from which workers with an empty disk begin, to read only the changelog's tail.
 
-    Give workers DIR as `state_seed`, or as STATE_SEED in the environment. A seed can be used for as long as the
-    changelog keeps deletes (delete.retention.ms, a day by default).
+    Give workers DIR as `state_snapshot`, or as STATE_SNAPSHOT in the environment. A snapshot can be used for as long
+    as the changelog keeps deletes (delete.retention.ms, a day by default).
 
     With --publish the state goes to another cluster, or to another number of partitions: stop the app's workers, make
-    the new input topic, publish, start workers on it. See docs/seeds.md.
+    the new input topic, publish, start workers on it. See docs/snapshots.md.
 
-    The last line on standard output is a JSON object: keys, records, unstamped, size_bytes, seconds.
+    The last line on standard output is a JSON object: keys, records, without_metadata, size_bytes, seconds.
 
     \b
-    python -m spark_replay seed --brokers 127.0.0.1:9092 --app shop --changelog shop-spent-changelog --to /mnt/seeds
-    STATE_SEED=/mnt/seeds faust -A shop worker
+    python -m spark_replay snapshot --brokers 127.0.0.1:9092 --app shop --changelog shop-spent-changelog --to
+    /mnt/snapshots STATE_SNAPSHOT=/mnt/snapshots faust -A shop worker
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     given, console = Given.of(options), make_console()
     if given.archive is not None or given.brokers is None:
-        raise click.UsageError("a seed is made of what the brokers hold: leave --archive out, and say --brokers")
+        raise click.UsageError("a snapshot is made of what the brokers hold: leave --archive out, and say --brokers")
     with failing(), spark_for(given, console) as spark:
         from spark_replay.report.plans import plan_reading
         from spark_replay.report.progress import progress
-        from spark_replay.snapshot.snapshot import require_no_seed, store_of, write_seed
+        from spark_replay.snapshot.snapshot import require_no_snapshot, store_of, write_snapshot
         from spark_replay.sources import kafka
 
         source = kafka(spark, given.brokers, given.changelog, given.client(spark))
         store = store_of(publish or source.topic, app)
-        require_no_seed(to / store, overwrite=overwrite)
+        require_no_snapshot(to / store, overwrite=overwrite)
         if dry_run:
             also = f"would publish the state to topic {publish} first" if publish else "would publish nothing"
-            say_plan(replace(plan_reading("seed", source, also=also), writes=str(to / store)), console)
+            say_plan(replace(plan_reading("snapshot", source, also=also), writes=str(to / store)), console)
             return
         keys = None
         if publish is not None:
             with progress(spark.sparkContext, console, f"publish {source.topic} to {publish}"):
                 source, keys = _published(source, publish, options)
-        with progress(spark.sparkContext, console, f"seed of {source.topic}"):
-            done = write_seed(source, app=app, to=to, overwrite=overwrite)
+        with progress(spark.sparkContext, console, f"snapshot of {source.topic}"):
+            done = write_snapshot(source, app=app, to=to, overwrite=overwrite)
         if keys is not None and keys != done.keys:
             raise ReadError(f"{keys} keys were written to {done.changelog}, and {done.keys} are in it: delete it")
-    if done.unstamped:
-        say(console, f"{done.unstamped} records of {done.changelog} have no stamp: run validate")
+    if done.without_metadata:
+        say(console, f"{done.without_metadata} records of {done.changelog} have no write metadata: run validate")
     click.echo(json.dumps(asdict(done)))
 
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.console import Console
 
+    from spark_replay.comparison.report import Report
     from spark_replay.report.plans import Plan
-    from spark_replay.report.report import Report
     from spark_replay.sources import Source
 
 _POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `rebuild` takes it."
@@ -51,7 +51,7 @@ class Against:
         as_of: The point of the changelog.
         other_as_of: The point of the other one, None if it is the same.
         placement: Of data folders and rebuilds.
-        stamps: Whether stamps count between two logs.
+        metadata: Whether write metadata counts between two logs.
         invariants: Whether to check the log too.
         live: How to get into the workers.
     """
@@ -65,7 +65,7 @@ class Against:
     as_of: str
     other_as_of: str | None
     placement: str
-    stamps: bool
+    metadata: bool
     invariants: bool
     live: Live
 
@@ -76,8 +76,8 @@ class Against:
                 "say what to compare with: --against DIR; or --live URL; or another log with --against-brokers, "
                 "--against-changelog, --against-as-of"
             )
-        if not other and (self.as_of != "latest" or self.stamps):
-            raise click.UsageError("--as-of and --stamps go with another log: a folder or worker tells its own point")
+        if not other and (self.as_of != "latest" or self.metadata):
+            raise click.UsageError("--as-of and --metadata go with another log: a folder or worker tells its own point")
         if self.folder is None and self.invariants:
             raise click.UsageError("--invariants goes with --against DIR; of a log alone `check` tells")
         if self.live.is_given and not self.urls:
@@ -107,7 +107,7 @@ class Against:
 @click.option("--against-changelog", metavar="TOPIC", help="The changelog there. Default: of the same name.")
 @click.option("--as-of", default="latest", show_default=True, metavar="POINT", help=_POINT)
 @click.option("--against-as-of", metavar="POINT", help="Compare with the state at this point.")
-@click.option("--stamps", is_flag=True, help="Between two logs, also compare source offset and epoch.")
+@click.option("--metadata", is_flag=True, help="Between two logs, also compare source offset and epoch.")
 @click.option(
     "--placement",
     type=click.Choice(["key", "task"]),
@@ -173,7 +173,7 @@ def validate(json_file: Path | None, html_file: Path | None, dry_run: bool, min_
 
 
 def _tell(found: Report, console: Console, json_file: Path | None) -> None:
-    from spark_replay.report.report import show
+    from spark_replay.comparison.report import show
 
     show(found, console)
     if json_file is not None:
@@ -199,7 +199,7 @@ def _against(options: dict[str, Any]) -> Against:
         as_of=options["as_of"],
         other_as_of=options["against_as_of"],
         placement=options["placement"],
-        stamps=options["stamps"],
+        metadata=options["metadata"],
         invariants=options["invariants"],
         live=Live.of(options),
     )
@@ -220,7 +220,7 @@ def _validate(spark: SparkSession, given: Given, source: Source, against: Agains
         _other(spark, given, source, against),
         as_of=against.as_of,
         against_as_of=against.other_as_of,
-        stamps=against.stamps,
+        metadata=against.metadata,
     )
 
 

@@ -4,9 +4,9 @@ The causes are in `CAUSES`; docs/replay.md has the table for operators. Each is 
 applies is the one, so that they exclude each other. The facts come from a second pass over the log, which reads of it
 the keys in question only, and happens only if there are any:
 
-* `held_at`: the last committed record of the key with the value and stamp that are held.
+* `held_at`: the last committed record of the key with the value and write metadata that are held.
 * `origin_at`: the last one of the same owner and input, whatever its value.
-* `aborted_at`: the last record of all, committed or not, with the value and stamp that are held.
+* `aborted_at`: the last record of all, committed or not, with the value and write metadata that are held.
 * `newer`: an owner of a later epoch that had already handled the input that the held write is of.
 * `overlap`: an owner of a later epoch whose records lie before the log's last write of the key.
 
@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.comparison.compare import STAMPED
-from spark_replay.sources.changelog import stamp_fields
+from spark_replay.comparison.compare import CONTENT_AND_METADATA
+from spark_replay.sources.changelog import metadata_fields
 from spark_replay.sources.topic import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 CAUSES = {
-    "unstamped_record": "a record of the log has no key or no stamp",
+    "record_without_metadata": "a record of the log has no key or no write metadata",
     "wrong_partition": "the key lies in another partition than its own",
     "held_twice": "the key is held more than once",
     "partition_not_held": "nobody holds the partition",
@@ -37,7 +37,7 @@ CAUSES = {
     "aborted_write": "what is held was never committed: its transaction was aborted, or is open",
     "ahead_of_position": "what is held was committed behind the position that the holder states",
     "stale_owner": "what is held was written by an owner that had been replaced",
-    "different_value": "what is held has the stamp of a committed write, and another value or expiry",
+    "different_value": "what is held has the metadata of a committed write, and another value or expiry",
     "expired_key_held": "the key expired and was removed from the log, and is held still",
     "deleted_key_back": "the key was deleted, and an older write of it is held",
     "committed_write_missing": "the last committed write isn't held",
@@ -49,7 +49,7 @@ DIFFERENCES = {
     "only_first": "the key is in the first state only",
     "only_second": "the key is in the second state only",
     "other_value": "the value or the expiry differs",
-    "other_stamp": "the source offset or the epoch differs, and nothing else",
+    "other_metadata": "the source offset or the epoch differs, and nothing else",
 }
 """The same of two states, of which neither has to be right."""
 NOT_JUDGED = "superseded"
@@ -87,16 +87,17 @@ def name_causes(
     everything: DataFrame | None,
     known: Known,
     *,
-    compared: Sequence[str] = STAMPED,
+    compared: Sequence[str] = CONTENT_AND_METADATA,
 ) -> DataFrame:
     """Add the cause to judged rows that aren't fine.
 
     Args:
         suspects: Rows as `judge` gives them.
-        rows: The log's committed records: `partition`, `offset`, `key`, `value`, `stamp`.
+        rows: The log's committed records: `partition`, `offset`, `key`, `value`, `metadata`.
         everything: The same of committed and other records, None if there is no such log.
         known: What is known of the partitions.
-        compared: The fields by which a record is told to be what is held; fewer where the holder tells no stamp.
+        compared: The fields by which a record is told to be what is held; fewer where the holder tells no write
+        metadata.
 
     Returns:
         The rows with `cause` string, `held_at`, `origin_at`, `aborted_at` bigint, `newer` and `overlap` (structs of
@@ -142,7 +143,7 @@ def _any(rows: DataFrame, asked: DataFrame, compared: Sequence[str]) -> DataFram
 
 
 def _beside(rows: DataFrame, asked: DataFrame) -> DataFrame:
-    fields = stamp_fields(F.col("stamp"))
+    fields = metadata_fields(F.col("metadata"))
     return rows.join(asked, on=["partition", "key"], how="inner").withColumns(fields)
 
 
@@ -155,9 +156,9 @@ def _is_same(names: Sequence[str]) -> Column:
 
 def _epochs(rows: DataFrame) -> DataFrame:
     """The owners of each partition by epoch: the first input and the first offset that the log has of each."""
-    fields = stamp_fields(F.col("stamp"))
+    fields = metadata_fields(F.col("metadata"))
     owners = (
-        rows.where(F.col("stamp").isNotNull())
+        rows.where(F.col("metadata").isNotNull())
         .select("partition", "offset", fields["epoch"].alias("epoch"), fields["source_offset"].alias("source_offset"))
         .groupBy("partition", "epoch")
         .agg(F.min("source_offset").alias("first_source"), F.min("offset").alias("first_offset"))
@@ -181,7 +182,7 @@ def _cause(known: Known) -> Column:
     is_newer = (export["source_offset"] > log["source_offset"]) | (export["epoch"] > log["epoch"])
     is_certain = is_complete | (F.col("later_offset").isNull() & log["value"].isNotNull() & _true(is_newer))
     found = {
-        "unstamped_record": kind == "unstamped",
+        "record_without_metadata": kind == "without_metadata",
         NOT_JUDGED: kind == "superseded",
         "wrong_partition": kind == "wrong_partition",
         "held_twice": F.col("export_rows") > 1,

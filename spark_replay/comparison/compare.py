@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 CONTENT = ("value", "expires_at_ms")
-STAMPED = ("value", "source_offset", "epoch", "expires_at_ms")
+CONTENT_AND_METADATA = ("value", "source_offset", "epoch", "expires_at_ms")
 
 
-def compare(left: DataFrame, right: DataFrame, *, stamps: bool = True, by_partition: bool = True) -> DataFrame:
+def compare(left: DataFrame, right: DataFrame, *, metadata: bool = True, by_partition: bool = True) -> DataFrame:
     """Compare two states key by key.
 
     Args:
         left: What is taken for right: rows as `rebuild_state` gives them.
         right: What is judged: the same columns, `offset` not needed.
-        stamps: Whether source offset and epoch have to be equal too. In two clusters they may differ.
+        metadata: Whether source offset and epoch have to be equal too. In two clusters they may differ.
         by_partition: Whether a key in another partition is another key. If not, `partition` is the left one's.
 
     Returns:
@@ -28,7 +28,7 @@ def compare(left: DataFrame, right: DataFrame, *, stamps: bool = True, by_partit
         there, `different`), `left` and `right` (structs of `value`, `source_offset`, `epoch`, `expires_at_ms`;
         null where the side has nothing), `differs` (array of the names that do).
     """
-    names = STAMPED if stamps else CONTENT
+    names = CONTENT_AND_METADATA if metadata else CONTENT
     keys = ["partition", "key"] if by_partition else ["key"]
     both = _side(left, "left", keys).join(_side(right, "right", keys), on=keys, how="full_outer")
     if not by_partition:
@@ -51,4 +51,4 @@ def differences(left: str, right: str, names: Sequence[str]) -> Column:
 
 def _side(state: DataFrame, name: str, keys: Sequence[str]) -> DataFrame:
     more = [] if "partition" in keys else [F.col("partition").alias(f"{name}_partition")]
-    return state.select(*keys, *more, F.struct(*STAMPED).alias(name))
+    return state.select(*keys, *more, F.struct(*CONTENT_AND_METADATA).alias(name))

@@ -12,10 +12,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.causes import DIFFERENCES
 from spark_replay.comparison.compare import CONTENT, compare
+from spark_replay.comparison.report import KINDS, Example, Report, side
 from spark_replay.fold.points import AsOf, now_ms
 from spark_replay.fold.rebuild import folded_at
-from spark_replay.report.printing import printable
-from spark_replay.report.report import KINDS, Example, Report, side
+from spark_replay.printing import printable
 from spark_replay.sources.base import Source
 from spark_replay.sources.reading import reading
 
@@ -32,7 +32,7 @@ def validate_states(
     *,
     as_of: AsOf | str = "latest",
     against_as_of: AsOf | str | None = None,
-    stamps: bool = False,
+    metadata: bool = False,
 ) -> Report:
     """Compare the states that two logs, or one at two points, stand for.
 
@@ -45,7 +45,7 @@ def validate_states(
         right: The one that is judged.
         as_of: The point of both, as `--as-of` takes it.
         against_as_of: The point of the second; None: the same.
-        stamps: Whether source offset and epoch have to be equal too.
+        metadata: Whether source offset and epoch have to be equal too.
 
     Raises:
         PointError: A point lies beyond its log.
@@ -63,7 +63,7 @@ def validate_states(
     ]
     topics = [found.settled.topic for found in folded]
     by_partition = topics[0].partition_count == topics[1].partition_count
-    compared = compare(*(found.state for found in folded), stamps=stamps, by_partition=by_partition)
+    compared = compare(*(found.state for found in folded), metadata=metadata, by_partition=by_partition)
     for found, point in zip(folded, points, strict=True):
         if point != AsOf():
             compared = _without_unknown(compared, found.unknown)
@@ -176,7 +176,7 @@ def _cause() -> Column:
         F.when(F.col("kind") == "missing", "only_first")
         .when(F.col("kind") == "extra", "only_second")
         .when((F.col("kind") == "different") & is_content, "other_value")
-        .when(F.col("kind") == "different", "other_stamp")
+        .when(F.col("kind") == "different", "other_metadata")
     )
 
 

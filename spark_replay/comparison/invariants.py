@@ -6,7 +6,7 @@
   any order. Where commits begin, gaps in the offsets tell (a commit's end takes one). On a compacted log gaps tell
   nothing: there a record only counts if it was written a second after the one that it falls behind.
 * `partitioner`: murmur2 puts the key into the partition in which it lies (stores with placement by key).
-* `stamps`: every record has a key and a stamp of this release's version.
+* `metadata`: every record has a key and write metadata of this release's version.
 * `put_if_absent`: a key doesn't change its value, unless it was deleted or had expired in between. Only for stores
   that are written by `put_if_absent` alone. On a compacted log only what compaction left can be seen.
 * `outputs`: every output has an input of its key that isn't younger. Outputs carry no offset of their input, so this is
@@ -26,9 +26,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.fold.fold import expired
 from spark_replay.fold.placement import home_partition
-from spark_replay.report.printing import printable
+from spark_replay.printing import printable
 from spark_replay.sources.base import Source
-from spark_replay.sources.changelog import read_rows, stamp_fields
+from spark_replay.sources.changelog import metadata_fields, read_rows
 from spark_replay.sources.reading import reading
 from spark_replay.sources.topic import Topic
 
@@ -39,7 +39,7 @@ CHECKS = {
     "epochs": "owners' epochs only grow",
     "source_offsets": "inputs' offsets only grow while one owner writes",
     "partitioner": "each key lies in its own partition",
-    "stamps": "each record has a key and a stamp",
+    "metadata": "each record has a key and write metadata",
     "put_if_absent": "no key changes its value",
     "outputs": "each output has its input",
     "copies": "one copy of a partition is the owner's",
@@ -123,11 +123,11 @@ def flagged_rows(rows: DataFrame, topic: Topic, *, placement: str = "key") -> Da
 
     Returns:
         `partition`, `offset`, `key`, `epoch`, `source_offset`, `epoch_before` and `source_before` (the highest before),
-        `home` int, and a boolean `is_…` for each of the checks `epochs`, `source_offsets`, `partitioner`, `stamps`.
+        `home` int, and a boolean `is_…` for each of the checks `epochs`, `source_offsets`, `partitioner`, `metadata`.
     """
     in_order = Window.partitionBy("partition").orderBy("offset")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    fields = stamp_fields(F.col("stamp"))
+    fields = metadata_fields(F.col("metadata"))
     is_exact = F.get(F.array(*map(F.lit, _exact(topic))), F.col("partition"))
     gap = F.col("offset") - F.lag("offset").over(in_order) > 1
     home = home_partition(F.col("key"), topic.partition_count) if placement == "key" else F.lit(None).cast("int")
@@ -137,7 +137,7 @@ def flagged_rows(rows: DataFrame, topic: Topic, *, placement: str = "key") -> Da
         F.substring("key", 1, _SHOWN_BYTES).alias("key"),
         home.alias("home"),
         F.unix_millis("timestamp").alias("at_ms"),
-        F.col("stamp").isNull().alias("is_stamps"),
+        F.col("metadata").isNull().alias("is_metadata"),
         fields["epoch"].alias("epoch"),
         fields["source_offset"].alias("source_offset"),
     )
@@ -168,13 +168,13 @@ def changed_keys(rows: DataFrame) -> DataFrame:
         `partition`, `offset`, `key`, `offset_before` of the record whose value was there.
     """
     of_key = Window.partitionBy("partition", "key").orderBy("offset")
-    narrow = rows.where(F.col("stamp").isNotNull()).select(
+    narrow = rows.where(F.col("metadata").isNotNull()).select(
         "partition",
         "offset",
         "key",
         "value",
         F.unix_millis("timestamp").alias("at_ms"),
-        stamp_fields(F.col("stamp"))["expires_at_ms"].alias("expires_at_ms"),
+        metadata_fields(F.col("metadata"))["expires_at_ms"].alias("expires_at_ms"),
     )
     before = narrow.withColumns(
         {
@@ -209,7 +209,7 @@ def outputs_without_input(outputs: DataFrame, inputs: DataFrame, *, since_ms: in
 
 
 def _in_order(rows: DataFrame, topic: Topic, asked: Asked) -> list[Finding]:
-    checks = ["epochs", "source_offsets", "stamps", *(["partitioner"] if asked.placement == "key" else [])]
+    checks = ["epochs", "source_offsets", "metadata", *(["partitioner"] if asked.placement == "key" else [])]
     row = F.struct("offset", "key", "epoch", "epoch_before", "source_offset", "source_before", "home")
     counts = [F.count_if(f"is_{check}").alias(check) for check in checks]
     firsts = [F.min(F.when(F.col(f"is_{check}"), row)).alias(f"first_{check}") for check in checks]
@@ -284,7 +284,7 @@ def _told(check: str, partition: int, row: Row) -> str:
         "epochs": f"is of epoch {row['epoch']}, behind one of epoch {row['epoch_before']}",
         "source_offsets": f"is of input {row['source_offset']}, behind one of input {row['source_before']}",
         "partitioner": f"belongs in partition {row['home']}",
-        "stamps": "has no key or no known stamp",
+        "metadata": "has no key or no known write metadata",
     }
     return f"{_place(partition, row)} {told[check]}"
 

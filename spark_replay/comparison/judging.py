@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.comparison.compare import STAMPED, differences
+from spark_replay.comparison.compare import CONTENT_AND_METADATA, differences
 from spark_replay.comparison.held import Held
-from spark_replay.fold.columns import by_partition
 from spark_replay.fold.fold import expired
 from spark_replay.fold.placement import home_partition
 from spark_replay.fold.points import Point, now_ms, point_at
-from spark_replay.sources.changelog import stamp_fields
+from spark_replay.sources.changelog import metadata_fields
+from spark_replay.sources.columns import by_partition
 from spark_replay.sources.topic import Topic
 
 if TYPE_CHECKING:
@@ -48,15 +48,15 @@ def judge(folded: DataFrame, point: Point, held: Held, kept: DataFrame) -> DataF
         .withColumn("position", by_partition(point.before))
     )
     home = home_partition(F.col("key"), held.partition_count) if held.placement == "key" else F.lit(None).cast("int")
-    return judge_both(both, home=home, as_of_ms=by_partition(point.times_ms), compared=STAMPED)
+    return judge_both(both, home=home, as_of_ms=by_partition(point.times_ms), compared=CONTENT_AND_METADATA)
 
 
 def judge_both(both: DataFrame, *, home: Column, as_of_ms: Column, compared: Sequence[str]) -> DataFrame:
     """Judge rows that have both sides.
 
     Args:
-        both: `partition`, `key`, the columns of `logged`, `export` (struct of the fields of `STAMPED`, or null),
-            `claimed`, `export_rows`, `position`.
+        both: `partition`, `key`, the columns of `logged`, `export` (struct of the fields of
+            `CONTENT_AND_METADATA`, or null), `claimed`, `export_rows`, `position`.
         home: The partition that the key belongs in, null if any will do.
         as_of_ms: Unix milliseconds at which the key counts as expired.
         compared: The fields that have to be equal.
@@ -90,8 +90,8 @@ def judge_both(both: DataFrame, *, home: Column, as_of_ms: Column, compared: Seq
 
 
 def logged(folded: DataFrame) -> DataFrame:
-    """Give what `last_writes` gives with `log`, a struct of the fields of `STAMPED` and `offset`, or null."""
-    fields = {"value": F.col("last.value")} | stamp_fields(F.col("last.stamp")) | {"offset": F.col("last.offset")}
+    """Add `log` to what `last_writes` returns: a struct of `CONTENT_AND_METADATA` and `offset`, or null."""
+    fields = {"value": F.col("last.value")} | metadata_fields(F.col("last.metadata")) | {"offset": F.col("last.offset")}
     log = F.struct(*(column.alias(name) for name, column in fields.items()))
     return folded.select(
         "partition",
@@ -109,7 +109,7 @@ def _kept(rows: DataFrame) -> DataFrame:
         rows.repartition("partition", "key")
         .groupBy("partition", "key")
         .agg(
-            F.first(F.struct(*STAMPED)).alias("export"),
+            F.first(F.struct(*CONTENT_AND_METADATA)).alias("export"),
             F.max("claimed").alias("claimed"),
             F.count(F.lit(1)).alias("export_rows"),
         )
@@ -127,7 +127,7 @@ def _kind() -> Column:
     # an owner keeps an expired key until a tombstone of it is in the log
     has_gone = F.col("export").isNull() | written | F.col("later_offset").isNotNull()
     return (
-        F.when(F.coalesce("damaged", F.lit(0)) > 0, "unstamped")
+        F.when(F.coalesce("damaged", F.lit(0)) > 0, "without_metadata")
         .when(~F.col("live") & ~F.col("held") & has_gone, "absent")
         .when(F.coalesce(displaced, F.lit(False)), "wrong_partition")
         .when(F.col("export").isNull(), "missing")

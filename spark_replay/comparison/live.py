@@ -15,7 +15,7 @@ with the log at that very position, so that a key which is written meanwhile is 
 is moving, and is asked again, after the time in `Retry-After` if it has one; other answers are errors, with `title` and
 `detail` (RFC 9457).
 
-No stamps are told: values and expiries are compared, and causes decided by these alone.
+Write metadata isn't served: values and expiries are compared, and causes decided by these alone.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from spark_replay.comparison.causes import Known
 from spark_replay.comparison.compare import CONTENT
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.judging import judge_both, logged
+from spark_replay.comparison.report import Report, report
 from spark_replay.comparison.validate import explain_rows, summarise_judged
 from spark_replay.errors import LiveError, LogTooShortError, ToolMissingError
 from spark_replay.fold.points import now_ms, point_at
 from spark_replay.fold.settled import settle
-from spark_replay.report.report import Report, report
 from spark_replay.session import first_line
 from spark_replay.sources.base import Source
 from spark_replay.sources.changelog import read_rows

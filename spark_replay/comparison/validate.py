@@ -4,9 +4,9 @@ Each key of the log or of the held state gets one kind:
 
 * `equal`, or `absent` where neither side has it: deleted or expired on both.
 * `missing`: in the log, not held. `extra`: held and deleted or unknown in the log, or held twice.
-* `different`: in both, with another value or stamp.
+* `different`: in both, with another value or metadata.
 * `wrong_partition`: murmur2 puts it elsewhere, or the row says another partition than its file's.
-* `unstamped`: a record of it in the log has no key or no stamp.
+* `without_metadata`: a record of it in the log has no key or no write metadata.
 * `superseded`: the log only has later writes of it. Compaction took the one that is held, so that
   nothing can be said; no mismatch.
 
@@ -32,14 +32,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.storagelevel import StorageLevel
 
 from spark_replay.comparison.causes import Known, name_causes
-from spark_replay.comparison.compare import STAMPED
+from spark_replay.comparison.compare import CONTENT_AND_METADATA
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.invariants import Asked, Finding, find_violations
 from spark_replay.comparison.judging import FINE, held_point, judge
+from spark_replay.comparison.report import Report, Summary, report
 from spark_replay.comparison.sides import open_side
 from spark_replay.errors import ExportError, LogTooShortError
 from spark_replay.fold.settled import settle
-from spark_replay.report.report import Report, Summary, report
 from spark_replay.sources.base import Source
 from spark_replay.sources.changelog import read_rows, read_uncommitted_rows
 from spark_replay.sources.reading import reading
@@ -209,7 +209,7 @@ def _explained(source: Source, topic: Topic, held: Held, judged: DataFrame) -> D
 
 
 def explain_rows(
-    judged: DataFrame, source: Source, topic: Topic, known: Known, compared: Sequence[str] = STAMPED
+    judged: DataFrame, source: Source, topic: Topic, known: Known, compared: Sequence[str] = CONTENT_AND_METADATA
 ) -> DataFrame:
     """Give the judged rows that aren't fine, with their causes."""
     return name_causes(

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_replay.apps import THERE, load_app
 from spark_replay.errors import WrongTopicError
-from spark_replay.recompute.apps import THERE, load_app
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

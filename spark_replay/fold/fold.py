@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.fold.columns import by_partition
-from spark_replay.sources.changelog import stamp_fields
+from spark_replay.sources.changelog import metadata_fields
+from spark_replay.sources.columns import by_partition
 from stores._core.record import NEVER
 
 if TYPE_CHECKING:
@@ -21,20 +21,20 @@ def last_writes(rows: DataFrame, before: Sequence[int | None] | Column) -> DataF
     """Fold records to one row a key.
 
     Args:
-        rows: `partition`, `offset`, `key`, `value`, `stamp` (null: damaged).
+        rows: `partition`, `offset`, `key`, `value`, `metadata` (null: damaged).
         before: For each partition the position that the fold stands for; None for the log's end. Or a bigint of `rows`
             with each key's own.
 
     Returns:
-        `partition`, `key`, `last` (struct of `offset`, `value`, `stamp` of the last record below the
+        `partition`, `key`, `last` (struct of `offset`, `value`, `metadata` of the last record below the
         position, null if there is none), `later_offset` (of the first record from the position on, or null),
-        `records` (how many were read), `damaged` (how many of them have no stamp), `damaged_offset` (the
+        `records` (how many were read), `damaged` (how many of them have no write metadata), `damaged_offset` (the
         first of these, or null).
     """
     position = by_partition(before) if isinstance(before, Sequence) else before
     offset = F.col("offset")
     below = position.isNull() | (offset < position)
-    is_damaged = F.col("stamp").isNull()
+    is_damaged = F.col("metadata").isNull()
     # Spark sorts rows to find the last of each key. Shuffled first they are sorted once, not on both sides; and it
     # compares the first column from 8 bytes kept beside the row: a hash there spares nearly all looks at rows
     return (
@@ -42,7 +42,7 @@ def last_writes(rows: DataFrame, before: Sequence[int | None] | Column) -> DataF
         .withColumn(_HASH, F.xxhash64("partition", "key"))
         .groupBy(_HASH, "partition", "key")
         .agg(
-            F.max_by(F.struct("offset", "value", "stamp"), F.when(below, offset)).alias("last"),
+            F.max_by(F.struct("offset", "value", "metadata"), F.when(below, offset)).alias("last"),
             F.min(F.when(~below, offset)).alias("later_offset"),
             F.count(F.lit(1)).alias("records"),
             F.count_if(is_damaged).alias("damaged"),
@@ -72,9 +72,9 @@ def live(folded: DataFrame, as_of_ms: int | Sequence[int]) -> DataFrame:
 
     Returns:
         `partition` int, `key` binary, `value` binary, `source_offset` bigint, `epoch` bigint, `expires_at_ms`
-        bigint, `offset` bigint; the three of the stamp are null where the last record has none.
+        bigint, `offset` bigint; the three of the write metadata are null where the last record has none.
     """
-    fields = stamp_fields(F.col("last.stamp"))
+    fields = metadata_fields(F.col("last.metadata"))
     state = folded.where(F.col("last.value").isNotNull()).select(
         "partition",
         "key",

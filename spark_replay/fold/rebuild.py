@@ -16,12 +16,12 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import ReadError, TargetError, WrongTopicError
 from spark_replay.fold.decoding import Codecs, decoded
-from spark_replay.fold.digests import digests, require_same
 from spark_replay.fold.fold import live
 from spark_replay.fold.points import AsOf, Point, find_point
 from spark_replay.fold.settled import Settled, settle
-from spark_replay.report.printing import printable
+from spark_replay.printing import printable
 from spark_replay.sources.base import Source
+from spark_replay.sources.digests import digests, require_same
 from spark_replay.sources.formats import read_files, require_format, write_files
 from spark_replay.sources.reading import reading
 from spark_replay.sources.staging import NEW, local_folder, replacing
@@ -77,7 +77,7 @@ class Rebuilt:
         as_of_ms: Unix milliseconds at which keys count as expired; the latest of the partitions' if they differ.
         keys: Rows written.
         records: Records read.
-        unstamped: How many of these have no key or no stamp of this release's version: damage of the log.
+        without_metadata: How many of these have no key or no write metadata that this release reads: damage.
         unknown: Keys whose state at the point isn't known, see `spark_replay.fold.points`; they aren't in the rebuild.
         undecodable: Keys and values that aren't what the app's store declares; None if none were decoded.
         seconds: How long it took.
@@ -93,7 +93,7 @@ class Rebuilt:
     as_of_ms: int
     keys: int
     records: int
-    unstamped: int
+    without_metadata: int
     unknown: int
     undecodable: int | None
     seconds: float
@@ -105,7 +105,7 @@ class Rebuilt:
     @property
     def totals(self) -> dict[str, int | float | None]:
         """The counts for a machine."""
-        names = ("keys", "records", "unstamped", "unknown", "seconds")
+        names = ("keys", "records", "without_metadata", "unknown", "seconds")
         more = () if self.undecodable is None else ("undecodable",)
         return {name: getattr(self, name) for name in (*names, *more)}
 
@@ -123,7 +123,7 @@ def rebuild_state(
 
     Returns:
         One row a key: `partition` int, `key` binary, `value` binary, `source_offset` bigint, `epoch` bigint,
-        `expires_at_ms` bigint (0: never), `offset` bigint, the record's own. The three of the stamp are null
+        `expires_at_ms` bigint (0: never), `offset` bigint, the record's own. The three of the write metadata are null
         where the key's last record carries none. Keys whose state isn't known are left out, see `unknown_keys`.
 
     Raises:
@@ -205,7 +205,7 @@ def write_rebuild(
 
     Raises:
         TargetError: The folder exists and `overwrite` isn't set, or isn't a rebuild's.
-        WrongTopicError: The topic has records, and none of them has a changelog's stamp.
+        WrongTopicError: The topic has records, and none of them has a changelog's write metadata.
         ReadError: Spark couldn't read the log to its end.
         ToolMissingError: The format's package isn't installed.
         ReplayError: As `rebuild_state`.
@@ -311,7 +311,7 @@ def require_free(to: Path, *, overwrite: bool) -> None:
 def _counts(rows: DataFrame) -> dict[str, int]:
     counted = rows.agg(
         F.sum("records").alias("records"),
-        F.sum("damaged").alias("unstamped"),
+        F.sum("damaged").alias("without_metadata"),
         F.count_if("unknown").alias("unknown"),
         F.count("last").alias("below"),
     ).collect()
@@ -323,10 +323,10 @@ def _as_of(given: AsOf | str) -> AsOf:
 
 
 def _require_changelog(source: Source, counts: Mapping[str, int]) -> None:
-    if counts["records"] and counts["unstamped"] == counts["records"]:
+    if counts["records"] and counts["without_metadata"] == counts["records"]:
         raise WrongTopicError(
-            f"none of the {counts['records']:,} records of {source} has a changelog's stamp: it is the changelog of "
-            "no store of this framework"
+            f"none of the {counts['records']:,} records of {source} has a changelog's write metadata: it is the "
+            "changelog of no store of this framework"
         )
 
 

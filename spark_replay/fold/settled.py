@@ -26,7 +26,7 @@ from spark_replay.errors import ReadError, WrongTopicError
 from spark_replay.fold.fold import last_writes, merged
 from spark_replay.fold.points import Point, point_at
 from spark_replay.sources.base import RECORDS, Source
-from spark_replay.sources.changelog import read_rows, stamped
+from spark_replay.sources.changelog import read_rows, with_metadata
 from spark_replay.sources.reading import reading
 from spark_replay.sources.topic import Topic
 
@@ -161,7 +161,7 @@ class _Fold:
             topic = later
         ends, records = live.catch_up(topic, risky)
         if records:
-            rows = stamped(live.spark.createDataFrame(records, RECORDS))
+            rows = with_metadata(live.spark.createDataFrame(records, RECORDS))
             tails.append(self._folded(rows, point).localCheckpoint())
         return _moved(topic, ends, risky), tails
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_replay.apps import load_replayer
 from spark_replay.errors import AppError, InputError, LogTooShortError, TargetError, UnknownTopicError
-from spark_replay.fold.columns import by_partition
 from spark_replay.fold.rebuild import SUMMARY, read_rebuild
-from spark_replay.recompute.apps import load_replayer
 from spark_replay.recompute.committed import CommittedOffset, committed_offsets
 from spark_replay.sources import kafka
-from spark_replay.sources.changelog import read_rows, stamp_fields
+from spark_replay.sources.changelog import metadata_fields, read_rows
+from spark_replay.sources.columns import by_partition
 from spark_replay.sources.reading import reading
 from spark_replay.sources.topic import Topic, describe_topic
 from stores._core.outside import MISSHAPEN
@@ -178,7 +178,7 @@ def require_same_topics(
     """See that the group's last commits were about these topics, and the state is of this input only.
 
     Args:
-        replayer: What `spark_replay.recompute.apps` describes.
+        replayer: What `spark_replay.apps` describes.
         source: The input as it is now.
         changelogs: By store, its changelog as it is now.
         committed: The group's offset of each partition.
@@ -348,13 +348,13 @@ class _Facts:
     def _rows_of(self, store: str) -> DataFrame:
         changelog = self._changelogs[store]
         rows = read_rows(kafka(self._spark, self._brokers, changelog.name, self._options), changelog)
-        stamp = stamp_fields(F.col("stamp"))
+        metadata = metadata_fields(F.col("metadata"))
         return rows.select(
             "partition",
             "offset",
             "timestamp",
-            stamp["source_offset"].alias("source_offset"),
-            stamp["epoch"].alias("epoch"),
+            metadata["source_offset"].alias("source_offset"),
+            metadata["epoch"].alias("epoch"),
         )
 
     def _highest(self, rows: DataFrame) -> dict[int, int]:

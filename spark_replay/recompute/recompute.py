@@ -31,7 +31,6 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import RecomputeError
-from spark_replay.fold.columns import by_partition
 from spark_replay.fold.fold import expired
 from spark_replay.fold.points import now_ms, point_at
 from spark_replay.fold.rebuild import read_rebuild
@@ -40,7 +39,8 @@ from spark_replay.recompute.plan import Recompute
 from spark_replay.recompute.report import FINE, Recomputed, recomputed
 from spark_replay.recompute.worker import INPUT_COLUMNS, OUTPUT_SCHEMA, Job, replay_rows
 from spark_replay.sources import kafka
-from spark_replay.sources.changelog import stamp_fields
+from spark_replay.sources.changelog import metadata_fields
+from spark_replay.sources.columns import by_partition
 from spark_replay.sources.reading import reading
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _judge(spark: SparkSession, plan: Recompute, replayed: DataFrame) -> DataFra
     sides = reduce(lambda left, right: left.unionAll(right), [_states(replayed), _unknowns(plan, replayed)])
     for store in plan.changelogs:
         sides = sides.unionAll(_logged(spark, plan, store))
-    # a record without a stamp is of no known input; a worker that restores takes it all the same
+    # a record without write metadata is of no known input; a worker that restores takes it all the same
     below = F.coalesce(F.col("source_offset") < by_partition(plan.bounds), F.lit(True))
     is_log, offset = F.col("side") == "log", F.col("offset")
     folded = sides.groupBy("store", "partition", "key").agg(
@@ -221,7 +221,7 @@ def _unknowns(plan: Recompute, replayed: DataFrame) -> DataFrame:
 def _logged(spark: SparkSession, plan: Recompute, store: str) -> DataFrame:
     """Give each key's last write of the inputs replayed, and its first of later ones, as of one moment."""
     changelog = plan.changelogs[store]
-    is_later = stamp_fields(F.col("stamp"))["source_offset"] >= by_partition(plan.bounds)
+    is_later = metadata_fields(F.col("metadata"))["source_offset"] >= by_partition(plan.bounds)
     everything = [None] * changelog.partition_count
     folded = settle(
         kafka(spark, plan.brokers, changelog.name, plan.kafka_options),
@@ -231,7 +231,7 @@ def _logged(spark: SparkSession, plan: Recompute, store: str) -> DataFrame:
         select=lambda rows: rows.withColumn("position", F.when(is_later, F.lit(0).cast("bigint"))),
         position=F.col("position"),
     ).folded
-    fields = {"value": F.col("last.value")} | stamp_fields(F.col("last.stamp")) | {"offset": F.col("last.offset")}
+    fields = {"value": F.col("last.value")} | metadata_fields(F.col("last.metadata")) | {"offset": F.col("last.offset")}
     last, later = (folded.where(F.col(name).isNotNull()) for name in ("last", "later_offset"))
     return _sided(last, "log", store=F.lit(store), **fields).unionAll(
         _sided(

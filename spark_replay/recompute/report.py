@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_replay.errors import RecomputeError
+from spark_replay.printing import printable, say
 from spark_replay.recompute.plan import Recompute
-from spark_replay.report.printing import printable, say
 from stores._core.printable import printable as escaped
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from spark_replay.apps import THERE, load_replayer
 from spark_replay.errors import RecomputeError, ReplayError
-from spark_replay.recompute.apps import THERE, load_replayer
 from spark_replay.session import first_line
 
 INPUT_COLUMNS = ("partition", "offset", "timestamp_ms", "key", "value", "headers", "store")

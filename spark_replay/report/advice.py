@@ -10,7 +10,7 @@ _RESTORE = (
 )
 _OTHER_WRITER = "Something else than the app writes to the changelog: find it, and take away its right to write."
 _ADVICE = {
-    "unstamped_record": _OTHER_WRITER,
+    "record_without_metadata": _OTHER_WRITER,
     "wrong_partition": (
         "Was the number of partitions changed, or is the store one without placement by key? Else something "
         "else than the app writes to the changelog: find it."
@@ -26,7 +26,7 @@ _ADVICE = {
     "only_first": "Expected if the key was deleted, or not yet mirrored, between the two.",
     "only_second": "Expected if the key was written between the two.",
     "other_value": "Expected if the key was written between the two.",
-    "other_stamp": "Expected between clusters whose inputs have other offsets; leave out --stamps.",
+    "other_metadata": "Expected between clusters whose inputs have other offsets; leave out --metadata.",
 }
 
 

@@ -13,8 +13,8 @@ from spark_replay.report.plots import BAD, FIRST, SECOND, short
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+    from spark_replay.comparison.report import Report
     from spark_replay.report.profile import Key, Partition, Profile
-    from spark_replay.report.report import Report
 
 _UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
 

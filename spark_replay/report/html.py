@@ -23,8 +23,8 @@ from stores._files import open_private
 
 if TYPE_CHECKING:
     from spark_replay.comparison.invariants import Finding
+    from spark_replay.comparison.report import Example, Report
     from spark_replay.report.profile import Profile
-    from spark_replay.report.report import Example, Report
 
 GENERATOR = "faust-actors spark_replay"
 _DISTRIBUTION = "faust-actors"
@@ -178,8 +178,8 @@ def render_profile(found: Profile, *, made: Made) -> str:
     if not totals["records"]:
         verdict = "The log is empty"
     if totals["damaged"]:
-        tone, verdict = "bad", f"{_plural(totals['damaged'], 'record')} of the log without a key or a stamp"
-        advice.append(f"{meaning_of('unstamped_record')}. {advice_for('unstamped_record')}")
+        tone, verdict = "bad", f"{_plural(totals['damaged'], 'record')} of the log without a key or write metadata"
+        advice.append(f"{meaning_of('record_without_metadata')}. {advice_for('record_without_metadata')}")
     if totals["overlaps"]:
         tone = "bad"
         advice.append(f"{_plural(totals['overlaps'], 'owner')} began while an earlier one still wrote: run `check`.")

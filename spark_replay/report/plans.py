@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from spark_replay.fold.points import AsOf, find_offsets, point_at
-from spark_replay.report.printing import say
+from spark_replay.printing import say
 from spark_replay.sources import ArchiveSource, JoinedSource, Source
 from spark_replay.sources.topic import Topic
 from stores._core.printable import printable as escaped

@@ -17,9 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.fold.fold import expired
 from spark_replay.fold.points import now_ms
-from spark_replay.report.printing import printable, say
+from spark_replay.printing import printable, say
 from spark_replay.sources.base import Source
-from spark_replay.sources.changelog import read_rows, stamp_fields
+from spark_replay.sources.changelog import metadata_fields, read_rows
 from spark_replay.sources.reading import reading
 from spark_replay.sources.topic import Topic
 from stores._core.printable import printable as escaped
@@ -52,8 +52,8 @@ class Partition:
         partition: Its number.
         start: The first offset that the source has.
         end: The offset after the last one.
-        records: Committed records; of these `tombstones` delete their key, and `damaged` have no key or no stamp.
-        tombstones: See `records`.
+        records: Committed records; of these `tombstones` delete their key, and `damaged` have no key or no write
+        metadata. tombstones: See `records`.
         damaged: See `records`.
         log_bytes: Of keys and values of all records, without headers.
         keys: That are there: the last record has a value, which hasn't expired.
@@ -294,8 +294,8 @@ def _lines(found: Profile) -> Iterator[str]:
 
 def _sized(rows: DataFrame) -> DataFrame:
     key_bytes, value_bytes = (F.coalesce(F.octet_length(name), F.lit(0)).cast("bigint") for name in ("key", "value"))
-    fields = stamp_fields(F.col("stamp"))
-    is_damaged = F.col("stamp").isNull()
+    fields = metadata_fields(F.col("metadata"))
+    is_damaged = F.col("metadata").isNull()
     at_ms = F.unix_millis("timestamp")
     return rows.select(
         "partition",

@@ -1,9 +1,9 @@
 """Writes a changelog's state into a new, empty changelog: on another cluster, or with other partitions.
 
-The stamps of the new records are no owner's: epoch 0 and input offset 0, whose meaning is "of no input", and the expiry
-as it was. The offsets of the former input say nothing of the new one. A worker's takeover takes such a state for one
-that no committed offset contradicts, so a fresh group begins where its settings say; and the first owner's own writes
-have stamps again by which an operator's reset is noticed.
+The write metadata of the new records is no owner's: epoch 0 and input offset 0, whose meaning is "of no input", and
+the expiry as it was. The offsets of the former input say nothing of the new one. A worker's takeover takes such a
+state for one that no committed offset contradicts, so a fresh group begins where its settings say; and the first
+owner's own writes have write metadata again by which an operator's reset is noticed.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import PlacementError, ReadError, TargetError, UnknownTopicError
-from spark_replay.fold.digests import Digest, digests
 from spark_replay.fold.placement import home_partition
 from spark_replay.snapshot.snapshot import kept_writes
 from spark_replay.sources import KafkaSource
 from spark_replay.sources.changelog import read_rows
+from spark_replay.sources.digests import Digest, digests
 from spark_replay.sources.reading import reading
 from spark_replay.sources.topic import Topic, client_options, make_topic, settings_of
-from stores._core.record import STAMP_BYTES, STAMP_HEADER
-from stores._core.replay import NO_STAMP
+from stores._core.record import METADATA_BYTES, METADATA_HEADER
+from stores._core.replay import NO_METADATA
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -162,8 +162,10 @@ def _write(kept: DataFrame, target: KafkaSource, settings: Mapping[str, str]) ->
         F.lit(target.topic).alias("topic"),
         "partition",
         "key",
-        F.substring("value", STAMP_BYTES + 1, _TO_THE_END).alias("value"),
-        F.array(F.struct(F.lit(STAMP_HEADER).alias("key"), _nobodys(F.col("value")).alias("value"))).alias("headers"),
+        F.substring("value", METADATA_BYTES + 1, _TO_THE_END).alias("value"),
+        F.array(F.struct(F.lit(METADATA_HEADER).alias("key"), _nobodys(F.col("value")).alias("value"))).alias(
+            "headers"
+        ),
     ).write.format("kafka")
     for key, value in client.items():
         writer = writer.option(f"kafka.{key}", value)
@@ -190,12 +192,12 @@ def _require_published(kept: DataFrame, target: KafkaSource) -> int:
 
 def _digests(frame: DataFrame) -> dict[int, Digest]:
     """Digest keys, values and expiries: all that a published state keeps."""
-    front = STAMP_BYTES - _EXPIRY_BYTES
+    front = METADATA_BYTES - _EXPIRY_BYTES
     kept = F.substring("value", front + 1, _TO_THE_END).alias("value")
     return digests(frame.select("partition", "key", kept), ("key", "value"))
 
 
-def _nobodys(stamped: Column) -> Column:
-    """Give a stamp of no owner and no input with the expiry of a stamped value."""
-    front = STAMP_BYTES - _EXPIRY_BYTES
-    return F.concat(F.lit(NO_STAMP[:front]), F.substring(stamped, front + 1, _EXPIRY_BYTES))
+def _nobodys(with_metadata: Column) -> Column:
+    """Return write metadata of no owner and no input with the expiry of a value with its metadata."""
+    front = METADATA_BYTES - _EXPIRY_BYTES
+    return F.concat(F.lit(NO_METADATA[:front]), F.substring(with_metadata, front + 1, _EXPIRY_BYTES))

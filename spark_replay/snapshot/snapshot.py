@@ -1,8 +1,8 @@
-"""A seed: a changelog's state as RocksDB tables, from which workers with an empty disk begin.
+"""A snapshot: a changelog's state as RocksDB tables, from which workers with an empty disk begin.
 
-What a seed holds is what a worker's restore of the log would have at that point: the last value of each key with its
-stamp, of expired keys too (their owner removes them, and runs the store's hooks), of no deleted ones. What a position
-holds is what that restore would have found. See `docs/design/0005-seeds.md`.
+What a snapshot holds is what a worker's restore of the log would have at that point: the last value of each key with
+its metadata, of expired keys too (their owner removes them, and runs the store's hooks), of no deleted ones. What a
+position holds is what that restore would have found. See `docs/design/0005-snapshots.md`.
 
 The rows are sorted in the JVM and written to Parquet in the target's file system; Python on the executors makes tables
 of these files.
@@ -22,21 +22,21 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.observation import Observation
 
 from spark_replay.errors import ReadError, TargetError, ToolMissingError, WrongTopicError
-from spark_replay.fold.digests import SHARED, crc32
 from spark_replay.fold.points import now_ms
 from spark_replay.sources import KafkaSource
 from spark_replay.sources.changelog import read_rows
+from spark_replay.sources.digests import SHARED, crc32
 from spark_replay.sources.reading import reading
 from spark_replay.sources.staging import NEW, local_folder, replacing
 from spark_replay.sources.topic import Topic
-from stores._core.record import STAMP_BYTES, Position
-from stores._core.replay import NO_STAMP, advance
+from stores._core.record import METADATA_BYTES, Position
+from stores._core.replay import NO_METADATA, advance
 from stores._core.snapshot import (
-    SEED_MANIFEST,
-    SeedManifest,
-    SeedPartition,
-    SeedTable,
-    encode_seed,
+    SNAPSHOT_MANIFEST,
+    SnapshotManifest,
+    SnapshotPartition,
+    SnapshotTable,
+    encode_snapshot,
     table_file,
 )
 
@@ -50,17 +50,18 @@ _FEW_PARTITIONS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seeded:
-    """What a seed was made of.
+class WrittenSnapshot:
+    """What a snapshot was made of.
 
     Attributes:
         app: Whose.
         store: Which of its stores.
         changelog: The topic.
-        folder: Where the seed is.
+        folder: Where the snapshot is.
         keys: How many keys it holds, expired ones included.
         records: How many records were read.
-        unstamped: How many of these have no stamp of this release's version; a restore takes them as they are.
+        without_metadata: How many of these have no write metadata that this release reads; a restore takes them as
+            they are.
         size_bytes: Of all tables.
         seconds: How long it took.
     """
@@ -71,20 +72,20 @@ class Seeded:
     folder: str
     keys: int
     records: int
-    unstamped: int
+    without_metadata: int
     size_bytes: int
     seconds: float
 
 
-def write_seed(source: KafkaSource, *, app: str, to: Path, overwrite: bool = False) -> Seeded:
-    """Write a seed of a store to the folder `to`/STORE, which appears when it is complete.
+def write_snapshot(source: KafkaSource, *, app: str, to: Path, overwrite: bool = False) -> WrittenSnapshot:
+    """Write a snapshot of a store to the folder `to`/STORE, which appears when it is complete.
 
     Args:
         source: The changelog, as `kafka(...)` gives it. An archive won't do: of a key that was deleted since it was
             read, Kafka may have nothing to tell any more.
         app: The id of the app that the changelog belongs to.
-        to: A folder that the driver, the executors and the workers reach; a setting of the workers, `state_seed`.
-        overwrite: Replace a seed of the store that is there.
+        to: A folder that the driver, the executors and the workers reach; a setting of the workers, `state_snapshot`.
+        overwrite: Replace a snapshot of the store that is there.
 
     Raises:
         WrongTopicError: The topic isn't a changelog of the app.
@@ -94,18 +95,18 @@ def write_seed(source: KafkaSource, *, app: str, to: Path, overwrite: bool = Fal
         ReplayError: What `Source.describe` raises.
     """
     store, to = store_of(source.topic, app), local_folder(to)
-    require_no_seed(to / store, overwrite=overwrite)
+    require_no_snapshot(to / store, overwrite=overwrite)
     started, began_ms = time.monotonic(), now_ms()
     with replacing(to / store) as work, reading(str(source)):
         # another run may have written it while this one waited for its turn
-        require_no_seed(to / store, overwrite=overwrite)
+        require_no_snapshot(to / store, overwrite=overwrite)
         topic = source.describe()
         seen = _write_rows(source, topic, work / "rows")
         source.require_deletes_kept((now_ms() - began_ms) / 1000)
         found = {row["partition"]: row for row in _summary(source.spark, work / "rows", seen["rows"])}
         tables = _make_tables(source.spark, work)
         parts = [_part(number, topic, began_ms, found.get(number), tables) for number in range(topic.partition_count)]
-        manifest = SeedManifest(
+        manifest = SnapshotManifest(
             app=app,
             store=store,
             changelog=topic.name,
@@ -113,15 +114,15 @@ def write_seed(source: KafkaSource, *, app: str, to: Path, overwrite: bool = Fal
             made_at_ms=began_ms,
             partitions=tuple(parts),
         )
-        _write_synced(work / NEW / SEED_MANIFEST, encode_seed(manifest))
-    return Seeded(
+        _write_synced(work / NEW / SNAPSHOT_MANIFEST, encode_snapshot(manifest))
+    return WrittenSnapshot(
         app=app,
         store=store,
         changelog=topic.name,
         folder=str(to / store),
         keys=sum(part.keys for part in parts),
         records=seen["records"],
-        unstamped=seen["unstamped"],
+        without_metadata=seen["without_metadata"],
         size_bytes=sum(table.size_bytes for part in parts for table in part.tables),
         seconds=round(time.monotonic() - started, 3),
     )
@@ -135,52 +136,55 @@ def store_of(topic: str, app: str) -> str:
     """
     prefix, suffix = f"{app}-", "-changelog"
     store = topic.removeprefix(prefix).removesuffix(suffix)
-    # A seed lies in a folder of the store's name.
+    # A snapshot lies in a folder of the store's name.
     if not app or store in ("", ".", "..") or topic != f"{prefix}{store}{suffix}":
         raise WrongTopicError(f"{topic} isn't a changelog of the app {app!r}, which would be {app}-STORE-changelog")
     return store
 
 
-def require_no_seed(folder: Path, *, overwrite: bool) -> None:
-    """Check that a seed may be written to a folder.
+def require_no_snapshot(folder: Path, *, overwrite: bool) -> None:
+    """Check that a snapshot may be written to a folder.
 
     Raises:
-        TargetError: It exists and `overwrite` isn't set, or holds something that isn't a seed.
+        TargetError: It exists and `overwrite` isn't set, or holds something that isn't a snapshot.
     """
     if not folder.exists():
         return
     if not overwrite:
         raise TargetError(f"{folder} exists: choose another folder, or replace it with --overwrite")
-    if not folder.is_dir() or (not (folder / SEED_MANIFEST).exists() and any(folder.iterdir())):
-        raise TargetError(f"{folder} is no seed (it has no {SEED_MANIFEST}): not overwritten, choose another folder")
+    if not folder.is_dir() or (not (folder / SNAPSHOT_MANIFEST).exists() and any(folder.iterdir())):
+        raise TargetError(
+            f"{folder} is no snapshot (it has no {SNAPSHOT_MANIFEST}): not overwritten, choose another folder"
+        )
 
 
 def kept_writes(rows: DataFrame) -> DataFrame:
     """Fold a changelog's records to what a worker keeps of each key.
 
     Args:
-        rows: `partition`, `offset`, `key`, `value`, `stamp`, as `read_rows` gives them.
+        rows: `partition`, `offset`, `key`, `value`, `metadata`, as `read_rows` gives them.
 
     Returns:
-        `partition` int, `key` binary, `value` binary: stamped, null if the key was deleted; `mark` binary: the front
-        of the highest stamp that any record of the key has, up to the input offset; `records`, `unstamped` bigint.
+        `partition` int, `key` binary, `value` binary: with metadata in front, null if the key was deleted; `mark`
+        binary: the front of the highest write metadata that any record of the key has, up to the input offset;
+        `records`, `without_metadata` bigint.
     """
-    stamp = F.coalesce("stamp", F.lit(NO_STAMP))
+    metadata = F.coalesce("metadata", F.lit(NO_METADATA))
     return (
         rows.where(F.col("key").isNotNull())
         .select(
             "partition",
             "offset",
             "key",
-            F.when(F.col("value").isNotNull(), F.concat(stamp, "value")).alias("value"),
-            F.substring("stamp", 1, _MARK_BYTES).alias("mark"),
+            F.when(F.col("value").isNotNull(), F.concat(metadata, "value")).alias("value"),
+            F.substring("metadata", 1, _MARK_BYTES).alias("mark"),
         )
         .groupBy("partition", "key")
         .agg(
             F.max_by("value", "offset").alias("value"),
             F.max("mark").alias("mark"),
             F.count(F.lit(1)).alias("records"),
-            F.count_if(F.col("mark").isNull()).alias("unstamped"),
+            F.count_if(F.col("mark").isNull()).alias("without_metadata"),
         )
     )
 
@@ -195,7 +199,7 @@ def _write_rows(source: KafkaSource, topic: Topic, to: Path) -> dict[str, int]:
         seen,
         F.count(F.lit(1)).alias("rows"),
         F.sum("records").alias("records"),
-        F.sum("unstamped").alias("unstamped"),
+        F.sum("without_metadata").alias("without_metadata"),
     )
     (
         kept.sortWithinPartitions("partition", "key")
@@ -203,7 +207,7 @@ def _write_rows(source: KafkaSource, topic: Topic, to: Path) -> dict[str, int]:
         .write.option("maxRecordsPerFile", ROWS_PER_FILE)
         .parquet(f"file://{to}")
     )
-    return {name: seen.get.get(name) or 0 for name in ("rows", "records", "unstamped")}
+    return {name: seen.get.get(name) or 0 for name in ("rows", "records", "without_metadata")}
 
 
 def _summary(spark: SparkSession, rows: Path, expected: int) -> Sequence[Row]:
@@ -225,12 +229,12 @@ def _summary(spark: SparkSession, rows: Path, expected: int) -> Sequence[Row]:
     return found
 
 
-def _make_tables(spark: SparkSession, work: Path) -> dict[int, list[SeedTable]]:
+def _make_tables(spark: SparkSession, work: Path) -> dict[int, list[SnapshotTable]]:
     """Have the executors make tables of the rows; give each partition's, in the order of their keys, by final names."""
     target = work / NEW
     target.mkdir()
     files = sorted(str(file) for file in (work / "rows").glob("*.parquet"))
-    made: dict[int, list[SeedTable]] = {}
+    made: dict[int, list[SnapshotTable]] = {}
     if files:
         context = spark.sparkContext
         results = context.parallelize(files, len(files)).map(_table_maker(str(target))).collect()
@@ -249,7 +253,7 @@ def _make_tables(spark: SparkSession, work: Path) -> dict[int, list[SeedTable]]:
     return made
 
 
-def _require_table(file: Path, table: SeedTable) -> None:
+def _require_table(file: Path, table: SnapshotTable) -> None:
     """Check that the driver has a table as the executor wrote it.
 
     Raises:
@@ -286,18 +290,18 @@ def _table_maker(target: str) -> Callable[[str], Any]:
     return make
 
 
-def _told(result: tuple[str, Any]) -> list[tuple[int, SeedTable]]:
+def _told(result: tuple[str, Any]) -> list[tuple[int, SnapshotTable]]:
     kind, told = result
     if kind == "tools":
-        raise ToolMissingError(f"{told}: the executors' Python needs faust-actors, with rocksdict, to make a seed")
+        raise ToolMissingError(f"{told}: the executors' Python needs faust-actors, with rocksdict, to make a snapshot")
     if kind != "made":
         raise TargetError(f"{told}: {SHARED}, and may write to")
-    return [(number, SeedTable(*rest)) for number, *rest in told]
+    return [(number, SnapshotTable(*rest)) for number, *rest in told]
 
 
 def _part(
-    number: int, topic: Topic, began_ms: int, found: Row | None, tables: dict[int, list[SeedTable]]
-) -> SeedPartition:
+    number: int, topic: Topic, began_ms: int, found: Row | None, tables: dict[int, list[SnapshotTable]]
+) -> SnapshotPartition:
     position = Position(
         source_offset=0,
         changelog_offset=topic.starts[number],
@@ -305,8 +309,8 @@ def _part(
         epoch=0,
         changelog_id=topic.topic_id,
     )
-    mark = NO_STAMP if found is None or found["mark"] is None else bytes(found["mark"]).ljust(STAMP_BYTES, b"\0")
-    part = SeedPartition(number, advance(position, mark, topic.ends[number]), tuple(tables.get(number, ())))
+    mark = NO_METADATA if found is None or found["mark"] is None else bytes(found["mark"]).ljust(METADATA_BYTES, b"\0")
+    part = SnapshotPartition(number, advance(position, mark, topic.ends[number]), tuple(tables.get(number, ())))
     expected = 0 if found is None else found["keys"]
     if part.keys != expected:
         raise ReadError(f"{topic.name} partition {number}: {expected} keys were read and {part.keys} written")

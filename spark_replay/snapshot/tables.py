@@ -1,4 +1,4 @@
-"""What an executor's Python does for a seed: RocksDB tables from a file of sorted rows.
+"""What an executor's Python does for a snapshot: RocksDB tables from a file of sorted rows.
 
 The one module here that needs rocksdict, for its table writer; imported inside of that task only. A library for it in
 the JVM would need RocksDB's native code of the very release that the workers have.
@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stores._core.snapshot import TABLE_SUFFIX, SeedTable
+from stores._core.snapshot import TABLE_SUFFIX, SnapshotTable
 from stores.errors import StoreError
 from stores.tables import write_tables
 
@@ -24,11 +24,11 @@ _COLUMNS = ["partition", "key", "value"]
 _partition = itemgetter(0)
 
 
-def tables_of(rows: Path, prefix: Path) -> list[tuple[int, SeedTable]]:
+def tables_of(rows: Path, prefix: Path) -> list[tuple[int, SnapshotTable]]:
     """Write the rows of a Parquet file, sorted by partition and key, to tables whose names begin with `prefix`.
 
     Args:
-        rows: `partition` int, `key` binary, `value` binary: stamped; null for a key that isn't there.
+        rows: `partition` int, `key` binary, `value` binary: with metadata in front; null for a key that isn't there.
         prefix: folder and beginning of the names; nobody else's.
 
     Returns:
@@ -37,7 +37,7 @@ def tables_of(rows: Path, prefix: Path) -> list[tuple[int, SeedTable]]:
     Raises:
         ValueError: a file can't be read or written; the text says which.
     """
-    made: list[tuple[int, SeedTable]] = []
+    made: list[tuple[int, SnapshotTable]] = []
     try:
         for partition, group in groupby(_rows(rows), key=_partition):
             content = ((key, value) for _, key, value in group)

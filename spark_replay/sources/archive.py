@@ -15,9 +15,9 @@ from urllib.parse import unquote
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import ArchiveError, UnknownTopicError
-from spark_replay.fold.columns import by_partition
 from spark_replay.session import require_classic
 from spark_replay.sources.base import RECORDS, Source, first_since
+from spark_replay.sources.columns import by_partition
 from spark_replay.sources.digested import ArchiveFile, digested_files, require_listed, require_sound
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.formats import VERIFIED

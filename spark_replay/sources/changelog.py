@@ -1,4 +1,4 @@
-"""A changelog as a DataFrame: a source's records, and the stamp decoded by built-in functions."""
+"""A changelog as a DataFrame: a source's records, and the write metadata decoded by built-in functions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.sources.base import Source
 from spark_replay.sources.topic import Topic
-from stores._core.record import STAMP_BYTES, STAMP_HEADER, STAMP_VERSION
+from stores._core.record import METADATA_BYTES, METADATA_HEADER, METADATA_VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# (position from 1, bytes) of each field in the stamp
-_STAMP_FIELDS = {"epoch": 2, "source_offset": 10, "expires_at_ms": 18}
+# (position from 1, bytes) of each field in the write metadata
+_METADATA_FIELDS = {"epoch": 2, "source_offset": 10, "expires_at_ms": 18}
 
 
 def read_changelog(source: Source) -> DataFrame:
@@ -26,14 +26,14 @@ def read_changelog(source: Source) -> DataFrame:
     Returns:
         One row a record: `partition` int, `offset` bigint, `key` binary, `value` binary (null in a
         tombstone), `timestamp` timestamp, `epoch` bigint, `source_offset` bigint, `expires_at_ms` bigint (0:
-        never), `tombstone` boolean. A record without a key, or without a stamp of this release's version, has
-        null in the stamp's three columns.
+        never), `tombstone` boolean. A record without a key, or without write metadata of this release's version, has
+        null in the three columns of write metadata.
 
     Raises:
         ReplayError: What `Source.describe` raises.
     """
     rows = read_rows(source, source.describe())
-    decoded = stamp_fields(F.col("stamp"))
+    decoded = metadata_fields(F.col("metadata"))
     return rows.select(
         "partition",
         "offset",
@@ -49,26 +49,26 @@ def read_rows(source: Source, topic: Topic) -> DataFrame:
     """Read the committed records of a changelog between the `starts` and `ends` of `topic`.
 
     Returns:
-        `partition`, `offset`, `key`, `value`, `timestamp` and `stamp`, the header's 25 bytes, or null where
-        the record has no key or no such header: a row with a null stamp is damage.
+        `partition`, `offset`, `key`, `value`, `timestamp` and `metadata`, the header's 25 bytes, or null where
+        the record has no key or no such header: a row with null metadata is damage.
     """
-    return stamped(source.records(topic))
+    return with_metadata(source.records(topic))
 
 
 def read_uncommitted_rows(source: Source, topic: Topic) -> DataFrame | None:
     """Read the same up to the high watermarks, committed or not; None where only what was committed is kept."""
     records = source.uncommitted(topic)
-    return None if records is None else stamped(records)
+    return None if records is None else with_metadata(records)
 
 
-def stamped(records: DataFrame) -> DataFrame:
+def with_metadata(records: DataFrame) -> DataFrame:
     """Give `Source.records` as `read_rows` shapes them."""
-    return records.select("partition", "offset", "key", "value", "timestamp", _stamp().alias("stamp"))
+    return records.select("partition", "offset", "key", "value", "timestamp", _metadata().alias("metadata"))
 
 
-def stamp_fields(stamp: Column) -> dict[str, Column]:
-    """Give the stamp's `epoch`, `source_offset` and `expires_at_ms` as bigints; null of a null stamp."""
-    return {name: _int64(stamp, first) for name, first in _STAMP_FIELDS.items()}
+def metadata_fields(metadata: Column) -> dict[str, Column]:
+    """Give the write metadata's `epoch`, `source_offset` and `expires_at_ms` as bigints; null of null metadata."""
+    return {name: _int64(metadata, first) for name, first in _METADATA_FIELDS.items()}
 
 
 def _int64(raw: Column, first: int) -> Column:
@@ -76,18 +76,18 @@ def _int64(raw: Column, first: int) -> Column:
     return F.conv(F.hex(F.substring(raw, first, 8)), 16, -10).cast("bigint")
 
 
-def _stamp() -> Column:
+def _metadata() -> Column:
     headers = F.col("headers")
     first = F.get(headers, F.lit(0))
-    # a worker takes the last of several stamps. Functions with a lambda would keep Spark from compiling the stage
-    from_end = F.array_position(F.reverse(F.col("headers.key")), STAMP_HEADER)
+    # a worker takes the last of several such headers. Functions with a lambda would keep Spark from compiling the stage
+    from_end = F.array_position(F.reverse(F.col("headers.key")), METADATA_HEADER)
     found = F.get(headers, (F.size(headers) - from_end).cast("int"))
     # the framework writes one header; looking there first keeps the search out of the usual record's way
-    is_usual = (F.size(headers) == 1) & (first["key"] == STAMP_HEADER)
+    is_usual = (F.size(headers) == 1) & (first["key"] == METADATA_HEADER)
     raw = F.when(is_usual, first["value"]).when(from_end > 0, found["value"])
     valid = (
         F.col("key").isNotNull()
-        & (F.octet_length(raw) == STAMP_BYTES)
-        & (F.substring(raw, 1, 1) == F.lit(bytes([STAMP_VERSION])))
+        & (F.octet_length(raw) == METADATA_BYTES)
+        & (F.substring(raw, 1, 1) == F.lit(bytes([METADATA_VERSION])))
     )
     return F.when(valid, raw)

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from spark_replay.errors import ArchiveError, TargetError
-from spark_replay.fold.digests import SHARED, crc32
+from spark_replay.sources.digests import SHARED, crc32
 from stores._files import open_private, tighten
 
 DIGESTS = "_digests"

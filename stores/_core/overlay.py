@@ -15,17 +15,17 @@ from heapq import merge
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
-from stores._core.record import NEVER, STAMP_BYTES, STAMP_VERSION, encode_stamp, is_expired, pack_stamp
+from stores._core.record import METADATA_BYTES, METADATA_VERSION, NEVER, encode_metadata, is_expired, pack_metadata
 
 if TYPE_CHECKING:
     from stores.ports import PartitionReader
 
 Entry: TypeAlias = tuple[bytes, bytes | None]
-"""The stamp, and the value or None for a delete."""
+"""The write metadata, and the value or None for a delete."""
 Writes: TypeAlias = dict[bytes, Entry]
 
 WRITE_OVERHEAD_BYTES = 64
-"""What a write takes in a changelog batch beside its key and value: the stamp, its header's name, framing."""
+"""What a write takes in a changelog batch beside its key and value: the write metadata, its header's name, framing."""
 
 _NEVER_BYTES = bytes(8)
 _first = itemgetter(0)
@@ -38,7 +38,7 @@ class MessageScope:
     and `now_ms` per message or batch.
 
     Attributes:
-        epoch: ownership epoch that goes into the stamps.
+        epoch: ownership epoch that goes into write metadata.
         source_offset: offset of the input record that is being handled.
         now_ms: Unix milliseconds by which keys expire; never goes back.
         undo: (writes, key, previous entry or None when there was none), oldest first. Always the same list.
@@ -71,7 +71,7 @@ class MessageScope:
 class Overlay:
     """The state of one partition as its handlers see it: uncommitted writes above the committed `base`.
 
-    Values come and go without their stamp. A value that expired by the scope's `now_ms` isn't there.
+    Values come and go without their metadata. A value that expired by the scope's `now_ms` isn't there.
 
     Attributes:
         writes: the active writes, the last one of each key. A new dict after `freeze` and `discard`.
@@ -98,9 +98,9 @@ class Overlay:
             raw = self._base_get(key)
             if raw is None or (raw[17:25] != _NEVER_BYTES and is_expired(raw, self._scope.now_ms)):
                 return None
-            return raw[STAMP_BYTES:]
-        stamp, value = entry
-        if stamp[17:] != _NEVER_BYTES and is_expired(stamp, self._scope.now_ms):
+            return raw[METADATA_BYTES:]
+        metadata, value = entry
+        if metadata[17:] != _NEVER_BYTES and is_expired(metadata, self._scope.now_ms):
             return None
         return value
 
@@ -110,7 +110,7 @@ class Overlay:
         previous = writes.get(key)
         self._log((writes, key, previous))
         scope = self._scope
-        writes[key] = (pack_stamp(STAMP_VERSION, scope.epoch, scope.source_offset, expires_at_ms), value)
+        writes[key] = (pack_metadata(METADATA_VERSION, scope.epoch, scope.source_offset, expires_at_ms), value)
         if previous is None:
             self.bytes_held += len(key) + len(value) + WRITE_OVERHEAD_BYTES
         else:
@@ -131,7 +131,7 @@ class Overlay:
         previous = writes.get(key)
         self._log((writes, key, previous))
         scope = self._scope
-        writes[key] = (encode_stamp(scope.epoch, scope.source_offset), None)
+        writes[key] = (encode_metadata(scope.epoch, scope.source_offset), None)
         if previous is None:
             self.bytes_held += len(key) + WRITE_OVERHEAD_BYTES
         return was_there
@@ -159,20 +159,20 @@ class Overlay:
         """Give the value that `key` had until it expired, None when it has none or one that is there."""
         entry = self.writes.get(key) or self._frozen.get(key)
         if entry is not None:
-            stamp, value = entry
-            return value if value is not None and is_expired(stamp, self._scope.now_ms) else None
+            metadata, value = entry
+            return value if value is not None and is_expired(metadata, self._scope.now_ms) else None
         raw = self._base_get(key)
-        return raw[STAMP_BYTES:] if raw is not None and is_expired(raw, self._scope.now_ms) else None
+        return raw[METADATA_BYTES:] if raw is not None and is_expired(raw, self._scope.now_ms) else None
 
     def read(self, key: bytes) -> bytes | None:
-        """Give the stamped value of `key` as a `PartitionReader` does: one that has expired is still given."""
+        """Return the value of `key` with its metadata, as a `PartitionReader` does, also when it has expired."""
         entry = self.writes.get(key) or self._frozen.get(key)
-        return self._base_get(key) if entry is None else stamped(entry)
+        return self._base_get(key) if entry is None else with_metadata(entry)
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Give (key, stamped value) as a `PartitionReader` does, as of the call."""
+        """Give (key, value with its metadata) as a `PartitionReader` does, as of the call."""
         return _layered(self._layer(start, end, reverse), self._base_scan(start, end, reverse=reverse), reverse)
 
     def absorb(self, writes: Writes) -> None:
@@ -197,11 +197,11 @@ class Overlay:
         """
         now_ms = self._scope.now_ms
         found = self.scan(start, end, reverse=reverse)
-        return ((key, raw[STAMP_BYTES:]) for key, raw in found if not is_expired(raw, now_ms))
+        return ((key, raw[METADATA_BYTES:]) for key, raw in found if not is_expired(raw, now_ms))
 
     def _layer(self, start: bytes | None, end: bytes | None, reverse: bool) -> list[tuple[bytes, bytes | None]]:
         layer = [
-            (key, stamped(entry))
+            (key, with_metadata(entry))
             for key, entry in (self._frozen | self.writes).items()
             if (start is None or key >= start) and (end is None or key < end)
         ]
@@ -245,10 +245,10 @@ class Overlay:
         return self._base_get(key) is not None if entry is None else entry[1] is not None
 
 
-def stamped(entry: Entry) -> bytes | None:
-    """Give what a `PartitionStore` takes for the entry: the stamp and the value in one, None for a delete."""
-    stamp, value = entry
-    return None if value is None else stamp + value
+def with_metadata(entry: Entry) -> bytes | None:
+    """Give what a `PartitionStore` takes for the entry: the write metadata and the value in one, None for a delete."""
+    metadata, value = entry
+    return None if value is None else metadata + value
 
 
 def after_prefix(prefix: bytes) -> bytes | None:

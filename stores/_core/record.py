@@ -1,4 +1,4 @@
-"""The stamp that every write carries, and the position that a store's content belongs to.
+"""The metadata that every write carries, and the position that a store's content belongs to.
 
 See `docs/design/0001-formats.md`: these bytes are in the changelog's header `fa-stamp`, in front of each
 value in RocksDB, and in the columns of an export.
@@ -12,20 +12,20 @@ from dataclasses import asdict, dataclass
 
 from stores._core.outside import MISSHAPEN
 
-STAMP_HEADER = "fa-stamp"
-STAMP_VERSION = 1
-STAMP_BYTES = 25
+METADATA_HEADER = "fa-stamp"
+METADATA_VERSION = 1
+METADATA_BYTES = 25
 NEVER = 0
 """`expires_at_ms` of a key that doesn't expire."""
 
-_STAMP = struct.Struct(">BQqq")
-pack_stamp = _STAMP.pack
-"""`encode_stamp` for where a call counts: (STAMP_VERSION, epoch, source_offset, expires_at_ms)."""
+_METADATA = struct.Struct(">BQqq")
+pack_metadata = _METADATA.pack
+"""`encode_metadata` for where a call counts: (METADATA_VERSION, epoch, source_offset, expires_at_ms)."""
 _NEVER_BYTES = bytes(8)
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class WriteMetadata:
     """Who wrote a value, from which input, and until when it is there."""
 
     epoch: int
@@ -33,33 +33,33 @@ class Stamp:
     expires_at_ms: int = NEVER
 
 
-def encode_stamp(epoch: int, source_offset: int, expires_at_ms: int = NEVER) -> bytes:
-    """Give the stamp's `STAMP_BYTES` bytes."""
-    return _STAMP.pack(STAMP_VERSION, epoch, source_offset, expires_at_ms)
+def encode_metadata(epoch: int, source_offset: int, expires_at_ms: int = NEVER) -> bytes:
+    """Return the `METADATA_BYTES` bytes of write metadata."""
+    return _METADATA.pack(METADATA_VERSION, epoch, source_offset, expires_at_ms)
 
 
-def decode_stamp(raw: bytes) -> Stamp:
-    """Read the stamp at the front of `raw`.
+def decode_metadata(raw: bytes) -> WriteMetadata:
+    """Read the write metadata at the front of `raw`.
 
     Raises:
         ValueError: `raw` is too short or of a version this release doesn't know.
     """
-    if len(raw) < STAMP_BYTES:
-        raise ValueError(f"a stamp has {STAMP_BYTES} bytes, here are {len(raw)}")
-    version, epoch, source_offset, expires_at_ms = _STAMP.unpack_from(raw)
-    if version != STAMP_VERSION:
-        raise ValueError(f"stamp of version {version}, this release reads version {STAMP_VERSION}")
-    return Stamp(epoch, source_offset, expires_at_ms)
+    if len(raw) < METADATA_BYTES:
+        raise ValueError(f"write metadata has {METADATA_BYTES} bytes, found {len(raw)}")
+    version, epoch, source_offset, expires_at_ms = _METADATA.unpack_from(raw)
+    if version != METADATA_VERSION:
+        raise ValueError(f"write metadata of version {version}, this release reads version {METADATA_VERSION}")
+    return WriteMetadata(epoch, source_offset, expires_at_ms)
 
 
-def expires_at_ms(stamped: bytes) -> int:
-    """Give when the stamped value stops being there, NEVER for never; of bytes that are known to be stamped."""
-    return int.from_bytes(stamped[17:25], "big", signed=True)
+def expires_at_ms(with_metadata: bytes) -> int:
+    """Give when the value with its metadata stops being there, NEVER for never; of bytes that are known to have it."""
+    return int.from_bytes(with_metadata[17:25], "big", signed=True)
 
 
-def is_expired(stamped: bytes, now_ms: int) -> bool:
-    """Tell whether the stamped value stopped being there at `now_ms`."""
-    raw = stamped[17:25]
+def is_expired(with_metadata: bytes, now_ms: int) -> bool:
+    """Tell whether the value with its metadata stopped being there at `now_ms`."""
+    raw = with_metadata[17:25]
     return raw != _NEVER_BYTES and int.from_bytes(raw, "big", signed=True) <= now_ms
 
 

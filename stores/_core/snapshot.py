@@ -1,6 +1,6 @@
-"""The manifest of a seed: a store's state as table files, and the position that each partition's stand for.
+"""The manifest of a snapshot: a store's state as table files, and the position that each partition's stand for.
 
-See "Seed" in `docs/design/0001-formats.md`.
+See "Snapshot" in `docs/design/0001-formats.md`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from stores._core.manifest import check_file, document, integer, part_position, text, typed
 from stores._core.record import Position
 
-SEED_MANIFEST = "seed.json"
-SEED_FORMAT = 1
+SNAPSHOT_MANIFEST = "seed.json"
+SNAPSHOT_FORMAT = 1
 TABLE_SUFFIX = ".sst"
 
 
 @dataclass(frozen=True, slots=True)
-class SeedTable:
+class SnapshotTable:
     """A table file beside the manifest: `keys` entries in `size_bytes` bytes, whose CRC-32 is `crc32`."""
 
     file: str
@@ -27,12 +27,12 @@ class SeedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class SeedPartition:
+class SnapshotPartition:
     """One partition: its tables in the order of their keys, none if it holds nothing."""
 
     partition: int
     position: Position
-    tables: tuple[SeedTable, ...]
+    tables: tuple[SnapshotTable, ...]
 
     @property
     def keys(self) -> int:
@@ -41,7 +41,7 @@ class SeedPartition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeedManifest:
+class SnapshotManifest:
     """What was made of one store, of all its partitions; `made_at_ms` in Unix milliseconds."""
 
     app: str
@@ -49,7 +49,7 @@ class SeedManifest:
     changelog: str
     partition_count: int
     made_at_ms: int
-    partitions: tuple[SeedPartition, ...]
+    partitions: tuple[SnapshotPartition, ...]
 
 
 def table_file(partition: int, number: int) -> str:
@@ -57,19 +57,19 @@ def table_file(partition: int, number: int) -> str:
     return f"partition-{partition:05d}-{number:04d}{TABLE_SUFFIX}"
 
 
-def encode_seed(manifest: SeedManifest) -> str:
+def encode_snapshot(manifest: SnapshotManifest) -> str:
     """Give the manifest as JSON text."""
-    return json.dumps({"format": SEED_FORMAT, **asdict(manifest)}, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps({"format": SNAPSHOT_FORMAT, **asdict(manifest)}, indent=1, ensure_ascii=False) + "\n"
 
 
-def decode_seed(raw_text: str) -> SeedManifest:
-    """Read what `encode_seed` wrote; fields that this release doesn't know are ignored.
+def decode_snapshot(raw_text: str) -> SnapshotManifest:
+    """Read what `encode_snapshot` wrote; fields that this release doesn't know are ignored.
 
     Raises:
-        ValueError: it isn't a seed's manifest, or it is of a format this release doesn't know. The text says which.
+        ValueError: it isn't a snapshot's manifest, or it is of a format this release doesn't know. The text says which.
     """
-    raw = document(raw_text, "seed", SEED_FORMAT)
-    manifest = SeedManifest(
+    raw = document(raw_text, "snapshot", SNAPSHOT_FORMAT)
+    manifest = SnapshotManifest(
         app=text(raw, "app"),
         store=text(raw, "store"),
         changelog=text(raw, "changelog"),
@@ -81,35 +81,35 @@ def decode_seed(raw_text: str) -> SeedManifest:
     return manifest
 
 
-def _check(manifest: SeedManifest) -> None:
+def _check(manifest: SnapshotManifest) -> None:
     numbers = [part.partition for part in manifest.partitions]
     if len(set(numbers)) != len(numbers):
-        raise ValueError("seed with a partition twice")
+        raise ValueError("snapshot with a partition twice")
     if not all(0 <= number < manifest.partition_count for number in numbers):
-        raise ValueError(f"seed with partitions {numbers} of {manifest.partition_count}")
+        raise ValueError(f"snapshot with partitions {numbers} of {manifest.partition_count}")
     for part in manifest.partitions:
         # The next owner's epoch is one more.
         if part.position.epoch < 0 or part.position.changelog_offset < 0:
-            raise ValueError(f"seed with a negative position of partition {part.partition}: {part.position}")
+            raise ValueError(f"snapshot with a negative position of partition {part.partition}: {part.position}")
         for table in part.tables:
-            check_file(table.file, "seed")
+            check_file(table.file, "snapshot")
 
 
-def _partition(raw: object) -> SeedPartition:
+def _partition(raw: object) -> SnapshotPartition:
     if not isinstance(raw, dict):
-        raise ValueError(f"seed with a partition that is {type(raw).__name__} instead of an object")  # noqa: TRY004
+        raise ValueError(f"snapshot with a partition that is {type(raw).__name__} instead of an object")  # noqa: TRY004
     where = f"partition {raw.get('partition')}"
-    return SeedPartition(
+    return SnapshotPartition(
         partition=integer(raw, "partition", where),
         position=part_position(raw, where),
         tables=tuple(_table(table, where) for table in typed(raw, "tables", list, where)),
     )
 
 
-def _table(raw: object, where: str) -> SeedTable:
+def _table(raw: object, where: str) -> SnapshotTable:
     if not isinstance(raw, dict):
-        raise ValueError(f"seed with a table of {where} that is {type(raw).__name__}")  # noqa: TRY004
-    return SeedTable(
+        raise ValueError(f"snapshot with a table of {where} that is {type(raw).__name__}")  # noqa: TRY004
+    return SnapshotTable(
         file=typed(raw, "file", str, where),
         size_bytes=integer(raw, "size_bytes", where),
         crc32=integer(raw, "crc32", where),

@@ -14,7 +14,7 @@ from actors.runtime.observe.status import (
     WorkerStatus,
 )
 from actors.runtime.replicas.standby_state import Role, StandbyState
-from actors.web.dashboard.group import Pace, Picture, Report, Seen
+from actors.web.dashboard.group import ClusterStatus, Pace, Report, Seen
 from actors.web.dashboard.waiting import HeldLock, ParkedLine, TaskWaiting, Waiting
 
 NOW_MS = 1_760_000_000_000
@@ -109,7 +109,7 @@ def seen(
     return Seen(worker, address, report=Report(status, waiting), answered_ms=NOW_MS, pace=pace, **more)
 
 
-def picture(workers: list[Seen], partitions: dict[str, int], owners: dict | None = None, **more) -> Picture:
+def picture(workers: list[Seen], partitions: dict[str, int], owners: dict | None = None, **more) -> ClusterStatus:
     """A picture with the registry that belongs to it, but for what is given."""
     held = {
         (one.actor, one.partition): OwnerRecord(
@@ -119,7 +119,7 @@ def picture(workers: list[Seen], partitions: dict[str, int], owners: dict | None
         for one in who.tasks
         if one.epoch
     }
-    return Picture(
+    return ClusterStatus(
         app="shop",
         worker=workers[0].worker,
         at_ms=NOW_MS,
@@ -130,7 +130,7 @@ def picture(workers: list[Seen], partitions: dict[str, int], owners: dict | None
     )
 
 
-def quiet() -> Picture:
+def quiet() -> ClusterStatus:
     """One worker, one actor, nothing to do."""
     return picture([seen("till-1", [task("take_order", number) for number in range(2)])], {"take_order": 2})
 
@@ -191,7 +191,7 @@ def held_locks() -> list[HeldLock]:
     ]
 
 
-def busy() -> Picture:
+def busy() -> ClusterStatus:
     """Three actors of 12 partitions: one halted, one being restored, one whose owner is gone."""
     tasks = {
         (actor, number): task(actor, number) for actor in ("account", "ship", "take_order") for number in range(12)
@@ -243,7 +243,7 @@ def busy() -> Picture:
     return picture(workers, {"account": 12, "ship": 12, "take_order": 12}, {("account", 11): lost})
 
 
-def copied() -> Picture:
+def copied() -> ClusterStatus:
     """Three workers that keep copies of each other's partitions; one of the copies stands still, one warms up."""
     names = ["till-1", "till-2", "till-3-with-a-name-as-long-as-a-pod-has-7d9f8b6c5-x2x4z"]
     workers = []
@@ -279,7 +279,7 @@ def waiting_of(tasks: list[TaskStatus], **more) -> Waiting:
     )
 
 
-def many() -> Picture:
+def many() -> ClusterStatus:
     """More partitions and lines than a page shows."""
     tasks = [task("take_order", number) for number in range(250)]
     tasks[200] = task("take_order", 200, state="refused", reason="the committed offset is below the state's")
@@ -300,7 +300,7 @@ def many() -> Picture:
     return picture([seen("till-1", tasks, waiting_of(tasks, lines=lines))], {"take_order": 250})
 
 
-def nasty() -> Picture:
+def nasty() -> ClusterStatus:
     """Text from outside that wants to be more than text, or is very long."""
     tasks = [task("take_order", 0, state="halted", reason=NASTY), task("take_order", 1, state="from tomorrow")]
     lines = [

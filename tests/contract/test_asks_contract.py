@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors._kafka.produce.requests import KafkaRequests
+from actors._kafka.requests import KafkaRequests
 from actors.errors import AskClosedError, UnknownTopicError
 from actors.ports import ActorReply, ActorRequest, CommitBatch, LogRecord, Output, Requests, TopicPartition
 from actors.runtime.requests.requests import ASK, REPLY_TO, STATUS

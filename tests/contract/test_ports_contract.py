@@ -14,11 +14,11 @@ from actors._core.partitioner import partitioner_of
 from actors._core.task.takeover import LogBounds
 from actors.errors import CommitRefusedError, OutcomeUnknownError, ReplacedLogError, RestoreError
 from actors.ports import CommitBatch, Committed, Output, OwnerRecord, TopicPartition
-from stores._core.record import STAMP_HEADER, encode_stamp
+from stores._core.record import METADATA_HEADER, encode_metadata
 from tests.contract.worlds import FakeWorld, RealWorld, World
 from tests.kafka.helpers import eventually, unique
 
-STAMP = encode_stamp(1, 0)
+METADATA = encode_metadata(1, 0)
 COMPACTED_CONFIG = {
     "cleanup.policy": "compact",
     "segment.ms": "50",
@@ -83,7 +83,7 @@ async def test_a_commit_is_there_as_a_whole(world: World, topic: str) -> None:
     await log.fence()
     first = batch(
         topic,
-        changelogs={topic: {b"k": (STAMP, b"v"), b"gone": (STAMP, None)}},
+        changelogs={topic: {b"k": (METADATA, b"v"), b"gone": (METADATA, None)}},
         outputs=[Output(topic, 0, b"k", b"output", [("h", b"1")], None)],
     )
     receipt = await log.commit(first)
@@ -96,20 +96,20 @@ async def test_a_commit_is_there_as_a_whole(world: World, topic: str) -> None:
     await log.close()
 
 
-async def test_a_changelog_record_has_its_stamp(world: World, topic: str) -> None:
+async def test_a_changelog_record_has_its_metadata(world: World, topic: str) -> None:
     log = world.task_log("a")
     await log.fence()
-    await log.commit(batch(topic, changelogs={topic: {b"k": (STAMP, b"v")}}))
+    await log.commit(batch(topic, changelogs={topic: {b"k": (METADATA, b"v")}}))
     await log.fence()
     async for records, _ in world.logs.read(TopicPartition(topic, 0), 0, 1):
-        assert [(record.key, list(record.headers)) for record in records] == [(b"k", [(STAMP_HEADER, STAMP)])]
+        assert [(record.key, list(record.headers)) for record in records] == [(b"k", [(METADATA_HEADER, METADATA)])]
 
 
 async def test_the_next_commit_begins_behind_the_marker(world: World, topic: str) -> None:
     log = world.task_log("a")
     await log.fence()
     receipts = [
-        await log.commit(batch(topic, offset, changelogs={topic: {b"k": (STAMP, b"%d" % offset)}}))
+        await log.commit(batch(topic, offset, changelogs={topic: {b"k": (METADATA, b"%d" % offset)}}))
         for offset in (1, 2, 3)
     ]
     assert [receipt.changelog_offsets[topic] for receipt in receipts] == [1, 3, 5]
@@ -133,7 +133,7 @@ async def test_a_record_that_the_broker_never_takes_is_a_refusal(world: World, t
     await log.fence()
     for _ in range(2):
         with pytest.raises(CommitRefusedError):
-            await log.commit(batch(topic, changelogs={topic: {b"k": (STAMP, b"v")}}, outputs=[large]))
+            await log.commit(batch(topic, changelogs={topic: {b"k": (METADATA, b"v")}}, outputs=[large]))
         with pytest.raises(OutcomeUnknownError):
             await log.commit(batch(topic))
         await log.fence()
@@ -154,7 +154,7 @@ async def test_a_record_that_no_partition_can_be_found_for_is_a_refusal(world: W
     for log in (world.task_log("a"), world.ordered_log("b", member.identity)):
         await log.fence()
         with pytest.raises(CommitRefusedError, match="KeyError"):
-            await log.commit(batch(topic, changelogs={topic: {b"k": (STAMP, b"v")}}, outputs=[lost]))
+            await log.commit(batch(topic, changelogs={topic: {b"k": (METADATA, b"v")}}, outputs=[lost]))
         await log.fence()
         assert await read(world, topic) == []
         assert await world.group.committed(TopicPartition(topic, 0)) is None
@@ -171,7 +171,7 @@ async def test_an_ordered_commit_has_no_markers(world: World, topic: str) -> Non
         written = batch(
             topic,
             offset,
-            changelogs={topic: {b"k": (STAMP, b"v%d" % offset)}},
+            changelogs={topic: {b"k": (METADATA, b"v%d" % offset)}},
             outputs=[Output(topic, 0, b"k", b"output", [], None)],
         )
         receipt = await log.commit(written)
@@ -206,7 +206,7 @@ async def test_an_ordered_log_fences_nobody(world: World, topic: str) -> None:
     for log in logs:
         await log.fence()
     for number, log in enumerate(logs):
-        await log.commit(batch(topic, number, changelogs={topic: {b"k": (STAMP, b"%d" % number)}}))
+        await log.commit(batch(topic, number, changelogs={topic: {b"k": (METADATA, b"%d" % number)}}))
     assert [value for _, value in await read(world, topic)] == [b"0", b"1"]
 
 
@@ -218,7 +218,7 @@ async def test_an_ordered_commit_stops_where_it_is_refused(world: World, topic: 
     await log.fence()
     outputs = [Output(topic, 0, b"k", b"output", [], None), Output(small, 0, b"k", bytes(2000), [], None)]
     with pytest.raises(CommitRefusedError):
-        await log.commit(batch(topic, changelogs={small: {b"k": (STAMP, b"v")}}, outputs=outputs))
+        await log.commit(batch(topic, changelogs={small: {b"k": (METADATA, b"v")}}, outputs=outputs))
     assert [value for _, value in await read(world, topic)] == [b"output"]
     assert await read(world, small) == []
     assert await world.group.committed(TopicPartition(topic, 0)) is None
@@ -240,11 +240,11 @@ async def test_a_fence_settles_what_the_id_left_open(world: World, topic: str) -
 async def test_a_fenced_producer_commits_nothing(world: World, topic: str) -> None:
     old, new = world.task_log("a"), world.task_log("a")
     await old.fence()
-    await old.commit(batch(topic, 1, changelogs={topic: {b"k": (STAMP, b"old")}}))
+    await old.commit(batch(topic, 1, changelogs={topic: {b"k": (METADATA, b"old")}}))
     await new.fence()
     with pytest.raises(OutcomeUnknownError):
-        await old.commit(batch(topic, 2, changelogs={topic: {b"k": (STAMP, b"fenced")}}))
-    await new.commit(batch(topic, 3, changelogs={topic: {b"k": (STAMP, b"new")}}))
+        await old.commit(batch(topic, 2, changelogs={topic: {b"k": (METADATA, b"fenced")}}))
+    await new.commit(batch(topic, 3, changelogs={topic: {b"k": (METADATA, b"new")}}))
     await new.fence()
     assert [value for _, value in await read(world, topic)] == [b"old", b"new"]
     committed = await world.group.committed(TopicPartition(topic, 0))

@@ -12,7 +12,7 @@ from actors.testing.fakes.loop import Process, VirtualLoop
 from stores import rocks
 from stores._core.record import Position
 from stores._core.snapshot import table_file
-from stores.errors import SeedError, StoreClosedError
+from stores.errors import SnapshotError, StoreClosedError
 from stores.memory import MemoryStore
 from stores.rocks import RocksResources, RocksStore
 from stores.tables import write_tables
@@ -165,9 +165,9 @@ def test_wipe_forgets_everything(store, write):
         lambda store: store.load([], at(1)),
         lambda store: store.settle(),
         lambda store: store.wipe(),
-        lambda store: store.seed(Content({}, at(1))),
+        lambda store: store.load_snapshot(Content({}, at(1))),
     ],
-    ids=["get", "scan", "position", "apply", "load", "settle", "wipe", "seed"],
+    ids=["get", "scan", "position", "apply", "load", "settle", "wipe", "snapshot"],
 )
 def test_a_closed_store_says_so(store, call):
     store.apply([(b"a", b"1")], at(1))
@@ -198,7 +198,7 @@ def test_rocks_does_what_memory_does(batches, start, end, reverse, loading):
 
 
 class Content:
-    """A seed of rows, in tables made for the purpose."""
+    """A snapshot of rows, in tables made for the purpose."""
 
     def __init__(self, rows: dict[bytes, bytes], position: Position, *, table_bytes: int = 1) -> None:
         self.position = position
@@ -216,16 +216,16 @@ class Content:
 class Useless(Content):
     def place(self, folder: Path) -> list[Path]:
         (folder / "half.sst").write_bytes(b"half")
-        raise SeedError("damaged")
+        raise SnapshotError("damaged")
 
     def rows(self):
         yield from self._rows
-        raise SeedError("damaged")
+        raise SnapshotError("damaged")
 
 
-def test_a_seed_is_content_and_position_of_an_empty_store(empty):
+def test_a_snapshot_is_content_and_position_of_an_empty_store(empty):
     rows = {b"%05d" % number: b"%d" % number for number in range(3_000)} | {b"": b"1", b"\xff\xff": b"2"}
-    empty.seed(Content(rows, at(7)))
+    empty.load_snapshot(Content(rows, at(7)))
     assert list(empty.scan()) == sorted(rows.items())
     assert empty.position() == at(7)
     empty.load([(b"00001", None), (b"00002", b"new")], at(8))
@@ -236,24 +236,24 @@ def test_a_seed_is_content_and_position_of_an_empty_store(empty):
     assert empty.position() == at(9)
 
 
-def test_a_seed_without_keys_is_a_position(empty):
-    empty.seed(Content({}, at(7)))
+def test_a_snapshot_without_keys_is_a_position(empty):
+    empty.load_snapshot(Content({}, at(7)))
     assert (list(empty.scan()), empty.position()) == ([], at(7))
 
 
-def test_a_seed_that_is_no_good_leaves_an_empty_store(empty):
-    with pytest.raises(SeedError, match="damaged"):
-        empty.seed(Useless({b"a": b"1"}, at(7)))
+def test_a_snapshot_that_is_no_good_leaves_an_empty_store(empty):
+    with pytest.raises(SnapshotError, match="damaged"):
+        empty.load_snapshot(Useless({b"a": b"1"}, at(7)))
     assert (list(empty.scan()), empty.position()) == ([], None)
     empty.apply([(b"b", b"2")], at(1))
     assert list(empty.scan()) == [(b"b", b"2")]
 
 
-def test_a_seed_is_for_an_empty_store(empty):
+def test_a_snapshot_is_for_an_empty_store(empty):
     empty.apply([(b"a", b"1")], at(1))
-    with pytest.raises(SeedError, match="isn't empty"):
-        empty.seed(Content({b"b": b"2"}, at(7)))
+    with pytest.raises(SnapshotError, match="isn't empty"):
+        empty.load_snapshot(Content({b"b": b"2"}, at(7)))
     assert (list(empty.scan()), empty.position()) == ([(b"a", b"1")], at(1))
     empty.wipe()
-    empty.seed(Content({b"b": b"2"}, at(7)))
+    empty.load_snapshot(Content({b"b": b"2"}, at(7)))
     assert (list(empty.scan()), empty.position()) == ([(b"b", b"2")], at(7))

@@ -24,7 +24,7 @@ from actors._kafka.consume.assignor import ActorAssignor
 from actors._kafka.consume.consumer import GroupSettings, KafkaSource
 from actors._kafka.consume.logs import KafkaLogs
 from actors._kafka.consume.views import KafkaTopicLogs
-from actors._kafka.produce.producer import OrderedLog, TransactionLog
+from actors._kafka.produce.transactions import OrderedLog, TransactionLog
 from actors.ports import (
     GroupView,
     Identity,

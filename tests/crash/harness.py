@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from dev.kafka import Cluster
-from stores._core.record import STAMP_BYTES
+from stores._core.record import METADATA_BYTES
 from stores.errors import StoreError
 from stores.rocks import RocksReader
 from tests.crash.checks import Findings, check_run
@@ -215,7 +215,7 @@ def _viewed(folder: Path, partition: int) -> list[dict[bytes, bytes]]:
     for path in folder.glob(f"v*/views/*/stores/*/{partition}"):
         try:
             with contextlib.closing(RocksReader.open(path)) as reader:
-                found.append({key: raw[STAMP_BYTES:] for key, raw in reader.scan()})
+                found.append({key: raw[METADATA_BYTES:] for key, raw in reader.scan()})
         except StoreError as error:
             logger.info("%s can't be read now: %s", path, error)
     return found

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from stores._core.record import Position, encode_stamp
+from stores._core.record import Position, encode_metadata
 from stores.rocks import RocksStore
 from tests.crash import harness, rules
 from tests.crash.checks import Record, check_run
@@ -435,10 +435,10 @@ async def test_partitions_of_views_that_are_not_the_fold_of_the_topic(
     monkeypatch.setattr(harness, "SETTLE_S", 0.0)
     log = [(b"a", b"an older value"), (b"deleted", b"x"), (b"a", b"as it is"), (b"deleted", None)]
     records = [Record(0, offset, key, value) for offset, (key, value) in enumerate(log)]
-    (key, value), stamp = write, encode_stamp(1, 1)
+    (key, value), metadata = write, encode_metadata(1, 1)
     for slot, number in itertools.product(slots, range(PARTITIONS)):
         store = RocksStore.open(tmp_path / f"v1/views/{slot}/stores/{slot}/{number}")
-        content = {b"a": stamp + b"as it is", key: None if value is None else stamp + value}
+        content = {b"a": metadata + b"as it is", key: None if value is None else metadata + value}
         store.apply(content.items() if number == 0 else (), Position(0, len(log), 1, 1, "id"))
         store.close()
 

@@ -23,7 +23,7 @@ from actors.coordination import (
     CoordinationTimeoutError,
     LeaseLostError,
 )
-from actors.coordination.leases import Lease
+from actors.coordination.client.leases import Lease
 from tests.locks.history import Call, Ended, Held, Journal, Outcome, Return, now_s
 from tests.locks.plan import KINDS, NODE_NAMES, WAIT_S, Kind
 from tests.locks.resource import Accepted, Resource

@@ -183,7 +183,7 @@ class Program:
         return PARTITIONS + 2 * self.generation
 
     async def carry_over(self, partitions: int) -> None:
-        """Follow docs/seeds.md: another app id, with the state, and with the inputs that weren't handled."""
+        """Follow docs/snapshots.md: another app id, with the state, and with the inputs that weren't handled."""
         await self.pause()
         former, left = self.app, dict[str, list[Record]]()
         for kind, life in self.lives.items():
@@ -198,9 +198,9 @@ class Program:
         self.generation += 1
         assert partitions == self.own_partitions, f"{partitions} partitions, {self.own_partitions} were expected"
         await self.begin(len(self.workers), partitions)
-        command = ["-m", "spark_replay", "seed", "--brokers", self.brokers, "--app", self.app]
+        command = ["-m", "spark_replay", "snapshot", "--brokers", self.brokers, "--app", self.app]
         command += ["--changelog", f"{former}-tally-changelog", "--publish", f"{self.app}-tally-changelog"]
-        command += ["--publish-partitions", str(partitions), "--to", str(self.world.folder / f"{self.app}-seeds")]
+        command += ["--publish-partitions", str(partitions), "--to", str(self.world.folder / f"{self.app}-snapshots")]
         process = await asyncio.create_subprocess_exec(
             sys.executable, *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )

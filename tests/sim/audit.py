@@ -17,7 +17,7 @@ from actors.errors import CommitRefusedError, OutcomeUnknownError, RecordError
 from actors.ports import CommitBatch, CommitReceipt, Committed, Identity, TaskLog, TopicPartition
 from actors.runtime.message.context import Context
 from actors.testing import Decision, Files, PartitionLog, SimKafka, StoredRecord, Transaction, current_process, fold
-from stores._core.record import STAMP_BYTES, STAMP_HEADER, decode_stamp
+from stores._core.record import METADATA_BYTES, METADATA_HEADER, decode_metadata
 from tests.sim import app
 
 
@@ -197,7 +197,7 @@ class Audit:
         highest = 0
         for record in log.history:
             if record.is_committed:
-                epoch = decode_stamp(_stamp(record)).epoch
+                epoch = decode_metadata(_metadata(record)).epoch
                 if epoch < highest:
                     self.violated(f"one owner: {log.name} has epoch {epoch} at {record.offset}, after {highest}")
                 highest = max(highest, epoch)
@@ -310,7 +310,7 @@ class Audit:
         for store in self._stores:
             log = self._cluster.log(TopicPartition(app.changelog(store), source.partition))
             for raw in self.folded(log, log.last_stable).values():
-                proven = max(proven, decode_stamp(raw[:STAMP_BYTES]).source_offset)
+                proven = max(proven, decode_metadata(raw[:METADATA_BYTES]).source_offset)
         return proven
 
     # --- records that can't be handled -----------------------------------------------------------------------------
@@ -373,7 +373,7 @@ class Audit:
                 # What waits has no output yet. Its place is written with what else its commit writes.
                 self._put_aside[partition].add(json.loads(record.value)["offset"])
             elif topic in self._ordered and record.transaction is None:
-                offset = decode_stamp(_stamp(record)).source_offset
+                offset = decode_metadata(_metadata(record)).source_offset
                 if offset not in self._echoed[partition] and self._owes(partition, offset):
                     self.violated(f"order: {log.name} has the write of input {offset} before its output")
 
@@ -401,8 +401,10 @@ class Audit:
         held.reached = max(held.reached, committed.offset, *(at + 1 for at in finished))
         for topic, writes in self._batches[committed.metadata].changelogs.items():
             log = self._cluster.log(TopicPartition(topic, source.partition))
-            there = {(record.key, _stamp(record), record.value) for record in log.history if record.transaction is None}
-            missing = {(key, stamp, value) for key, (stamp, value) in writes.items()} - there
+            there = {
+                (record.key, _metadata(record), record.value) for record in log.history if record.transaction is None
+            }
+            missing = {(key, metadata, value) for key, (metadata, value) in writes.items()} - there
             if missing:
                 self.violated(f"order: {source} is committed to {committed}, {log.name} lacks {missing}")
         self._committed.setdefault(source, _Committed()).offset = held.highest
@@ -556,9 +558,9 @@ def _first_at(history: list[StoredRecord], offset: int) -> int:
     return low
 
 
-def _stamp(record: StoredRecord) -> bytes:
-    return next(value for name, value in record.headers if name == STAMP_HEADER)
+def _metadata(record: StoredRecord) -> bytes:
+    return next(value for name, value in record.headers if name == METADATA_HEADER)
 
 
 def _raw(record: StoredRecord) -> bytes:
-    return _stamp(record) + (record.value or b"")
+    return _metadata(record) + (record.value or b"")

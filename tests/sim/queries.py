@@ -20,7 +20,7 @@ from actors.runtime.queries.standby_reads import StandbyReader
 from actors.runtime.spec import ActorSpec
 from actors.testing import PartitionLog, Process
 from actors.testing.fakes.errors import IllegalGenerationError, RebalanceInProgressError, UnknownMemberError
-from stores._core.record import STAMP_BYTES
+from stores._core.record import METADATA_BYTES
 from tests.sim import app
 from tests.sim.part import Host, Operation, Part, Stores
 
@@ -144,7 +144,7 @@ class QueriesPart(Part):
 def _rows(held: Held) -> State:
     """Read all keys in one answer, and see that each alone gives the same."""
     part = read_part([held], Bounds(), None, MOST_ROWS)
-    rows = {key: raw[STAMP_BYTES:] for (key, _), (_, raw) in part.rows}
+    rows = {key: raw[METADATA_BYTES:] for (key, _), (_, raw) in part.rows}
     return {key: read(held, key).value or b"" for key in rows}
 
 

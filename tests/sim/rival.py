@@ -16,7 +16,7 @@ from actors.errors import BrokerUnavailableError, ConfigurationError, RestoreErr
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
 from actors.testing import FakeClock, PartitionLog, Process, RefusedError
-from stores._core.record import STAMP_HEADER, encode_stamp
+from stores._core.record import METADATA_HEADER, encode_metadata
 from tests.sim import app
 from tests.sim.part import Host, Operation, Part, Stores
 from tests.sim.starts import SimRegistry, answered, recorded, setup_of, start
@@ -99,7 +99,7 @@ class RivalPart(Part):
         if log.name.topic != app.changelog(STORE):
             return
         headers = [{name for name, _ in record.headers} for record in log.history]
-        if len({FOREIGN_HEADER in names for names in headers if STAMP_HEADER in names}) > 1:
+        if len({FOREIGN_HEADER in names for names in headers if METADATA_HEADER in names}) > 1:
             self.world.audit.violated(f"rival: {log.name} has the records of both apps")
 
     # --- the rival -------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class RivalPart(Part):
         def produce(partition: int) -> None:
             if cluster.find_topic(topic.name) is not topic:
                 raise RefusedError("the topic is gone")
-            headers = [(STAMP_HEADER, encode_stamp(1, FIRST_OFFSET + number)), (FOREIGN_HEADER, b"")]
+            headers = [(METADATA_HEADER, encode_metadata(1, FIRST_OFFSET + number)), (FOREIGN_HEADER, b"")]
             cluster.produce(TopicPartition(topic.name, partition), [(b"k0", b"%d" % number, headers)])
 
         while True:

@@ -34,7 +34,7 @@ def store_before_commit(patch: Patch) -> None:
     async def commit(self: TaskProcessor) -> None:
         position = [held.store.position() for held in self._stores]
         for held, (_, overlay), at in zip(self._stores, self._overlays, position, strict=True):
-            writes = [(key, processor.stamped(entry)) for key, entry in overlay.writes.items()]
+            writes = [(key, processor.with_metadata(entry)) for key, entry in overlay.writes.items()]
             held.store.apply(writes, replace(at, source_offset=self.next_offset))
         await original(self)
 
@@ -313,7 +313,7 @@ def pass_over_lost_input(patch: Patch) -> None:
 def no_savepoint_of_writes(patch: Patch) -> None:
     """What a handler wrote before it raised is committed with what came before."""
     patch.setattr(MessageScope, "rollback", MessageScope.release)
-    # Its stamps are ahead of the committed offset: a restore would take the log for one that was rewritten.
+    # Its metadata is ahead of the committed offset: a restore would take the log for one that was rewritten.
     patch.setattr(restore, "LOOK_BACK", 0)
 
 

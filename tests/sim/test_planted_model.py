@@ -151,7 +151,7 @@ def call_side_by_side(patch: Patch) -> None:
         original(self, raw_key, head)
         line = list(self._lines._committed.scan(*line_bounds(raw_key)))
         if len(line) > 1:
-            second = Head(line[1][0], decoded(line[1][1][overlay.STAMP_BYTES :]))
+            second = Head(line[1][0], decoded(line[1][1][overlay.METADATA_BYTES :]))
             beside = asyncio.create_task(self._call(Run(raw_key, second), self._functions[second.record.name]))
             beside.add_done_callback(lambda done: done.cancelled() or done.exception())
 

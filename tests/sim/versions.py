@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from actors._core.task.policy import OnError
-from actors.declare.codecs import Codec, resolve
-from actors.declare.versions import refusal, versioned
+from actors.declare.values.codecs import Codec, resolve
+from actors.declare.values.versions import refusal, versioned
 from actors.errors import NewerVersionError
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context

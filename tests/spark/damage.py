@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from stores._core.record import Position, encode_stamp
+from stores._core.record import Position, encode_metadata
 from stores.folder import DataFolder
 from stores.rocks import RocksStore
 from tests.kafka.helpers import make_topics, producing, unique
@@ -40,14 +40,14 @@ class Worker:
             worker.closing.callback(store.close)
             worker.stores.append(store)
             place = Position(100, positions[partition], NOW_MS, epoch, "")
-            store.apply([(key, stamped(write)) for key, write in held(log, partition, positions)], place)
+            store.apply([(key, with_metadata(write)) for key, write in held(log, partition, positions)], place)
         return worker
 
     def plant(self, partition: int, key: bytes, write: Write | None) -> None:
         store = self.stores[partition]
         position = store.position()
         assert position is not None
-        store.apply([(key, None if write is None else stamped(write))], position)
+        store.apply([(key, None if write is None else with_metadata(write))], position)
 
 
 def held(log: Log, partition: int, positions: Sequence[int]) -> list[tuple[bytes, Write]]:
@@ -56,8 +56,8 @@ def held(log: Log, partition: int, positions: Sequence[int]) -> list[tuple[bytes
     return [(key, write) for (place, key), write in state.items() if place == partition and key is not None]
 
 
-def stamped(write: Write) -> bytes:
-    return encode_stamp(write.epoch, write.source_offset, write.expires_at_ms) + (write.value or b"")
+def with_metadata(write: Write) -> bytes:
+    return encode_metadata(write.epoch, write.source_offset, write.expires_at_ms) + (write.value or b"")
 
 
 def by(epoch: int, source_offset: int, key: str, value: str | None, **rest: int) -> Write:

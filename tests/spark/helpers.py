@@ -16,7 +16,7 @@ from aiokafka.partitioner import murmur2
 from aiokafka.structs import TopicPartition
 
 from stores._core.manifest import MANIFEST, Manifest, ManifestPartition, encode_manifest, partition_file
-from stores._core.record import STAMP_HEADER, Position, encode_stamp
+from stores._core.record import METADATA_HEADER, Position, encode_metadata
 from tests.kafka.helpers import make_topics, unique
 
 PARTITIONS = 3
@@ -49,7 +49,7 @@ class Write:
     def wire_headers(self) -> list[tuple[str, bytes]]:
         if self.headers is not None:
             return list(self.headers)
-        return [(STAMP_HEADER, encode_stamp(self.epoch, self.source_offset, self.expires_at_ms))]
+        return [(METADATA_HEADER, encode_metadata(self.epoch, self.source_offset, self.expires_at_ms))]
 
 
 @dataclass(frozen=True)

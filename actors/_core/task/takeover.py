@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from actors._core.task.completed import SPAN
 from actors._core.task.topic_ids import show_id
 from stores._core.printable import moment
-from stores._core.record import Position, decode_stamp
+from stores._core.record import Position, decode_metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +100,18 @@ def why_replaced(former_id: str, changelog_id: str) -> str:
 
 
 def why_rewritten(position: Position, offset: int, newest: bytes) -> str | None:
-    """Tell why the record at `offset`, before the position, with stamp `newest` isn't one that the store has seen.
+    """Tell why the record at `offset`, before the position, with write metadata `newest` is new to the store.
 
-    Stamps grow with the log: owners' epochs, and the input offsets of one owner. So a position's epoch and input offset
-    are above those of all stamps before it. None says nothing: compaction may have removed what would tell.
+    Write metadata grows with the log: owners' epochs, and the input offsets of one owner. So a position's epoch and
+    input offset are above those of all records before it. None says nothing: compaction may have removed what would
+    tell.
     """
-    stamp = decode_stamp(newest)
-    if (stamp.epoch, stamp.source_offset) < (position.epoch, position.source_offset) or not stamp.epoch:
+    metadata = decode_metadata(newest)
+    if (metadata.epoch, metadata.source_offset) < (position.epoch, position.source_offset) or not metadata.epoch:
         return None
     return (
         f"the changelog was rewritten before the checkpoint at {position.changelog_offset} of epoch {position.epoch}: "
-        f"offset {offset} is of epoch {stamp.epoch}, input offset {stamp.source_offset}"
+        f"offset {offset} is of epoch {metadata.epoch}, input offset {metadata.source_offset}"
     )
 
 
@@ -129,7 +130,7 @@ def missed_tombstones(plan: Restore, *, since_ms: int, now_ms: int, delete_reten
     return abs(now_ms - since_ms) >= delete_retention_ms - margin_ms
 
 
-def why_no_seed(
+def why_no_snapshot(
     position: Position,
     bounds: LogBounds,
     changelog_id: str,
@@ -138,7 +139,7 @@ def why_no_seed(
     delete_retention_ms: int,
     margin_ms: int,
 ) -> str | None:
-    """Tell why an empty store can't begin with a seed of this position, None if it can."""
+    """Tell why an empty store can't begin with a snapshot of this position, None if it can."""
     plan = plan_restore(position, bounds, changelog_id)
     if plan.wipe is not None or plan.lost is not None:
         return plan.wipe or plan.lost
@@ -158,8 +159,8 @@ class InputFacts:
     """What is known of the input partition: the committed offset (None: the group has none), its log, the state.
 
     `state_source_offset` is the next input offset as the state has it: one more than the highest source offset found in
-    the stores' positions and in the changelog's stamps, or None when there is no state. 0 is the state of no input: one
-    that was published, or written by another program. `finished` is the offset behind
+    the stores' positions and in the changelog's write metadata, or None when there is no state. 0 is the state of no
+    input: one that was published, or written by another program. `finished` is the offset behind
     the last finished input, as the commit says; None if it says nothing of inputs behind the committed offset.
     `last_known` is the committed offset that the leader registry remembers, None if it proves no earlier commit.
     `is_marked` is false if the committed offset lacks the mark of this app's commits. `known_id` is the input topic's

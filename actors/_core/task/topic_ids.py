@@ -24,7 +24,7 @@ _RECREATED = "r"
 class TopicIds:
     """The ids of an input and of the changelogs of its actor's stores, as `str(uuid)`; "" is unknown.
 
-    `since` is the first epoch whose stamps have offsets of this input: state of earlier epochs says nothing about it.
+    `since` is the first epoch whose writes have offsets of this input: state of earlier epochs says nothing about it.
     `is_recreated` says that the app has handled another input topic of this name before, here or on another cluster.
     """
 

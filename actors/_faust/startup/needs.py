@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from actors._core.logs import escaping
-from actors._faust.publishing import published_stores, topic_config_of
 from actors._kafka.admin.broker_time import BROKER_TIME_CONFIG
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.grants import allows, missing_permissions
 from actors._kafka.admin.topics import Topics
 from actors._kafka.permissions import PRINCIPAL, Operation, Permission, Resource, acl_commands, on_topic
+from actors.declare.publishing import published_stores, topic_config_of
 from actors.errors import ConfigurationError
 from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS
 

@@ -36,8 +36,8 @@ from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord, write_stores
 from actors._kafka.admin.topics import Topics
 from actors._kafka.connection import is_denied
-from actors.declare.shapes import shape_of
-from actors.declare.versions import refusal
+from actors.declare.values.shapes import shape_of
+from actors.declare.values.versions import refusal
 from actors.errors import BrokerUnavailableError, ConfigurationError, LostChangelogError
 from actors.ports import Clock, Logs, OwnerRecord, TopicPartition
 from actors.runtime.state.restore import choice

@@ -31,7 +31,7 @@ _STORE = b"store:"
 
 
 MAX_NUMBER = 2**53
-"""Above every epoch, offset and time there is, and below what the formats of stamps and times hold."""
+"""Above every epoch, offset and time there is, and below what the formats of metadata and times hold."""
 MAX_NAMED = 100
 """How many records that can't be read are named."""
 MAX_WORDS = 100

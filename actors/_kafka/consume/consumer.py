@@ -36,9 +36,9 @@ from actors._core.task.topic_ids import show_id
 from actors._kafka.connection import Connection, broker_errors, words_of
 from actors._kafka.consume.assignor import ActorAssignor, readable, readable_assignment
 from actors._kafka.consume.fetching import FetchesById
+from actors._kafka.consume.records import RAW, fetched
 from actors._kafka.consume.silence import Silence
 from actors._kafka.permissions import READ, lacking
-from actors._kafka.records import RAW, fetched
 from actors.errors import ActorsError, BrokerUnavailableError, ConfigurationError
 from actors.ports import Identity, TopicPartition
 

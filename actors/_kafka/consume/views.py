@@ -14,8 +14,8 @@ from actors._kafka.admin.topics import Topics
 from actors._kafka.connection import Connection, broker_errors, committed_reader, let_go
 from actors._kafka.consume.fetching import LogsById
 from actors._kafka.consume.logs import KafkaLogs
+from actors._kafka.consume.records import CHUNK_RECORDS, fetched, readable
 from actors._kafka.permissions import READ
-from actors._kafka.records import CHUNK_RECORDS, fetched, readable
 from actors.errors import BrokerUnavailableError, RestoreError
 from actors.ports import LogRecord, TopicFacts, TopicPartition
 

@@ -15,7 +15,7 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 
 from actors._core.partitioner import Partitioner, partitions_for
 from actors.ports import ChangelogWrites, Headers, Output
-from stores._core.record import STAMP_HEADER
+from stores._core.record import METADATA_HEADER
 
 MAX_BATCH_BYTES = 900_000
 
@@ -39,8 +39,8 @@ def _packing(topic: str | None = None) -> Iterator[None]:
 
 def changelog_records(writes: ChangelogWrites, now_ms: int) -> Iterator[Packable]:
     """Give the changelog's records for the last write of each key."""
-    for key, (stamp, value) in writes.items():
-        yield key, value, [(STAMP_HEADER, stamp)], now_ms
+    for key, (metadata, value) in writes.items():
+        yield key, value, [(METADATA_HEADER, metadata)], now_ms
 
 
 def output_records(outputs: Iterable[Output], now_ms: int) -> Iterator[Packable]:

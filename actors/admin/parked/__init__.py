@@ -2,6 +2,6 @@
 
 lines.py    the lines of parked messages and effects, from their changelogs, or from an owner's stores
 showing.py  what one of them holds
-errands.py  retry and drop: a command on its way to the partition's owner, and what came of it
+admin_commands.py  retry and drop: a command on its way to the partition's owner, and what came of it
 many.py     the same for many keys at once
 """

@@ -19,7 +19,7 @@ from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.connection import broker_errors
 from actors._kafka.permissions import WRITE
-from actors.admin.parked.reader import Line, ParkedError, ParkedReader
+from actors.admin.parked.reader import ParkedError, ParkedQueue, ParkedReader
 from actors.ports import TopicPartition
 from actors.runtime.commands import ALL, Command
 
@@ -30,7 +30,7 @@ LOOK_S = 0.1
 
 
 @dataclass(slots=True)
-class Errand:
+class AdminCommand:
     """A command on its way.
 
     Attributes:
@@ -41,11 +41,11 @@ class Errand:
     """
 
     definition: ActorDefinition
-    line: Line
+    line: ParkedQueue
     setup: Setup
     reader: ParkedReader
     deadline_s: float
-    left: Line | None = None
+    left: ParkedQueue | None = None
     gone: list[str] = field(default_factory=list)
 
     @property
@@ -83,7 +83,7 @@ class Errand:
         line = self.line
         self.found(await self.reader.line(self.definition, line.what, line.partition, line.key))
 
-    def found(self, left: Line | None) -> None:
+    def found(self, left: ParkedQueue | None) -> None:
         """Note what is there now of the line."""
         self.left = left
         here = set() if self.left is None else {entry.id for entry in self.left.entries}
@@ -126,7 +126,7 @@ def signed(
     return told, setup.command_key(source.topic, topic).headers(source.partition, key, told)
 
 
-async def retry(errand: Errand) -> None:
+async def retry(admin_command: AdminCommand) -> None:
     """Hand all of a line to the handler again, or call its parked effect again.
 
     Raises:
@@ -135,17 +135,17 @@ async def retry(errand: Errand) -> None:
     """
     head = -1
     # One command hands only so many to the handler, and none that came after it was given.
-    while head < errand.head and time.monotonic() < errand.deadline_s:
-        head = errand.head
-        await errand.send("retry")
-        if errand.line.what == "effect" or errand.left is None or failure_of(errand) is not None:
+    while head < admin_command.head and time.monotonic() < admin_command.deadline_s:
+        head = admin_command.head
+        await admin_command.send("retry")
+        if admin_command.line.what == "effect" or admin_command.left is None or failure_of(admin_command) is not None:
             break
-    while is_pending(errand) and time.monotonic() < errand.deadline_s:
+    while is_pending(admin_command) and time.monotonic() < admin_command.deadline_s:
         await asyncio.sleep(LOOK_S)
-        await errand.look()
+        await admin_command.look()
 
 
-async def drop(errand: Errand, ids: Collection[str], *, is_all: bool = False) -> None:
+async def drop(admin_command: AdminCommand, ids: Collection[str], *, is_all: bool = False) -> None:
     """Forget these of a line, or all that wait when the command's turn comes.
 
     Never "the first": a command that is given twice must not drop two.
@@ -154,23 +154,23 @@ async def drop(errand: Errand, ids: Collection[str], *, is_all: bool = False) ->
         ParkedError: nobody carried it out in time.
         BrokerUnavailableError: the broker doesn't take the command.
     """
-    if is_all and errand.line.what == "message":
-        await errand.send("drop", ALL)
+    if is_all and admin_command.line.what == "message":
+        await admin_command.send("drop", ALL)
     else:
         # The parked one last: those behind it would begin to run.
         for dropped in reversed(list(ids)):
-            await errand.send("drop", dropped)
+            await admin_command.send("drop", dropped)
 
 
-def failure_of(errand: Errand) -> str | None:
+def failure_of(admin_command: AdminCommand) -> str | None:
     """Say what failed again of a line that was retried; None if nothing did."""
-    left, before = errand.left, {entry.sequence: entry for entry in errand.line.entries}
+    left, before = admin_command.left, {entry.sequence: entry for entry in admin_command.line.entries}
     if left is None or (left.what == "effect" and not left.head.is_parked):
         return None
     known = before.get(left.head.sequence)
     if left.head.error is not None and (known is None or left.head.attempts != known.attempts or left.what == "effect"):
         return f"{left.head.id} failed again, {count_of(left)} still parked: {left.head.error}"
-    if not errand.gone:
+    if not admin_command.gone:
         return (
             f"{count_of(left)} still parked, and nothing was tried: see the log of the partition's owner, and whether "
             "its worker_secret or tokens are those of this program"
@@ -178,18 +178,18 @@ def failure_of(errand: Errand) -> str | None:
     return None
 
 
-def is_pending(errand: Errand) -> bool:
+def is_pending(admin_command: AdminCommand) -> bool:
     """Tell whether effects that were to be called again are neither done nor parked again."""
-    left = errand.left
+    left = admin_command.left
     return (
-        errand.line.what == "effect"
+        admin_command.line.what == "effect"
         and left is not None
         and not left.head.is_parked
-        and left.head.id == errand.line.head.id
+        and left.head.id == admin_command.line.head.id
     )
 
 
-def count_of(line: Line) -> str:
+def count_of(line: ParkedQueue) -> str:
     """Return how many messages of the key are parked, as text."""
     count = len(line.entries)
     return f"{count} {line.what}{'s are' if count > 1 else ' is'}"

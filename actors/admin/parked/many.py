@@ -12,8 +12,8 @@ from aiokafka import AIOKafkaProducer
 
 from actors._kafka.connection import broker_errors, let_go
 from actors._kafka.permissions import WRITE
-from actors.admin.parked.commands import LOOK_S, Errand, count_of, failure_of, is_pending, signed
-from actors.admin.parked.reader import Line, What
+from actors.admin.parked.commands import LOOK_S, AdminCommand, count_of, failure_of, is_pending, signed
+from actors.admin.parked.reader import ParkedQueue, What
 from actors.ports import TopicPartition
 from actors.runtime.commands import ALL, Command
 
@@ -34,7 +34,7 @@ class Which:
     since_ms: int | None = None
     until_ms: int | None = None
 
-    def takes(self, line: Line) -> bool:
+    def takes(self, line: ParkedQueue) -> bool:
         """Tell whether a line is meant; one with nothing parked isn't."""
         head = line.head
         return (
@@ -52,12 +52,12 @@ class Many:
     """Retries or drops of many lines.
 
     Attributes:
-        errands: one for each line, as they were found.
+        admin_commands: one for each line, as they were found.
         timeout_s: how long to wait for the owners; it begins again with each round.
-        failures: what went wrong, by the place of an errand in `errands`.
+        failures: what went wrong, by the place of an admin_command in `admin_commands`.
     """
 
-    errands: Sequence[Errand]
+    admin_commands: Sequence[AdminCommand]
     timeout_s: float
     failures: dict[int, str]
     _until_s: float = 0.0
@@ -67,10 +67,10 @@ class Many:
         for places in self._groups():
             self._until_s = time.monotonic() + self.timeout_s
             while places:
-                before = {place: self.errands[place].head for place in places}
+                before = {place: self.admin_commands[place].head for place in places}
                 await self._give(places, lambda line: [("retry", None)])
                 for place in places:
-                    failure = failure_of(self.errands[place])
+                    failure = failure_of(self.admin_commands[place])
                     if failure is not None:
                         self.failures.setdefault(place, failure)
                 # One command hands only so many to the handler.
@@ -81,15 +81,15 @@ class Many:
         for places in self._groups():
             await self._give(places, _drops)
             for place in places:
-                errand = self.errands[place]
-                if errand.left is not None and len(errand.gone) < len(errand.line.entries):
-                    failure = f"{count_of(errand.left)} left: see the log of the partition's owner"
+                admin_command = self.admin_commands[place]
+                if admin_command.left is not None and len(admin_command.gone) < len(admin_command.line.entries):
+                    failure = f"{count_of(admin_command.left)} left: see the log of the partition's owner"
                     self.failures.setdefault(place, failure)
 
     def _groups(self) -> Iterable[list[int]]:
         readable = []
-        for place, errand in enumerate(self.errands):
-            if all(entry.is_readable for entry in errand.line.entries):
+        for place, admin_command in enumerate(self.admin_commands):
+            if all(entry.is_readable for entry in admin_command.line.entries):
                 readable.append(place)
             else:
                 self.failures[place] = "it has entries of a newer release: use the release that wrote them"
@@ -98,19 +98,23 @@ class Many:
 
     def _goes_on(self, place: int, before: int) -> bool:
         """Tell whether a retry handled some of a line and has more to handle: what was found, or came since."""
-        errand = self.errands[place]
-        if place in self.failures or errand.left is None or errand.line.what == "effect":
+        admin_command = self.admin_commands[place]
+        if place in self.failures or admin_command.left is None or admin_command.line.what == "effect":
             return False
-        if errand.head > before and time.monotonic() < self._until_s:
+        if admin_command.head > before and time.monotonic() < self._until_s:
             return True
-        self.failures[place] = f"{count_of(errand.left)} came meanwhile, and wait: see the log of the partition's owner"
+        self.failures[place] = (
+            f"{count_of(admin_command.left)} came meanwhile, and wait: see the log of the partition's owner"
+        )
         return False
 
-    async def _give(self, places: Sequence[int], commands: Callable[[Line], Sequence[tuple[str, str | None]]]) -> None:
+    async def _give(
+        self, places: Sequence[int], commands: Callable[[ParkedQueue], Sequence[tuple[str, str | None]]]
+    ) -> None:
         """Send commands for some lines, wait until they are carried out, and look what is there now."""
         ends = await self._send(places, commands)
         deadline_s, waiting = time.monotonic() + self.timeout_s, dict(ends)
-        control = self.errands[places[0]].reader.control
+        control = self.admin_commands[places[0]].reader.control
         while waiting:
             for source, end in ends.items():
                 committed = await control.committed(source) if source in waiting else None
@@ -120,20 +124,23 @@ class Many:
                 break
             await asyncio.sleep(LOOK_S if waiting else 0)
         for place in places:
-            line = self.errands[place].line
+            line = self.admin_commands[place].line
             if (source := TopicPartition(line.topic, line.partition)) in waiting:
                 self.failures[place] = f"no owner of {source} carried it out in time: it takes effect at its turn"
         await self._look(places)
-        while any(is_pending(self.errands[place]) for place in places) and time.monotonic() < deadline_s:
+        while any(is_pending(self.admin_commands[place]) for place in places) and time.monotonic() < deadline_s:
             await asyncio.sleep(LOOK_S)
             await self._look(places)
 
     async def _send(
-        self, places: Sequence[int], commands: Callable[[Line], Sequence[tuple[str, str | None]]]
+        self, places: Sequence[int], commands: Callable[[ParkedQueue], Sequence[tuple[str, str | None]]]
     ) -> dict[TopicPartition, int]:
         """Send all commands; return the offset behind the last one of each input partition."""
-        setup, control = self.errands[places[0]].setup, self.errands[places[0]].reader.control
-        lines = [errand.left or errand.line for errand in (self.errands[place] for place in places)]
+        setup, control = self.admin_commands[places[0]].setup, self.admin_commands[places[0]].reader.control
+        lines = [
+            admin_command.left or admin_command.line
+            for admin_command in (self.admin_commands[place] for place in places)
+        ]
         sources = sorted({TopicPartition(line.topic, line.partition) for line in lines})
         topics = await control.topics(source.topic for source in sources)
         producer = AIOKafkaProducer(**setup.connection.arguments("parked"), acks="all", enable_idempotence=True)
@@ -172,19 +179,19 @@ class Many:
 
     async def _look(self, places: Collection[int]) -> None:
         """Look what is there now of some lines, with one read of each partition."""
-        by_part: dict[tuple[str, What, int], dict[bytes, Errand]] = defaultdict(dict)
+        by_part: dict[tuple[str, What, int], dict[bytes, AdminCommand]] = defaultdict(dict)
         for place in places:
-            errand = self.errands[place]
-            line = errand.line
-            by_part[line.actor, line.what, line.partition][line.key] = errand
-        for (_, what, partition), errands in by_part.items():
-            one = next(iter(errands.values()))
-            found = await one.reader.part(one.definition, what, partition, errands)
-            for key, errand in errands.items():
-                errand.found(found.get(key))
+            admin_command = self.admin_commands[place]
+            line = admin_command.line
+            by_part[line.actor, line.what, line.partition][line.key] = admin_command
+        for (_, what, partition), admin_commands in by_part.items():
+            one = next(iter(admin_commands.values()))
+            found = await one.reader.part(one.definition, what, partition, admin_commands)
+            for key, admin_command in admin_commands.items():
+                admin_command.found(found.get(key))
 
 
-def _drops(line: Line) -> list[tuple[str, str | None]]:
+def _drops(line: ParkedQueue) -> list[tuple[str, str | None]]:
     if line.what == "message":
         return [("drop", ALL)]
     # The parked one last: those behind it would begin to run.

@@ -18,13 +18,13 @@ from actors._core.pages import decode_base64
 from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.logs import KafkaLogs
-from actors.declare.codecs import CodecError, key_codec
+from actors.declare.values.codecs import CodecError, key_codec
 from actors.errors import ActorsError, NewerVersionError
 from actors.ports import LogRecord, TopicPartition
 from actors.runtime.outbox.calls import EffectRecord
 from actors.runtime.quarantine.entries import ParkedMessage, read_entry, slices_of_line, summary_of
 from stores._core.printable import printable
-from stores._core.record import STAMP_HEADER, decode_stamp
+from stores._core.record import METADATA_HEADER, decode_metadata
 
 if TYPE_CHECKING:
     from actors._faust.app import App
@@ -99,7 +99,7 @@ class _EffectSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ParkedQueue:
     """What waits of one key, in order; never empty."""
 
     actor: str
@@ -178,7 +178,7 @@ class ParkedReader:
 
     async def page(
         self, definitions: Iterable[ActorDefinition], *, limit: int, after: str | None = None
-    ) -> tuple[list[Line], bool]:
+    ) -> tuple[list[ParkedQueue], bool]:
         """Give the first lines with something parked, up to `limit` and `PAGE_BYTES`, and whether there are more.
 
         Raises:
@@ -187,7 +187,7 @@ class ParkedReader:
         place = None if after is None else _place(after)
         sources = sorted(await self._sources(definitions), key=lambda source: source.order)
         sources = [source for source in sources if place is None or source.order >= place[0]]
-        found: list[Line] = []
+        found: list[ParkedQueue] = []
         for start in range(0, len(sources), MAX_READERS):
             group = sources[start : start + MAX_READERS]
             for lines in await asyncio.gather(*(self._read(source) for source in group)):
@@ -199,25 +199,25 @@ class ParkedReader:
 
     async def lines(
         self, definitions: Iterable[ActorDefinition], is_wanted: Callable[[bytes], bool] | None = None
-    ) -> list[Line]:
+    ) -> list[ParkedQueue]:
         """Give the lines of these actors, by actor, kind, partition and key; those of wanted keys only."""
         sources = await self._sources(definitions)
         found = await asyncio.gather(*(self._read(source, is_wanted) for source in sources))
         return [line for lines in found for line in lines]
 
-    async def line(self, definition: ActorDefinition, what: What, partition: int, key: bytes) -> Line | None:
+    async def line(self, definition: ActorDefinition, what: What, partition: int, key: bytes) -> ParkedQueue | None:
         """Give the line of a key as of a commit not before the call, None if it is empty."""
         return (await self.part(definition, what, partition, [key])).get(key)
 
     async def part(
         self, definition: ActorDefinition, what: What, partition: int, keys: Collection[bytes]
-    ) -> dict[bytes, Line]:
+    ) -> dict[bytes, ParkedQueue]:
         """Give the lines of keys of one partition as of a commit not before the call; empty ones are left out."""
         lines = await self._read(_Source(definition, what, partition), lambda found: found in keys)
         return {line.key: line for line in lines}
 
     async def contents(
-        self, definition: ActorDefinition, line: Line, entries: Collection[Entry], *, is_full: bool = False
+        self, definition: ActorDefinition, line: ParkedQueue, entries: Collection[Entry], *, is_full: bool = False
     ) -> dict[int, Content]:
         """Give what some entries of a line hold, by sequence; large ones, above `SHOWN_BYTES`, only if `is_full`."""
         wanted = {
@@ -265,7 +265,7 @@ class ParkedReader:
             for partition in range(found[topic].partitions)
         ]
 
-    async def _read(self, source: _Source, is_wanted: Callable[[bytes], bool] | None = None) -> list[Line]:
+    async def _read(self, source: _Source, is_wanted: Callable[[bytes], bool] | None = None) -> list[ParkedQueue]:
         """Give the lines of one partition, as of a commit not before the call."""
         held: dict[bytes, Entry] = {}
         letter = _LETTERS[source.what]
@@ -283,7 +283,7 @@ class ParkedReader:
         for place in sorted(held, key=place_of):
             by_key.setdefault(place_of(place)[0], []).append(held[place])
         return [
-            Line(
+            ParkedQueue(
                 actor=source.definition.name,
                 topic=source.definition.topic_name,
                 what=source.what,
@@ -345,7 +345,7 @@ def wanted_keys(definition: ActorDefinition, key: str) -> Callable[[bytes], bool
     return lambda found: found in raw_keys or shown(found) == key
 
 
-def chosen(definition: ActorDefinition, lines: Iterable[Line], key: str) -> list[Line]:
+def chosen(definition: ActorDefinition, lines: Iterable[ParkedQueue], key: str) -> list[ParkedQueue]:
     """Give the lines of a key: as it is shown, or as what the input's key serializer writes or reads.
 
     Raises:
@@ -361,7 +361,7 @@ def chosen(definition: ActorDefinition, lines: Iterable[Line], key: str) -> list
     raise ParkedError(f"actor {definition.name} has nothing parked for key {key!r}: see `parked list`")
 
 
-def key_json(line: Line) -> str | None:
+def key_json(line: ParkedQueue) -> str | None:
     """Give a line's key for JSON: text with escapes, None for messages without a key."""
     return None if line.shown_key == NULL_KEY and not line.key else shown(line.key)
 
@@ -396,16 +396,16 @@ def _entry(what: What, sequence: int, record: LogRecord, raw: bytes) -> Entry:
     )
 
 
-def _content(line: Line, sequence: int, raw: bytes, get: Callable[[bytes], bytes | None]) -> Content:
+def _content(line: ParkedQueue, sequence: int, raw: bytes, get: Callable[[bytes], bytes | None]) -> Content:
     if line.what == "message":
         return read_entry(get, line.key, sequence, raw)
     return msgspec.json.decode(raw, type=EffectRecord)
 
 
 def _written_by(record: LogRecord) -> int:
-    stamp = next((raw for name, raw in record.headers if name == STAMP_HEADER), b"")
+    metadata = next((raw for name, raw in record.headers if name == METADATA_HEADER), b"")
     try:
-        return decode_stamp(stamp).source_offset
+        return decode_metadata(metadata).source_offset
     except ValueError:
         return -1
 
@@ -419,14 +419,14 @@ def _place(cursor: str) -> tuple[_Order, bytes]:
     return _order(actor, what, partition), key
 
 
-def _is_before(line: Line, place: tuple[_Order, bytes] | None) -> bool:
+def _is_before(line: ParkedQueue, place: tuple[_Order, bytes] | None) -> bool:
     """Tell whether a line isn't behind a cursor."""
     if place is None or _order(line.actor, line.what, line.partition) != place[0]:
         return False
     return line.key <= place[1]
 
 
-def _cut(lines: Sequence[Line], limit: int) -> int:
+def _cut(lines: Sequence[ParkedQueue], limit: int) -> int:
     """Give how many lines fit on a page."""
     size = 0
     for number, line in enumerate(lines):

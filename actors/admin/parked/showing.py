@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from actors.admin.parked.reader import Content, Entry, Line, key_json, shown
-from actors.declare.codecs import key_codec
-from actors.declare.decoder import as_json
+from actors.admin.parked.reader import Content, Entry, ParkedQueue, key_json, shown
+from actors.declare.values.codecs import key_codec
+from actors.declare.values.decoder import as_json
 from actors.runtime.message.store import Store
 from actors.runtime.quarantine.entries import ParkedMessage
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from actors.declare.definition import ActorDefinition
 
 
-def entry_json(definition: ActorDefinition, line: Line, entry: Entry, content: Content | None) -> dict[str, Any]:
+def entry_json(definition: ActorDefinition, line: ParkedQueue, entry: Entry, content: Content | None) -> dict[str, Any]:
     """Give an entry of a line for JSON: what it is, what failed, and its value decoded.
 
     Without its content, which is left out where it is large, `is_shown` is false and `bytes` says how large it is.

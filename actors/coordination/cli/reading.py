@@ -20,7 +20,7 @@ from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.logs import KafkaLogs
 from actors.cli.session import Session
 from actors.coordination.cli.service import existing, service_of
-from actors.coordination.service import ACTOR, Resource
+from actors.coordination.service.coordinator import ACTOR, Resource
 from actors.ports import TopicPartition
 
 MAX_READERS = 8

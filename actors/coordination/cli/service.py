@@ -10,9 +10,9 @@ import click
 
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors.cli.session import Session
-from actors.coordination.client import Coordination
+from actors.coordination.client.client import Coordination
 from actors.coordination.errors import CoordinationError
-from actors.coordination.service import ACTOR, Coordinator
+from actors.coordination.service.coordinator import ACTOR, Coordinator
 from actors.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -1,9 +1,9 @@
 """Removes what has expired, a slice at a time, with tombstones in the changelog.
 
-An expired key reads as absent from its moment on, by the stamp that it carries. What is left of it goes later: a pass
-walks through the store in the order of its keys, a few hundred at a time, and rests between two slices so that all of
-them together take no more than `SHARE` of the time. A pass that dies with its process begins anew: what it removed was
-committed, and what it didn't is still expired.
+An expired key reads as absent from its moment on, by the write metadata that it carries. What is left of it goes
+later: a pass walks through the store in the order of its keys, a few hundred at a time, and rests between two slices
+so that all of them together take no more than `SHARE` of the time. A pass that dies with its process begins anew:
+what it removed was committed, and what it didn't is still expired.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from stores._core.overlay import Overlay
-from stores._core.record import STAMP_BYTES, is_expired
+from stores._core.record import METADATA_BYTES, is_expired
 from stores.errors import StoreError
 from stores.ports import PartitionStore
 
@@ -143,7 +143,7 @@ async def remove_own(ctx: Context, store: Store[Any, Any], *, stops: bool) -> No
         return
     raw, state = overlay.read(key), ctx._working("on_expire")
     if raw is None:
-        raise AssertionError("a value that has expired has a stamp")
+        raise AssertionError("a value that has expired has write metadata")
     try:
         error = await _remove(state, store, key, raw)
     finally:
@@ -168,7 +168,7 @@ async def _remove(messages: TaskState, store: Store[Any, Any], key: bytes, raw: 
     scope, sent = messages.scope, len(messages.outputs)
     written = len(scope.undo)
     internal_record = InternalRecord(
-        scope.source_offset, scope.now_ms, key, raw[STAMP_BYTES:], id=_id_of(messages, store, key, raw)
+        scope.source_offset, scope.now_ms, key, raw[METADATA_BYTES:], id=_id_of(messages, store, key, raw)
     )
     ctx = Context(messages, internal_record, None, key)
     enter_message(ctx)
@@ -176,7 +176,7 @@ async def _remove(messages: TaskState, store: Store[Any, Any], key: bytes, raw: 
         messages.overlays[store].delete(key)
         if store.on_expire is not None:
             ctx.key, ctx.expired_in = store.decode_key(key), store
-            result = store.on_expire(ctx, store.decode_value(raw[STAMP_BYTES:]))
+            result = store.on_expire(ctx, store.decode_value(raw[METADATA_BYTES:]))
             if inspect.isawaitable(result):
                 await result
     except BaseException as error:
@@ -213,5 +213,5 @@ def _is_hooks(error: BaseException) -> bool:
 
 def _id_of(messages: TaskState, store: Store[Any, Any], key: bytes, raw: bytes) -> str:
     """Return the id of an expiry: the same when its hook is called again, another one for each value."""
-    digest = blake2b(key + raw[:STAMP_BYTES], digest_size=12).hexdigest()
+    digest = blake2b(key + raw[:METADATA_BYTES], digest_size=12).hexdigest()
     return f"{messages.source.topic}-{messages.source.partition}-expired-{store.name}-{digest}"

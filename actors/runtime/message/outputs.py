@@ -16,7 +16,7 @@ TYPE_HEADER = "fa-type"
 ERROR_HEADER, ORIGIN_HEADER, ATTEMPTS_HEADER, ACTOR_HEADER = "fa-error", "fa-origin", "fa-attempts", "fa-actor"
 DEAD_LETTER_HEADERS = frozenset((ERROR_HEADER, ORIGIN_HEADER, ATTEMPTS_HEADER, ACTOR_HEADER))
 RECORD_OVERHEAD_BYTES = 256
-"""What a record takes in a batch beside key, value and headers, generously: batch header, framing, stamp."""
+"""What a record takes in a batch beside key, value and headers, generously: batch header, framing, metadata."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 What a commit writes into the store's changelog it also writes into that topic, in the same transaction: the last value
 of each key, a tombstone for a delete. Records are made of the frozen writes, so that nothing is in one topic and not in
-the other, whoever wrote: a handler, a hook, or what removes expired keys. They have no stamp, and are in the bytes that
-the topic declares.
+the other, whoever wrote: a handler, a hook, or what removes expired keys. They have no write metadata, and are in the
+bytes that the topic declares.
 
 What doesn't fit is found when a handler writes, so that it is told; the same record is made anew at the commit.
 """

@@ -170,7 +170,7 @@ def line_of(key: bytes) -> bytes | None:
 
 
 def decoded(raw: bytes) -> EffectRecord | None:
-    """Read a record, without its stamp; None if it isn't one of this release's."""
+    """Read a record, without its metadata; None if it isn't one of this release's."""
     if is_newer(raw):
         return None
     try:

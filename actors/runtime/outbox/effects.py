@@ -56,7 +56,7 @@ from actors.runtime.outbox.queues import Lines
 from actors.runtime.spec import ActorSpec
 from actors.runtime.threads import DaemonThreads
 from stores._core.overlay import Overlay
-from stores._core.record import decode_stamp
+from stores._core.record import decode_metadata
 from stores.ports import PartitionStore
 
 logger = escaping(logging.getLogger(__name__))
@@ -196,8 +196,8 @@ class Effects:
         head = self._first(state, raw_key)
         if head is None or not head.record.parked:
             return 0
-        stamped = state.overlays[self._store].read(head.store_key)
-        if before is not None and stamped is not None and decode_stamp(stamped).source_offset >= before:
+        with_metadata = state.overlays[self._store].read(head.store_key)
+        if before is not None and with_metadata is not None and decode_metadata(with_metadata).source_offset >= before:
             return 0
         self._write(state, head.store_key, msgspec.structs.replace(head.record, parked=False, attempts=0, next_ms=0))
         return 1

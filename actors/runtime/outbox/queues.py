@@ -34,7 +34,7 @@ from actors.runtime.outbox.calls import (
     line_of,
 )
 from actors.runtime.spec import ActorSpec
-from stores._core.record import STAMP_BYTES
+from stores._core.record import METADATA_BYTES
 from stores.ports import PartitionStore
 
 logger = escaping(logging.getLogger(__name__))
@@ -222,7 +222,7 @@ class Lines:
         return None if found is None else self._head_of(*found)
 
     def _head_of(self, store_key: bytes, raw: bytes) -> Head:
-        record = decoded(raw[STAMP_BYTES:])
+        record = decoded(raw[METADATA_BYTES:])
         if record is None:
             self._say_damaged(store_key)
             return Head(store_key, _UNREADABLE)

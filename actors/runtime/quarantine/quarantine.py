@@ -61,7 +61,7 @@ from actors.runtime.quarantine.entries import (
 )
 from actors.runtime.spec import ActorSpec
 from stores._core.overlay import Overlay
-from stores._core.record import STAMP_BYTES, decode_stamp
+from stores._core.record import METADATA_BYTES, decode_metadata
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -348,15 +348,15 @@ class Parked:
         """Hand the messages of a line to the handler, up to the first that fails; return how many were handled."""
         overlay, count, size = state.overlays[store], 0, 0
         for sequence in self._sequences(overlay, key):
-            stamped = overlay.read(make_place(LETTER, key, sequence))
-            if stamped is None:
+            with_metadata = overlay.read(make_place(LETTER, key, sequence))
+            if with_metadata is None:
                 continue
-            if count >= RETRY_MESSAGES or size > RETRY_BYTES or is_over(command, _written_by(stamped)):
+            if count >= RETRY_MESSAGES or size > RETRY_BYTES or is_over(command, _written_by(with_metadata)):
                 break
             if handling.is_ending():
                 # Nothing of the command is committed: the next owner carries it out.
                 raise asyncio.CancelledError
-            raw = stamped[STAMP_BYTES:]
+            raw = with_metadata[METADATA_BYTES:]
             size += len(raw) + summary_of(raw).size
             if not await self._again(state, store, (key, sequence, raw), handling):
                 break
@@ -420,16 +420,16 @@ class Parked:
     async def _drop(self, overlay: Overlay, key: bytes, command: Command) -> int:
         count, looked, size = 0, 0, 0
         for sequence in self._sequences(overlay, key):
-            stamped = overlay.read(make_place(LETTER, key, sequence))
-            looked, size = looked + 1, size + len(stamped or b"")
+            with_metadata = overlay.read(make_place(LETTER, key, sequence))
+            looked, size = looked + 1, size + len(with_metadata or b"")
             if size > PAUSE_BYTES or looked > PAUSE_ENTRIES:
                 looked = size = 0
                 await asyncio.sleep(0)
-            if stamped is None:
+            if with_metadata is None:
                 continue
-            if is_over(command, _written_by(stamped)):
+            if is_over(command, _written_by(with_metadata)):
                 break
-            raw = stamped[STAMP_BYTES:]
+            raw = with_metadata[METADATA_BYTES:]
             if command.id in (None, ALL) or summary_of(raw).message_id == command.id:
                 remove_entry(overlay, key, sequence, raw)
                 count += 1
@@ -453,9 +453,9 @@ class Parked:
             self._fail_again(state, store, (key, place_of(first[0])[1], first[1]), failed)
 
 
-def _written_by(stamped: bytes) -> int:
+def _written_by(with_metadata: bytes) -> int:
     """Return the offset of the input that wrote an entry."""
-    return decode_stamp(stamped).source_offset
+    return decode_metadata(with_metadata).source_offset
 
 
 def send_dead_letter(spec: ActorSpec, state: TaskState, record: InputRecord, *, reason: str, attempts: int) -> None:

@@ -28,7 +28,7 @@ from actors.runtime.queries.pace import Pace
 from actors.runtime.queries.read_lease import ReadLease
 from actors.runtime.spec import ActorSpec
 from actors.runtime.task.task import Task
-from stores._core.record import NEVER, STAMP_BYTES, Position, expires_at_ms, is_expired
+from stores._core.record import METADATA_BYTES, NEVER, Position, expires_at_ms, is_expired
 from stores.errors import StoreError
 from stores.ports import PartitionStore
 
@@ -95,7 +95,7 @@ def _held(partition: int, name: str, store: PartitionStore, now_ms: int, stalene
 
 
 class Found(NamedTuple):
-    """A key's value, without its stamp; None where it is absent or expired."""
+    """A key's value, without its metadata; None where it is absent or expired."""
 
     value: bytes | None
     expires_at_ms: int | None = None
@@ -237,12 +237,12 @@ def read(held: Held, key: bytes) -> Found:
         return ABSENT
     expires_ms = expires_at_ms(raw)
     if expires_ms == NEVER:
-        return Found(raw[STAMP_BYTES:], None)
-    return Found(raw[STAMP_BYTES:], expires_ms) if expires_ms > held.now_ms else ABSENT
+        return Found(raw[METADATA_BYTES:], None)
+    return Found(raw[METADATA_BYTES:], expires_ms) if expires_ms > held.now_ms else ABSENT
 
 
 def expiry_of(raw: bytes) -> int | None:
-    """Give when a stamped value stops being there, None for never."""
+    """Give when a value with its metadata stops being there, None for never."""
     expires_ms = expires_at_ms(raw)
     return None if expires_ms == NEVER else expires_ms
 
@@ -250,7 +250,7 @@ def expiry_of(raw: bytes) -> int | None:
 def read_part(
     held: Collection[Held], bounds: Bounds, after: Place | None, limit: int, max_bytes: int = MAX_LOOKED_AT_BYTES
 ) -> Part[tuple[Held, bytes]]:
-    """Give the next rows of some partitions together, as (partition, stamped value).
+    """Give the next rows of some partitions together, as (partition, value with its metadata).
 
     They are `limit` at most, and end behind the first value that exceeds `max_bytes` together with those before it.
     """

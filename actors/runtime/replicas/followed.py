@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from actors._core.task.takeover import LogBounds
-from actors._core.task.views import why_rebuild
+from actors._core.view_rules import why_rebuild
 from stores._core.record import Position
 from stores.ports import PartitionStore
 

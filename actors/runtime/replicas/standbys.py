@@ -83,7 +83,7 @@ class Surroundings:
         is_working: whether tasks run, which need the event loop.
         is_restoring: whether a task has much to restore.
         ask_for_rebalance: makes this member join the group anew.
-        begin_from_seed: puts a seed into an empty store; see `actors.runtime.state.restore.Restorer`.
+        begin_from_snapshot: puts a snapshot into an empty store; see `actors.runtime.state.restore.Restorer`.
         checks: tells that a log lost what a copy has.
     """
 
@@ -91,7 +91,7 @@ class Surroundings:
     is_working: Callable[[], bool]
     is_restoring: Callable[[], bool]
     ask_for_rebalance: Callable[[], None]
-    begin_from_seed: Callable[[PartitionStore, Changelog, int, LogBounds], Awaitable[Position | None]] | None = None
+    begin_from_snapshot: Callable[[PartitionStore, Changelog, int, LogBounds], Awaitable[Position | None]] | None = None
     checks: StandbyChecks | None = None
 
 
@@ -444,7 +444,7 @@ class Standbys:
                 await self._wipe(store, changelog.store, source, why)
                 position = None
         if position is None:
-            position = await self._begin_from_seed(store, changelog, partition, bounds)
+            position = await self._begin_from_snapshot(store, changelog, partition, bounds)
         if position is None:
             position = begin_position(None, plan_restore(None, bounds, changelog.topic_id), asked_ms, changelog)
         elif bounds.end - position.changelog_offset <= 1:
@@ -467,13 +467,13 @@ class Standbys:
         async with asyncio.timeout(ANSWER_S):
             return await self._around.checks.why_lost(copy.spec, copy.task.partition, changelog, at, bounds)
 
-    async def _begin_from_seed(
+    async def _begin_from_snapshot(
         self, store: PartitionStore, changelog: Changelog, partition: int, bounds: LogBounds
     ) -> Position | None:
-        if self._around.begin_from_seed is None:
+        if self._around.begin_from_snapshot is None:
             return None
         with self._suspecting(changelog.store, partition):
-            return await self._around.begin_from_seed(store, changelog, partition, bounds)
+            return await self._around.begin_from_snapshot(store, changelog, partition, bounds)
 
     async def _rebuild(self, rebuild: RebuildError) -> None:
         copy, one = rebuild.copy, rebuild.store

@@ -4,7 +4,7 @@
                     └────────────┴───────▶ failed     the topic got partitions, or isn't compacted any more
 
 Opening is what a task's takeover does for its store: the copy on disk is caught up or built anew (`Restorer`). While
-it follows, a second loop looks at the topic every few seconds. What it finds decides (`actors._core.task.views`):
+it follows, a second loop looks at the topic every few seconds. What it finds decides (`actors._core.view_rules`):
 
 - A copy that has reached the end which a look found was all that the log held when the look began. That moment is
   kept with the copy, as its age.
@@ -25,7 +25,7 @@ from itertools import islice
 
 from actors._core.logs import escaping
 from actors._core.task.takeover import LogBounds
-from actors._core.task.views import Change, changes, differences, other_partitions, unfit
+from actors._core.view_rules import Change, changes, differences, other_partitions, unfit
 from actors.errors import (
     BrokerUnavailableError,
     ConfigurationError,
@@ -155,7 +155,7 @@ class _MustRepairError(Exception):
 
 
 class ViewReplica:
-    """All partitions of a compacted topic as stamped bytes.
+    """All partitions of a compacted topic as bytes with write metadata.
 
     Args:
         topic: its name.

@@ -18,12 +18,12 @@ from typing import Any, Generic, Self, TypeVar
 
 from actors._core.logs import escaping
 from actors._core.partitioner import MURMUR2, Partitioner
-from actors._core.task.views import Change
+from actors._core.view_rules import Change
 from actors.errors import ViewClosedError, ViewError, ViewFailedError, ViewTimeoutError, show_bytes
 from actors.ports import Clock, TopicLogs
 from actors.runtime.replicas.view_replica import ViewReplica, ViewReplicaStores
 from stores._core.overlay import after_prefix
-from stores._core.record import STAMP_BYTES, is_expired
+from stores._core.record import METADATA_BYTES, is_expired
 from stores.errors import StoreError
 from stores.ports import PartitionStore
 
@@ -293,7 +293,7 @@ class TopicView(Generic[K, V]):
         codecs = self._opened()
         try:
             key = codecs.decode_key(raw_key)
-            before, after = (None if raw is None else codecs.decode_value(raw[STAMP_BYTES:]) for raw in (old, new))
+            before, after = (None if raw is None else codecs.decode_value(raw[METADATA_BYTES:]) for raw in (old, new))
             result = callback(key, before, after)
             if inspect.isawaitable(result):
                 await result
@@ -328,18 +328,22 @@ class TopicView(Generic[K, V]):
         raw_key = codecs.encode_key(key)
         home = codecs.partitioner.home(raw_key, copy.partitions)
         with _noting_damage(copy):
-            stamped = copy.store(home).get(raw_key)
-            if stamped is None and copy.partitions > 1:
-                stamped = self._elsewhere(copy, raw_key, home)
-        return None if stamped is None or is_expired(stamped, self._now_ms()) else stamped[STAMP_BYTES:]
+            with_metadata = copy.store(home).get(raw_key)
+            if with_metadata is None and copy.partitions > 1:
+                with_metadata = self._elsewhere(copy, raw_key, home)
+        return (
+            None
+            if with_metadata is None or is_expired(with_metadata, self._now_ms())
+            else with_metadata[METADATA_BYTES:]
+        )
 
     @staticmethod
     def _elsewhere(copy: ViewReplica, raw_key: bytes, home: int) -> bytes | None:
         """Look where a writer with another partitioner may have put the key."""
         for number, store in copy.stores.items():
-            stamped = None if number == home else store.get(raw_key)
-            if stamped is not None:
-                return stamped
+            with_metadata = None if number == home else store.get(raw_key)
+            if with_metadata is not None:
+                return with_metadata
         return None
 
     def _scan(self, start: bytes | None, end: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
@@ -389,8 +393,8 @@ def _noting_damage(copy: ViewReplica) -> Iterator[None]:
 
 
 def _live(copy: ViewReplica, rows: Iterator[tuple[bytes, bytes]], now_ms: int) -> Iterator[tuple[bytes, bytes]]:
-    """Give what hasn't expired, without its stamps."""
+    """Give what hasn't expired, without its metadata."""
     with _noting_damage(copy):
-        for key, stamped in rows:
-            if not is_expired(stamped, now_ms):
-                yield key, stamped[STAMP_BYTES:]
+        for key, with_metadata in rows:
+            if not is_expired(with_metadata, now_ms):
+                yield key, with_metadata[METADATA_BYTES:]

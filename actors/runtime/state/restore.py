@@ -4,7 +4,7 @@ The end is the high watermark as it is after the task's transactional id was fen
 committed lies before it, and nobody but this task writes behind it. Reading is read-committed, so what lies before it
 and isn't given belongs to an aborted transaction, or is a marker.
 
-A store without a position may begin from a seed, whose content is that of the log up to an offset. It counts as a
+A store without a position may begin from a snapshot, whose content is that of the log up to an offset. It counts as a
 checkpoint from the moment before its maker began to read: too old a one isn't taken, and like any other checkpoint it
 is given up when deletes may have escaped it by the end of the restore. One that can't be used costs a line in the log.
 
@@ -32,17 +32,17 @@ from actors._core.task.takeover import (
     Restore,
     missed_tombstones,
     plan_restore,
-    why_no_seed,
+    why_no_snapshot,
     why_rewritten,
 )
 from actors.errors import LostChangelogError, RestoreError
-from actors.ports import Clock, LogRecord, Logs, Seed, Seeds, TopicPartition
+from actors.ports import Clock, LogRecord, Logs, Snapshot, Snapshots, TopicPartition
 from actors.runtime.meters import RestoreMeter
 from actors.runtime.state.state import Restored
 from actors.runtime.threads import finish_in_thread
-from stores._core.record import STAMP_BYTES, STAMP_HEADER, Position, decode_stamp
-from stores._core.replay import NO_STAMP, advance
-from stores.errors import SeedError
+from stores._core.record import METADATA_BYTES, METADATA_HEADER, Position, decode_metadata
+from stores._core.replay import NO_METADATA, advance
+from stores.errors import SnapshotError
 from stores.ports import PartitionStore
 
 logger = escaping(logging.getLogger(__name__))
@@ -105,7 +105,7 @@ NO_COMMIT = LastCommit()
 
 
 class Restorer:
-    """Restores the stores of one worker, empty ones from `seeds` if there are some.
+    """Restores the stores of one worker, empty ones from `snapshots` if there are some.
 
     `lost` says what happens with a store whose changelog lost records. Where owners aren't fenced, one that lost its
     partition may have written behind records that it didn't see: a store like that is rebuilt whatever `lost` says.
@@ -117,13 +117,13 @@ class Restorer:
         clock: Clock,
         *,
         clock_skew_margin_ms: int,
-        seeds: Seeds | None = None,
+        snapshots: Snapshots | None = None,
         lost: LostChangelog = LostChangelog.REBUILD,
         are_owners_fenced: bool = True,
     ) -> None:
         self._logs = logs
         self._clock = clock
-        self._seeds = seeds
+        self._snapshots = snapshots
         self._lost = lost
         self._are_owners_fenced = are_owners_fenced
         self._margin_ms = clock_skew_margin_ms
@@ -168,8 +168,8 @@ class Restorer:
         asked_ms = self._clock.wall_ms()
         position, bounds = store.position(), await self._logs.bounds(source)
         plan, position = await self._plan(store, changelog, source, position, bounds, last)
-        if position is None and plan.lost is None and self._seeds is not None:
-            position = await self.begin_from_seed(store, changelog, partition, bounds)
+        if position is None and plan.lost is None and self._snapshots is not None:
+            position = await self.begin_from_snapshot(store, changelog, partition, bounds)
             plan = plan_restore(position, bounds, changelog.topic_id)
         if position is None:
             begin = begin_position(None, plan, asked_ms, changelog)
@@ -279,8 +279,8 @@ class Restorer:
             return
         async for records, _ in self._logs.read(source, bounds.start, bounds.end, changelog.topic_id):
             for record in records:
-                stamp = decode_stamp(stamp_of(record.headers))
-                if stamp.epoch == position.epoch and stamp.source_offset >= position.source_offset:
+                metadata = decode_metadata(metadata_of(record.headers))
+                if metadata.epoch == position.epoch and metadata.source_offset >= position.source_offset:
                     # The commit after the store's position landed on the new topic.
                     return
         raise LostChangelogError(
@@ -336,45 +336,47 @@ class Restorer:
             margin_ms=margin_ms,
         )
 
-    async def begin_from_seed(
+    async def begin_from_snapshot(
         self, store: PartitionStore, changelog: Changelog, partition: int, bounds: LogBounds
     ) -> Position | None:
-        """Put a seed into an empty store, if there is one that fits; give the store's position.
+        """Put a snapshot into an empty store, if there is one that fits; give the store's position.
 
         Raises:
-            StoreError: the store failed, see `stores.ports.PartitionStore.seed`.
+            StoreError: the store failed, see `stores.ports.PartitionStore.load_snapshot`.
         """
-        seeds, source = self._seeds, TopicPartition(changelog.topic, partition)
-        if seeds is None:
+        snapshots, source = self._snapshots, TopicPartition(changelog.topic, partition)
+        if snapshots is None:
             return None
         started_s = self._clock.monotonic()
         try:
             async with self._long_reads:
-                seed = await finish_in_thread(seeds.find, changelog.store, source.partition)
-                if seed is None:
-                    logger.info("%s: there is no seed of it in %s", source, seeds)
+                snapshot = await finish_in_thread(snapshots.find, changelog.store, source.partition)
+                if snapshot is None:
+                    logger.info("%s: there is no snapshot of it in %s", source, snapshots)
                     return None
-                self._check(seed, changelog, bounds)
-                await finish_in_thread(store.seed, seed)
-        except SeedError as error:
-            logger.warning("%s: the seed isn't used, the changelog has everything: %s", source, error)
+                self._check(snapshot, changelog, bounds)
+                await finish_in_thread(store.load_snapshot, snapshot)
+        except SnapshotError as error:
+            logger.warning("%s: the snapshot isn't used, the changelog has everything: %s", source, error)
             return None
         seconds = self._clock.monotonic() - started_s
-        logger.info("%s: begun with %d keys of %s in %.2f s", source, seed.keys, seed, seconds)
+        logger.info("%s: begun with %d keys of %s in %.2f s", source, snapshot.keys, snapshot, seconds)
         return store.position()
 
-    def _check(self, seed: Seed, changelog: Changelog, bounds: LogBounds) -> None:
-        if seed.changelog != changelog.topic:
-            raise SeedError(f"it is of topic {seed.changelog}")
-        if seed.partition_count != changelog.partition_count:
-            raise SeedError(f"it is of {seed.partition_count} partitions, the topic has {changelog.partition_count}")
-        is_of_topic = seed.position.changelog_id == changelog.topic_id
-        plan = plan_restore(seed.position, bounds, changelog.topic_id)
+    def _check(self, snapshot: Snapshot, changelog: Changelog, bounds: LogBounds) -> None:
+        if snapshot.changelog != changelog.topic:
+            raise SnapshotError(f"it is of topic {snapshot.changelog}")
+        if snapshot.partition_count != changelog.partition_count:
+            raise SnapshotError(
+                f"it is of {snapshot.partition_count} partitions, the topic has {changelog.partition_count}"
+            )
+        is_of_topic = snapshot.position.changelog_id == changelog.topic_id
+        plan = plan_restore(snapshot.position, bounds, changelog.topic_id)
         if self._lost is not LostChangelog.REBUILD and is_of_topic and plan.lost is not None:
-            # The seed has what the changelog lost: it is for the operator to choose.
+            # The snapshot has what the changelog lost: it is for the operator to choose.
             return
-        why = why_no_seed(
-            seed.position,
+        why = why_no_snapshot(
+            snapshot.position,
             bounds,
             changelog.topic_id,
             now_ms=self._clock.wall_ms(),
@@ -382,7 +384,7 @@ class Restorer:
             margin_ms=self._margin_ms,
         )
         if why is not None:
-            raise SeedError(why)
+            raise SnapshotError(why)
 
     async def _wipe(self, store: PartitionStore, source: TopicPartition, why: str) -> None:
         logger.warning("%s: rebuilding the store: %s", source, why)
@@ -477,7 +479,7 @@ def _why_rewritten(position: Position, records: Iterable[LogRecord]) -> str | No
         if record.offset >= position.changelog_offset:
             break
         # As in `stored_writes`, what has no key is no state.
-        why = None if record.key is None else why_rewritten(position, record.offset, stamp_of(record.headers))
+        why = None if record.key is None else why_rewritten(position, record.offset, metadata_of(record.headers))
         if why is not None:
             return why
     return None
@@ -497,39 +499,39 @@ def begin_position(position: Position | None, plan: Restore, since_ms: int, chan
 
 
 def stored_writes(records: Iterable[LogRecord]) -> tuple[list[tuple[bytes, bytes | None]], bytes]:
-    """Give what the store keeps of records, in the log's order, and the highest stamp among them.
+    """Give what the store keeps of records, in the log's order, and the highest write metadata among them.
 
-    Another program's get an empty stamp, those without a key are no state. Stamps compare as bytes: version, epoch,
-    input offset, big-endian and not negative.
+    Records of another program get empty write metadata; records without a key are no state. Write metadata compares as
+    bytes: version, epoch, input offset, big-endian and not negative.
     """
     writes: list[tuple[bytes, bytes | None]] = []
-    newest = NO_STAMP
+    newest = NO_METADATA
     for record in records:
         key, value, headers = record.key, record.value, record.headers
         if key is None:
             continue
-        stamp = headers[0][1] if len(headers) == 1 and headers[0][0] == STAMP_HEADER else _stamp(headers)
-        if len(stamp) != STAMP_BYTES:
-            stamp = NO_STAMP
-        elif stamp > newest:
-            newest = stamp
-        writes.append((key, None if value is None else stamp + value))
+        metadata = headers[0][1] if len(headers) == 1 and headers[0][0] == METADATA_HEADER else _metadata(headers)
+        if len(metadata) != METADATA_BYTES:
+            metadata = NO_METADATA
+        elif metadata > newest:
+            newest = metadata
+        writes.append((key, None if value is None else metadata + value))
     return writes, newest
 
 
-def _stamp(headers: Iterable[tuple[str, bytes]]) -> bytes:
-    """Give the last stamp among a record's headers."""
-    stamp = NO_STAMP
+def _metadata(headers: Iterable[tuple[str, bytes]]) -> bytes:
+    """Return the last write metadata among a record's headers."""
+    metadata = NO_METADATA
     for name, value in headers:
-        if name == STAMP_HEADER:
-            stamp = value
-    return stamp
+        if name == METADATA_HEADER:
+            metadata = value
+    return metadata
 
 
-def stamp_of(headers: Iterable[tuple[str, bytes]]) -> bytes:
-    """Give a record's stamp as the store keeps it: an empty one for another program's record."""
-    stamp = _stamp(headers)
-    return stamp if len(stamp) == STAMP_BYTES else NO_STAMP
+def metadata_of(headers: Iterable[tuple[str, bytes]]) -> bytes:
+    """Give a record's write metadata as the store keeps it: empty write metadata for another program's record."""
+    metadata = _metadata(headers)
+    return metadata if len(metadata) == METADATA_BYTES else NO_METADATA
 
 
 def _unfinished(position: Position, plan: Restore) -> Position:

@@ -4,9 +4,10 @@ A changelog is known by its topic's id. Each commit's mark has the ids that its 
 which lands on another topic of that name says what it was meant for. The mark keeps a lost changelog's id until all is
 written back: whoever takes over before that finds the loss again.
 
-The store and the whole log are compared key by key. A stamp tells which of two values is newer, so that what another
-owner wrote since the loss stays. A key that only the log has was deleted from the store, unless its stamp is above all
-that the store has seen. Nothing else may write to the log meanwhile: the task has fenced and claimed the partition.
+The store and the whole log are compared key by key. Write metadata tells which of two values is newer, so that what
+another owner wrote since the loss stays. A key that only the log has was deleted from the store, unless its metadata
+is above all that the store has seen. Nothing else may write to the log meanwhile: the task has fenced and claimed the
+partition.
 
 The records are written with the new owner's epoch. A copy that stands behind the loss finds them before its position
 with an epoch that it hasn't seen, and so learns that it can't be followed on.
@@ -33,23 +34,23 @@ from actors._core.task.topic_ids import TopicIds
 from actors.errors import LostChangelogError, RestoreError
 from actors.ports import ChangelogWrites, CommitBatch, Committed, GroupView, Logs, OwnerRecord, TopicPartition
 from actors.runtime.spec import ActorSpec
-from actors.runtime.state.restore import NO_COMMIT, Changelog, LastCommit, Restorer, choice, stamp_of, stored_writes
+from actors.runtime.state.restore import NO_COMMIT, Changelog, LastCommit, Restorer, choice, metadata_of, stored_writes
 from actors.runtime.state.state import Restored
 from actors.runtime.task.context import TaskContext
 from actors.runtime.task.identity import changelog_ids
 from actors.runtime.threads import finish_in_thread
 from stores._core.overlay import WRITE_OVERHEAD_BYTES
 from stores._core.printable import moment
-from stores._core.record import STAMP_BYTES, Position, decode_stamp, encode_stamp
-from stores._core.replay import NO_STAMP
+from stores._core.record import METADATA_BYTES, Position, decode_metadata, encode_metadata
+from stores._core.replay import NO_METADATA
 from stores.ports import PartitionStore
 
 logger = escaping(logging.getLogger(__name__))
 
 _DELETED, _THERE = b"\0", b"\1"
-"""What stands behind the stamp in the folded log: a delete has a stamp too."""
+"""What stands behind the write metadata in the folded log: a delete has write metadata too."""
 _AGE_BYTES = 17
-"""Version, epoch and input offset at the front of a stamp: bytes that grow with time."""
+"""Version, epoch and input offset at the front of write metadata: bytes that grow with time."""
 
 
 @dataclass(slots=True)
@@ -68,10 +69,10 @@ class _Epochs:
     epoch: int
     since: int
 
-    def restamped(self, stamped: bytes) -> bytes:
-        stamp = decode_stamp(stamped)
-        epoch = self.epoch if stamp.epoch >= self.since else self.since - 1
-        return encode_stamp(epoch, stamp.source_offset, stamp.expires_at_ms)
+    def renumbered(self, with_metadata: bytes) -> bytes:
+        metadata = decode_metadata(with_metadata)
+        epoch = self.epoch if metadata.epoch >= self.since else self.since - 1
+        return encode_metadata(epoch, metadata.source_offset, metadata.expires_at_ms)
 
 
 async def write_back(
@@ -109,7 +110,7 @@ async def write_back(
         raise AssertionError("a store without a position is ahead of nothing")
     bounds = await logs.bounds(source)
     newest = await _fold(logs, source, held.position.changelog_id, bounds, folded)
-    if decode_stamp(newest).epoch <= before.epoch:
+    if decode_metadata(newest).epoch <= before.epoch:
         # Nobody else wrote: the store is the truth as of now. If the process dies in here, the next attempt finds
         # records of this one in the log, and has to tell that no deletes of others have been forgotten since.
         before = replace(before, wall_time_ms=now_ms)
@@ -263,15 +264,18 @@ def explained(
 
 
 async def _fold(logs: Logs, source: TopicPartition, topic_id: str, bounds: LogBounds, folded: PartitionStore) -> bytes:
-    """Put the last record of each key into an empty store; give the highest stamp."""
+    """Put the last record of each key into an empty store; give the highest write metadata."""
     await finish_in_thread(folded.wipe)
-    newest, nowhere = NO_STAMP, Position(0, 0, 0, 0, "")
+    newest, nowhere = NO_METADATA, Position(0, 0, 0, 0, "")
     async for records, _ in logs.read(source, bounds.start, bounds.end, topic_id):
         _, newest_here = stored_writes(records)
         newest = max(newest, newest_here)
         folded.load(
             [
-                (record.key, stamp_of(record.headers) + (_DELETED if record.value is None else _THERE + record.value))
+                (
+                    record.key,
+                    metadata_of(record.headers) + (_DELETED if record.value is None else _THERE + record.value),
+                )
                 for record in records
                 if record.key is not None
             ],
@@ -287,19 +291,20 @@ def _differences(
     chunk = _Chunk({}, {})
     for key, own, logged in _side_by_side(store.scan(), folded.scan()):
         if own is None and logged is not None:
-            if logged[STAMP_BYTES:] == _DELETED:
+            if logged[METADATA_BYTES:] == _DELETED:
                 continue
             if _is_unseen(logged, before):
                 chunk.to_store[key] = _value_of(logged)
             else:
-                chunk.to_log[key] = epochs.restamped(logged), None
+                chunk.to_log[key] = epochs.renumbered(logged), None
         elif own is not None and logged is not None and own[:_AGE_BYTES] < logged[:_AGE_BYTES]:
             chunk.to_store[key] = _value_of(logged)
         elif own is not None and (logged is None or own != _value_of(logged)):
-            # Of two records with one stamp, which timers write, the log has the older one: the store saw both.
-            stamp = epochs.restamped(own)
-            chunk.to_log[key] = stamp, own[STAMP_BYTES:]
-            chunk.to_store[key] = stamp + own[STAMP_BYTES:]
+            # Of two records with the same write metadata, which timers write, the log has the older one: the store
+            # saw both.
+            metadata = epochs.renumbered(own)
+            chunk.to_log[key] = metadata, own[METADATA_BYTES:]
+            chunk.to_store[key] = metadata + own[METADATA_BYTES:]
         else:
             continue
         chunk.size += len(key) + max(len(own or b""), len(logged or b"")) + WRITE_OVERHEAD_BYTES
@@ -312,14 +317,14 @@ def _differences(
 
 def _is_unseen(logged: bytes, before: Position) -> bool:
     """Tell whether a record was written after the store's position."""
-    stamp = decode_stamp(logged)
-    return stamp.epoch > 0 and (stamp.epoch, stamp.source_offset) >= (before.epoch, before.source_offset)
+    metadata = decode_metadata(logged)
+    return metadata.epoch > 0 and (metadata.epoch, metadata.source_offset) >= (before.epoch, before.source_offset)
 
 
 def _value_of(logged: bytes) -> bytes | None:
     """Return what a store keeps of a folded record."""
-    start = STAMP_BYTES + len(_THERE)
-    return None if logged[STAMP_BYTES:start] == _DELETED else logged[:STAMP_BYTES] + logged[start:]
+    start = METADATA_BYTES + len(_THERE)
+    return None if logged[METADATA_BYTES:start] == _DELETED else logged[:METADATA_BYTES] + logged[start:]
 
 
 def _side_by_side(

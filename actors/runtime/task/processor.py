@@ -52,7 +52,7 @@ from actors.runtime.task.steps import in_steps
 from actors.runtime.task.tools import make_tools
 from actors.runtime.threads import finish_in_thread
 from actors.runtime.timers.backlog import Backlog
-from stores._core.overlay import MessageScope, Overlay, Writes, stamped
+from stores._core.overlay import MessageScope, Overlay, Writes, with_metadata
 from stores._core.record import Position
 from stores.ports import PartitionStore
 
@@ -578,7 +578,7 @@ async def store_commit(
         )
     # Not the later of both times: one from a clock that was ahead would hide how old the store is.
     position = Position(source_offset, changelog_offset, wall_time_ms, epoch, before.changelog_id)
-    rows = ((key, stamped(entry)) for key, entry in writes.items())
+    rows = ((key, with_metadata(entry)) for key, entry in writes.items())
     if len(writes) <= INLINE_WRITES:
         store.apply(rows, position)
     else:

@@ -16,13 +16,13 @@ from actors.testing.fakes.loop import Process
 from stores._core.record import Position
 from stores.errors import (
     ForeignDatabaseError,
-    SeedError,
+    SnapshotError,
     StoreClosedError,
     StoreCorruptedError,
     StoreLockedError,
     StoreUnavailableError,
 )
-from stores.ports import SeedContent
+from stores.ports import SnapshotContent
 
 Writes = Iterable[tuple[bytes, bytes | None]]
 CHECKPOINTS_KEPT = 8
@@ -58,7 +58,7 @@ class Disk:
 
     Attributes:
         is_full: writes are refused while it is true.
-        on_write: called after each write with the kind ("apply", "load", "seed" or "wipe") and the files.
+        on_write: called after each write with the kind ("apply", "load", "snapshot" or "wipe") and the files.
         on_delete: called with the files when a store is deleted.
     """
 
@@ -188,11 +188,11 @@ class DiskStore:
         """See `stores.ports.PartitionStore.estimated_keys`."""
         return len(self._files.data)
 
-    def seed(self, content: SeedContent) -> None:
-        """See `stores.ports.PartitionStore.seed`."""
+    def load_snapshot(self, content: SnapshotContent) -> None:
+        """See `stores.ports.PartitionStore.load_snapshot`."""
         if self.position() is not None:
-            raise SeedError(f"{self} isn't empty: a seed is for a store that is")
-        self._write("seed", list(content.rows()), content.position)
+            raise SnapshotError(f"{self} isn't empty: a snapshot is for a store that is")
+        self._write("snapshot", list(content.rows()), content.position)
 
     def wipe(self) -> None:
         """See `stores.ports.PartitionStore.wipe`."""

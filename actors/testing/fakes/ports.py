@@ -48,7 +48,7 @@ from actors.testing.fakes.errors import (
 )
 from actors.testing.fakes.log import StoredRecord
 from actors.testing.fakes.network import Network, retried
-from stores._core.record import STAMP_HEADER
+from stores._core.record import METADATA_HEADER
 
 QUICK_BACKOFF_S = 0.002
 SLOW_BACKOFF_S = 0.1
@@ -273,7 +273,7 @@ def _writes(cluster: SimKafka, batch: CommitBatch) -> Mapping[TopicPartition, li
     writes: dict[TopicPartition, list[Any]] = defaultdict(list)
     for topic, changelog in batch.changelogs.items():
         writes[TopicPartition(topic, batch.source.partition)] += [
-            (key, value, [(STAMP_HEADER, stamp)], None) for key, (stamp, value) in changelog.items()
+            (key, value, [(METADATA_HEADER, metadata)], None) for key, (metadata, value) in changelog.items()
         ]
     for topic, partition, key, value, headers, timestamp_ms in batch.outputs:
         if not isinstance(partition, int):

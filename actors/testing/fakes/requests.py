@@ -1,4 +1,4 @@
-"""The fake of `actors._kafka.produce.requests`, over a simulated cluster."""
+"""The fake of `actors._kafka.requests`, over a simulated cluster."""
 
 from __future__ import annotations
 

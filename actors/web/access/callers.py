@@ -12,11 +12,11 @@ from functools import lru_cache
 from aiohttp import hdrs, web
 from yarl import URL
 
-from actors.web.access.hops import HOP, PARTITIONS, SCHEME, Asked, check, digest_of
 from actors.web.access.levels import Caller, Level
+from actors.web.access.signature import HOP, PARTITIONS, SCHEME, SignedRequest, check, digest_of
 from actors.web.access.subjects import subjects
 from actors.web.access.tokens import Tokens
-from actors.web.queries.problems import Problem
+from actors.web.problems import Problem
 
 FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP")
 THIS_MACHINE = Caller("this machine", Level.ADMIN)
@@ -103,7 +103,7 @@ class Callers:
         raise unauthorized("the token isn't one that this worker takes", wrong=True)
 
     def _by_signature(self, request: web.Request, given: list[str]) -> Caller:
-        asked = Asked(request.method, self._address, request.raw_path, request.headers.get(PARTITIONS, ""))
+        asked = SignedRequest(request.method, self._address, request.raw_path, request.headers.get(PARTITIONS, ""))
         try:
             request[BODY] = check(self._keys(), asked, ", ".join(given), self._wall_ms())
         except ValueError as error:

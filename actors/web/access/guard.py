@@ -14,7 +14,6 @@ from aiohttp.log import server_logger
 
 from actors.web.access.callers import BROWSER_CHALLENGE, Callers, check_body
 from actors.web.access.door import Connections
-from actors.web.access.hops import PURPOSE
 from actors.web.access.levels import SAFE_METHODS, Caller, Level, level_of
 from actors.web.access.limits import (
     LARGE_BYTES,
@@ -31,7 +30,8 @@ from actors.web.access.origin import check_origin, is_link
 from actors.web.access.places import Places
 from actors.web.access.secret import worker_keys
 from actors.web.access.settings import is_guarded, is_local, own_address
-from actors.web.queries.problems import Handler, Problem, problems
+from actors.web.access.signature import PURPOSE
+from actors.web.problems import Handler, Problem, problems
 
 CALLER: web.RequestKey[Caller] = web.RequestKey("actors_caller", Caller)
 

@@ -10,7 +10,7 @@ from aiohttp import hdrs, web
 from yarl import URL
 
 from actors.web.access.levels import SAFE_METHODS, Caller
-from actors.web.queries.problems import Problem
+from actors.web.problems import Problem
 
 OWN = (None, "same-origin", "none")
 """Values of Sec-Fetch-Site for the worker's own pages and what a user typed; None from programs and over plain HTTP."""

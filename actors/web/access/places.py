@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from actors.web.queries.problems import Problem
+from actors.web.problems import Problem
 
 
 class Places:

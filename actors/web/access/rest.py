@@ -9,7 +9,7 @@ from aiohttp import web
 from actors.web.access.guard import PARTS, check_encoding, guard_of
 from actors.web.access.levels import Level
 from actors.web.access.settings import is_guarded
-from actors.web.queries.problems import Handler, Problem
+from actors.web.problems import Handler, Problem
 
 
 def protect_rest(app: Any, web_app: web.Application) -> None:

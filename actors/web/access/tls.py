@@ -12,8 +12,8 @@ from actors._core.origins import is_on, origin_of
 from actors.declare.options import ActorOptions
 from actors.errors import ConfigurationError, NotReadyError
 from actors.runtime.clock import machine_ms
-from actors.web.access.hops import HOP, PARTITIONS, PURPOSE, Asked, sign
 from actors.web.access.secret import worker_keys
+from actors.web.access.signature import HOP, PARTITIONS, PURPOSE, SignedRequest, sign
 
 
 class OwnContext(ssl.SSLContext):
@@ -79,7 +79,7 @@ class Hops:
             found[PARTITIONS] = partitions
         keys = self.keys()
         if keys:
-            asked = Asked(method, origin, path, partitions)
+            asked = SignedRequest(method, origin, path, partitions)
             found["Authorization"] = sign(keys[0], asked, body, self.wall_ms())
         return found
 

@@ -17,11 +17,11 @@ from aiohttp import web
 
 from actors._core.logs import escaping
 from actors._faust.setup import Setup
-from actors.admin.parked import commands as errands
-from actors.admin.parked.commands import Errand, count_of, failure_of
-from actors.admin.parked.reader import Line, ParkedError, ParkedReader, What, shown
+from actors.admin.parked import commands as admin_commands
+from actors.admin.parked.commands import AdminCommand, count_of, failure_of
+from actors.admin.parked.reader import ParkedError, ParkedQueue, ParkedReader, What, shown
 from actors.web.dashboard.view import Tone
-from actors.web.queries.problems import Problem
+from actors.web.problems import Problem
 
 if TYPE_CHECKING:
     from actors.declare.definition import ActorDefinition
@@ -46,7 +46,7 @@ class Place:
     partition: int
     key: bytes
 
-    async def line(self, reader: ParkedReader) -> Line:
+    async def line(self, reader: ParkedReader) -> ParkedQueue:
         """Read the line from its changelog.
 
         Raises:
@@ -113,8 +113,8 @@ class Actions:
         try:
             async with ParkedReader.connect(setup) as reader:
                 line = await place.line(reader)
-                errand = Errand(place.definition, line, setup, reader, time.monotonic() + TIMEOUT_S)
-                failure = await _carry_out(errand, verb, entry_id)
+                admin_command = AdminCommand(place.definition, line, setup, reader, time.monotonic() + TIMEOUT_S)
+                failure = await _carry_out(admin_command, verb, entry_id)
         except asyncio.CancelledError:
             action.ended("warn", "this worker stops: the command may have been given, and takes effect in its turn")
             raise
@@ -122,7 +122,7 @@ class Actions:
             # Whatever it is: the page is where somebody waits for it.
             action.ended("bad", str(error) or type(error).__name__)
         else:
-            action.ended("good" if failure is None else "bad", failure or _outcome(errand, verb))
+            action.ended("good" if failure is None else "bad", failure or _outcome(admin_command, verb))
 
     async def close(self, _: web.Application) -> None:
         """Give up what is under way. May be called twice."""
@@ -132,28 +132,28 @@ class Actions:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _carry_out(errand: Errand, verb: Verb, entry_id: str | None) -> str | None:
+async def _carry_out(admin_command: AdminCommand, verb: Verb, entry_id: str | None) -> str | None:
     """Do it; give what failed, None if nothing did."""
     if verb == "retry":
-        await errands.retry(errand)
-        return failure_of(errand)
-    ids = [entry.id for entry in errand.line.entries]
+        await admin_commands.retry(admin_command)
+        return failure_of(admin_command)
+    ids = [entry.id for entry in admin_command.line.entries]
     if verb == "drop":
         if entry_id not in ids:
             raise ParkedError("it isn't parked any more: somebody may have dealt with it already")
         ids = [entry_id]
-    await errands.drop(errand, ids, is_all=verb == "drop-all")
-    missed = sorted(set(ids) - set(errand.gone))
+    await admin_commands.drop(admin_command, ids, is_all=verb == "drop-all")
+    missed = sorted(set(ids) - set(admin_command.gone))
     return f"not dropped: {', '.join(missed)}: see the log of the partition's owner" if missed else None
 
 
-def _outcome(errand: Errand, verb: Verb) -> str:
-    done = {"retry": "handled" if errand.line.what == "message" else "done"}.get(verb, "dropped")
-    if errand.left is None:
-        return f"{len(errand.gone)} {done}; nothing of the key is parked any more"
-    if errand.left.what == "effect" and not errand.left.head.is_parked:
-        return f"{len(errand.gone)} {done}; the next is being called"
-    return f"{len(errand.gone)} {done}; {count_of(errand.left)} still parked"
+def _outcome(admin_command: AdminCommand, verb: Verb) -> str:
+    done = {"retry": "handled" if admin_command.line.what == "message" else "done"}.get(verb, "dropped")
+    if admin_command.left is None:
+        return f"{len(admin_command.gone)} {done}; nothing of the key is parked any more"
+    if admin_command.left.what == "effect" and not admin_command.left.head.is_parked:
+        return f"{len(admin_command.gone)} {done}; the next is being called"
+    return f"{len(admin_command.gone)} {done}; {count_of(admin_command.left)} still parked"
 
 
 def _now_ms() -> int:

@@ -26,7 +26,7 @@ from actors.errors import ActorsError, NotReadyError
 from actors.ports import OwnerRecord
 from actors.runtime.observe.status import TaskStatus, WorkerStatus
 from actors.web.dashboard.waiting import Waiting
-from actors.web.queries.problems import Problem
+from actors.web.problems import Problem
 from actors.web.queries.routing import KNOWN, Limits, Router
 from actors.web.queries.service import QueryService
 
@@ -153,7 +153,7 @@ def _pace(before: _Counts | None, now: _Counts, seconds: float, last_commit_ms: 
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ClusterStatus:
     """The group at one moment.
 
     Attributes:
@@ -190,11 +190,11 @@ class Group:
         self._members_s = float("-inf")
         # Members at addresses where nobody known is, and whose names only they can tell.
         self._strangers: dict[str, Seen] = {}
-        self._picture: Picture | None = None
+        self._picture: ClusterStatus | None = None
         self._looked_s = 0.0
         self._lock = asyncio.Lock()
 
-    async def look(self, service: QueryService) -> Picture:
+    async def look(self, service: QueryService) -> ClusterStatus:
         """Give the group as it was a second ago at most."""
         async with self._lock:
             if self._picture is None or time.monotonic() - self._looked_s >= REST_S:
@@ -202,7 +202,7 @@ class Group:
                 self._looked_s = time.monotonic()
         return self._picture
 
-    async def _look(self, service: QueryService) -> Picture:
+    async def _look(self, service: QueryService) -> ClusterStatus:
         (owners, trouble), _ = await asyncio.gather(_owners(service), self._find_members(service))
         for record in owners.values():
             found = self._known.setdefault(record.worker, Seen(record.worker, record.address))
@@ -216,7 +216,7 @@ class Group:
         await asyncio.gather(*(ask_worker(service.router, seen, room) for seen in asked))
         self._know()
         self._forget({record.worker for record in owners.values()} | {here.worker})
-        return Picture(
+        return ClusterStatus(
             app=self._app,
             worker=here.worker,
             at_ms=_now_ms(),

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 from actors._core.task.lifecycle import State
 from actors.runtime.observe.status import RestoreStatus, TaskStatus, WorkerStatus
 from actors.runtime.replicas.standby_state import StandbyState
-from actors.web.dashboard.group import Pace, Picture, Seen, TaskKey
+from actors.web.dashboard.group import ClusterStatus, Pace, Seen, TaskKey
 from actors.web.dashboard.waiting import HeldLock, ParkedLine
 
 MAX_ROWS = 100
@@ -183,7 +183,7 @@ class View:
     size_bytes: int | None
 
 
-def build(picture: Picture, actor: str | None = None, start: int = 0) -> View:
+def build(picture: ClusterStatus, actor: str | None = None, start: int = 0) -> View:
     """Give the view of the app, or of one actor with its partitions from the `start`-th on."""
     rows = _partitions(picture)
     actors = [_actor(picture, name, [row for row in rows if row.actor == name]) for name in picture.partitions]
@@ -248,7 +248,7 @@ def _verdict(notices: Sequence[Notice]) -> tuple[Tone, str]:
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-def _partitions(picture: Picture) -> list[PartitionRow]:
+def _partitions(picture: ClusterStatus) -> list[PartitionRow]:
     found: dict[TaskKey, tuple[Seen, TaskStatus]] = {}
     for seen in picture.workers:
         for task in seen.tasks:
@@ -270,7 +270,7 @@ def _partitions(picture: Picture) -> list[PartitionRow]:
     return rows
 
 
-def _copies(picture: Picture) -> Mapping[TaskKey, list[CopyCell]]:
+def _copies(picture: ClusterStatus) -> Mapping[TaskKey, list[CopyCell]]:
     """Give the copies of each partition, by their workers' names."""
     found: dict[TaskKey, list[CopyCell]] = defaultdict(list)
     for seen in sorted(picture.workers, key=lambda seen: seen.worker):
@@ -295,7 +295,7 @@ def _copy(worker: str, status: WorkerStatus, parts: Sequence[StandbyState]) -> C
     )
 
 
-def _unheard(picture: Picture, key: TaskKey, silent: set[str], copies: Sequence[CopyCell]) -> PartitionRow:
+def _unheard(picture: ClusterStatus, key: TaskKey, silent: set[str], copies: Sequence[CopyCell]) -> PartitionRow:
     """Give the row of a partition that no worker tells of: what the registry says."""
     record = picture.owners.get(key)
     is_silent = record is not None and record.worker in silent
@@ -342,7 +342,7 @@ def _partition(owner: str, task: TaskStatus, pace: Pace, copies: Sequence[CopyCe
     )
 
 
-def _actor(picture: Picture, name: str, rows: Sequence[PartitionRow]) -> ActorRow:
+def _actor(picture: ClusterStatus, name: str, rows: Sequence[PartitionRow]) -> ActorRow:
     tasks = [row.task for row in rows if row.task is not None]
     waiting = [
         one
@@ -394,7 +394,7 @@ def _stores(rows: Sequence[PartitionRow]) -> list[StoreRow]:
     ]
 
 
-def _worker(picture: Picture, seen: Seen) -> WorkerRow:
+def _worker(picture: ClusterStatus, seen: Seen) -> WorkerRow:
     owned = sum(record.worker == seen.worker for record in picture.owners.values())
     status = seen.status
     return WorkerRow(
@@ -437,7 +437,7 @@ def _total(values: Iterable[Number | None]) -> Number | None:
 # --- what needs attention --------------------------------------------------------------------------------------------
 
 
-def _worker_notices(picture: Picture, rows: Sequence[WorkerRow]) -> list[Notice]:
+def _worker_notices(picture: ClusterStatus, rows: Sequence[WorkerRow]) -> list[Notice]:
     notices = []
     if picture.trouble:
         notices.append(Notice("bad", f"Owners may be out of date: {picture.trouble}"))

@@ -19,7 +19,7 @@ from actors._core.outside import MALFORMED
 from actors.runtime.outbox.calls import EffectRecord
 from actors.runtime.quarantine.entries import Summary
 from actors.runtime.task.task import Task
-from stores._core.record import STAMP_BYTES
+from stores._core.record import METADATA_BYTES
 from stores.errors import StoreError
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ async def _lines(looked: _Look, store: PartitionStore, what: What) -> AsyncItera
         waiting = 0
         async for _ in looked.upto(MOST_IN_LINE, store.scan(first[0], start)):
             waiting += 1
-        yield _Line(what, key, first[1][STAMP_BYTES:], waiting)
+        yield _Line(what, key, first[1][METADATA_BYTES:], waiting)
     looked.is_cut |= next(iter(store.scan(start, end)), None) is not None
 
 
@@ -295,13 +295,13 @@ async def _locks(
     if not isinstance(declared, type):
         return None
     # Most apps have no lock service.
-    from actors.coordination.service import ACTOR, Coordinator, Resource
+    from actors.coordination.service.coordinator import ACTOR, Coordinator, Resource
 
     if task.spec.name != ACTOR or not issubclass(declared, Coordinator):
         return None
     decode, found = app.stores[ACTOR].decode_value, []
     async for key, raw in looked.upto(MOST_NAMES, store_of(ACTOR).scan()):
-        resource: Resource = decode(raw[STAMP_BYTES:])
+        resource: Resource = decode(raw[METADATA_BYTES:])
         lock = resource.lock
         if not lock.holders:
             continue

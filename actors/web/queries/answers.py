@@ -13,14 +13,14 @@ from actors.errors import NotReadyError
 from actors.runtime.queries.queries import Bounds, Found, Held, StateReader, estimate, expiry_of, read, read_part
 from actors.runtime.spec import ActorSpec
 from actors.web.queries.coding import StoreCoding, as_json, encoded
-from stores._core.record import STAMP_BYTES
+from stores._core.record import METADATA_BYTES
 
 NULL = msgspec.Raw(b"null")
 Took = Callable[[int], None]
 """Counts bytes that the request holds; raises where they are too many."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class StoredKey(msgspec.Struct, frozen=True):
     """The partition and the stored bytes of a key that is asked for."""
 
     partition: int
@@ -149,7 +149,7 @@ async def many_values(
     reader: StateReader,
     spec: ActorSpec,
     coding: StoreCoding,
-    asked: Sequence[Asked],
+    asked: Sequence[StoredKey],
     *,
     is_raw: bool,
     max_bytes: int,
@@ -209,7 +209,7 @@ async def page(
             left = max_bytes
             for place, (one, raw) in part.rows:
                 key = as_json(encoded(place[0])) if is_raw else coding.show_key(place[0])
-                value = coding.show_value(raw[STAMP_BYTES:], is_raw=is_raw)
+                value = coding.show_value(raw[METADATA_BYTES:], is_raw=is_raw)
                 item = Item(key, value, one.partition, expiry_of(raw))
                 took(item_bytes(item))
                 left -= item_bytes(item)

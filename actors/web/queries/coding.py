@@ -17,10 +17,10 @@ from faust.utils.json import on_default
 
 from actors._core.outside import MALFORMED
 from actors._core.pages import decode_base64
-from actors.declare.codecs import CodecError
+from actors.declare.values.codecs import CodecError
 from actors.errors import show_bytes
 from actors.runtime.message.store import Store
-from actors.web.queries.problems import Problem, bad_request
+from actors.web.problems import Problem, bad_request
 
 ENCODINGS = ("text", "json", "base64")
 MAX_KEY_BYTES = 64 * 1024
@@ -169,7 +169,7 @@ class StoreCoding(KeyCoding):
         self.store = store
 
     def show_value(self, raw: bytes, *, is_raw: bool) -> msgspec.Raw:
-        """Give a stored value, without its stamp, as JSON.
+        """Give a stored value, without its metadata, as JSON.
 
         Raises:
             Problem: it isn't a value of the store's type.
@@ -177,7 +177,7 @@ class StoreCoding(KeyCoding):
         return as_json(self.plain_value(raw, is_raw=is_raw))
 
     def plain_value(self, raw: bytes, *, is_raw: bool) -> Any:
-        """Give a stored value, without its stamp, for `json_bytes`.
+        """Give a stored value, without its metadata, for `json_bytes`.
 
         Raises:
             Problem: it isn't a value of the store's type.

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from actors.web.access.guard import caller_of, client_of, sent
 from actors.web.access.limits import LARGE_BYTES
-from actors.web.queries.problems import Handler, Problem
+from actors.web.problems import Handler, Problem
 
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 """Of keys and values in one answer, unless its first value alone is longer."""

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from actors.web.problems import CONTENT_TYPE
 from actors.web.queries.coding import ENCODINGS
 from actors.web.queries.parameters import DEFAULT_LIMIT, MAX_KEYS, MAX_LIMIT, READS
-from actors.web.queries.problems import CONTENT_TYPE
 
 if TYPE_CHECKING:
     from actors._faust.app import App

@@ -11,8 +11,8 @@ from aiohttp import web
 
 from actors._core.outside import MALFORMED
 from actors._core.pages import Place, decode_place
+from actors.web.problems import Problem, bad_request
 from actors.web.queries.coding import ENCODINGS
-from actors.web.queries.problems import Problem, bad_request
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1_000

@@ -26,10 +26,10 @@ from actors.errors import ActorsError, NotOwnerError, NotReadyError
 from actors.ports import OwnerRecord
 from actors.runtime.queries.queries import StateReader
 from actors.runtime.spec import ActorSpec
-from actors.web.access.hops import HOP, PARTITIONS
+from actors.web.access.signature import HOP, PARTITIONS
 from actors.web.access.tls import Hops
+from actors.web.problems import CONTENT_TYPE, NO_STORE, Problem
 from actors.web.queries.memory import MAX_ANSWER_BYTES
-from actors.web.queries.problems import CONTENT_TYPE, NO_STORE, Problem
 
 logger = escaping(logging.getLogger(__name__))
 

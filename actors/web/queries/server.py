@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from actors._core.outside import MALFORMED
-from actors.declare.codecs import key_codec
+from actors.declare.values.codecs import key_codec
 from actors.errors import ReadOnlyQueryError, Rejected
 from actors.ports import TopicPartition
 from actors.runtime.handlers.actor import Actor
@@ -21,8 +21,9 @@ from actors.runtime.handlers.query_methods import QueryTarget as AskedActor
 from actors.runtime.queries.queries import Bounds, read
 from actors.runtime.spec import ActorSpec
 from actors.web.access import Level, needs, protect
-from actors.web.access.hops import HOP
 from actors.web.access.limits import LARGE_BYTES
+from actors.web.access.signature import HOP
+from actors.web.problems import Handler, Problem, answered, bad_request
 from actors.web.queries import answers
 from actors.web.queries.answers import Asked, Count, Values, decoded
 from actors.web.queries.coding import KeyCoding, StoreCoding, as_json, json_bytes
@@ -40,7 +41,6 @@ from actors.web.queries.parameters import (
     key_in_path,
     many_body,
 )
-from actors.web.queries.problems import Handler, Problem, answered, bad_request
 from actors.web.queries.routing import ANSWER_S, Limits, Owners, Router, answer_bytes, wanted, wants_all
 from actors.web.queries.service import QueryService, service_of
 from stores._core.overlay import after_prefix

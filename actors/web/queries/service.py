@@ -16,9 +16,9 @@ from actors.runtime.queries.standby_reads import StandbyReader
 from actors.runtime.replicas.standbys import Standbys
 from actors.runtime.spec import ActorSpec
 from actors.runtime.worker import Worker
-from actors.web.queries.copies import CopyDirectory, CopyRouter
-from actors.web.queries.problems import Problem, not_ready
+from actors.web.problems import Problem, not_ready
 from actors.web.queries.routing import Directory, Router
+from actors.web.queries.standby_reads import StandbyDirectory, StandbyRouter
 
 if TYPE_CHECKING:
     from actors._faust.app import App
@@ -62,10 +62,10 @@ class QueryService:
         self.router = Router(reader, directory, hops)
         kept = KafkaCopies(control, setup.group)
         self.members = kept.members
-        self.copies = CopyRouter(
+        self.copies = StandbyRouter(
             StandbyReader(worker.task_of, self._lease, clock, standbys.stores_of, reader.pace),
             directory,
-            CopyDirectory(kept.addresses),
+            StandbyDirectory(kept.addresses),
             self.address,
             hops,
         )

@@ -14,7 +14,7 @@ import signal
 from typing import Any
 
 from actors import App, Context
-from actors._kafka.produce import producer as producing
+from actors._kafka.produce import transactions as producing
 from actors.runtime.task.processor import TaskProcessor
 from stores.rocks import RocksStore
 

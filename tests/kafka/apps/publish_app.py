@@ -9,7 +9,7 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 
 from actors import App, Context
-from actors._kafka.produce import producer as producing
+from actors._kafka.produce import transactions as producing
 from tests.kafka.apps import counter_app  # noqa: F401  it sets the points at which the process kills itself
 
 NAME = os.environ["APP_NAME"]

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from actors import Actor, App, Context, Rejected, query, receive
-from actors._kafka.produce.producer import TransactionLog
+from actors._kafka.produce.transactions import TransactionLog
 from actors.runtime.queries.read_lease import ReadLease
 from actors.runtime.task.task import Task
 

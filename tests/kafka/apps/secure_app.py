@@ -8,7 +8,7 @@ from typing import Any
 import faust
 
 from actors import App, Context
-from actors.coordination.service import coordination
+from actors.coordination.service.coordinator import coordination
 
 NAME = os.environ["APP_NAME"]
 options: dict[str, Any] = {}

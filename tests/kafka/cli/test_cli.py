@@ -19,7 +19,7 @@ from aiokafka import AIOKafkaProducer
 
 from actors._core.partitioner import partition_for
 from dev.kafka import free_port
-from stores._core.record import Position, encode_stamp
+from stores._core.record import Position, encode_metadata
 from stores.errors import StoreError
 from stores.folder import DataFolder
 from stores.rocks import RocksReader, RocksStore
@@ -280,7 +280,7 @@ def test_get_of_a_partition_that_is_elsewhere_names_its_owner(running: Running, 
 def test_get_warns_where_another_worker_took_over_since(running: Running, tmp_path: Path) -> None:
     folder = DataFolder.open(tmp_path / "v1" / "actors", app=running.name)
     store = RocksStore.open(folder.store_path("seen", home("key-1")))
-    value = encode_stamp(0, 0) + json.dumps({"command": "old", "args": []}).encode()
+    value = encode_metadata(0, 0) + json.dumps({"command": "old", "args": []}).encode()
     store.apply([(b"key-1", value)], Position(1, 1, 1, 0, "id"))
     store.close()
     folder.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from actors.coordination import Coordination, CoordinationError, LeaseLostError, SyncCoordination
-from actors.coordination.client import CLOSE_S
+from actors.coordination.client.client import CLOSE_S
 from tests.kafka.helpers import WorkerProcess, eventually, producing, read_all, unique
 
 MODULE = "actors.coordination.app"

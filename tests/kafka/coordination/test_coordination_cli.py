@@ -22,7 +22,7 @@ import pytest
 from actors._core.partitioner import partition_for
 from actors.coordination import Coordination
 from actors.coordination.messages import MAX_DATA
-from actors.coordination.service import PARTITIONS
+from actors.coordination.service.coordinator import PARTITIONS
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, unique
 
 MODULE = "actors.coordination.app"

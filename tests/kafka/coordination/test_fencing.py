@@ -30,7 +30,7 @@ from actors.coordination import (
     FenceLostError,
     StaleTokenError,
 )
-from actors.coordination.fence_log import headers_of
+from actors.coordination.fences.log import headers_of
 from actors.errors import RecordTooLargeError
 from dev.kafka import Cluster
 from examples import fenced_ledger

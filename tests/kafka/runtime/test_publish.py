@@ -18,7 +18,7 @@ from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.topics import Topics
 from actors._kafka.connection import Connection
-from actors._kafka.produce.producer import TransactionLog
+from actors._kafka.produce.transactions import TransactionLog
 from actors.admin import backfill
 from actors.ports import CommitBatch, CommitReceipt
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, read_all, send, unique

@@ -12,8 +12,8 @@ from actors._core.task.lifecycle import State
 from actors._kafka.admin import control
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.consumer import KafkaSource
-from actors._kafka.produce import producer
-from actors._kafka.produce.producer import TransactionLog
+from actors._kafka.produce import transactions as producer
+from actors._kafka.produce.transactions import TransactionLog
 from actors.errors import MigratedError, OutcomeUnknownError
 from actors.ports import CommitBatch, CommitReceipt, Committed, TopicPartition
 from actors.runtime.task.context import TaskContext

@@ -22,7 +22,7 @@ from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.owners import KafkaOwners, encode_owner
 from actors._kafka.connection import Connection
 from actors._kafka.consume.logs import KafkaLogs
-from actors._kafka.produce.producer import TransactionLog
+from actors._kafka.produce.transactions import TransactionLog
 from actors.ports import Identity, TopicPartition
 from actors.runtime.clock import SystemClock
 from actors.runtime.message.context import Context
@@ -31,7 +31,7 @@ from actors.runtime.message.store import Store
 from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.task.task import Task
-from stores._core.record import STAMP_BYTES
+from stores._core.record import METADATA_BYTES
 from stores.memory import MemoryStore
 from stores.ports import PartitionStore
 from tests.kafka.helpers import eventually, make_topics, read_all, send, unique
@@ -209,7 +209,7 @@ class Owner:
 
     def stored(self) -> dict[bytes, bytes]:
         """What its disk holds."""
-        return {key: value[STAMP_BYTES:] for key, value in self.stores.held.scan()}
+        return {key: value[METADATA_BYTES:] for key, value in self.stores.held.scan()}
 
 
 class World:

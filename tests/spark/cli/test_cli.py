@@ -28,7 +28,7 @@ COUNTS = [
     "extra",
     "different",
     "wrong_partition",
-    "unstamped",
+    "without_metadata",
     "superseded",
     "keys",
     "mismatches",
@@ -113,7 +113,7 @@ def test_rebuild(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
     assert {**last_json(result.stdout), "seconds": 0} == {
         "keys": 2,
         "records": 4,
-        "unstamped": 0,
+        "without_metadata": 0,
         "unknown": 0,
         "seconds": 0,
     }

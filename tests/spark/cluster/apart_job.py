@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from spark_replay import ReplayError, Wanted, archive_topics, kafka, spark_session, write_rebuild, write_seed
+from spark_replay import ReplayError, Wanted, archive_topics, kafka, spark_session, write_rebuild, write_snapshot
 
 
 def told(act: Callable[[], object]) -> str:
@@ -26,7 +26,7 @@ def main(brokers: str, topic: str, folder: str) -> None:
         "overwrite": told(lambda: write_rebuild(log, to=target / "good", overwrite=True)),
         "archive": told(lambda: archive_topics(spark, Wanted(brokers=brokers, topics=(topic,)), to=target / "archive")),
         "again": told(lambda: archive_topics(spark, Wanted(brokers=brokers, topics=(topic,)), to=target / "archive")),
-        "seed": told(lambda: write_seed(log, app="app", to=target / "seeds")),
+        "snapshot": told(lambda: write_snapshot(log, app="app", to=target / "snapshots")),
         "shared": told(lambda: write_rebuild(log, to=there / "rebuilt").keys),
     }
     executors = spark._jsc.sc().statusTracker().getExecutorInfos()

@@ -141,8 +141,8 @@ def test_executors_that_see_another_folder(brokers: str, tmp_path: Path):
         assert result[name].startswith("TargetError: "), result[name]
         assert "give --to a folder that driver and executors share" in result[name]
     assert not list((target / "archive").glob("_offsets/*.json"))
-    assert result["seed"].startswith("TargetError: "), result["seed"]
-    assert not [path for path in (target / "seeds").glob("*") if not path.name.startswith(".")]
+    assert result["snapshot"].startswith("TargetError: "), result["snapshot"]
+    assert not [path for path in (target / "snapshots").glob("*") if not path.name.startswith(".")]
     # the same executors, where they see what the driver sees
     assert result["shared"] == f"done: {len(fold(log.records, as_of_ms=now_ms()))}"
 

@@ -13,12 +13,12 @@ from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.judging import FINE, held_point, judge
 from spark_replay.fold.fold import last_writes
 from spark_replay.sources.topic import Topic
-from stores._core.record import encode_stamp
+from stores._core.record import encode_metadata
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROWS = "partition int, offset bigint, key binary, value binary, stamp binary"
+ROWS = "partition int, offset bigint, key binary, value binary, metadata binary"
 HELD = "partition int, claimed int, key binary, value binary, source_offset bigint, epoch bigint, expires_at_ms bigint"
 NOW_MS = 1_000
 END = 100
@@ -35,9 +35,9 @@ class Write:
     key: str = "key"
 
     def row(self, partition: int, offset: int) -> tuple[Any, ...]:
-        stamp = encode_stamp(self.epoch, self.source_offset, self.expires_at_ms)
+        metadata = encode_metadata(self.epoch, self.source_offset, self.expires_at_ms)
         value = None if self.value is None else self.value.encode()
-        return (partition, offset, self.key.encode(), value, stamp)
+        return (partition, offset, self.key.encode(), value, metadata)
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ CASES = [
     ),
     Case("aborted, another value", {}, OLD, "never_committed", "unknown", others=((2, Write(3, 50, "?")),)),
     Case("committed behind the position", {END: OLD, 1: Write(3, 49, "log")}, OLD, *["ahead_of_position"] * 2),
-    Case("same stamp", {1: Write(3, 50, "log")}, OLD, "different_value", "different_value"),
-    Case("same stamp, other expiry", {1: Write(3, 50, "old", 2_000)}, OLD, "different_value", "different_value"),
+    Case("same metadata", {1: Write(3, 50, "log")}, OLD, "different_value", "different_value"),
+    Case("same metadata, other expiry", {1: Write(3, 50, "old", 2_000)}, OLD, "different_value", "different_value"),
     Case("not held", {1: OLD}, None, "committed_write_missing", "committed_write_missing"),
     Case(
         "the last write is of an older owner",

@@ -142,12 +142,12 @@ def flip(folder: Path, key: bytes) -> int:
 
 
 def test_damage_of_the_log(spark: SparkSession, brokers: str, tmp_path: Path):
-    """What the store holds is right, and the log has a record without a stamp, or one in a wrong partition."""
+    """What the store holds is right, and the log has a record without write metadata, or one in a wrong partition."""
     log = named_log(brokers)
     stray = replace(put("lost", "1", epoch=OLD), partition=(home(b"lost") + 1) % PARTITIONS)
     extend(brokers, log, *two_owners(), Transaction((stray, BARE)))
     report = validate_exports(kafka(spark, brokers, log.topic), against=Export.of(log).write(tmp_path / "exports"))
-    assert causes(report) == {"lost": "wrong_partition", "bare": "unstamped_record"}
+    assert causes(report) == {"lost": "wrong_partition", "bare": "record_without_metadata"}
 
 
 def test_what_compaction_took_is_unknown(spark: SparkSession, brokers: str, tmp_path: Path):

@@ -67,7 +67,7 @@ def test_a_mirror(spark: SparkSession, brokers: str, clusters: Clusters):
     assert (report.mismatches, report.counts["equal"], report.keys) == (3, 38, 40)
     assert report.causes == {"only_first": 1, "only_second": 1, "other_value": 1}
     assert report.causes_by_partition[home(b"fine-4")]["other_value"] == 1
-    assert causes(validate_states(here, mirror, stamps=True)) == damage | {"fine-5": "other_stamp"}
+    assert causes(validate_states(here, mirror, metadata=True)) == damage | {"fine-5": "other_metadata"}
     assert validate_states(here, here).is_clean
 
 
@@ -102,7 +102,7 @@ def test_a_folder_and_a_log_on_the_command_line(brokers: str, spark: SparkSessio
     assert (report["schema"], report["causes"]) == (1, {"committed_write_missing": 1})
     assert report["causes_by_partition"] == {str(home(b"fine-7")): {"committed_write_missing": 1}}
     checks = [finding["check"] for finding in json.loads((tmp_path / "fine.json").read_text())["findings"]]
-    assert checks == ["epochs", "source_offsets", "stamps", "partitioner"]
+    assert checks == ["epochs", "source_offsets", "metadata", "partitioner"]
 
     done = run("check", *rest, "--put-if-absent", "--json", tmp_path / "check.json")
     assert done.exit_code == 1, done.output

@@ -16,7 +16,7 @@ from tests.spark.helpers import NOW_MS, PARTITIONS, Log, Transaction, home, put
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BY_KEY = ("epochs", "source_offsets", "stamps", "partitioner", "put_if_absent")
+BY_KEY = ("epochs", "source_offsets", "metadata", "partitioner", "put_if_absent")
 
 
 def check(spark: SparkSession, brokers: str, log: Log, asked: Asked | None = None) -> dict[str, Finding]:
@@ -52,7 +52,7 @@ def test_each_damage_of_a_log(spark: SparkSession, brokers: str):
     places = {
         "epochs": home(b"zombie"),
         "source_offsets": home(b"back"),
-        "stamps": home(b"bare"),
+        "metadata": home(b"bare"),
         "partitioner": stray.partition,
         "put_if_absent": home(b"once"),
     }
@@ -69,7 +69,9 @@ def test_each_damage_of_a_log(spark: SparkSession, brokers: str):
         "source_offsets": (
             f"partition {home(b'back')} offset {offset[b'back']} key back is of input 65, behind one of input 70",
         ),
-        "stamps": (f"partition {home(b'bare')} offset {offset[b'bare']} key bare has no key or no known stamp",),
+        "metadata": (
+            f"partition {home(b'bare')} offset {offset[b'bare']} key bare has no key or no known write metadata",
+        ),
         "partitioner": (
             f"partition {stray.partition} offset {offset[b'stray']} key stray belongs in partition {home(b'stray')}",
         ),
@@ -79,7 +81,7 @@ def test_each_damage_of_a_log(spark: SparkSession, brokers: str):
         ),
     }
     by_task = check(spark, brokers, log, Asked(placement="task"))
-    assert sorted(by_task) == ["epochs", "source_offsets", "stamps"]
+    assert sorted(by_task) == ["epochs", "source_offsets", "metadata"]
 
 
 @pytest.mark.parametrize("reaches_back", [True, False])

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from spark_replay import LiveError, Workers, kafka, validate_live
 from spark_replay.cli import main
-from stores._core.record import STAMP_BYTES, Position, decode_stamp
-from tests.spark.damage import NEW, Worker, by, extend, named_log, stamped, two_owners
+from stores._core.record import METADATA_BYTES, Position, decode_metadata
+from tests.spark.damage import NEW, Worker, by, extend, named_log, two_owners, with_metadata
 from tests.spark.helpers import NOW_MS, PARTITIONS, Log, Transaction, home
 
 if TYPE_CHECKING:
@@ -85,10 +85,10 @@ class Server:
     def _result(self, key: bytes, partition: int | None) -> dict[str, object]:
         partition = home(key) if partition is None else partition
         raw = self.worker.stores[partition].get(key)
-        expires = 0 if raw is None else decode_stamp(raw).expires_at_ms
+        expires = 0 if raw is None else decode_metadata(raw).expires_at_ms
         if raw is None or (expires and expires <= NOW_MS):
             raw, expires = None, 0
-        value = None if raw is None else base64.b64encode(raw[STAMP_BYTES:]).decode()
+        value = None if raw is None else base64.b64encode(raw[METADATA_BYTES:]).decode()
         return {
             "key": base64.b64encode(key).decode(),
             "value": value,
@@ -130,7 +130,7 @@ def test_live_workers(spark: SparkSession, brokers: str, log: Log, server: Serve
     # the store is behind the log: its position says so
     assert validate_live(source, workers, store="store").mismatches == 0
     store = server.worker.stores[place]
-    store.apply([(b"fine-1", stamped(since))], Position(100, log.ends[place], NOW_MS, NEW, ""))
+    store.apply([(b"fine-1", with_metadata(since))], Position(100, log.ends[place], NOW_MS, NEW, ""))
     assert log.ends[place] > before
     assert validate_live(source, workers, store="store").mismatches == 0
 

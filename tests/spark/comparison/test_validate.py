@@ -191,16 +191,16 @@ def test_placement_of_the_log(spark: SparkSession, brokers: str, tmp_path: Path)
     assert (found.counts["equal"], found.mismatches) == (2, 0)
 
 
-def test_unstamped_record_in_the_log(spark: SparkSession, brokers: str, tmp_path: Path):
+def test_a_record_without_metadata_in_the_log(spark: SparkSession, brokers: str, tmp_path: Path):
     bare = replace(put("bare", "1"), headers=())
     rest = (put("fine", "2"), replace(put("mended", "3"), headers=()), put("mended", "4"))
     log = write_log(brokers, [Transaction((bare, *rest))])
     found = validate_exports(kafka(spark, brokers, log.topic), against=Export.of(log).write(tmp_path / "exports"))
-    assert {kind: count for kind, count in found.counts.items() if count} == {"equal": 1, "unstamped": 2}
+    assert {kind: count for kind, count in found.counts.items() if count} == {"equal": 1, "without_metadata": 2}
     assert (found.mismatches, found.records) == (2, 4)
-    causes = {example.key: example.seen for example in found.examples["unstamped"]}
+    causes = {example.key: example.seen for example in found.examples["without_metadata"]}
     offset = next(write.offset for write in log.records if write.value == b"3")
-    assert causes["mended"] == f"the record at offset {offset} has no key or no known stamp"
+    assert causes["mended"] == f"the record at offset {offset} has no key or no known write metadata"
     assert set(causes) == {"bare", "mended"}
 
 

@@ -1,4 +1,4 @@
-"""The fold, the stamp and the placement, against plain Python that shares no code with them."""
+"""The fold, the write metadata and the placement, against plain Python that shares no code with them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay import home_partition, murmur2
 from spark_replay.fold.fold import last_writes, live
-from stores._core.record import encode_stamp
+from stores._core.record import encode_metadata
 from tests.spark.helpers import NOW_MS, Write, fold
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROWS = "partition int, offset bigint, key binary, value binary, stamp binary"
+ROWS = "partition int, offset bigint, key binary, value binary, metadata binary"
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 writes = st.builds(
@@ -51,7 +51,7 @@ def test_murmur2_of_all_lengths_is_that_of_the_java_client(spark: SparkSession):
 def test_fold_equals_a_plain_one(spark: SparkSession, records: list[Write], before: list[int | None]):
     log = [Write(**{**vars(write), "offset": offset}) for offset, write in enumerate(records)]
     rows = [
-        (w.partition, w.offset, w.key, w.value, encode_stamp(w.epoch, w.source_offset, w.expires_at_ms)) for w in log
+        (w.partition, w.offset, w.key, w.value, encode_metadata(w.epoch, w.source_offset, w.expires_at_ms)) for w in log
     ]
     folded = last_writes(spark.createDataFrame(rows, ROWS), before)
     found = {
@@ -71,13 +71,13 @@ def test_fold_equals_a_plain_one(spark: SparkSession, records: list[Write], befo
 
 
 def test_counts_of_a_fold_include_what_it_leaves_out(spark: SparkSession):
-    stamp = encode_stamp(1, 2, 3)
+    metadata = encode_metadata(1, 2, 3)
     rows = [
-        (0, 0, b"k", b"v", stamp),
+        (0, 0, b"k", b"v", metadata),
         (0, 1, b"k", b"w", None),
         (0, 2, b"k", b"x", None),
-        (0, 3, b"k", None, stamp),
-        (0, 4, b"later", b"v", stamp),
+        (0, 3, b"k", None, metadata),
+        (0, 4, b"later", b"v", metadata),
     ]
     folded = {bytes(row["key"]): row for row in last_writes(spark.createDataFrame(rows, ROWS), [3]).collect()}
     row = folded[b"k"]

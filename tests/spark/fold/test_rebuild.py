@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_replay import AsOf, TargetError, UnknownTopicError, kafka, read_changelog, rebuild_state, write_rebuild
-from stores._core.record import STAMP_HEADER, encode_stamp
+from stores._core.record import METADATA_HEADER, encode_metadata
 from tests.kafka.helpers import make_topics, unique
 from tests.spark.helpers import (
     NOW_MS,
@@ -79,7 +79,7 @@ def test_folder_of_a_rebuild(spark: SparkSession, brokers: str, log: Log, tmp_pa
     assert held(pq.read_table(to).to_pylist()) == expected(state)
     summary = json.loads((to / "_rebuild.json").read_text())
     assert (summary["changelog"], summary["as_of_ms"]) == (log.topic, NOW_MS)
-    assert (done.keys, done.records, done.unstamped) == (len(state), len(log.records), 0)
+    assert (done.keys, done.records, done.without_metadata) == (len(state), len(log.records), 0)
     for part in summary["partitions"]:
         number = part["partition"]
         assert part["keys"] == sum(partition == number for partition, _ in state)
@@ -89,7 +89,7 @@ def test_folder_of_a_rebuild(spark: SparkSession, brokers: str, log: Log, tmp_pa
 def test_empty_changelog(spark: SparkSession, brokers: str, tmp_path: Path):
     log = write_log(brokers, [])
     done = write_rebuild(kafka(spark, brokers, log.topic), to=tmp_path / "to")
-    assert (done.keys, done.records, done.unstamped) == (0, 0, 0)
+    assert (done.keys, done.records, done.without_metadata) == (0, 0, 0)
     assert pq.read_table(tmp_path / "to").num_rows == 0
 
 
@@ -98,27 +98,27 @@ def test_only_aborted_records(spark: SparkSession, brokers: str):
     assert rebuild_state(kafka(spark, brokers, log.topic)).collect() == []
 
 
-def test_records_without_a_stamp_are_kept_and_counted(spark: SparkSession, brokers: str, tmp_path: Path):
-    good = encode_stamp(1, 2)
+def test_records_without_metadata_are_kept_and_counted(spark: SparkSession, brokers: str, tmp_path: Path):
+    good = encode_metadata(1, 2)
     damages = {
         b"none": (),
-        b"short": ((STAMP_HEADER, good[:-1]),),
-        b"long": ((STAMP_HEADER, good + b"\0"),),
-        b"version": ((STAMP_HEADER, b"\x02" + good[1:]),),
+        b"short": ((METADATA_HEADER, good[:-1]),),
+        b"long": ((METADATA_HEADER, good + b"\0"),),
+        b"version": ((METADATA_HEADER, b"\x02" + good[1:]),),
         b"name": (("other", good),),
     }
     damaged = tuple(Write(1, key, b"value", headers=headers) for key, headers in damages.items())
     log = write_log(brokers, [Transaction((put("good", "1"), *damaged))])
     done = write_rebuild(kafka(spark, brokers, log.topic), to=tmp_path / "to")
-    assert (done.keys, done.records, done.unstamped) == (6, 6, 5)
+    assert (done.keys, done.records, done.without_metadata) == (6, 6, 5)
     rows = {row["key"]: row for row in pq.read_table(tmp_path / "to").to_pylist()}
     assert rows[b"good"]["epoch"] == 1
     for key in damages:
         assert (rows[key]["value"], rows[key]["epoch"]) == (b"value", None)
 
 
-def test_stamp_behind_another_header(spark: SparkSession, brokers: str):
-    headers = (("trace", b"x"), (STAMP_HEADER, encode_stamp(3, 4, 0)))
+def test_metadata_behind_another_header(spark: SparkSession, brokers: str):
+    headers = (("trace", b"x"), (METADATA_HEADER, encode_metadata(3, 4, 0)))
     log = write_log(brokers, [Transaction((Write(0, b"a", b"1", headers=headers),))])
     row = read_changelog(kafka(spark, brokers, log.topic)).collect()[0]
     assert (row["epoch"], row["source_offset"]) == (3, 4)

@@ -32,7 +32,7 @@ from spark_replay import (
     write_rebuild,
 )
 from spark_replay.cli import main
-from stores._core.record import STAMP_HEADER, encode_stamp
+from stores._core.record import METADATA_HEADER, encode_metadata
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, producing, read_all, send, unique
 
 if TYPE_CHECKING:
@@ -310,20 +310,20 @@ def test_a_value_that_somebody_else_wrote_is_found(run: Run, world: World):
         async with producing(world.brokers) as producer:
             await producer.send_and_wait(topic, value, victim, partition=last.partition, headers=headers)
 
-    stamp = list(last.headers)
+    metadata = list(last.headers)
     try:
-        for headers in ([], stamp):
+        for headers in ([], metadata):
             asyncio.run(write(b"9999", headers))
             found = run(world.module(), store="counts")
             assert kinds(found) == {"equal": 39, "different": 1}
             [one] = found.differences
             assert (one.key, one.log["value"], one.recomputed["value"]) == ("k9", "9999", last.value.decode())
         # the write of a later input than the point compared is none of its business
-        asyncio.run(write(last.value, stamp))
-        asyncio.run(write(b"9999", [(STAMP_HEADER, encode_stamp(9, 1 << 40))]))
+        asyncio.run(write(last.value, metadata))
+        asyncio.run(write(b"9999", [(METADATA_HEADER, encode_metadata(9, 1 << 40))]))
         assert kinds(run(world.module(), store="counts")) == {"equal": 40}
     finally:
-        asyncio.run(write(last.value, stamp))
+        asyncio.run(write(last.value, metadata))
 
 
 def test_from_a_rebuild_and_past_inputs_that_are_gone(spark: SparkSession, run: Run, world: World, tmp_path: Path):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 from spark_replay.comparison.invariants import CHECKS, Finding
+from spark_replay.comparison.report import KINDS, Example, Report
 from spark_replay.report.html import Made, render_report
 from spark_replay.report.profile import Age, Epoch, Key, Partition, Profile, Slot
-from spark_replay.report.report import KINDS, Example, Report
 
 NOW_MS = 1_760_000_000_000
 DAY_MS = 86_400_000
@@ -156,7 +156,7 @@ def _findings(count: int) -> tuple[Finding, ...]:
 
 def pages() -> dict[str, str]:
     """The pages that are worth a look, by name."""
-    causes = {"unstamped_record": 1, "stale_owner": 4, "never_committed": 13}
+    causes = {"record_without_metadata": 1, "stale_owner": 4, "never_committed": 13}
     nasty = make_report(3, causes={"a_new_cause": 2, NASTY: 1}, key=NASTY)
     return {
         "damaged": render_report(make_report(12, causes=causes, findings=True), made=MADE, profile=make_profile(12)),

@@ -305,11 +305,11 @@ def test_profile_over_time(profile: Profile):
 
 def test_profile_of_owners(profile: Profile, log: Log):
     found = {(epoch.partition, epoch.epoch): epoch for epoch in profile.epochs}
-    stamped = [write for write in log.records if write.key is not None]
-    assert set(found) == {(write.partition, write.epoch) for write in stamped}
+    with_metadata = [write for write in log.records if write.key is not None]
+    assert set(found) == {(write.partition, write.epoch) for write in with_metadata}
     assert (profile.owners, any(epoch.overlaps for epoch in profile.epochs)) == (len(found), False)
     for (partition, number), epoch in found.items():
-        offsets = [write.offset for write in stamped if (write.partition, write.epoch) == (partition, number)]
+        offsets = [write.offset for write in with_metadata if (write.partition, write.epoch) == (partition, number)]
         assert (epoch.first_offset, epoch.last_offset, epoch.records) == (min(offsets), max(offsets), len(offsets))
 
 

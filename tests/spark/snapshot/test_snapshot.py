@@ -1,4 +1,4 @@
-"""Seeds by Spark: a store that begins from one ends as one that read all of the changelog."""
+"""Snapshots by Spark: a store that begins from one ends as one that read all of the changelog."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from spark_replay.cli import main
 from spark_replay.snapshot import publish as publishing
 from spark_replay.snapshot import snapshot as seeding
 from spark_replay.snapshot.publish import publish_state
-from spark_replay.snapshot.snapshot import store_of, write_seed
+from spark_replay.snapshot.snapshot import store_of, write_snapshot
 from spark_replay.sources import KafkaSource
 from spark_replay.sources.topic import Topic, settings_of
-from stores._core.record import STAMP_BYTES, STAMP_HEADER, decode_stamp, encode_stamp
-from stores._core.snapshot import SEED_MANIFEST, decode_seed
+from stores._core.record import METADATA_BYTES, METADATA_HEADER, decode_metadata, encode_metadata
+from stores._core.snapshot import SNAPSHOT_MANIFEST, decode_snapshot
 from stores.memory import MemoryStore
 from stores.ports import PartitionStore
 from stores.rocks import RocksStore
-from stores.snapshot import SeedFolder
+from stores.snapshot import SnapshotFolder
 from tests.kafka.helpers import make_topics, producing, read_all, send, unique
 from tests.logs import Clock, Record
 from tests.logs import Log as Partition
@@ -60,10 +60,10 @@ def owners(seed: int, *, count: int, epoch: int = 1) -> list[Transaction]:
                 f"key-{name}", value, source_offset=offset, epoch=epoch, expires_at_ms=chance.choice([0, 0, 5, 2**42])
             )
             if chance.random() < 0.1:
-                write = replace(write, headers=chance.choice([(), (("other", b"x"),), ((STAMP_HEADER, b"short"),)]))
+                write = replace(write, headers=chance.choice([(), (("other", b"x"),), ((METADATA_HEADER, b"short"),)]))
             elif chance.random() < 0.1:
-                stamps = (encode_stamp(epoch, offset), encode_stamp(epoch, offset, 7))
-                write = replace(write, headers=(("a", b"b"), *((STAMP_HEADER, stamp) for stamp in stamps)))
+                written = (encode_metadata(epoch, offset), encode_metadata(epoch, offset, 7))
+                write = replace(write, headers=(("a", b"b"), *((METADATA_HEADER, metadata) for metadata in written)))
             writes.append(write)
             offset += 1
         transactions.append(Transaction(tuple(writes), committed=chance.random() < 0.8))
@@ -72,7 +72,7 @@ def owners(seed: int, *, count: int, epoch: int = 1) -> list[Transaction]:
 
 
 def restored(
-    log: Log, number: int, changelog_id: str, *, seeds: SeedFolder | None = None, store: PartitionStore
+    log: Log, number: int, changelog_id: str, *, snapshots: SnapshotFolder | None = None, store: PartitionStore
 ) -> tuple[Restored, list[int]]:
     """Restore a partition as a worker does, from the records as they were written; tell which were read too."""
     records = [
@@ -84,7 +84,7 @@ def restored(
     clock = Clock()
     clock.now_ms = seeding.now_ms()
     changelog = Changelog(store_of(log.topic, "app"), log.topic, changelog_id, DAY_MS, 1_000_000, PARTITIONS)
-    restorer = Restorer(part, clock, clock_skew_margin_ms=1000, seeds=seeds)
+    restorer = Restorer(part, clock, clock_skew_margin_ms=1000, snapshots=snapshots)
     return asyncio.run(restorer.restore(store, changelog, number)), part.given
 
 
@@ -98,7 +98,7 @@ def log(brokers: str) -> Log:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_seed_and_the_tail_are_the_changelog(
+def test_a_snapshot_and_the_tail_are_the_changelog(
     spark: SparkSession, brokers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ):
     monkeypatch.setattr(seeding, "ROWS_PER_FILE", 7)
@@ -113,20 +113,20 @@ def test_a_seed_and_the_tail_are_the_changelog(
 
     with monkeypatch.context() as patch:
         patch.setattr(KafkaSource, "describe", asked)
-        done = write_seed(source, app="app", to=tmp_path / "seeds")
+        done = write_snapshot(source, app="app", to=tmp_path / "snapshots")
     cut = source.describe()
     assert done.records == sum(write.key is not None for write in log.records)
-    assert done.unstamped > 0
+    assert done.without_metadata > 0
     before = [restored(log, number, cut.topic_id, store=MemoryStore())[0].position for number in range(PARTITIONS)]
     asyncio.run(append(brokers, log, owners(seed + 10, count=15, epoch=9)))
-    folder, keys = SeedFolder(tmp_path / "seeds", app="app"), 0
+    folder, keys = SnapshotFolder(tmp_path / "snapshots", app="app"), 0
     for number in range(PARTITIONS):
         store = RocksStore.open(tmp_path / str(number))
         by_log, _ = restored(log, number, cut.topic_id, store=MemoryStore())
-        by_seed, read = restored(log, number, cut.topic_id, seeds=folder, store=store)
+        by_snapshot, read = restored(log, number, cut.topic_id, snapshots=folder, store=store)
         assert list(store.scan()) == list(by_log.store.scan())
-        assert replace(by_seed.position, wall_time_ms=0) == replace(by_log.position, wall_time_ms=0)
-        # a worker also looks whether the last records before the seed's end are those that it has
+        assert replace(by_snapshot.position, wall_time_ms=0) == replace(by_log.position, wall_time_ms=0)
+        # a worker also looks whether the last records before the snapshot's end are those that it has
         assert read == [w.offset for w in log.records if w.partition == number and w.offset >= cut.ends[number] - 2]
         part = folder.find(store_of(log.topic, "app"), number)
         at_cut = replace(before[number], changelog_offset=cut.ends[number], wall_time_ms=part.position.wall_time_ms)
@@ -140,10 +140,10 @@ def test_a_seed_and_the_tail_are_the_changelog(
 
 def test_an_empty_changelog(spark: SparkSession, brokers: str, tmp_path: Path):
     log = write_log(brokers, [])
-    done = write_seed(source_of(spark, brokers, log.topic), app="app", to=tmp_path)
+    done = write_snapshot(source_of(spark, brokers, log.topic), app="app", to=tmp_path)
     assert (done.keys, done.records, done.size_bytes) == (0, 0, 0)
     [store] = tmp_path.iterdir()
-    parts = decode_seed((store / SEED_MANIFEST).read_text()).partitions
+    parts = decode_snapshot((store / SNAPSHOT_MANIFEST).read_text()).partitions
     assert [(part.position.epoch, part.position.source_offset, part.tables) for part in parts] == [(0, 0, ())] * 3
 
 
@@ -151,13 +151,13 @@ def test_keys_sort_by_their_bytes_not_by_sign_or_letters(spark: SparkSession, br
     keys = [b"", b"\x00", b"\x00\x00", b"a", b"a\x00", b"\x7f", b"\x80", b"\xff", b"\xff\x00", "é".encode(), b"Z"]
     writes = tuple(Write(1, key, b"v", epoch=2, source_offset=n) for n, key in enumerate(keys))
     log = write_log(brokers, [Transaction(writes)])
-    write_seed(source_of(spark, brokers, log.topic), app="app", to=tmp_path)
-    seed = SeedFolder(tmp_path, app="app").find(store_of(log.topic, "app"), 1)
-    assert [key for key, _ in seed.rows()] == sorted(keys)
-    assert (seed.position.epoch, seed.position.source_offset) == (2, len(keys))
+    write_snapshot(source_of(spark, brokers, log.topic), app="app", to=tmp_path)
+    snapshot = SnapshotFolder(tmp_path, app="app").find(store_of(log.topic, "app"), 1)
+    assert [key for key, _ in snapshot.rows()] == sorted(keys)
+    assert (snapshot.position.epoch, snapshot.position.source_offset) == (2, len(keys))
 
 
-def test_an_open_transaction_is_behind_the_seed(spark: SparkSession, brokers: str, tmp_path: Path):
+def test_an_open_transaction_is_behind_the_snapshot(spark: SparkSession, brokers: str, tmp_path: Path):
     log = write_log(brokers, [Transaction((put("a", "1"),))])
     source, loop = source_of(spark, brokers, log.topic), asyncio.new_event_loop()
     cut = source.describe().ends[home(b"a")]
@@ -170,14 +170,14 @@ def test_an_open_transaction_is_behind_the_seed(spark: SparkSession, brokers: st
             loop.run_until_complete(sent)
         with pytest.raises(ReadError, match="a transaction is open"):
             publish_state(source, source_of(spark, brokers, changelog("new")))
-        write_seed(source, app="app", to=tmp_path)
+        write_snapshot(source, app="app", to=tmp_path)
         loop.run_until_complete(producer.commit_transaction())
     finally:
         loop.run_until_complete(producer.stop())
         loop.close()
-    seed = SeedFolder(tmp_path, app="app").find(store_of(log.topic, "app"), home(b"a"))
-    assert seed.position.changelog_offset == cut
-    assert [raw[STAMP_BYTES:] for _, raw in seed.rows()] == [b"1"]
+    snapshot = SnapshotFolder(tmp_path, app="app").find(store_of(log.topic, "app"), home(b"a"))
+    assert snapshot.position.changelog_offset == cut
+    assert [raw[METADATA_BYTES:] for _, raw in snapshot.rows()] == [b"1"]
 
 
 async def transacting(brokers: str) -> AIOKafkaProducer:
@@ -187,21 +187,21 @@ async def transacting(brokers: str) -> AIOKafkaProducer:
     return producer
 
 
-def test_an_existing_seed_is_kept_until_the_new_one_is_complete(
+def test_an_existing_snapshot_is_kept_until_the_new_one_is_complete(
     spark: SparkSession, brokers: str, log: Log, tmp_path: Path
 ):
     source, own = source_of(spark, brokers, log.topic), tmp_path / store_of(log.topic, "app")
-    write_seed(source, app="app", to=tmp_path)
-    before = (own / SEED_MANIFEST).read_text()
+    write_snapshot(source, app="app", to=tmp_path)
+    before = (own / SNAPSHOT_MANIFEST).read_text()
     with pytest.raises(TargetError, match="exists: choose another folder"):
-        write_seed(source, app="app", to=tmp_path)
+        write_snapshot(source, app="app", to=tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(KafkaSource, "require_deletes_kept", lambda *_: (_ for _ in ()).throw(ReadError("stopped")))
         with pytest.raises(ReadError, match="stopped"):
-            write_seed(source, app="app", to=tmp_path, overwrite=True)
-    assert (own / SEED_MANIFEST).read_text() == before
-    write_seed(source, app="app", to=tmp_path, overwrite=True)
-    assert (own / SEED_MANIFEST).read_text() != before
+            write_snapshot(source, app="app", to=tmp_path, overwrite=True)
+    assert (own / SNAPSHOT_MANIFEST).read_text() == before
+    write_snapshot(source, app="app", to=tmp_path, overwrite=True)
+    assert (own / SNAPSHOT_MANIFEST).read_text() != before
     assert [path.name for path in tmp_path.iterdir()] == [own.name]
 
 
@@ -209,16 +209,16 @@ def test_a_folder_of_something_else_is_kept(spark: SparkSession, brokers: str, l
     own = tmp_path / store_of(log.topic, "app")
     own.mkdir()
     (own / "mine").write_text("data")
-    with pytest.raises(TargetError, match="is no seed"):
-        write_seed(source_of(spark, brokers, log.topic), app="app", to=tmp_path, overwrite=True)
+    with pytest.raises(TargetError, match="is no snapshot"):
+        write_snapshot(source_of(spark, brokers, log.topic), app="app", to=tmp_path, overwrite=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(TargetError, match="can't be written"):
-        write_seed(source_of(spark, brokers, log.topic), app="app", to=tmp_path / "file")
+        write_snapshot(source_of(spark, brokers, log.topic), app="app", to=tmp_path / "file")
 
 
 def test_a_topic_of_another_app(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
     with pytest.raises(WrongTopicError, match="isn't a changelog of the app 'other'"):
-        write_seed(source_of(spark, brokers, log.topic), app="other", to=tmp_path)
+        write_snapshot(source_of(spark, brokers, log.topic), app="other", to=tmp_path)
     for topic in ("app-changelog", "app--changelog", "apps-store-changelog", "app-store"):
         with pytest.raises(WrongTopicError):
             store_of(topic, "app")
@@ -227,7 +227,7 @@ def test_a_topic_of_another_app(spark: SparkSession, brokers: str, log: Log, tmp
 def test_a_reading_that_outlasts_deletes(spark: SparkSession, brokers: str, tmp_path: Path):
     log = write_log(brokers, [Transaction((put("a", "1"),))], config={"delete.retention.ms": "0"})
     with pytest.raises(ReadError, match=r"took longer than its delete.retention.ms=0"):
-        write_seed(source_of(spark, brokers, log.topic), app="app", to=tmp_path)
+        write_snapshot(source_of(spark, brokers, log.topic), app="app", to=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -243,11 +243,11 @@ def test_a_folder_that_executors_do_not_share(
     with monkeypatch.context() as patch:
         patch.setattr(seeding, "_write_rows", elsewhere)
         with pytest.raises(TargetError, match="the driver finds 0: give --to a folder that driver and executors share"):
-            write_seed(source, app="app", to=tmp_path / "to")
+            write_snapshot(source, app="app", to=tmp_path / "to")
     with monkeypatch.context() as patch:
         patch.setattr(seeding, "_table_maker", lambda _: _maker(f"{tmp_path}/none"))
         with pytest.raises(TargetError, match="doesn't see"):
-            write_seed(source, app="app", to=tmp_path / "to")
+            write_snapshot(source, app="app", to=tmp_path / "to")
 
 
 _maker = seeding._table_maker
@@ -270,7 +270,7 @@ def test_executors_without_the_table_writer(
 
     monkeypatch.setattr(seeding, "_table_maker", bare)
     with pytest.raises(ToolMissingError, match="the executors' Python needs faust-actors"):
-        write_seed(source_of(spark, brokers, log.topic), app="app", to=tmp_path / "to")
+        write_snapshot(source_of(spark, brokers, log.topic), app="app", to=tmp_path / "to")
 
 
 # --- publish --------------------------------------------------------------------------------------------------------
@@ -280,12 +280,12 @@ def published(brokers: str, topic: str) -> dict[tuple[int, bytes], tuple[bytes, 
     found = {}
     for record in asyncio.run(read_all(brokers, topic)):
         [(name, raw)] = record.headers
-        assert name == STAMP_HEADER
-        stamp = decode_stamp(raw)
+        assert name == METADATA_HEADER
+        metadata = decode_metadata(raw)
         assert (record.partition, record.key) not in found
         found[record.partition, record.key] = (
             record.value,
-            (stamp.epoch, stamp.source_offset, stamp.expires_at_ms),
+            (metadata.epoch, metadata.source_offset, metadata.expires_at_ms),
         )
     return found
 
@@ -313,9 +313,9 @@ def test_a_published_state(spark: SparkSession, brokers: str, tmp_path: Path, pa
         "delete.retention.ms": "77000000",
         "max.message.bytes": "2000000",
     }
-    done = write_seed(target, app="new", to=tmp_path)
+    done = write_snapshot(target, app="new", to=tmp_path)
     assert (done.keys, keys) == (len(state), len(state))
-    parts = decode_seed((tmp_path / store_of(name, "new") / SEED_MANIFEST).read_text()).partitions
+    parts = decode_snapshot((tmp_path / store_of(name, "new") / SNAPSHOT_MANIFEST).read_text()).partitions
     assert len(parts) == (partitions or PARTITIONS)
     assert {(part.position.epoch, part.position.source_offset) for part in parts} == {(0, 0)}
     assert tuple(part.position.changelog_offset for part in parts) == target.describe().ends
@@ -384,7 +384,7 @@ def test_a_changelog_that_is_written_to_meanwhile(spark: SparkSession, brokers: 
 
 
 def run(*args: object) -> Result:
-    return CliRunner().invoke(main, ["seed", *(str(arg) for arg in args)])
+    return CliRunner().invoke(main, ["snapshot", *(str(arg) for arg in args)])
 
 
 def one_error(result: Result) -> str:

@@ -1,4 +1,4 @@
-"""Real workers that begin from a seed: an empty disk, a process killed on the way, another number of partitions."""
+"""Real workers that begin from a snapshot: an empty disk, a process killed on the way, another number of partitions."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from aiokafka.structs import TopicPartition
 from spark_replay import kafka
 from spark_replay.comparison.validate import validate_exports
 from spark_replay.snapshot.publish import publish_state
-from spark_replay.snapshot.snapshot import now_ms, write_seed
+from spark_replay.snapshot.snapshot import now_ms, write_snapshot
 from stores.export import export_store
-from stores.snapshot import SeedFolder
+from stores.snapshot import SnapshotFolder
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MODULE = "tests.kafka.apps.seeded_app"
+MODULE = "tests.kafka.apps.snapshot_app"
 PARTITIONS = 2
 KEYS = [f"key-{number}".encode() for number in range(300)]
 
@@ -111,24 +111,24 @@ class App:
 
 @pytest.fixture
 def app(brokers: str, tmp_path: Path) -> Iterator[App]:
-    made = App(unique("seed"), brokers, tmp_path, [], []).make()
+    made = App(unique("snapshot"), brokers, tmp_path, [], []).make()
     yield made
     for worker in made.started:
         worker.kill()
 
 
-def seed_with_a_tail(app: App, spark: SparkSession) -> SeedFolder:
+def snapshot_with_a_tail(app: App, spark: SparkSession) -> SnapshotFolder:
     app.send(1500)
     one = app.worker("one")
     app.wait(one)
     assert one.terminate() == 0
-    write_seed(kafka(spark, app.brokers, app.changelog), app=app.name, to=app.folder / "seeds")
+    write_snapshot(kafka(spark, app.brokers, app.changelog), app=app.name, to=app.folder / "snapshots")
     app.send(200)
     two = app.worker("two")
     app.wait(two)
     assert two.terminate() == 0
     assert "begun with" not in two.log()
-    return SeedFolder(app.folder / "seeds", app=app.name)
+    return SnapshotFolder(app.folder / "snapshots", app=app.name)
 
 
 def restored(worker: WorkerProcess) -> int:
@@ -141,17 +141,17 @@ def owns_all(app: App, worker: WorkerProcess) -> None:
 
 
 def test_a_new_worker_reads_the_tail_only(spark: SparkSession, app: App):
-    seeds = seed_with_a_tail(app, spark)
-    parts = [seeds.find("counts", number) for number in range(PARTITIONS)]
+    snapshots = snapshot_with_a_tail(app, spark)
+    parts = [snapshots.find("counts", number) for number in range(PARTITIONS)]
     tail = [
         record
         for record in app.changelog_records()
         if record.offset >= parts[record.partition].position.changelog_offset
     ]
-    worker = app.worker("fresh", STATE_SEED=str(app.folder / "seeds"))
+    worker = app.worker("fresh", STATE_SNAPSHOT=str(app.folder / "snapshots"))
     owns_all(app, worker)
     assert restored(worker) == len(tail) > 0
-    assert sum(map(int, re.findall(r"begun with (\d+) keys of the seed in", worker.log()))) == sum(
+    assert sum(map(int, re.findall(r"begun with (\d+) keys of the snapshot in", worker.log()))) == sum(
         part.keys for part in parts
     )
     app.send(100)
@@ -160,12 +160,12 @@ def test_a_new_worker_reads_the_tail_only(spark: SparkSession, app: App):
 
 
 @pytest.mark.parametrize("point", ["placed", "built", "removed", "exchanged"])
-def test_a_worker_killed_while_it_takes_the_seed(spark: SparkSession, app: App, point: str):
-    seed_with_a_tail(app, spark)
-    doomed = app.worker("fresh", STATE_SEED=str(app.folder / "seeds"), SEED_CRASH_AT=point)
+def test_a_worker_killed_while_it_takes_the_snapshot(spark: SparkSession, app: App, point: str):
+    snapshot_with_a_tail(app, spark)
+    doomed = app.worker("fresh", STATE_SNAPSHOT=str(app.folder / "snapshots"), SNAPSHOT_CRASH_AT=point)
     assert doomed.wait() == -signal.SIGKILL, doomed.log()[-3000:]
     assert "owns" not in doomed.log()
-    worker = app.worker("fresh", STATE_SEED=str(app.folder / "seeds"))
+    worker = app.worker("fresh", STATE_SNAPSHOT=str(app.folder / "snapshots"))
     owns_all(app, worker)
     assert worker.log().count("begun with") == (1 if point == "exchanged" else 2)
     app.send(100)
@@ -173,15 +173,15 @@ def test_a_worker_killed_while_it_takes_the_seed(spark: SparkSession, app: App, 
     app.check(spark, worker)
 
 
-def test_a_damaged_seed_costs_a_line_and_the_time(spark: SparkSession, app: App):
-    seed_with_a_tail(app, spark)
-    table = min((app.folder / "seeds" / "counts").glob("*.sst"))
+def test_a_damaged_snapshot_costs_a_line_and_the_time(spark: SparkSession, app: App):
+    snapshot_with_a_tail(app, spark)
+    table = min((app.folder / "snapshots" / "counts").glob("*.sst"))
     raw = bytearray(table.read_bytes())
     raw[len(raw) // 2] ^= 1
     table.write_bytes(raw)
-    worker = app.worker("fresh", STATE_SEED=str(app.folder / "seeds"))
+    worker = app.worker("fresh", STATE_SNAPSHOT=str(app.folder / "snapshots"))
     owns_all(app, worker)
-    [line] = [line for line in worker.log().splitlines() if "the seed isn't used" in line]
+    [line] = [line for line in worker.log().splitlines() if "the snapshot isn't used" in line]
     assert f"{app.changelog}[0]" in line
     assert "isn't the file that seed.json tells of" in line
     assert worker.log().count("begun with") == 1
@@ -189,7 +189,7 @@ def test_a_damaged_seed_costs_a_line_and_the_time(spark: SparkSession, app: App)
 
 
 def test_another_number_of_partitions(spark: SparkSession, app: App, brokers: str):
-    """The steps of docs/seeds.md; then an operator's reset is noticed as ever."""
+    """The steps of docs/snapshots.md; then an operator's reset is noticed as ever."""
     app.send(1500)
     first = app.worker("one")
     app.wait(first)
@@ -197,22 +197,22 @@ def test_another_number_of_partitions(spark: SparkSession, app: App, brokers: st
     new = App(f"{app.name}b", brokers, app.folder / "b", app.started, list(app.sent), 5, len(app.sent)).make()
     old, target = kafka(spark, brokers, app.changelog), kafka(spark, brokers, new.changelog)
     keys = publish_state(old, target, partitions=5)
-    seeds = new.folder / "seeds"
-    assert write_seed(target, app=new.name, to=seeds).keys == keys
-    worker = new.worker("data", STATE_SEED=str(seeds))
+    snapshots = new.folder / "snapshots"
+    assert write_snapshot(target, app=new.name, to=snapshots).keys == keys
+    worker = new.worker("data", STATE_SNAPSHOT=str(snapshots))
     new.send(300)
     new.wait(worker)
     assert worker.log().count("begun with") == 5
     assert restored(worker) == 0
     new.check(spark, worker)
 
-    without = new.worker("without a seed")
+    without = new.worker("without a snapshot")
     owns_all(new, without)
     assert restored(without) >= keys
     new.check(spark, without)
 
     asyncio.run(reset(new))
-    stands_still(new.worker("again", STATE_SEED=str(seeds)))
+    stands_still(new.worker("again", STATE_SNAPSHOT=str(snapshots)))
     stands_still(new.worker("again without"))
 
 

@@ -28,9 +28,9 @@ from spark_replay import (
     rebuild_state,
     write_rebuild,
 )
-from spark_replay.fold.digests import crc32
 from spark_replay.sources import ArchiveSource, digested
 from spark_replay.sources.digested import write_digests
+from spark_replay.sources.digests import crc32
 from tests.kafka.helpers import eventually, make_topics, read_all, send, unique
 from tests.spark.helpers import (
     NOW_MS,

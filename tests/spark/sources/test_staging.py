@@ -85,11 +85,11 @@ def test_folders_and_uris():
             local_folder(uri)
 
 
-@pytest.mark.parametrize("command", ["archive", "rebuild", "seed"])
+@pytest.mark.parametrize("command", ["archive", "rebuild", "snapshot"])
 def test_uris_are_refused_before_spark_starts(command: str):
     options = ["--brokers", "127.0.0.1:1"]
     options += ["--topic", "t", "--once"] if command == "archive" else ["--changelog", "app-store-changelog"]
-    options += ["--app", "app"] if command == "seed" else []
+    options += ["--app", "app"] if command == "snapshot" else []
     result = CliRunner().invoke(main, [command, *options, "--to", "s3a://bucket/to"])
     assert result.exit_code == 2
     assert "Error: --to: s3a://bucket/to is a URI with the scheme s3a, which isn't supported" in result.stderr

@@ -17,7 +17,7 @@ from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 from spark_replay import AppError, archive, kafka, rebuild_state, write_rebuild
 from spark_replay.fold.decoding import Codecs
 from spark_replay.sources.archiving import Wanted, archive_topics
-from stores._core.record import STAMP_HEADER, encode_stamp
+from stores._core.record import METADATA_HEADER, encode_metadata
 from tests.kafka.helpers import make_topics, unique
 from tests.spark.helpers import NOW_MS, Transaction, put, write_log
 
@@ -42,7 +42,7 @@ def written(spark: SparkSession, brokers: str, topic: str) -> list[str]:
         producer = clients.KafkaProducer(config)
         try:
             record = clients.ProducerRecord(topic, codec.encode(), f"{codec} {'x' * 500}".encode())
-            record.headers().add(STAMP_HEADER, encode_stamp(1, 5))
+            record.headers().add(METADATA_HEADER, encode_metadata(1, 5))
             producer.send(record).get()
         finally:
             producer.close()
@@ -62,7 +62,7 @@ async def write_bad_header(brokers: str, topic: str, monkeypatch: pytest.MonkeyP
     producer = AIOKafkaProducer(bootstrap_servers=brokers)
     await producer.start()
     try:
-        headers = [(Raw("raw"), b"1"), (STAMP_HEADER, encode_stamp(1, 6))]
+        headers = [(Raw("raw"), b"1"), (METADATA_HEADER, encode_metadata(1, 6))]
         await producer.send_and_wait(topic, b"value", b"bad-header", headers=headers)
     finally:
         await producer.stop()
@@ -85,7 +85,7 @@ def test_every_compression_and_any_header_name_can_be_read(
     source = archive(spark, tmp_path / "archive", topic)
     assert keys(rebuild_state(source)) == wanted
     names = {header["key"] for row in source.records(source.describe()).collect() for header in row["headers"]}
-    assert names == {STAMP_HEADER, "\ufffd\ufffd"}
+    assert names == {METADATA_HEADER, "\ufffd\ufffd"}
 
 
 def test_executors_without_the_package_are_named(

@@ -165,13 +165,13 @@ async def test_a_store_that_cant_be_opened_for_the_moment_is_no_reason_not_to_st
     assert "no space left" in caplog.text
 
 
-def test_where_seeds_are_the_environment_says_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Setup(new_app()).seeds is None
-    app = App("unit", broker="kafka://127.0.0.1:1", state_seed="/mnt/seeds")
-    assert str(Setup(app).seeds.path) == "/mnt/seeds"
-    monkeypatch.setenv("STATE_SEED", "/mnt/others")
-    assert str(Setup(app).seeds.path) == "/mnt/others"
-    assert Setup(app).seeds.app == "unit"
+def test_where_snapshots_are_the_environment_says_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Setup(new_app()).snapshots is None
+    app = App("unit", broker="kafka://127.0.0.1:1", state_snapshot="/mnt/snapshots")
+    assert str(Setup(app).snapshots.path) == "/mnt/snapshots"
+    monkeypatch.setenv("STATE_SNAPSHOT", "/mnt/others")
+    assert str(Setup(app).snapshots.path) == "/mnt/others"
+    assert Setup(app).snapshots.app == "unit"
 
 
 def test_the_banner_says_where_the_state_of_actors_is() -> None:

@@ -17,7 +17,7 @@ from faust.serializers import codecs as registry
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.declare.codecs import ActorSchema, Codec, CodecError, key_codec, resolve, value_codec
+from actors.declare.values.codecs import ActorSchema, Codec, CodecError, key_codec, resolve, value_codec
 from actors.errors import ActorsError, ConfigurationError
 
 

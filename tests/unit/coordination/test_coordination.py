@@ -11,7 +11,7 @@ import pytest
 
 from actors import App
 from actors.coordination import messages as m
-from actors.coordination.service import ACTOR, PARTITIONS, coordination
+from actors.coordination.service.coordinator import ACTOR, PARTITIONS, coordination
 from actors.errors import ConfigurationError
 from actors.testing import ActorTestDriver
 from tests.unit.runtime.requests.test_asks import asked

@@ -24,7 +24,7 @@ from actors.coordination import (
     coordination,
 )
 from actors.coordination import messages as m
-from actors.coordination.service import ACTOR, MAX_STATE_BYTES
+from actors.coordination.service.coordinator import ACTOR, MAX_STATE_BYTES
 from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
 from tests.unit.coordination.test_coordination import APP, acquire, an_app, ask, letters, post, replies

@@ -16,7 +16,7 @@ from actors.coordination.cli import COMMANDS
 from actors.coordination.cli.locks import how_held
 from actors.coordination.cli.reading import Found
 from actors.coordination.cli.text import SHOWN_CHARS, duration, left, quoted, short
-from actors.coordination.service import Resource
+from actors.coordination.service.coordinator import Resource
 from stores._core.printable import printable
 
 

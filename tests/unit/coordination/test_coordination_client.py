@@ -20,8 +20,8 @@ from actors.coordination import (
     UnknownLockError,
     coordination,
 )
-from actors.coordination.service import ACTOR
-from actors.coordination.transport import Outside
+from actors.coordination.client.transport import Outside
+from actors.coordination.service.coordinator import ACTOR
 from actors.testing import ActorTestDriver
 from actors.testing.fakes.ports import FakeClock
 

@@ -15,7 +15,7 @@ from actors.coordination import (
     SyncCoordination,
 )
 from actors.coordination import messages as m
-from actors.coordination.client import CLOSE_S
+from actors.coordination.client.client import CLOSE_S
 from actors.runtime.clock import SystemClock
 
 DEADLINE_S = 10.0

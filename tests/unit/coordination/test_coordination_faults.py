@@ -16,8 +16,8 @@ from actors.coordination import (
     Sharing,
 )
 from actors.coordination import messages as m
-from actors.coordination.service import ACTOR
-from actors.coordination.transport import AGAIN_S, SKEW_S, Outside
+from actors.coordination.client.transport import AGAIN_S, SKEW_S, Outside
+from actors.coordination.service.coordinator import ACTOR
 from actors.testing import ActorTestDriver
 from actors.testing.fakes.ports import FakeClock
 from tests.unit.coordination.test_coordination import APP, an_app

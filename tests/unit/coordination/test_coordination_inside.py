@@ -8,7 +8,7 @@ import pytest
 
 from actors import App
 from actors.coordination import Coordination, CoordinationError, coordination
-from actors.coordination.service import ACTOR
+from actors.coordination.service.coordinator import ACTOR
 from actors.testing import ActorTestDriver
 from tests.unit.coordination.test_coordination import APP, acquire, ask
 

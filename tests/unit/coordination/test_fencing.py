@@ -25,8 +25,8 @@ from actors.coordination import (
     FenceState,
     StaleTokenError,
 )
-from actors.coordination.fence_log import ID, RESOURCE, TOKEN, FenceLog, headers_of
-from actors.coordination.fencing import MAX_TOKEN
+from actors.coordination.fences.fencing import MAX_TOKEN
+from actors.coordination.fences.log import ID, RESOURCE, TOKEN, FenceLog, headers_of
 from examples import fenced_ledger
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -14,7 +14,7 @@ from actors.ports import TopicPartition
 from actors.runtime.quarantine.entries import ParkedMessage, summary_of
 from actors.runtime.requests.requests import ASK, REPLY_TO
 from actors.testing import ActorTestDriver
-from stores._core.record import STAMP_HEADER, encode_stamp
+from stores._core.record import METADATA_HEADER, encode_metadata
 from tests.logs import Record
 from tests.unit.runtime.quarantine.test_parked import Standing
 
@@ -136,12 +136,13 @@ def test_a_parked_message_keeps_its_id_when_its_input_is_re_created():
 
 
 class MovedDriver(ActorTestDriver):
-    """The app on another cluster: `seed --publish` has written a key of its store, partition 0, to the changelog."""
+    """The app on another cluster: `snapshot --publish` has written a key of its store, partition 0, to the
+    changelog."""
 
     async def _make_topics(self) -> None:
         await super()._make_topics()
-        # As `spark_replay` stamps it: no owner, no input.
-        headers = [(STAMP_HEADER, encode_stamp(0, -1))]
+        # As `spark_replay` metadata it: no owner, no input.
+        headers = [(METADATA_HEADER, encode_metadata(0, -1))]
         self._cluster.produce(TopicPartition("ids-seen-changelog", 0), [(b'"old"', b"1", headers)])
 
 

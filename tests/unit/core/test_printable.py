@@ -22,15 +22,17 @@ from rich.console import Console
 from actors import App, Context, OnError
 from actors._core import logs
 from actors._core.logs import escape, escaping
-from actors.admin.parked.reader import Entry, Line, chosen
-from actors.cli import parked_list, parked_show
+from actors.admin.parked.reader import Entry, ParkedQueue, chosen
 from actors.cli.output import moment, print_table
+from actors.cli.parked import list as parked_list
+from actors.cli.parked import show as parked_show
 from actors.cli.session import Session, one_line_errors
 from actors.errors import ActorsError, ConfigurationError, HandlerFailedError, RecordError
 from actors.testing import ActorTestDriver
 from actors.web.dashboard.rendering import Pages
-from spark_replay.report import html, report
-from spark_replay.report.printing import say
+from spark_replay.comparison import report
+from spark_replay.printing import say
+from spark_replay.report import html
 from stores._core.printable import one_line, printable, printable_json
 
 HOSTILE = "k\x1b]0;x\x07\n2026-01-01 ERROR forged\r\x9b2J\x7f\u2028\u202e\u2066\x85\ud800"
@@ -221,10 +223,10 @@ def test_a_command_s_error_is_one_line(kind: type[Exception], capsys: pytest.Cap
     assert is_sound(capsys.readouterr().err)
 
 
-def a_line() -> Line:
+def a_line() -> ParkedQueue:
     entry = Entry(sequence=1, id=HOSTILE, error=HOSTILE, attempts=1, since_ms=2**63)
     key = HOSTILE.encode(errors="replace")
-    return Line(actor="a", topic="in", what="message", partition=0, key=key, entries=[entry])
+    return ParkedQueue(actor="a", topic="in", what="message", partition=0, key=key, entries=[entry])
 
 
 def test_parked_messages_are_shown_escaped_and_found_by_what_is_shown() -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from actors._core.shapes import misfits
-from actors.declare.shapes import shape_of
+from actors.declare.values.shapes import shape_of
 
 
 class Line(msgspec.Struct):

@@ -498,7 +498,7 @@ def test_json_is_json(code: Block) -> None:
 def test_yaml_is_yaml_and_the_paths_are_served(code: Block) -> None:
     found = yaml.safe_load(code.code)
     if "groups" in found:
-        # tests/unit/web/pages/test_alerts.py has the tool that checks rules.
+        # tests/unit/web/operations/test_alerts.py has the tool that checks rules.
         return
     paths = {probe["httpGet"]["path"] for probe in found.values() if "httpGet" in probe}
     assert paths == (set() if "scrape_configs" in found else {"/health/live", "/health/ready", "/health/startup"})

@@ -9,8 +9,8 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 from aiokafka.structs import TopicPartition
 
-from actors._kafka import records
-from actors._kafka.records import CHUNK_RECORDS, FETCHES, RAW, readable
+from actors._kafka.consume import records
+from actors._kafka.consume.records import CHUNK_RECORDS, FETCHES, RAW, readable
 from actors.errors import UnreadableLogError
 from actors.ports import Unreadable
 

@@ -22,13 +22,20 @@ from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors import App, Context, OnError
+from actors._kafka import requests as asking
 from actors._kafka.connection import Connection
 from actors._kafka.consume import consumer as consuming
 from actors._kafka.consume.consumer import KafkaSource
-from actors._kafka.produce import requests as asking
 from actors._kafka.produce.appends import KafkaAppends
-from actors._kafka.produce.producer import QUICK_BACKOFF_S, Throttle, TransportFaultError, _drop_unsent, _guard, _send
-from actors._kafka.produce.requests import KafkaRequests
+from actors._kafka.produce.transactions import (
+    QUICK_BACKOFF_S,
+    Throttle,
+    TransportFaultError,
+    _drop_unsent,
+    _guard,
+    _send,
+)
+from actors._kafka.requests import KafkaRequests
 from actors.errors import BrokerUnavailableError
 from actors.ports import ActorRequest, TopicPartition
 from actors.testing import ActorTestDriver

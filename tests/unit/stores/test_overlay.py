@@ -4,7 +4,7 @@ from struct import pack
 
 import pytest
 
-from stores._core.overlay import MessageScope, Overlay, stamped
+from stores._core.overlay import MessageScope, Overlay, with_metadata
 from stores._core.record import Position
 from stores.memory import MemoryStore
 
@@ -18,7 +18,7 @@ def overlay(*keys: bytes, now_ms: int = 1_000) -> tuple[Overlay, MessageScope]:
     return Overlay(base, scope), scope
 
 
-def test_a_write_carries_the_scope_s_stamp_of_its_moment():
+def test_a_write_carries_the_scope_s_metadata_of_its_moment():
     state, scope = overlay()
     state.set(b"a", b"x", 5_000)
     scope.epoch, scope.source_offset = 8, 43
@@ -27,14 +27,14 @@ def test_a_write_carries_the_scope_s_stamp_of_its_moment():
         b"a": (pack(">BQqq", 1, 7, 42, 5_000), b"x"),
         b"b": (pack(">BQqq", 1, 8, 43, 0), b"y"),
     }
-    assert stamped(state.writes[b"a"]) == pack(">BQqq", 1, 7, 42, 5_000) + b"x"
+    assert with_metadata(state.writes[b"a"]) == pack(">BQqq", 1, 7, 42, 5_000) + b"x"
 
 
-def test_a_delete_carries_a_stamp_and_is_nothing_to_a_store():
+def test_a_delete_carries_metadata_and_is_nothing_to_a_store():
     state, _ = overlay(b"a")
     assert state.delete(b"a")
     assert state.writes == {b"a": (pack(">BQqq", 1, 7, 42, 0), None)}
-    assert stamped(state.writes[b"a"]) is None
+    assert with_metadata(state.writes[b"a"]) is None
 
 
 def test_deleting_an_absent_key_writes_nothing():

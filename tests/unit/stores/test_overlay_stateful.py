@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stores._core.overlay import MessageScope, Overlay, stamped
+from stores._core.overlay import MessageScope, Overlay, with_metadata
 from stores._core.record import Position
 from stores.memory import MemoryStore
 from stores.rocks import RocksResources, RocksStore
@@ -19,7 +19,7 @@ BOUNDS = st.none() | KEYS | st.binary(max_size=2)
 TTL_MS = st.none() | st.integers(min_value=0, max_value=30)
 
 State = dict[bytes, tuple[bytes, bytes, int]]
-"""Key to (stamp, value, expires_at_ms or 0): expired keys stay until they are deleted."""
+"""Key to (metadata, value, expires_at_ms or 0): expired keys stay until they are deleted."""
 
 
 class OverlayMachine(RuleBasedStateMachine):
@@ -55,8 +55,8 @@ class OverlayMachine(RuleBasedStateMachine):
         return entry[1] if entry is not None and self.is_live(entry) else None
 
     def put(self, key, value, expires_at_ms):
-        stamp = struct.pack(">BQqq", 1, self.scope.epoch, self.scope.source_offset, expires_at_ms)
-        self.now[key] = (stamp, value, expires_at_ms)
+        metadata = struct.pack(">BQqq", 1, self.scope.epoch, self.scope.source_offset, expires_at_ms)
+        self.now[key] = (metadata, value, expires_at_ms)
 
     def live_items(self):
         return sorted((key, entry[1]) for key, entry in self.now.items() if self.is_live(entry))
@@ -137,7 +137,7 @@ class OverlayMachine(RuleBasedStateMachine):
         offset = self.scope.source_offset
         write = self.base.load if loading else self.base.apply
         position = Position(offset, offset, self.scope.now_ms, 1, "id")
-        write([(key, stamped(entry)) for key, entry in self.frozen_writes.items()], position)
+        write([(key, with_metadata(entry)) for key, entry in self.frozen_writes.items()], position)
         self.committed, self.in_base = self.frozen, True
         expected = sorted((key, entry[0] + entry[1]) for key, entry in self.committed.items())
         assert list(self.base.scan()) == expected

@@ -73,9 +73,9 @@ def test_a_data_folder_of_an_older_release_is_closed_and_one_that_the_user_made_
 
 def test_a_folder_with_the_setgid_bit_is_shared_with_its_group_as_far_as_the_umask_allows(tmp_path):
     tmp_path.chmod(0o2770)
-    replace(tmp_path / "seed")
+    replace(tmp_path / "snapshot")
     write_json(tmp_path / "report.json", {})
-    assert modes(tmp_path / "seed") == {
+    assert modes(tmp_path / "snapshot") == {
         ".": 0o2770,
         "partition=0": 0o2770,
         "partition=0/file.parquet": 0o660,

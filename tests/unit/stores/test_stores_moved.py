@@ -115,8 +115,8 @@ def loaded(store: RocksStore) -> None:
     store.settle()
 
 
-def seeded(store: RocksStore) -> None:
-    class Seed:
+def from_snapshot(store: RocksStore) -> None:
+    class Snapshot:
         position = AT
 
         def place(self, folder: Path) -> list[Path]:
@@ -125,10 +125,10 @@ def seeded(store: RocksStore) -> None:
         def rows(self) -> list[tuple[bytes, bytes]]:
             return []
 
-    store.seed(Seed())  # type: ignore[arg-type]
+    store.load_snapshot(Snapshot())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("work", [wiped, loaded, seeded])
+@pytest.mark.parametrize("work", [wiped, loaded, from_snapshot])
 def test_a_database_keeps_the_identity_of_its_place(tmp_path: Path, work: Callable[[RocksStore], None]) -> None:
     store = RocksStore.open(tmp_path / "0", identity=MINE)
     work(store)

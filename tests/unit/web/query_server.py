@@ -24,10 +24,10 @@ from actors.runtime.task.task import Task
 from actors.testing.fakes.ports import FakeClock
 from actors.web.access.settings import check_access
 from actors.web.access.tls import Hops
-from actors.web.queries.copies import CopyDirectory, CopyRouter
 from actors.web.queries.routing import Directory, Router
+from actors.web.queries.standby_reads import StandbyDirectory, StandbyRouter
 from dev.kafka import free_port
-from stores._core.record import Position, encode_stamp
+from stores._core.record import Position, encode_metadata
 from stores.memory import MemoryStore
 
 PARTITIONS = 4
@@ -56,8 +56,8 @@ class Served:
 
         self.spec = ActorSpec("talk", "in", PARTITIONS, talk, bytes.decode, bytes.decode, (words, numbers), {})
         self.store = MemoryStore()
-        self.store.apply([(key.encode(), encode_stamp(1, 1) + key[:9].encode()) for key in KEYS], POSITION)
-        self.store.apply([(f"big{n}".encode(), encode_stamp(1, 1) + b"x" * 50_000) for n in range(8)], POSITION)
+        self.store.apply([(key.encode(), encode_metadata(1, 1) + key[:9].encode()) for key in KEYS], POSITION)
+        self.store.apply([(f"big{n}".encode(), encode_metadata(1, 1) + b"x" * 50_000) for n in range(8)], POSITION)
         self.tasks = {TopicPartition("in", number): self._task(number) for number in range(PARTITIONS - 1)}
         self.is_member = True
         self.lease = ReadLease(self._confirms, ReadLeaseSettings(lasts_s=10.0, renew_s=1.0))
@@ -67,10 +67,10 @@ class Served:
             actor={"talk": self.spec}.__getitem__,
             stores={"words": self.spec, "numbers": self.spec},
             router=Router(StateReader(self.tasks.get, self.lease, clock), directory, Hops()),
-            copies=CopyRouter(
+            copies=StandbyRouter(
                 StandbyReader(self.tasks.get, self.lease, clock, lambda *_: None),
                 directory,
-                CopyDirectory(_no_copies),
+                StandbyDirectory(_no_copies),
                 "",
                 Hops(),
             ),
@@ -87,7 +87,7 @@ class Served:
         services: Any = SimpleNamespace(clock=FakeClock())
         task = Task(self.spec, number, identity=Identity("w", 1), log=nothing, services=services, settings=settings)
         numbers = MemoryStore()
-        numbers.apply([(b"1", encode_stamp(1, 1) + b"1")], POSITION)
+        numbers.apply([(b"1", encode_metadata(1, 1) + b"1")], POSITION)
         task._stores = [Restored(store, POSITION, is_empty=False) for store in (self.store, numbers)]
         task._context.state = State.RUNNING
         return task

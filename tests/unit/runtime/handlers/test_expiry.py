@@ -12,7 +12,7 @@ from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.message.task_state import TaskState
 from actors.testing import ActorTestDriver
 from stores._core.overlay import MessageScope, Overlay
-from stores._core.record import Position, encode_stamp
+from stores._core.record import Position, encode_metadata
 from stores.memory import MemoryStore
 
 HOUR = timedelta(hours=1)
@@ -182,7 +182,7 @@ async def test_a_sweep_leaves_what_was_written_again_and_is_not_committed_yet():
         "s", encode_key=bytes, decode_key=bytes, encode_value=bytes, decode_value=bytes, ttl_ms=10, placement="task"
     )
     base = MemoryStore()
-    expired, stays = encode_stamp(1, 1, 5), encode_stamp(1, 1)
+    expired, stays = encode_metadata(1, 1, 5), encode_metadata(1, 1)
     base.apply([(b"a", expired + b"old"), (b"b", expired + b"old"), (b"c", stays + b"old")], Position(2, 2, 1, 1, "id"))
     scope = MessageScope(epoch=1, now_ms=100)
     overlay = Overlay(base, scope)

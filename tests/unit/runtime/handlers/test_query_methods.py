@@ -11,7 +11,7 @@ from actors import Actor, App, ConfigurationError, Context, ReadOnlyQueryError, 
 from actors.ports import TopicPartition
 from actors.runtime.handlers.query_methods import Query, QueryTarget
 from actors.testing import ActorTestDriver
-from stores._core.record import Position, encode_stamp
+from stores._core.record import Position, encode_metadata
 from stores.memory import MemoryStore
 
 POSITION = Position(1, 1, 0, 1, "id")
@@ -69,7 +69,7 @@ def ask(app: App, actor: str, name: str, key: str = "ada", *, now_ms: int = 0, *
     }
     for store, memory in held.items():
         if store.name in ("words", "account"):
-            writes = [(k.encode(), encode_stamp(1, 0, 100 if k == "late" else 0) + v) for k, v in content.items()]
+            writes = [(k.encode(), encode_metadata(1, 0, 100 if k == "late" else 0) + v) for k, v in content.items()]
             memory.apply(writes, POSITION)
     before = {store: list(memory.scan()) for store, memory in held.items()}
     asked = QueryTarget(
@@ -241,7 +241,7 @@ def test_a_query_reads_values_of_earlier_versions_and_in_other_bytes(raw: bytes)
     app, account = wide()
     found = [app.actors["account"].queries[name] for name in ("show", "other", "same")]
     store, held = app.stores["account"], MemoryStore()
-    held.apply([(b"ada", encode_stamp(1, 0) + raw)], POSITION)
+    held.apply([(b"ada", encode_metadata(1, 0) + raw)], POSITION)
     asked = QueryTarget("account", TopicPartition("in", 0), 1, "ada", b"ada", 0, {store: held})
     tags = ["a", "b"] if b"tags" in raw else []
     assert asked.answer(found[0], {}, account) == [5, "EUR", tags]
@@ -257,7 +257,7 @@ def test_a_query_of_a_state_whose_bytes_are_never_the_same_reads_it() -> None:
     store, held = app.stores["account"], MemoryStore()
     encode, spaces = store.encode_value, iter(range(1, 100))
     store.encode_value = lambda value: encode(value) + b" " * next(spaces)
-    held.apply([(b"ada", encode_stamp(1, 0) + store.encode_value(Wide(7)))], POSITION)
+    held.apply([(b"ada", encode_metadata(1, 0) + store.encode_value(Wide(7)))], POSITION)
     asked = QueryTarget("account", TopicPartition("in", 0), 1, "ada", b"ada", 0, {store: held})
     queries = app.actors["account"].queries
     assert asked.answer(queries["show"], {}, account) == [7, "EUR", []]

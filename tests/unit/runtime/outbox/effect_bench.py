@@ -18,8 +18,8 @@ from actors.runtime.spec import ActorSpec
 from actors.runtime.task.handling import Handling
 from actors.testing.fakes.loop import VirtualLoop
 from actors.testing.fakes.ports import FakeClock
-from stores._core.overlay import MessageScope, Overlay, stamped
-from stores._core.record import STAMP_BYTES, Position
+from stores._core.overlay import MessageScope, Overlay, with_metadata
+from stores._core.record import METADATA_BYTES, Position
 from stores.memory import MemoryStore
 
 SOURCE = TopicPartition("in", 0)
@@ -117,7 +117,7 @@ class Bench:
     def commit(self):
         self.runner.before_commit()
         frozen = self.overlay.freeze()
-        writes = [(key, stamped(entry)) for key, entry in frozen.items()]
+        writes = [(key, with_metadata(entry)) for key, entry in frozen.items()]
         self.committed.apply(writes, self.position())
         self.overlay.settle()
         self.runner.committed()
@@ -153,7 +153,7 @@ class Bench:
 
     def records(self):
         return [
-            (line_of(key), msgspec.json.decode(raw[STAMP_BYTES:], type=EffectRecord))
+            (line_of(key), msgspec.json.decode(raw[METADATA_BYTES:], type=EffectRecord))
             for key, raw in self.committed.scan()
         ]
 

@@ -7,8 +7,8 @@ import pytest
 from actors.runtime.handlers.effect import Effect
 from actors.runtime.outbox.calls import make_key
 from actors.runtime.outbox.effects import AT_ONCE
-from stores._core.overlay import stamped
-from stores._core.record import encode_stamp
+from stores._core.overlay import with_metadata
+from stores._core.record import encode_metadata
 from tests.unit.runtime.outbox.effect_bench import Log, bench, effect, play
 
 # --- limits ----------------------------------------------------------------------------------------------------------
@@ -19,7 +19,7 @@ def backlog(at, log, count):
         for again in range(1 if number % 10 else 3):
             at.message(b"%05d" % number, log.effect, (number, again))
     at.runner.before_commit()
-    at.committed.apply([(key, stamped(entry)) for key, entry in at.overlay.freeze().items()], at.position())
+    at.committed.apply([(key, with_metadata(entry)) for key, entry in at.overlay.freeze().items()], at.position())
 
 
 def test_a_large_backlog_is_worked_off_with_few_at_once_and_few_in_memory():
@@ -387,9 +387,9 @@ def test_a_damaged_record_is_left_and_holds_up_its_key_only(caplog):
         at.message(b"b", log.effect, "b")
         backup = make_key(b"a", 1)
         at.runner.before_commit()
-        entries = {key: stamped(entry) for key, entry in at.overlay.freeze().items()}
-        stamp = encode_stamp(1, 0)
-        entries |= {backup: stamp + b"\xff{", b"e\0\0\0\x09x": stamp + b"{}"}
+        entries = {key: with_metadata(entry) for key, entry in at.overlay.freeze().items()}
+        metadata = encode_metadata(1, 0)
+        entries |= {backup: metadata + b"\xff{", b"e\0\0\0\x09x": metadata + b"{}"}
         at.committed.apply(entries.items(), at.position())
         at.take_over()
         await at.settle()
@@ -398,7 +398,7 @@ def test_a_damaged_record_is_left_and_holds_up_its_key_only(caplog):
         await at.settle()
         assert log.values == ["b"]
         assert at.meters.parked_effects == 1
-        assert at.committed.get(backup) == stamp + b"\xff{"
+        assert at.committed.get(backup) == metadata + b"\xff{"
         assert caplog.text.count("isn't an effect's call") == 2
         assert backup.hex() in caplog.text
 

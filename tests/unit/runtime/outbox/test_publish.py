@@ -23,9 +23,9 @@ from actors import (
     receive,
 )
 from actors._core.partitioner import partition_for
-from actors._faust.publishing import publication
 from actors._faust.setup import Setup
 from actors.admin import backfill
+from actors.declare.publishing import publication
 from actors.ports import Output, TopicPartition
 from actors.runtime.handlers.query_methods import Query, QueryTarget
 from actors.runtime.message.outputs import OutputTopic

@@ -13,7 +13,7 @@ from actors.ports import Committed, TopicPartition
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.testing import FakeLogs
 from stores._core.record import Position
-from stores._core.replay import NO_STAMP
+from stores._core.replay import NO_METADATA
 from stores.memory import MemoryStore
 from tests.unit.runtime.replicas.test_standbys import LOG, ONE, ZERO, World, standby
 
@@ -57,7 +57,7 @@ def test_a_restore_gets_no_records_of_a_changelog_that_was_created_again_meanwhi
         world.fill(20)
         changelog = Changelog("counts", LOG, world.cluster.topic(LOG).topic_id, 3_600_000, 1_000_000, 2)
         store = MemoryStore()
-        store.apply([(b"kept", NO_STAMP)], Position(1, 10, 0, 1, changelog.topic_id))
+        store.apply([(b"kept", NO_METADATA)], Position(1, 10, 0, 1, changelog.topic_id))
         restorer = Restorer(Logs(world.cluster, world.network), world.clock, clock_skew_margin_ms=0)
         with pytest.raises(ReplacedLogError, match="counts-changelog"):
             await restorer.restore(store, changelog, 0)

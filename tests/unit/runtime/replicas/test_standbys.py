@@ -12,7 +12,7 @@ import pytest
 from actors._core.group.assign import TaskId
 from actors._core.group.placement import Copies
 from actors._core.task.takeover import LogBounds, LostChangelog
-from actors.ports import Seeds, TopicPartition
+from actors.ports import Snapshots, TopicPartition
 from actors.runtime.replicas import standbys as module
 from actors.runtime.replicas.standby_state import Role, StandbyStore
 from actors.runtime.replicas.standbys import Standbys, Surroundings
@@ -20,7 +20,7 @@ from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.task.lost_changelog import StandbyChecks
 from actors.testing import Conditions, FakeClock, FakeGroupView, FakeTopicLogs, Network, SimKafka, VirtualLoop
-from stores._core.record import STAMP_HEADER, encode_stamp
+from stores._core.record import METADATA_HEADER, encode_metadata
 from stores.memory import MemoryStore
 
 HOUR_MS = 3600 * 1000
@@ -72,7 +72,7 @@ class World:
     def open(self, store: str, partition: int) -> MemoryStore:
         return self.disk.setdefault((store, partition), MemoryStore())
 
-    def start(self, seeds: Seeds | None = None, lost: LostChangelog = LostChangelog.STOP) -> Standbys:
+    def start(self, snapshots: Snapshots | None = None, lost: LostChangelog = LostChangelog.STOP) -> Standbys:
         world, topic = self, self.cluster.topic(LOG)
 
         class Logs(FakeTopicLogs):
@@ -81,7 +81,7 @@ class World:
                 return await super().follow(positions, topic_ids)
 
         logs = Logs(self.cluster, self.network, chunk_records=50)
-        restorer = Restorer(logs, self.clock, clock_skew_margin_ms=1000, seeds=seeds, lost=lost)
+        restorer = Restorer(logs, self.clock, clock_skew_margin_ms=1000, snapshots=snapshots, lost=lost)
         changelog = Changelog("counts", LOG, topic.topic_id, HOUR_MS, 1_000_000, len(topic.partitions))
         return Standbys(
             [Spec(changelog)],  # type: ignore[list-item]
@@ -95,16 +95,16 @@ class World:
                 is_working=lambda: False,
                 is_restoring=lambda: self.restoring,
                 ask_for_rebalance=lambda: self.asked.append(self.clock.monotonic()),
-                begin_from_seed=restorer.begin_from_seed,
+                begin_from_snapshot=restorer.begin_from_snapshot,
                 checks=StandbyChecks(FakeGroupView(self.cluster, self.network), restorer),
             ),
         )
 
     def put(self, key: str, value: str | None, partition: int = 0, *, epoch: int = 1) -> int:
         log = TopicPartition(LOG, partition)
-        stamp = encode_stamp(epoch, self.cluster.topic(LOG).partitions[partition].end)
+        metadata = encode_metadata(epoch, self.cluster.topic(LOG).partitions[partition].end)
         return self.cluster.produce(
-            log, [(key.encode(), None if value is None else value.encode(), [(STAMP_HEADER, stamp)])]
+            log, [(key.encode(), None if value is None else value.encode(), [(METADATA_HEADER, metadata)])]
         )
 
     def fill(self, count: int, partition: int = 0) -> None:

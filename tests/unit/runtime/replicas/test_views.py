@@ -19,7 +19,7 @@ from actors.runtime.replicas.views import TopicView, ViewCodecs, ViewParts
 from actors.runtime.state.restore import LOOK_BACK
 from actors.testing import Conditions, FakeClock, FakeTopicLogs, Network, SimKafka, VirtualLoop
 from actors.testing.fakes.views import FakeFollowing
-from stores._core.record import STAMP_HEADER, encode_stamp
+from stores._core.record import METADATA_HEADER, encode_metadata
 from stores.errors import StoreUnavailableError
 
 HOUR_MS = 3600 * 1000
@@ -60,7 +60,7 @@ class World:
     def put(
         self, key: str, value: str | None, *, expires_at_ms: int | None = None, partition: int | None = None
     ) -> int:
-        headers = [] if expires_at_ms is None else [(STAMP_HEADER, encode_stamp(1, 1, expires_at_ms))]
+        headers = [] if expires_at_ms is None else [(METADATA_HEADER, encode_metadata(1, 1, expires_at_ms))]
         raw = None if value is None else value.encode()
         count = len(self.cluster.topic("t").partitions)
         home = partition_for(key.encode(), count) if partition is None else partition

@@ -24,7 +24,7 @@ from actors import (
     UsageError,
     receive,
 )
-from actors.declare.codecs import resolve
+from actors.declare.values.codecs import resolve
 from actors.errors import BrokerUnavailableError
 from actors.ports import ActorReply, ActorRequest
 from actors.runtime.requests.replies import ReplyTypes

@@ -16,10 +16,10 @@ from actors.runtime.quarantine.quarantine import CONTROL_HEADER
 from actors.runtime.requests.replies import MAX_HEADER_BYTES
 from actors.runtime.requests.requests import ASK, ASK_ID, CHAIN, DEADLINE, REPLY_TO, STATUS
 from actors.testing import ActorTestDriver
-from stores._core.record import STAMP_HEADER
+from stores._core.record import METADATA_HEADER
 
 HEADERS = (
-    CONTROL_HEADER, ASK, ASK_ID, REPLY_TO, CHAIN, DEADLINE, STATUS, STAMP_HEADER, "id", "traceparent", "tracestate",
+    CONTROL_HEADER, ASK, ASK_ID, REPLY_TO, CHAIN, DEADLINE, STATUS, METADATA_HEADER, "id", "traceparent", "tracestate",
     ERROR_HEADER, ORIGIN_HEADER, ATTEMPTS_HEADER, ACTOR_HEADER, "", "\x00", "x" * 10_000, "\u202e", "%s%n",
 )  # fmt: skip
 DIGITS = b"9" * 5_000
@@ -40,7 +40,7 @@ PAYLOADS: dict[str, bytes | None] = {
     "negative": b"-1",
     "long": b"x" * 100_000,
     "binary": bytes(range(256)),
-    "a stamp": struct.pack(">BQqq", 1, 2**64 - 1, -1, -1),
+    "write metadata": struct.pack(">BQqq", 1, 2**64 - 1, -1, -1),
     "control of others": b'{"actor": "nobody", "what": "message", "command": "drop"}',
     "control of nothing": b'{"actor": "plain", "what": "message", "command": "retry", "id": "\\u0000"}',
     "an address": b"shop-replies/999999999999/x/../..",

@@ -24,7 +24,7 @@ from actors.runtime.state.state import Restored
 from actors.runtime.task.lost_changelog import last_commit, write_back
 from actors.runtime.task.processor import store_commit
 from stores._core.identity import DatabaseIdentity
-from stores._core.record import STAMP_BYTES, STAMP_HEADER, Position, encode_stamp
+from stores._core.record import METADATA_BYTES, METADATA_HEADER, Position, encode_metadata
 from stores.errors import ForeignDatabaseError
 from stores.memory import MemoryStore
 from stores.ports import PartitionStore
@@ -49,13 +49,13 @@ class World:
 
     def commit(self, store: MemoryStore, writes: Sequence[Write], *, epoch: int) -> None:
         """Commit what one input led to."""
-        stamp = encode_stamp(epoch, self.input)
+        metadata = encode_metadata(epoch, self.input)
         self.input += 1
         for offset, (key, value) in enumerate(writes, self.log.end):
-            self.log.records.append(Record(offset, key, value, ((STAMP_HEADER, stamp),)))
+            self.log.records.append(Record(offset, key, value, ((METADATA_HEADER, metadata),)))
         self.log.end += len(writes)
         position = Position(self.input, self.log.end, NOW_MS, epoch, self.changelog.topic_id)
-        store.apply([(key, None if value is None else stamp + value) for key, value in writes], position)
+        store.apply([(key, None if value is None else metadata + value) for key, value in writes], position)
         self.log.end += 1
 
     def lose(self, end: int) -> None:
@@ -88,8 +88,8 @@ class World:
             if not left:
                 raise asyncio.CancelledError
             left -= 1
-            for offset, (key, (stamp, value)) in enumerate(writes.items(), self.log.end):
-                self.log.records.append(Record(offset, key, value, ((STAMP_HEADER, stamp),)))
+            for offset, (key, (metadata, value)) in enumerate(writes.items(), self.log.end):
+                self.log.records.append(Record(offset, key, value, ((METADATA_HEADER, metadata),)))
             self.log.end += len(writes) + 1
             return self.log.end - 1
 
@@ -123,7 +123,7 @@ class World:
 
 
 def content(store: PartitionStore) -> dict[bytes, bytes]:
-    return {key: raw[STAMP_BYTES:] for key, raw in store.scan()}
+    return {key: raw[METADATA_BYTES:] for key, raw in store.scan()}
 
 
 def owned() -> tuple[World, MemoryStore]:
@@ -234,7 +234,7 @@ def test_a_store_that_stands_behind_what_was_written_back_notices() -> None:
     copy = MemoryStore()
     position = store.position()
     assert position is not None
-    copy.apply([(b"z", encode_stamp(1, 1) + b"1")], replace(position, changelog_offset=6))
+    copy.apply([(b"z", encode_metadata(1, 1) + b"1")], replace(position, changelog_offset=6))
     world.write_back(world.restore(store, LostChangelog.RESTORE), epoch=2)
     with pytest.raises(LostChangelogError, match="rewritten"):
         world.restore(copy, LostChangelog.STOP)
@@ -323,7 +323,7 @@ def test_a_store_of_the_former_changelog_is_rebuilt_when_the_owner_has_gone_on()
     """As after the last step of a write-back whose store didn't learn of it, and as a standby's."""
     world, store = owned()
     copy = MemoryStore()
-    copy.apply([(b"z", encode_stamp(1, 1) + b"1")], store.position())  # type: ignore[arg-type]
+    copy.apply([(b"z", encode_metadata(1, 1) + b"1")], store.position())  # type: ignore[arg-type]
     world.recreate()
     world.write_back(world.restore(store, LostChangelog.RESTORE), epoch=2)
     assert content(world.restore(copy, LostChangelog.STOP).store) == KEPT  # type: ignore[arg-type]
@@ -380,7 +380,7 @@ def test_an_older_copy_is_not_written_back_while_another_worker_may_have_a_newer
     world, store = owned()
     older, position = MemoryStore(), store.position()
     assert position is not None
-    older.apply([(b"a", encode_stamp(1, 1) + b"1")], replace(position, source_offset=1))
+    older.apply([(b"a", encode_metadata(1, 1) + b"1")], replace(position, source_offset=1))
     world.recreate()
     with pytest.raises(LostChangelogError, match=r"ends at input offset 1, and inputs before 3 .*restore_older"):
         world.restore(older, LostChangelog.RESTORE)
@@ -399,7 +399,7 @@ def test_without_the_commit_only_the_last_owners_store_is_written_back() -> None
     position = store.position()
     assert position is not None
     older = MemoryStore()
-    older.apply([(b"a", encode_stamp(1, 0) + b"1")], position)
+    older.apply([(b"a", encode_metadata(1, 0) + b"1")], position)
     store.apply([], replace(position, epoch=2))
     world.recreate()
     last = last_commit(world.changelog, None, OwnerRecord("actor", 1, 2, "w", "", 1))

@@ -1,4 +1,4 @@
-"""A restore from a seed and the changelog's tail ends as one from the changelog alone."""
+"""A restore from a snapshot and the changelog's tail ends as one from the changelog alone."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hypothesis import given
 from actors.ports import TopicPartition
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.state import Restored
-from stores._core.record import STAMP_HEADER, Position, encode_stamp
-from stores._core.replay import NO_STAMP
-from stores.errors import SeedError
+from stores._core.record import METADATA_HEADER, Position, encode_metadata
+from stores._core.replay import NO_METADATA
+from stores.errors import SnapshotError
 from stores.memory import MemoryStore
 from tests.logs import NOW_MS, Clock, Log, Record
 
@@ -25,8 +25,8 @@ CHANGELOG = Changelog("store", "app-store-changelog", "id", DAY_MS, 1_000_000, 4
 
 
 @dataclass(frozen=True)
-class Seed:
-    """A partition's seed, and itself the place where it lies."""
+class Snapshot:
+    """A partition's snapshot, and itself the place where it lies."""
 
     content: dict[bytes, bytes]
     position: Position
@@ -44,66 +44,70 @@ class Seed:
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
         yield from sorted(self.content.items())
         if self.error:
-            raise SeedError(self.error)
+            raise SnapshotError(self.error)
 
-    def find(self, store: str, partition: int) -> Seed:
+    def find(self, store: str, partition: int) -> Snapshot:
         assert (store, partition) == ("store", 1)
         return self
 
 
-def fold(records: Sequence[Record], end: int) -> Seed:
-    """What a seed of the log up to `end` holds: the plain way, from the words of docs/design/0001-formats.md."""
+def fold(records: Sequence[Record], end: int) -> Snapshot:
+    """What a snapshot of the log up to `end` holds: the plain way, from the words of docs/design/0001-formats.md."""
     content: dict[bytes, bytes] = {}
     owner = (0, -1)
     for record in records:
         if record.offset >= end or record.key is None:
             continue
-        stamp = dict(record.headers).get(STAMP_HEADER, NO_STAMP)
+        metadata = dict(record.headers).get(METADATA_HEADER, NO_METADATA)
         content.pop(record.key, None)
         if record.value is not None:
-            content[record.key] = stamp + record.value
-        epoch, source_offset = int.from_bytes(stamp[1:9], "big"), int.from_bytes(stamp[9:17], "big")
+            content[record.key] = metadata + record.value
+        epoch, source_offset = int.from_bytes(metadata[1:9], "big"), int.from_bytes(metadata[9:17], "big")
         if epoch:
             owner = max(owner, (epoch, source_offset))
-    return Seed(content, Position(owner[1] + 1, end, NOW_MS - 1000, owner[0], CHANGELOG.topic_id))
+    return Snapshot(content, Position(owner[1] + 1, end, NOW_MS - 1000, owner[0], CHANGELOG.topic_id))
 
 
-def restore(log: Log, seed: Seed | None, store: MemoryStore | None = None, clock: Clock | None = None) -> Restored:
-    restorer = Restorer(log, clock or Clock(), clock_skew_margin_ms=1000, seeds=seed)
+def restore(
+    log: Log, snapshot: Snapshot | None, store: MemoryStore | None = None, clock: Clock | None = None
+) -> Restored:
+    restorer = Restorer(log, clock or Clock(), clock_skew_margin_ms=1000, snapshots=snapshot)
     return asyncio.run(restorer.restore(store or MemoryStore(), CHANGELOG, 1))
 
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
-STAMPS = st.none() | st.builds(encode_stamp, st.integers(0, 3), st.integers(0, 5), st.sampled_from([0, 5, NOW_MS * 2]))
+METADATA = st.none() | st.builds(
+    encode_metadata, st.integers(0, 3), st.integers(0, 5), st.sampled_from([0, 5, NOW_MS * 2])
+)
 
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Record]:
     offset, records = draw(st.integers(0, 3)), []
-    for key, value, stamp in draw(
-        st.lists(st.tuples(st.none() | KEYS, st.none() | st.binary(max_size=2), STAMPS), max_size=20)
+    for key, value, metadata in draw(
+        st.lists(st.tuples(st.none() | KEYS, st.none() | st.binary(max_size=2), METADATA), max_size=20)
     ):
-        records.append(Record(offset, key, value, () if stamp is None else ((STAMP_HEADER, stamp),)))
+        records.append(Record(offset, key, value, () if metadata is None else ((METADATA_HEADER, metadata),)))
         offset += draw(st.integers(1, 3))
     return records
 
 
 @given(records=logs(), cut=st.integers(0, 40), chunks=st.tuples(st.integers(1, 5), st.integers(1, 5)))
-def test_a_seed_and_the_tail_are_the_changelog(records: list[Record], cut: int, chunks: tuple[int, int]) -> None:
+def test_a_snapshot_and_the_tail_are_the_changelog(records: list[Record], cut: int, chunks: tuple[int, int]) -> None:
     whole, rest = Log(records, chunk=chunks[0]), Log(records, chunk=chunks[1])
     cut = min(cut, whole.end)
-    from_log, from_seed = restore(whole, None), restore(rest, fold(records, cut))
-    assert list(from_seed.store.scan()) == list(from_log.store.scan())
-    assert from_seed.position == from_log.position
+    from_log, from_snapshot = restore(whole, None), restore(rest, fold(records, cut))
+    assert list(from_snapshot.store.scan()) == list(from_log.store.scan())
+    assert from_snapshot.position == from_log.position
     assert rest.given_from(cut) == [record.offset for record in records if record.offset >= cut]
-    on_disk = [held.store.position() for held in (from_seed, from_log)]
+    on_disk = [held.store.position() for held in (from_snapshot, from_log)]
     assert replace(on_disk[0], wall_time_ms=0, changelog_offset=0) == replace(
         on_disk[1], wall_time_ms=0, changelog_offset=0
     )
 
 
 def put(offset: int, key: bytes, value: bytes | None, *, epoch: int = 1) -> Record:
-    return Record(offset, key, value, ((STAMP_HEADER, encode_stamp(epoch, offset * 10)),))
+    return Record(offset, key, value, ((METADATA_HEADER, encode_metadata(epoch, offset * 10)),))
 
 
 RECORDS = [put(0, b"a", b"1"), put(1, b"b", b"1"), put(2, b"a", None), put(3, b"c", b"1"), put(4, b"b", b"2")]
@@ -121,30 +125,34 @@ RECORDS = [put(0, b"a", b"1"), put(1, b"b", b"1"), put(2, b"a", None), put(3, b"
         ({"error": "damaged"}, {}, "damaged"),
     ],
 )
-def test_a_seed_that_does_not_fit_costs_one_line(
+def test_a_snapshot_that_does_not_fit_costs_one_line(
     caplog: pytest.LogCaptureFixture, changes: dict, log: dict, text: str
 ) -> None:
-    seed = fold(RECORDS, 3)
-    of_position = {name: changes.pop(name) for name in list(changes) if hasattr(seed.position, name)}
-    seed = replace(seed, position=replace(seed.position, **of_position), **changes)
+    snapshot = fold(RECORDS, 3)
+    of_position = {name: changes.pop(name) for name in list(changes) if hasattr(snapshot.position, name)}
+    snapshot = replace(snapshot, position=replace(snapshot.position, **of_position), **changes)
     with caplog.at_level(logging.WARNING):
-        found = restore(Log(RECORDS, **log), seed)
+        found = restore(Log(RECORDS, **log), snapshot)
     [line] = caplog.messages
-    assert line.startswith("app-store-changelog[1]: the seed isn't used, the changelog has everything: ")
+    assert line.startswith("app-store-changelog[1]: the snapshot isn't used, the changelog has everything: ")
     assert text in line
     expected = restore(Log(RECORDS, **log), None)
     assert (list(found.store.scan()), found.position) == (list(expected.store.scan()), expected.position)
 
 
-def test_an_old_seed_without_a_tail_is_as_good_as_a_new_one() -> None:
-    seed, log = fold(RECORDS, 5), Log(RECORDS)
-    assert restore(log, replace(seed, position=replace(seed.position, wall_time_ms=0))).position.changelog_offset == 5
+def test_an_old_snapshot_without_a_tail_is_as_good_as_a_new_one() -> None:
+    snapshot, log = fold(RECORDS, 5), Log(RECORDS)
+    assert (
+        restore(log, replace(snapshot, position=replace(snapshot.position, wall_time_ms=0))).position.changelog_offset
+        == 5
+    )
     assert log.given_from(5) == []
 
 
-def test_deletes_that_escaped_a_seed_while_the_tail_was_read_give_it_up(caplog: pytest.LogCaptureFixture) -> None:
-    """The seed is young enough when it is taken, and too old when the tail, without the tombstone of `b`, was read."""
-    seed, clock = fold(RECORDS, 2), Clock()
+def test_deletes_that_escaped_a_snapshot_while_the_tail_was_read_give_it_up(caplog: pytest.LogCaptureFixture) -> None:
+    """The snapshot is young enough when it is taken, and too old when the tail, without the tombstone of `b`, was
+    read."""
+    snapshot, clock = fold(RECORDS, 2), Clock()
 
     class Slow(Log):
         async def read(self, partition: TopicPartition, start: int, end: int, topic_id: str) -> AsyncIterator:
@@ -153,37 +161,39 @@ def test_deletes_that_escaped_a_seed_while_the_tail_was_read_give_it_up(caplog: 
                 yield chunk
 
     compacted = Slow([RECORDS[3], put(5, b"d", b"1")], end=6)
-    clock.now_ms = seed.position.wall_time_ms + DAY_MS // 2
-    found = restore(compacted, seed, clock=clock)
+    clock.now_ms = snapshot.position.wall_time_ms + DAY_MS // 2
+    found = restore(compacted, snapshot, clock=clock)
     assert [key for key, _ in found.store.scan()] == [b"c", b"d"]
     assert "some may have escaped it" in caplog.text
-    clock.now_ms = seed.position.wall_time_ms
-    assert [key for key, _ in restore(compacted, seed, clock=clock).store.scan()] == [b"a", b"b", b"c", b"d"]
+    clock.now_ms = snapshot.position.wall_time_ms
+    assert [key for key, _ in restore(compacted, snapshot, clock=clock).store.scan()] == [b"a", b"b", b"c", b"d"]
 
 
-def test_a_store_that_holds_something_takes_no_seed() -> None:
+def test_a_store_that_holds_something_takes_no_snapshot() -> None:
     store, log = MemoryStore(), Log(RECORDS)
-    store.apply([(b"a", NO_STAMP)], replace(fold(RECORDS, 1).position))
-    restore(log, replace(fold(RECORDS, 5), content={b"z": NO_STAMP}), store)
+    store.apply([(b"a", NO_METADATA)], replace(fold(RECORDS, 1).position))
+    restore(log, replace(fold(RECORDS, 5), content={b"z": NO_METADATA}), store)
     assert [key for key, _ in store.scan()] == [b"b", b"c"]
     assert log.given_from(1) == [1, 2, 3, 4]
 
 
-def test_a_store_that_has_to_be_built_anew_begins_from_a_seed() -> None:
+def test_a_store_that_is_rebuilt_begins_from_a_snapshot() -> None:
     store, log = MemoryStore(), Log(RECORDS)
-    store.apply([(b"z", NO_STAMP)], replace(fold(RECORDS, 1).position, changelog_id="former"))
+    store.apply([(b"z", NO_METADATA)], replace(fold(RECORDS, 1).position, changelog_id="former"))
     restore(log, fold(RECORDS, 4), store)
     assert [key for key, _ in store.scan()] == [b"b", b"c"]
     assert log.given_from(4) == [4]
 
 
-def test_no_seed_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_snapshot_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
     class Nothing:
         def find(self, store: str, partition: int) -> None:
             return None
 
     found = asyncio.run(
-        Restorer(Log(RECORDS), Clock(), clock_skew_margin_ms=1000, seeds=Nothing()).restore(MemoryStore(), CHANGELOG, 1)
+        Restorer(Log(RECORDS), Clock(), clock_skew_margin_ms=1000, snapshots=Nothing()).restore(
+            MemoryStore(), CHANGELOG, 1
+        )
     )
     assert [key for key, _ in found.store.scan()] == [b"b", b"c"]
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

@@ -17,7 +17,7 @@ from actors.runtime.message.task_state import TaskState
 from actors.runtime.spec import ActorSpec
 from actors.runtime.timers.timers import MESSAGES_AT_ONCE, Timers
 from actors.testing import ActorTestDriver
-from stores._core.overlay import MessageScope, Overlay, OverlayReader, stamped
+from stores._core.overlay import MessageScope, Overlay, OverlayReader, with_metadata
 from stores._core.record import Position
 from stores.memory import MemoryStore
 
@@ -75,7 +75,7 @@ class Task:
     def commit(self):
         self.timers.before_commit()
         writes = self.overlay.freeze()
-        self.base.apply([(key, stamped(entry)) for key, entry in writes.items()], Position(1, 1, 1, 1, "id"))
+        self.base.apply([(key, with_metadata(entry)) for key, entry in writes.items()], Position(1, 1, 1, 1, "id"))
         self.overlay.settle()
 
     def take(self, *, after=NOW):

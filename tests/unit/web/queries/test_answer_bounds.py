@@ -27,7 +27,7 @@ from actors.web.dashboard.group import Room, Seen, ask_worker
 from actors.web.queries import memory
 from actors.web.queries.memory import MAX_ANSWER_BYTES, MEMORY
 from actors.web.queries.routing import ANSWER_BYTES, PARTITIONS
-from stores._core.record import encode_stamp
+from stores._core.record import encode_metadata
 from stores.memory import MemoryStore
 from tests.unit.web.query_server import ELSEWHERE, POSITION, Served, get, is_here, served, until
 
@@ -38,7 +38,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 def fill(there: Served, keys: list[str] = LARGE, size: int = VALUE_BYTES) -> None:
-    there.store.apply([(key.encode(), encode_stamp(1, 1) + b"x" * size) for key in keys], POSITION)
+    there.store.apply([(key.encode(), encode_metadata(1, 1) + b"x" * size) for key in keys], POSITION)
 
 
 @asynccontextmanager
@@ -110,7 +110,7 @@ async def test_a_value_that_is_larger_than_an_answer_comes_alone() -> None:
 
 async def test_json_that_is_longer_than_the_stored_bytes_counts() -> None:
     async with asking() as (there, ask):
-        values = [(f"escaped{number}".encode(), encode_stamp(1, 1) + b"\x01" * 600_000) for number in range(4)]
+        values = [(f"escaped{number}".encode(), encode_metadata(1, 1) + b"\x01" * 600_000) for number in range(4)]
         there.store.apply(values, POSITION)
         _, said, size = await ask("/actors/words?prefix=escaped&partition=0")
         assert size < MAX_ANSWER_BYTES + 4_000_000
@@ -120,7 +120,7 @@ async def test_json_that_is_longer_than_the_stored_bytes_counts() -> None:
 
 def test_a_page_looks_at_so_many_bytes_of_expired_values() -> None:
     store = MemoryStore()
-    store.apply([(f"k{n:03}".encode(), encode_stamp(1, 1, 5) + b"x" * VALUE_BYTES) for n in range(30)], POSITION)
+    store.apply([(f"k{n:03}".encode(), encode_metadata(1, 1, 5) + b"x" * VALUE_BYTES) for n in range(30)], POSITION)
     part = read_part([Held(0, store, POSITION, now_ms=9)], Bounds(), None, 100)
     assert (list(part.rows), part.through) == ([], (b"k018", 0))
 
@@ -272,7 +272,7 @@ async def test_a_turn_that_fails_is_given_back() -> None:
 
 
 async def test_an_exact_count_yields_by_bytes_too() -> None:
-    rows = [(b"k", encode_stamp(1, 1) + b"x" * VALUE_BYTES)] * 10
+    rows = [(b"k", encode_metadata(1, 1) + b"x" * VALUE_BYTES)] * 10
     assert list(_counts(0, iter(rows))) == [2, 2, 2, 2, 2, 0]
 
 

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from actors.web.dashboard import group as group_module
-from actors.web.dashboard.group import Group, Picture, Report
+from actors.web.dashboard.group import ClusterStatus, Group, Report
 from tests.browser import statuses
 from tests.unit.core.test_outside import HOSTILE
-from tests.unit.web.pages.test_dashboard import Cluster, page, replace_address, seen
+from tests.unit.web.dashboard.test_dashboard import Cluster, page, replace_address, seen
 
 ADDRESS = "http://10.0.0.66:6066"
 
@@ -43,7 +43,7 @@ def members_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_module, "MEMBERS_S", 0.0)
 
 
-async def look(cluster: Hostile) -> Picture:
+async def look(cluster: Hostile) -> ClusterStatus:
     """Look twice, since rates are of two answers, and draw the pages."""
     own = seen("here", []).report
     assert own is not None

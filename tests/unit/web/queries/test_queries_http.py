@@ -15,7 +15,7 @@ from actors._core.task.lifecycle import State
 from actors.errors import NotReadyError
 from actors.runtime.queries.queries import MAX_COUNTS, Bounds
 from actors.web.access.guard import GUARD
-from stores._core.record import encode_stamp
+from stores._core.record import encode_metadata
 from tests.unit.web.query_server import KEY, KEYS, PARTITIONS, POSITION, Connection, Served, get, is_here, served, until
 
 QUESTION, ABSENT = get(KEY), get("/actors/words/nobody")
@@ -113,7 +113,7 @@ async def test_it_waits_for_the_commit_that_is_under_way(there: Served) -> None:
     connection.send(get("/nowhere"), QUESTION)
     other.send(get("/nowhere"))
     await other.answer()
-    there.store.apply([(b"ada", encode_stamp(1, 1) + b"new")], POSITION)
+    there.store.apply([(b"ada", encode_metadata(1, 1) + b"new")], POSITION)
     there.commits(State.RUNNING)
     answers = [await connection.answer() for _ in range(3)]
     assert [status for status, _, _ in answers] == [200, 404, 200]

@@ -1,0 +1,233 @@
+"""Carries questions over a broker: a producer, and a consumer of the partition where this process's answers come.
+
+Traps of aiokafka that shape this module:
+
+- A future of the client's can be cancelled by the client itself when a connection dies. A cancellation that nobody
+  asked for is a broker that is away.
+- A producer whose sender met a fatal error refuses everything from then on: it is replaced. The consumer stays, and
+  with it the place from which answers are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextvars import Context
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.structs import TopicPartition as KafkaPartition
+
+from actors._core.logs import escaping
+from actors._kafka.admin.control import ControlPlane
+from actors._kafka.admin.topics import Topics
+from actors._kafka.connection import Connection, broker_errors, let_go
+from actors._kafka.consume.records import RAW, fetched
+from actors._kafka.permissions import READ
+from actors._kafka.produce.appends import MAX_REQUEST_BYTES, is_spent, send_record
+from actors.errors import AskClosedError, BrokerUnavailableError, UnknownTopicError
+from actors.ports import ActorReply, ActorRequest, TopicPartition, Unreadable
+from actors.runtime.message.failures import is_repeated
+from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS, Waiting, question_headers
+
+logger = escaping(logging.getLogger(__name__))
+
+POLL_S = 1.0
+RETRY_S = 1.0
+
+
+class KafkaRequests:
+    """`actors.ports.Requests` over a broker. It connects when the first question is asked; one per process.
+
+    Args:
+        connection: to the brokers.
+        group: for the connection that asks about topics.
+        topic: where answers come.
+        replication_factor: of the topic; -1 is the broker's default.
+        may_create: whether it may be made.
+    """
+
+    def __init__(
+        self, connection: Connection, *, group: str, topic: str, replication_factor: int, may_create: bool = True
+    ) -> None:
+        self._connection = connection
+        self._group = group
+        self._topic = topic
+        self._replication_factor = replication_factor
+        self._may_create = may_create
+        self._identity = uuid.uuid4()
+        self._waiting = Waiting(self._identity.hex)
+        self._partition = 0
+        self._counts: dict[str, int] = {}
+        self._opening: asyncio.Task[None] | None = None
+        self._producer: AIOKafkaProducer | None = None
+        self._consumer: AIOKafkaConsumer | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._said_s: dict[str, float] = {}
+
+    async def ask(self, question: ActorRequest, timeout_s: float) -> ActorReply:
+        """See `actors.ports.Requests.ask`.
+
+        Raises:
+            TimeoutError: no answer came in time.
+            BrokerUnavailableError: the question couldn't be sent, or that isn't known.
+            RecordTooLargeError: the topic doesn't take a question of its size.
+            AskClosedError: this was closed.
+        """
+        async with asyncio.timeout(timeout_s):
+            with self._waiting.question(question) as answer:
+                await self._open()
+                await self._send(question)
+                return await answer
+
+    async def partitions_of(self, topic: str) -> int:
+        """Give how many partitions an actor's input has; what was seen once isn't asked for again.
+
+        Raises:
+            UnknownTopicError: the broker doesn't have it.
+            BrokerUnavailableError: no broker answers.
+            AskClosedError: this was closed.
+        """
+        if self._is_closed:
+            raise _closed()
+        if topic not in self._counts:
+            async with self._topics() as topics:
+                found = await topics.existing([topic])
+            if topic not in found:
+                raise UnknownTopicError(
+                    f"topic {topic} isn't on the broker, so no actor reads it: make it (kafka-topics.sh "
+                    f"--bootstrap-server BROKER --create --topic {topic} --partitions 8) and start a worker"
+                )
+            self._counts[topic] = found[topic].partitions
+        return self._counts[topic]
+
+    async def close(self) -> None:
+        """Disconnect; who still waits gets an `AskClosedError`. May be called twice."""
+        self._is_closed = True
+        self._waiting.fail(_closed())
+        for task in (self._opening, self._reader):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+        producer, self._producer = self._producer, None
+        consumer, self._consumer = self._consumer, None
+        if producer is not None:
+            await let_go(producer)
+        if consumer is not None:
+            await let_go(consumer)
+
+    # --- opening ---------------------------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        """Connect, once for all who ask at the same time: one who gives up ends it for nobody else."""
+        if self._is_closed:
+            raise _closed()
+        producer = self._producer
+        if producer is not None and is_spent(producer):
+            self._producer = None
+            await let_go(producer)
+        if self._producer is not None and self._consumer is not None:
+            return
+        if self._opening is None or self._opening.done():
+            # In a context of its own: it outlives the message that happens to be the first.
+            self._opening = asyncio.create_task(self._connect(), name="asks connecting", context=Context())
+            # All who ask may have given up by then.
+            self._opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+        opening = self._opening
+        await asyncio.wait([opening])
+        if opening.cancelled():
+            raise _closed() if self._is_closed else BrokerUnavailableError("connecting for questions was given up")
+        opening.result()
+
+    async def _connect(self) -> None:
+        with broker_errors("connecting for questions and answers", self._connection):
+            if self._consumer is None:
+                await self._start_consumer()
+            if self._producer is None:
+                await self._start_producer()
+
+    async def _start_consumer(self) -> None:
+        """Stand at the end of our partition, before any question is sent."""
+        async with self._topics() as topics:
+            wanted = {self._topic: REPLY_PARTITIONS}
+            found = await topics.ensure_plain(wanted, self._replication_factor, REPLY_CONFIG)
+        self._partition = self._identity.int % found[self._topic].partitions
+        source = KafkaPartition(self._topic, self._partition)
+        consumer = AIOKafkaConsumer(
+            **self._connection.arguments("answers"),
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            # When the topic was made anew, or its records are gone, all that is there may be for us.
+            auto_offset_reset="earliest",
+            key_deserializer=RAW,
+        )
+        self._connection.outages.watch(consumer._client)
+        try:
+            await consumer.start()
+            consumer.assign([source])
+            consumer.seek(source, (await consumer.end_offsets([source]))[source])
+        except BaseException:
+            await let_go(consumer)
+            raise
+        self._consumer = consumer
+        self._reader = asyncio.create_task(self._read(consumer, source), name="answers reader", context=Context())
+
+    async def _start_producer(self) -> None:
+        producer = AIOKafkaProducer(
+            **self._connection.arguments("questions"),
+            enable_idempotence=True,
+            # The topic decides what is too large.
+            max_request_size=MAX_REQUEST_BYTES,
+        )
+        self._connection.outages.watch(producer.client)
+        try:
+            await producer.start()
+        except BaseException:
+            await let_go(producer)
+            raise
+        self._producer = producer
+
+    @contextlib.asynccontextmanager
+    async def _topics(self) -> AsyncIterator[Topics]:
+        async with ControlPlane.connect(self._connection, self._group) as control:
+            yield Topics(self._connection, control, may_create=self._may_create)
+
+    # --- while it runs ---------------------------------------------------------------------------------------------
+
+    async def _send(self, question: ActorRequest) -> None:
+        producer = self._producer
+        if producer is None:
+            raise _closed()
+        reply_to = f"{self._topic}/{self._partition}/{self._identity.hex}"
+        what = f"sending question {question.id} to {question.topic}[{question.partition}]"
+        headers = question_headers(question, reply_to)
+        source = TopicPartition(question.topic, question.partition)
+        await send_record(self._connection, producer, source, question.key, question.value, headers, what=what)
+
+    async def _read(self, consumer: AIOKafkaConsumer, source: KafkaPartition) -> None:
+        """Take answers until it is cancelled, whatever becomes of the broker."""
+        while True:
+            try:
+                with broker_errors(f"reading answers from {source.topic}[{source.partition}]", self._connection, READ):
+                    found = await fetched(consumer, source, timeout_s=POLL_S)
+            except BrokerUnavailableError as error:
+                if not is_repeated(error, self._said_s, time.monotonic()):
+                    logger.warning("%s; it is tried again", error)
+                if error.missing:
+                    # Who asks waits for the permission, in place of a time-out that would look like a missing answer.
+                    self._waiting.fail(error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            for record in found.get(source, ()):
+                if isinstance(record, Unreadable):
+                    logger.error("%s[%d]: answers are lost: %s. %s", *source, record.reason, record.remedy)
+                else:
+                    self._waiting.deliver(record)
+
+
+def _closed() -> AskClosedError:
+    return AskClosedError("the client for questions was closed: whether the question is handled isn't known")

@@ -1,0 +1,171 @@
+"""`faust -A APP state get STORE KEY`: the committed value of a key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import click
+
+from actors._core.partitioner import MURMUR2, Partitioner
+from actors._faust.setup import Setup
+from actors.cli.cluster import Cluster, owner_name
+from actors.cli.session import Session, with_session
+from actors.cli.state.keys import key_bytes, value_json
+from actors.cli.state.reading import Reading, read_key
+from actors.errors import ConfigurationError
+from actors.ports import OwnerRecord
+from actors.runtime.message.store import Store
+from stores._core.record import NEVER
+from stores.folder import DataFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What the broker says about a store's partitions: how many there are, and who took each over last."""
+
+    partition_count: int
+    owners: Mapping[int, OwnerRecord] = field(default_factory=dict)
+    partitioner: Partitioner = MURMUR2
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked for: a key of a store, in this data folder. `placement` is None when the broker wasn't asked."""
+
+    store: Store[Any, Any]
+    key: str
+    raw_key: bytes
+    folder: DataFolder
+    placement: Placement | None
+
+    @property
+    def on_disk(self) -> list[int]:
+        """The partitions of the store that are here."""
+        return self.folder.partitions_on_disk(self.store.name)
+
+    def owner(self, partition: int) -> OwnerRecord | None:
+        """Give who took the partition over last."""
+        return None if self.placement is None else self.placement.owners.get(partition)
+
+
+@click.command("get")
+@click.argument("name", metavar="STORE")
+@click.argument("key")
+@click.option("--partition", type=click.IntRange(min=0), help="Look into this partition only.")
+@click.option("--offline", is_flag=True, help="Don't ask the broker: look into all partitions on this disk.")
+@with_session
+def get(session: Session, name: str, key: str, partition: int | None, offline: bool) -> None:
+    """Print the committed value of KEY in STORE as JSON, from this machine's data folder.
+
+    KEY is what the store's key serializer writes: a string as it is, or JSON. Exits with 1 where the key isn't there.
+    """
+    store = session.store(name)
+    raw_key = key_bytes(store, key)
+    actor = session.actor_of(name)
+    if actor is None:
+        raise ConfigurationError(f"store {name}: no actor lists it in stores=, so it has no state")
+    folder = session.data_folder()
+    placement = None if offline else asyncio.run(_ask(session.setup, name, actor))
+    question = Question(store, key, raw_key, folder, placement)
+    readings = [read_key(folder, name, candidate, raw_key) for candidate in _candidates(question, partition)]
+    for reading in readings:
+        _warn_if_stale(session, question, reading)
+    _answer(session, question, readings)
+
+
+async def _ask(setup: Setup, store: str, actor: str) -> Placement:
+    async with Cluster.connect(setup) as cluster:
+        count = await cluster.partition_count(store)
+        owners = await cluster.owners()
+    own = {partition: owner for (owning, partition), owner in owners.items() if owning == actor}
+    return Placement(count, own, setup.app.partitioner_of_store(store))
+
+
+def _candidates(question: Question, partition: int | None) -> list[int]:
+    """Give the partitions that may have the key; all of them are on this disk."""
+    placement, store = question.placement, question.store
+    if placement is not None and partition is not None and partition >= placement.partition_count:
+        raise click.UsageError(f"store {store.name} has partitions 0 to {placement.partition_count - 1}")
+    if partition is None and placement is not None and store.placement == "key":
+        partition = placement.partitioner.home(question.raw_key, placement.partition_count)
+    on_disk = question.on_disk
+    if partition is None and on_disk:
+        return on_disk
+    if partition is None or partition not in on_disk:
+        raise click.ClickException(_not_here(question, partition))
+    return [partition]
+
+
+def _not_here(question: Question, partition: int | None) -> str:
+    name, folder = question.store.name, question.folder.path
+    if partition is None:
+        return f"store {name}: no partition of it is on this disk, in {folder}"
+    here = ", ".join(map(str, question.on_disk)) or "none"
+    text = f"store {name}: key {question.key!r} belongs to partition {partition}, and of the store {folder} has {here}"
+    if question.placement is None:
+        return text
+    owner = question.owner(partition)
+    if owner is None:
+        return f"{text}. No worker has taken that partition over yet"
+    return f"{text}. Its owner is worker {owner_name(owner)}, since epoch {owner.epoch}: ask on that machine"
+
+
+def _warn_if_stale(session: Session, question: Question, reading: Reading) -> None:
+    owner = question.owner(reading.partition)
+    if owner is not None and owner.epoch > reading.position.epoch:
+        session.remark(
+            f"Warning: worker {owner_name(owner)} took partition {reading.partition} over in epoch {owner.epoch}, "
+            f"and this disk has it as of epoch {reading.position.epoch}: this may be out of date"
+        )
+
+
+def _answer(session: Session, question: Question, readings: list[Reading]) -> None:
+    found = [reading for reading in readings if reading.found is not None]
+    if len(found) > 1:
+        where = ", ".join(str(reading.partition) for reading in found)
+        raise click.UsageError(f"key {question.key!r} is in partitions {where}: choose one with --partition")
+    best = found or [reading for reading in readings if reading.entry is not None] or readings
+    if session.as_json:
+        session.say_json(_as_json(question, best[0]))
+    if not found:
+        raise click.ClickException(_absent(question, readings))
+    if not session.as_json and found[0].found is not None:
+        session.say_json(value_json(question.store, found[0].found.value))
+
+
+def _absent(question: Question, readings: list[Reading]) -> str:
+    where = "; ".join(_state_of(reading) for reading in readings)
+    return f"store {question.store.name} has no key {question.key!r}: {where}"
+
+
+def _state_of(reading: Reading) -> str:
+    from actors.cli.output import moment
+
+    position = reading.position
+    text = (
+        f"partition {reading.partition} at input offset {position.source_offset}, changelog offset "
+        f"{position.changelog_offset}, epoch {position.epoch}"
+    )
+    if reading.entry is not None:
+        text += f", where it expired at {moment(reading.entry.metadata.expires_at_ms)}"
+    return text
+
+
+def _as_json(question: Question, reading: Reading) -> dict[str, Any]:
+    found, entry = reading.found, reading.entry
+    metadata = None if entry is None else entry.metadata
+    return {
+        "store": question.store.name,
+        "key": question.key,
+        "partition": reading.partition,
+        "found": found is not None,
+        "expired": entry is not None and entry.is_expired,
+        "value": None if found is None else value_json(question.store, found.value),
+        "epoch": None if metadata is None else metadata.epoch,
+        "source_offset": None if metadata is None else metadata.source_offset,
+        "expires_at_ms": None if metadata is None or metadata.expires_at_ms == NEVER else metadata.expires_at_ms,
+        "position": asdict(reading.position),
+    }

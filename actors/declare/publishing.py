@@ -1,0 +1,125 @@
+"""Read-model topics as an app declares them: which topics can be one, how they are made, how bytes get there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from actors._kafka.admin.control import TopicInfo
+from actors._kafka.admin.topics import Topics
+from actors.declare.arguments import single_topic
+from actors.declare.values.codecs import Codec, key_codec, value_codec
+from actors.errors import ConfigurationError
+from actors.runtime.message.outputs import OutputTopic
+from actors.runtime.message.publishing import Publication, PublishedStore
+
+if TYPE_CHECKING:
+    from actors._faust.setup import Setup
+    from actors.declare.definition import ActorDefinition
+
+
+def claim_target(store: str, topic: Any, placement: str) -> None:
+    """Refuse what can't be a read-model topic whatever else the app has; an agent on it would make it compacted.
+
+    Raises:
+        ConfigurationError: saying why.
+    """
+    single_topic(f"store {store}: publish=", topic)
+    if placement == "task":
+        raise ConfigurationError(
+            f'store {store}: publish= and placement="task" contradict each other: a key may be in several partitions '
+            "of the store, and readers couldn't tell which of its values counts"
+        )
+    if topic.compacting is None:
+        # Faust makes the topics of its agents before ours are made.
+        topic.compacting = True
+
+
+def published_stores(setup: Setup) -> dict[str, tuple[PublishedStore[Any, Any], ActorDefinition]]:
+    """Give the stores that are published with their actors, by the topic's name.
+
+    Raises:
+        ConfigurationError: a topic has something else in it.
+    """
+    found: dict[str, tuple[PublishedStore[Any, Any], ActorDefinition]] = {}
+    for definition in setup.app.actors.values():
+        for store in definition.stores:
+            if isinstance(store, PublishedStore):
+                name = str(store.publish.get_topic_name())
+                if name in found:
+                    raise _taken(store.name, name, f"store {found[name][0].name} is published there")
+                found[name] = store, definition
+    if found:
+        for name, what in _taken_names(setup).items():
+            if name in found:
+                raise _taken(found[name][0].name, name, f"it is {what}")
+        declared = {id(topic) for topic in setup.app.declared_topics}
+        for store, _ in found.values():
+            if id(store.publish) not in declared:
+                raise ConfigurationError(f"store {store.name}: publish= takes a topic of its own app's app.topic(...)")
+    return found
+
+
+def _taken_names(setup: Setup) -> dict[str, str]:
+    app = setup.app
+    names = dict.fromkeys(setup.plain(), "a topic of the framework's own")
+    names[setup.owners_topic] = "the leader registry"
+    names[setup.dead_letter_topic] = "where dead letters go"
+    names[setup.reply_topic] = "where answers go"
+    names |= {setup.changelog_topic(table): f"the changelog of table {table}" for table in app.tables}
+    names |= {setup.changelog_topic(store): f"the changelog of store {store}" for store in app.stores}
+    names |= {definition.topic_name: f"the input of actor {definition.name}" for definition in app.actors.values()}
+    return names
+
+
+def _taken(store: str, topic: str, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"store {store}: it can't be published to topic {topic}: {why}. Give it a topic that nobody else writes to"
+    )
+
+
+async def ensure_published(setup: Setup, topics: Topics, inputs: Mapping[str, TopicInfo]) -> None:
+    """Make the read-model topics that are missing, compacted like changelogs; check the others.
+
+    A new one has the topic's own `partitions=` and `config=`, else as many partitions as the actor's input.
+
+    Raises:
+        ConfigurationError: one exists and isn't compacted.
+    """
+    found = published_stores(setup)
+    for name, (store, definition) in found.items():
+        partitions = store.publish.partitions or inputs[definition.topic_name].partitions
+        replication_factor = setup.changelog_settings.replication_factor
+        await topics.ensure_plain({name: partitions}, replication_factor, topic_config_of(setup, store))
+    for name, effective in (await topics.configs(found)).items():
+        policy = effective.get("cleanup.policy", "")
+        if policy != "compact":
+            raise ConfigurationError(
+                f"topic {name}, to which store {found[name][0].name} is published, has cleanup.policy={policy}: values "
+                "that aren't written again would be deleted. Mend it with: kafka-configs.sh --bootstrap-server BROKER "
+                f"--alter --topic {name} --add-config cleanup.policy=compact"
+            )
+
+
+def topic_config_of(setup: Setup, store: PublishedStore[Any, Any]) -> dict[str, str]:
+    """Give the settings with which a store's read-model topic is made."""
+    own = {key: str(value) for key, value in (store.publish.config or {}).items()}
+    return {**setup.changelog_settings.topic_config(), **own, "cleanup.policy": "compact"}
+
+
+def publication(store: PublishedStore[Any, Any], target: OutputTopic) -> Publication:
+    """Give how the store's bytes become those of `target`."""
+    (key, value), topic = store.codecs(), store.publish
+    return Publication(
+        store.name,
+        target,
+        _converter(key, key_codec(topic.app, topic.schema)),
+        _converter(value, value_codec(topic.app, topic.schema)),
+    )
+
+
+def _converter(mine: Codec, topics: Codec) -> Callable[[bytes], bytes] | None:
+    if mine.origin is not None and mine.origin == topics.origin:
+        return None
+    decode, encode = mine.decode, topics.encode
+    return lambda raw: encode(decode(raw))

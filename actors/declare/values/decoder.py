@@ -1,0 +1,81 @@
+"""A store's bytes as JSON text, for whoever reads its changelog without a worker."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from faust.models.base import Model
+from faust.utils.json import on_default
+
+from actors._core.outside import MALFORMED
+from actors.declare.values.codecs import CodecError
+from actors.errors import show_bytes
+from actors.runtime.message.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """Reads the keys and values of a store.
+
+    It holds the app's functions and can't be pickled: another process imports the app and asks it for its own.
+
+    Attributes:
+        store: the store's name.
+        changelog: its topic.
+    """
+
+    store: str
+    changelog: str
+    _handle: Store[Any, Any]
+
+    def key_json(self, raw: bytes) -> str:
+        """Give a key as JSON text.
+
+        Raises:
+            ValueError: the bytes aren't a key of the store.
+        """
+        return _text(self._handle.decode_key, raw)
+
+    def value_json(self, raw: bytes) -> str:
+        """Give a value as JSON text.
+
+        Raises:
+            ValueError: the bytes aren't a value of the store.
+        """
+        return _text(self._handle.decode_value, raw)
+
+
+def as_json(value: Any) -> Any:
+    """Give a value as what JSON can say: of a model its fields, of bytes their text, or else their base64."""
+    if isinstance(value, bytes):
+        return _bytes_json(value)
+    return json.loads(msgspec.json.encode(value, enc_hook=_plain))
+
+
+def _text(decode: Callable[[bytes], Any], raw: bytes) -> str:
+    value = decode(raw)
+    try:
+        return json.dumps(as_json(value), ensure_ascii=False)
+    except MALFORMED as error:
+        raise CodecError(f"it can't be written as JSON: {error}: {show_bytes(raw)}") from error
+
+
+def _bytes_json(value: bytes) -> Any:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Model):
+        return value.asdict()
+    try:
+        return on_default(value)
+    except TypeError:
+        return repr(value)

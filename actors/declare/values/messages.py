@@ -1,0 +1,191 @@
+"""How the messages of a class actor become bytes, and how their types are told apart.
+
+the topic declares a type     its codec decodes all; each type that it can give needs a handler
+tagged Structs, or one type   msgspec's tagged union: the tag is a field of the JSON
+anything else                 the header `fa-type` of each record names the type
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+import msgspec
+
+from actors._core.outside import MALFORMED
+from actors._core.unions import arms_of
+from actors.declare.values.codecs import Codec, CodecError, resolve, value_codec
+from actors.errors import ConfigurationError, NewerVersionError, UnknownTypeError, show_bytes
+from actors.ports import Headers
+from actors.runtime.handlers.actor import Actor
+from actors.runtime.message.context import Context
+from actors.runtime.message.outputs import TYPE_HEADER
+
+Handler = Callable[[Context, Any], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCodec:
+    """Messages of an actor to bytes and back.
+
+    Where the header names the type, `decode` leaves the bytes as they are, `by_headers` makes the message of the
+    headers and the bytes, and `type_headers` gives the headers that a message goes with.
+    """
+
+    decode: Callable[[bytes], Any]
+    encode: Callable[[Any], bytes]
+    by_headers: Callable[[Headers, bytes], Any] | None = None
+    type_headers: Callable[[Any], list[tuple[str, bytes]]] | None = None
+
+    def with_headers(self, message: Any) -> tuple[bytes, list[tuple[str, bytes]]]:
+        """Give a message's bytes and the headers that it goes with.
+
+        Raises:
+            CodecError: the actor doesn't take such messages.
+        """
+        return self.encode(message), [] if self.type_headers is None else self.type_headers(message)
+
+    def around(self, handler: Handler) -> Handler:
+        """Give the handler for what `decode` gives.
+
+        A message that doesn't decode is an undecodable record, though only the handler sees it.
+        """
+        by_headers = self.by_headers
+        if by_headers is None:
+            return handler
+
+        async def handle(ctx: Context, raw: Any) -> Any:
+            try:
+                message = by_headers(ctx.headers, raw)
+            except (CodecError, NewerVersionError) as error:
+                raise ctx.undecodable(error) from error
+            return await handler(ctx, message)
+
+        return handle
+
+
+def function_codec(topic: Any) -> MessageCodec:
+    """Give the codec of a function actor's messages: its topic's."""
+    codec = value_codec(topic.app, topic.schema)
+    types = arms_of(topic.schema.value_type)
+    if not _are_tagged(types):
+        return MessageCodec(codec.decode, codec.encode)
+    known = ", ".join(str(type_.__struct_config__.tag) for type_ in types)
+    return MessageCodec(_explaining(codec, types, f"topic {topic.get_topic_name()} carries {known}"), codec.encode)
+
+
+def message_codec(actor: type[Actor[Any]], topic: Any) -> MessageCodec:
+    """Give the codec of a class actor's messages.
+
+    Raises:
+        ConfigurationError: the topic can give what no handler takes, or the types can't be told apart.
+    """
+    types = tuple(actor.receivers)
+    declared = topic.schema.value_type
+    if declared is not None:
+        types = arms_of(declared)
+        _check_declared(actor, topic, types)
+        codec = value_codec(topic.app, topic.schema)
+    elif len(types) == 1 or _are_tagged(types):
+        codec = resolve(Union[types], topic.schema.value_serializer)  # noqa: UP007
+    else:
+        return _by_header(actor, topic.schema.value_serializer)
+    known = ", ".join(sorted(actor.type_names.values()))
+    return MessageCodec(_explaining(codec, types, f"{actor.__name__} takes {known}"), codec.encode)
+
+
+def _check_declared(actor: type[Actor[Any]], topic: Any, arms: Sequence[Any]) -> None:
+    missing = [arm for arm in arms if arm not in actor.receivers]
+    if missing:
+        names = ", ".join(getattr(arm, "__name__", str(arm)) for arm in missing)
+        raise ConfigurationError(
+            f"actor {actor.__name__}: topic {topic.get_topic_name()} is declared to carry {names}, which no handler "
+            "takes: add a method marked @receive, or leave value_type out"
+        )
+
+
+def _are_tagged(types: Sequence[Any]) -> bool:
+    structs = [type_ for type_ in types if isinstance(type_, type) and issubclass(type_, msgspec.Struct)]
+    tags = {(struct.__struct_config__.tag_field, struct.__struct_config__.tag) for struct in structs}
+    fields = {field for field, _ in tags}
+    return len(structs) == len(types) == len(tags) and len(fields) == 1 and None not in fields
+
+
+def _explaining(codec: Codec, types: Sequence[Any], known: str) -> Callable[[bytes], Any]:
+    """Give a decoder whose errors say what is known, and tell a type that isn't from a message that is damaged."""
+    decode = codec.decode
+    configs = [type_.__struct_config__ for type_ in types] if _are_tagged(types) else []
+    tags = {config.tag for config in configs}
+
+    def explaining(raw: bytes) -> Any:
+        try:
+            return decode(raw)
+        except CodecError as error:
+            tag = _tag_in(raw, configs[0].tag_field) if configs else None
+            if tag is not None and tag not in tags:
+                raise UnknownTypeError(f"a message of the unknown type {_shown(tag)}: {known}") from error
+            raise CodecError(f"{error} ({known})") from error
+
+    return explaining
+
+
+def _shown(tag: str | int) -> str:
+    return show_bytes(tag.encode(errors="backslashreplace")) if isinstance(tag, str) else str(tag)[:80]
+
+
+def _tag_in(raw: bytes, field: str) -> str | int | None:
+    """Give the tag of a message that is JSON and has one."""
+    try:
+        found = msgspec.json.decode(raw, type=dict[str, Any]).get(field)
+    except MALFORMED:
+        return None
+    return found if isinstance(found, str | int) and not isinstance(found, bool) else None
+
+
+def _by_header(actor: type[Actor[Any]], serializer: Any) -> MessageCodec:
+    types = _Types(actor, serializer)
+    return MessageCodec(lambda raw: raw, types.encode, types.decode, types.headers)
+
+
+class _Types:
+    """The types of an actor's messages by their names in the header."""
+
+    def __init__(self, actor: type[Actor[Any]], serializer: Any) -> None:
+        self._actor = actor.__name__
+        self._names = {type_: name.encode() for type_, name in actor.type_names.items()}
+        self._codecs = {type_: resolve(type_, serializer) for type_ in self._names}
+        self._by_name = {name: self._codecs[type_] for type_, name in self._names.items()}
+        self._known = ", ".join(sorted(actor.type_names.values()))
+        if len(self._by_name) < len(self._names):
+            raise ConfigurationError(
+                f"actor {self._actor}: two types of message have one name in the header {TYPE_HEADER}: give one of "
+                'them another, @receive(name="…")'
+            )
+
+    def decode(self, headers: Headers, raw: bytes) -> Any:
+        """Give the message."""
+        name = next((value for header, value in headers if header == TYPE_HEADER), None)
+        if name is None:
+            raise CodecError(f"the header {TYPE_HEADER} is missing, by which {self._actor} tells {self._known} apart")
+        codec = self._by_name.get(name)
+        if codec is None:
+            raise UnknownTypeError(
+                f"a message of the unknown type {show_bytes(name)} (header {TYPE_HEADER}): {self._actor} takes "
+                f"{self._known}"
+            )
+        return codec.decode(raw)
+
+    def encode(self, message: Any) -> bytes:
+        """Give the message's bytes."""
+        return self._codecs[self._type_of(message)].encode(message)
+
+    def headers(self, message: Any) -> list[tuple[str, bytes]]:
+        """Give the header that names the message's type."""
+        return [(TYPE_HEADER, self._names[self._type_of(message)])]
+
+    def _type_of(self, message: Any) -> Any:
+        for base in type(message).__mro__:
+            if base in self._names:
+                return base
+        raise CodecError(f"{self._actor} takes {self._known}, not {type(message).__name__}")

@@ -1,0 +1,342 @@
+"""What a validation found: counts, examples that name the cause, and how both are shown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from spark_replay.comparison.causes import CAUSES, NOT_JUDGED
+from spark_replay.comparison.held import Held
+from spark_replay.comparison.invariants import Finding, finding
+from spark_replay.printing import printable, say
+from spark_replay.sources.topic import Topic
+from stores._core.printable import printable as escaped
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row
+    from rich.console import Console
+
+SCHEMA = 1
+"""The version of the JSON report: it grows when a field is taken away or means something else."""
+MISMATCHES = ("missing", "extra", "different", "wrong_partition", "without_metadata")
+KINDS = ("equal", *MISMATCHES, "superseded")
+_EXAMPLES = 10
+_FACTS = {
+    "overlapping_owners": (
+        "the log's write of epoch {log[epoch]} at offset {log[offset]} lies behind epoch {overlap[epoch]}, which began "
+        "at offset {overlap[first_offset]}"
+    ),
+    "aborted_write": "the record at offset {aborted_at} has what is held, and isn't committed",
+    "ahead_of_position": "what is held was committed at offset {held_at}, behind the position",
+    "stale_owner": (
+        "what is held is of epoch {export[epoch]} and input {export[source_offset]}; epoch {newer[epoch]} had handled "
+        "input {newer[first_source]}"
+    ),
+    "different_value": "the write with this metadata is at offset {origin_at}",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One key that isn't equal on both sides.
+
+    Attributes:
+        partition: Where it was found.
+        key: As text if it is printable UTF-8, else as base64 after `base64:`.
+        cause: Why, a name of `spark_replay.comparison.causes.CAUSES`; `superseded` where nothing can be said.
+        seen: What was seen, in words.
+        log: `value`, `source_offset`, `epoch`, `expires_at_ms` and `offset` of the log's write, or None. A
+            value longer than 200 bytes is cut. In a comparison of two states the first one's.
+        export: The same of what is held, without an offset, or None.
+    """
+
+    partition: int
+    key: str
+    cause: str
+    seen: str = ""
+    log: dict[str, Any] | None
+    export: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a validation found; plain values throughout, so that it can be shown in any form.
+
+    Attributes:
+        changelog: The topic.
+        app: The app, empty if it isn't known.
+        store: The store, empty if it isn't known.
+        counts: Keys by kind, see `spark_replay.comparison.validate`; `without_metadata` counts damaged records.
+        by_partition: The same for each partition that has keys.
+        keys: How many keys the log holds at the positions.
+        records: How many of the log's records were read.
+        seconds: How long it took.
+        positions: The position each partition was compared at.
+        ends: Where each partition's log ended.
+        against: What the log was compared with, for example `exports in /tmp/exports`.
+        causes: Keys by cause, see `spark_replay.comparison.causes`; only causes that were found.
+        causes_by_partition: The same for each partition that has any.
+        findings: What the checks of the log found, see `spark_replay.comparison.invariants`; those that were made only.
+        over: Keys that are held, had expired, and have no tombstone yet: the background removes them. No mismatch.
+        stale_copies: What other workers hold of a partition that one of them owns; not compared.
+        partitions_without_export: Partitions that hold keys and that nobody holds.
+        notes: What else has to be known.
+        examples: By kind, up to 10 of each cause.
+    """
+
+    changelog: str
+    app: str
+    store: str
+    counts: Mapping[str, int]
+    by_partition: Mapping[int, Mapping[str, int]]
+    keys: int
+    records: int
+    seconds: float
+    positions: Mapping[int, int]
+    ends: Sequence[int]
+    against: str = "exports"
+    causes: Mapping[str, int] = field(default_factory=dict)
+    causes_by_partition: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    findings: Sequence[Finding] = ()
+    over: int = 0
+    stale_copies: Sequence[str] = ()
+    partitions_without_export: Sequence[int] = ()
+    notes: Sequence[str] = ()
+    examples: Mapping[str, Sequence[Example]] = field(default_factory=dict)
+
+    @property
+    def mismatches(self) -> int:
+        """How many keys, or damaged records, aren't as they should be."""
+        return sum(self.counts[kind] for kind in MISMATCHES)
+
+    @property
+    def compared(self) -> int:
+        """How many keys, or damaged records, could be judged."""
+        return self.counts["equal"] + self.mismatches
+
+    @property
+    def violations(self) -> int:
+        """How many records are against an invariant of the log."""
+        return sum(finding.count for finding in self.findings)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether there is neither a mismatch nor a violation."""
+        return not self.mismatches and not self.violations
+
+    @property
+    def totals(self) -> dict[str, Any]:
+        """The counts for a machine: each kind, `keys`, `mismatches`, `violations`, `records`, `seconds`, `causes`."""
+        return {
+            **{kind: self.counts[kind] for kind in KINDS},
+            "keys": self.keys,
+            "mismatches": self.mismatches,
+            "violations": self.violations,
+            "records": self.records,
+            "seconds": self.seconds,
+            "causes": dict(self.causes),
+        }
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """All fields for a machine, with `schema` (the version of this shape) and `totals`."""
+        return {"schema": SCHEMA, **asdict(self), "totals": self.totals}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What Spark counted.
+
+    Attributes:
+        kinds: Rows of `partition`, `kind`, `count`, and the sums `records`, `damaged`, `held` (rows), `live`,
+            `over`.
+        causes: Rows of `partition`, `cause`, `count`.
+        examples: Rows as `spark_replay.comparison.causes.name_causes` gives them.
+    """
+
+    kinds: Sequence[Row]
+    causes: Sequence[Row] = ()
+    examples: Sequence[Row] = ()
+
+
+def report(summary: Summary, *, topic: Topic, held: Held, seconds: float, findings: Sequence[Finding] = ()) -> Report:
+    """Make a report of what `spark_replay.comparison.validate.summarise` gives."""
+    by_partition: dict[int, Counter[str]] = {}
+    keys: Counter[int] = Counter()
+    for row in summary.kinds:
+        keys[row["partition"]] += row["live"] or 0
+        counts = by_partition.setdefault(row["partition"], Counter())
+        counts["without_metadata"] += row["damaged"]
+        if row["kind"] in KINDS and row["kind"] != "without_metadata":
+            counts[row["kind"]] += row["count"]
+    total = sum(by_partition.values(), Counter())
+    causes = _causes(summary.causes)
+    positions = held.positions
+    return Report(
+        changelog=topic.name,
+        app=held.app,
+        store=held.store,
+        counts={kind: total[kind] for kind in KINDS},
+        by_partition={
+            number: {kind: counts[kind] for kind in KINDS} for number, counts in sorted(by_partition.items())
+        },
+        keys=keys.total(),
+        records=sum(row["records"] for row in summary.kinds),
+        seconds=round(seconds, 3),
+        positions=positions,
+        ends=topic.ends,
+        against=f"{held.kind} in {held.where}",
+        causes=_in_order(sum(causes.values(), Counter())),
+        causes_by_partition={number: _in_order(counts) for number, counts in sorted(causes.items())},
+        findings=(*findings, *_copies(held)),
+        over=sum(row["over"] for row in summary.kinds),
+        stale_copies=[str(copy) for copy in held.stale],
+        partitions_without_export=sorted(number for number, count in keys.items() if count and number not in positions),
+        examples=_examples(summary.examples),
+    )
+
+
+def _causes(rows: Sequence[Row]) -> dict[int, Counter[str]]:
+    found: dict[int, Counter[str]] = {}
+    for row in rows:
+        if row["cause"] != NOT_JUDGED:
+            found.setdefault(row["partition"], Counter())[row["cause"]] += row["count"]
+    return found
+
+
+def _in_order(counts: Mapping[str, int]) -> dict[str, int]:
+    return {cause: counts[cause] for cause in CAUSES if counts.get(cause)}
+
+
+def _copies(held: Held) -> list[Finding]:
+    pairs = held.contested()
+    if not pairs:
+        return []
+    counts = Counter(newer.partition for newer, _ in pairs)
+    return [finding("copies", counts, (f"{older} goes on behind {newer}" for newer, older in pairs))]
+
+
+def _examples(rows: Sequence[Row]) -> dict[str, list[Example]]:
+    found: dict[str, list[Example]] = {}
+    for row in rows:
+        example = Example(
+            partition=row["partition"],
+            key=printable(row["key"]),
+            cause=row["cause"],
+            seen=_seen(row),
+            log=side(row["log"]),
+            export=side(row["export"]),
+        )
+        found.setdefault(row["kind"], []).append(example)
+    return {kind: found[kind] for kind in KINDS if kind in found}
+
+
+def _seen(row: Row) -> str:
+    """Say what was seen: the kind first, then the fact that the cause was decided by."""
+    kind = row["kind"]
+    seen = {
+        "missing": "not in the export" if row["cause"] != "partition_not_held" else "no export holds its partition",
+        "extra": _extra(row),
+        "different": f"{', '.join(row['differs'])} differ{'s' if len(row['differs']) == 1 else ''}",
+        "wrong_partition": _displaced(row),
+        "without_metadata": f"the record at offset {row['damaged_offset']} has no key or no known write metadata",
+        "superseded": f"the log only has its later write at offset {row['later_offset']}: can't be compared",
+    }
+    fact = _fact(row)
+    return f"{seen[kind]}; {fact}" if fact else seen[kind]
+
+
+def _fact(row: Row) -> str:
+    if row["cause"] == "overlapping_owners" and row["overlap"] is None:
+        return "two copies of the partition say that they are the owner's"
+    if row["cause"] in ("deleted_key_back", "committed_write_missing") and row["export"] is not None:
+        return _held_at(row)
+    return _FACTS.get(row["cause"], "").format(**row.asDict(recursive=True))
+
+
+def _held_at(row: Row) -> str:
+    if row["held_at"] is None:
+        return "what is held is older"
+    return f"what is held was committed at offset {row['held_at']}"
+
+
+def _extra(row: Row) -> str:
+    if row["export_rows"] > 1:
+        return f"in the export {row['export_rows']} times"
+    if row["log"] is not None:
+        return f"deleted in the log at offset {row['log']['offset']}"
+    return "not in the log"
+
+
+def _displaced(row: Row) -> str:
+    partition = row["partition"]
+    if row["home"] is not None and row["home"] != partition:
+        sides = " and ".join(side for side in ("log", "export") if row[side] is not None)
+        return f"belongs in partition {row['home']}, found in {partition} in the {sides}"
+    return f"the export's row says partition {row['claimed']}, its file is of {partition}"
+
+
+def side(held: Row | None) -> dict[str, Any] | None:
+    """Give what one side has of a key as plain values."""
+    if held is None:
+        return None
+    fields: dict[str, Any] = held.asDict()
+    return fields | {"value": printable(fields["value"])}
+
+
+def show(found: Report, console: Console) -> None:
+    """Print a report as tables a person reads."""
+    console.print(_table(found, f"{found.changelog} against the {found.against}", KINDS, found.by_partition))
+    if found.causes:
+        console.print(_table(found, "causes", tuple(found.causes), found.causes_by_partition))
+    for line in _lines(found):
+        say(console, line)
+    show_findings(found.findings, console)
+
+
+def show_findings(findings: Sequence[Finding], console: Console) -> None:
+    """Print what the checks of a log found."""
+    for found in findings:
+        verdict = "holds" if not found.count else f"{found.count:,} records are against it"
+        lines = [f"{found.check}: {found.means}: {verdict}"]
+        lines += [f"    {text}" for text in (*found.examples[:_EXAMPLES], *found.notes)]
+        for line in lines:
+            say(console, line)
+
+
+def _table(found: Report, title: str, names: Sequence[str], counts: Mapping[int, Mapping[str, int]]) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(escaped(title)), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("partition", "position", *names):
+        table.add_column(name.replace("_", " "), justify="right", overflow="fold")
+    numbers = {*counts, *found.positions} if names is KINDS else set(counts)
+    for number in sorted(numbers):
+        row = counts.get(number, {})
+        position = str(found.positions.get(number, "not held"))
+        table.add_row(str(number), position, *(f"{row.get(name, 0):,}" for name in names))
+    table.add_section()
+    total = sum((Counter(row) for row in counts.values()), Counter())
+    table.add_row("all", "", *(f"{total[name]:,}" for name in names))
+    return table
+
+
+def _lines(found: Report) -> list[str]:
+    lines = [f"nobody holds partition {number}, which has keys" for number in found.partitions_without_export]
+    lines += [f"stale copy, not compared: {copy}" for copy in found.stale_copies]
+    lines += found.notes
+    if found.over:
+        lines.append(f"{found.over:,} keys are held that expired and aren't removed yet")
+    for kind, examples in found.examples.items():
+        for example in examples:
+            lines.append(f"{kind}: partition {example.partition} key {example.key}: {example.cause}: {example.seen}")
+            lines += [f"    {name}: {_told(held)}" for name, held in (("log", example.log), ("export", example.export))]
+    return lines
+
+
+def _told(held: Mapping[str, Any] | None) -> str:
+    return "nothing" if held is None else ", ".join(f"{name} {value}" for name, value in held.items())
