@@ -117,7 +117,7 @@ class StateClient:
         timeout: how long a call goes on asking.
         follow_owners: ask a key's owner directly; otherwise one of `urls` passes the question on.
         read: "committed" takes answers of owners only, none older than one that was there before. "standby" takes those
-            of copies too (docs/standbys.md), which may be older; counts are of owners always.
+            of copies too (docs/how-to/standbys.md), which may be older; counts are of owners always.
         token: one of the workers' `query_tokens`. It is sent to the hosts of `urls` and of `trust_hosts` only: an owner
             on another host isn't asked directly.
         trust_hosts: further hosts of workers, as `10.0.*` or `*.bank.internal`; `["*"]` for any.

@@ -46,7 +46,7 @@ _MARGIN = timedelta(minutes=5)
 
 
 class View(TopicView[K, V]):
-    """A compacted topic as a read-only mapping that follows the topic; see the methods, and `docs/views.md`.
+    """A compacted topic as a read-only mapping that follows the topic; see the methods, and `docs/how-to/views.md`.
 
     Made like this it needs no app and no worker; `app.view(...)` makes one of an app's topic or store.
 

@@ -1,6 +1,6 @@
 """The lock service as an app of its own: `faust -A actors.coordination.app worker`.
 
-KAFKA_URL says where the broker is, KAFKA_USER and the settings beside it (docs/coordination.md) how to get in,
+KAFKA_URL says where the broker is, KAFKA_USER and the settings beside it (docs/how-to/coordination.md) how to get in,
 COORDINATION_APP how the app is called, and COORDINATION_PARTITIONS how many partitions its topic is made with; a topic
 that exists stays as it is.
 """

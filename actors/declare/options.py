@@ -64,7 +64,7 @@ class ActorOptions:
         create_topics: whether a worker makes the topics of its own that are missing, such as changelogs. With False the
             start names all that are, for whoever makes topics in this cluster: `faust -A APP topics` prints them.
         clock_skew_margin: how far clocks of workers and brokers may differ. A worker's clock that is further from the
-            brokers' isn't followed (docs/guarantees.md#clocks).
+            brokers' isn't followed (docs/explanation/guarantees.md#clocks).
         commit_max_bytes: a commit is made before this much is held per task.
         commit_deadline: a commit that takes longer counts as unknown, and the task takes over again.
         queue_records: more is fetched for a task when fewer than these wait.

@@ -102,7 +102,7 @@ def archive(
 
     --every ends with SIGTERM or Ctrl-C, within seconds and with exit code 0. Each batch writes one file for each
     partition that has something new: --every 1s can make 86,400 files a day of each, and slows down whoever reads them;
-    60s or more is better. What the topics' min.compaction.lag.ms has to do with it is in docs/replay.md.
+    60s or more is better. What the topics' min.compaction.lag.ms has to do with it is in docs/how-to/replay.md.
 
     The last line on standard output is a JSON object: topics (by name the end of each partition), batches, records,
     seconds, complete.

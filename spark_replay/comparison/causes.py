@@ -1,8 +1,8 @@
 """Why a key isn't as the log says: one cause for each mismatch, from what the log has of it.
 
-The causes are in `CAUSES`; docs/replay.md has the table for operators. Each is decided by facts, and the first that
-applies is the one, so that they exclude each other. The facts come from a second pass over the log, which reads of it
-the keys in question only, and happens only if there are any:
+The causes are in `CAUSES`; docs/how-to/replay.md has the table for operators. Each is decided by facts, and the
+first that applies is the one, so that they exclude each other. The facts come from a second pass over the log, which
+reads of it the keys in question only, and happens only if there are any:
 
 * `held_at`: the last committed record of the key with the value and write metadata that are held.
 * `origin_at`: the last one of the same owner and input, whatever its value.

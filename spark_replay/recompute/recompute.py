@@ -6,7 +6,7 @@ Each key of a store that either side has gets one kind:
 * `different`: in both, with another value.
 * `only_recomputed`: the handlers would have written it, and the changelog doesn't have it.
 * `only_changelog`: the changelog has it, and the handlers would not have written it.
-* `unknown`: it isn't equal, and something happened to it that the input doesn't tell: see `docs/recompute.md`.
+* `unknown`: it isn't equal, and something happened to it that the input doesn't tell: see `docs/how-to/recompute.md`.
 * `superseded`: the changelog only has later writes of it than the point compared. Nothing can be said.
 
 Keys that neither side has, deleted or expired on both, get none. Records stay in the JVM save where they pass through

@@ -183,7 +183,7 @@ class Program:
         return PARTITIONS + 2 * self.generation
 
     async def carry_over(self, partitions: int) -> None:
-        """Follow docs/snapshots.md: another app id, with the state, and with the inputs that weren't handled."""
+        """Follow docs/how-to/snapshots.md: another app id, with the state, and with the inputs that weren't handled."""
         await self.pause()
         former, left = self.app, dict[str, list[Record]]()
         for kind, life in self.lives.items():

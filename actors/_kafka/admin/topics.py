@@ -192,7 +192,7 @@ def _check_compacted(info: TopicInfo, partitions: int, policy: str) -> None:
         raise ConfigurationError(
             f"topic {info.name} has {info.partitions} partitions, its actor's input has {partitions}: keys would be "
             "looked for in the wrong partition. Stop all workers, then carry the state over to the new number of "
-            f"partitions (docs/snapshots.md), make the input anew with {info.partitions} partitions, or delete "
+            f"partitions (docs/how-to/snapshots.md), make the input anew with {info.partitions} partitions, or delete "
             f"{info.name} (kafka-topics.sh --bootstrap-server BROKER --delete --topic {info.name}) and start once with "
             "LOST_CHANGELOG=rebuild: its state is lost. Only if the input has always had as many partitions, and the "
             "changelog was created again with another number, start with LOST_CHANGELOG=restore in place of that: "

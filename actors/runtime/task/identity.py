@@ -77,7 +77,7 @@ def grown_error(spec: ActorSpec, count: int, handled: str = "") -> InputGrownErr
         f"topic {spec.topic}, the input of actor {spec.name}, was {how} partitions than {spec.partition_count}, it has "
         f"{count}: keys have other partitions now than their state. The actor's partitions are stopped, nothing of "
         f"them is lost. {handled}Stop all workers, then carry the state over to {count} partitions, with a new input "
-        "topic and app id: see docs/snapshots.md, 'Another cluster, another number of partitions'"
+        "topic and app id: see docs/how-to/snapshots.md, 'Another cluster, another number of partitions'"
     )
 
 

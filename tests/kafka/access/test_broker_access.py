@@ -1,7 +1,7 @@
 """A broker that wants TLS and a password, by PLAIN or SCRAM, and workers that want to know who asks.
 
 Every client of ours brings what the broker wants, and says clearly what wasn't right. Workers with certificates and
-tokens answer each other's questions, and the examples of docs/security.md work.
+tokens answer each other's questions, and the examples of docs/how-to/security.md work.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ async def test_the_examples_of_the_documentation(site: Site) -> None:
     (folder / "token.txt").write_text(f"Authorization: Bearer {QUERY_TOKEN}\n")
     async with StateClient(site.urls, ssl=trusting(site), token=QUERY_TOKEN) as client:
         await eventually(lambda: _has_all(client), what=lambda: site.workers[0].log()[-2000:])
-    for command in documents.commands_of("docs/security.md"):
+    for command in documents.commands_of("docs/how-to/security.md"):
         found = await documents.run(command, site.ports[0], folder=folder, environment={"QUERY_TOKEN": QUERY_TOKEN})
         assert documents.shows(found, command.answer), (command, found)
 

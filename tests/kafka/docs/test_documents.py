@@ -51,7 +51,7 @@ async def test_locks_fences_and_shared_maps(
         return True
 
     await eventually(is_up, what=worker.log)
-    code = block("docs/coordination.md", "Locks, leaders and shared configuration", 2)
+    code = block("docs/how-to/coordination.md", "Locks, leaders and shared configuration", 2)
     changes = {HERE: f'"{brokers}", app="{name}"'}
     names = await code.run_async({"printer": printer, "document": "a letter"}, changes=changes)
     assert printer.printed == [("a letter", names["lease"].token)]
@@ -59,7 +59,7 @@ async def test_locks_fences_and_shared_maps(
     with sqlite3.connect("ledger.db") as connection:
         connection.execute("CREATE TABLE lines (line TEXT)")
     connection.close()
-    code = block("docs/coordination.md", "Guarding a resource")
+    code = block("docs/how-to/coordination.md", "Guarding a resource")
     text = code.code.replace(HERE, f'"{brokers}"').replace('"ledger-lines"', f'"{name}-lines"')
     printed = "print(record.token, record.value)"
     await block_with(code, text).run_async(
@@ -69,7 +69,7 @@ async def test_locks_fences_and_shared_maps(
 
     app: Any = make(name, brokers)
     try:
-        code = block("docs/views.md", "Shared maps: writing with compare-and-set")
+        code = block("docs/how-to/views.md", "Shared maps: writing with compare-and-set")
         opened = {"held = limits": "await limits.open()\nheld = limits"}
         names = await code.run_async({"app": app, "Limits": Limits}, changes=opened)
         assert names["held"].version == 0
@@ -94,7 +94,7 @@ async def test_a_view_outside_of_an_app(brokers: str, tmp_path: Path, capsys: py
     await send(brokers, topic, [(b"printer-7", b'{"pages":11}'), (b"printer-8", b'{"pages":1}')])
     url = ";".join(f"kafka://{broker}" for broker in brokers.split(","))
     changes = {'"config"': f'"{topic}"', '"kafka://127.0.0.1:9092"': f'"{url}"', "/var/lib/me": str(tmp_path)}
-    code = block("docs/views.md", "Views")
+    code = block("docs/how-to/views.md", "Views")
     async with asyncio.timeout(60):
         await code.run_async({"Config": Config, "timedelta": timedelta}, changes=changes)
     assert capsys.readouterr().out == ""

@@ -272,7 +272,7 @@ async def test_more_partitions_are_taken_up_without_state_and_stop_an_actor_with
         refusal = f"topic {name}-in, the input of actor keep, was given more partitions than 1, it has 2"
         errors = [line for line in worker.log().splitlines() if refusal in line and "ERROR" in line]
         assert len(errors) == 1, worker.log()
-        assert "docs/snapshots.md" in errors[0]
+        assert "docs/how-to/snapshots.md" in errors[0]
     finally:
         assert worker.terminate() == 0
 

@@ -1,4 +1,4 @@
-"""docs/disasters.md: its commands, as they stand there, do what it promises."""
+"""docs/how-to/disasters.md: its commands, as they stand there, do what it promises."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.documents import ROOT, block
 from tests.kafka.forked import ForkedWorker
 from tests.kafka.helpers import WorkerProcess, delete, eventually, make_topics, read_all, send, unique
 
-PAGE = "docs/disasters.md"
+PAGE = "docs/how-to/disasters.md"
 STORE = "totals"
 PARTITIONS = 2
 KEYS = [b"key-%d" % number for number in range(20)]
@@ -209,7 +209,7 @@ async def test_a_changelog_that_was_deleted(operator: Operator) -> None:
     shown, listed = await operator.follow("Verify")
     assert all(f"counter, partition {number}" in shown for number in range(PARTITIONS))
     assert STORE in listed
-    sizes = await operator.follow("Sizing", page="docs/scaling.md")
+    sizes = await operator.follow("Sizing", page="docs/how-to/scaling.md")
     assert "bytes on disk" in sizes[0]
     assert '"size":' in sizes[1]
 

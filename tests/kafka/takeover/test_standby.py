@@ -174,8 +174,8 @@ async def check_copies_answer(group: Group, *, dead: bool = False) -> None:
 
 
 async def check_the_pages_example(group: Group) -> None:
-    """Run the command of docs/standbys.md at the worker that has a copy of that key, and ask the same from Python."""
-    (command,) = documents.commands_of("docs/standbys.md")
+    """Run the page's command at the worker that has a copy of that key, and ask the same from Python."""
+    (command,) = documents.commands_of("docs/how-to/standbys.md")
     expected = dict(command.answer)
     partition = partition_for(expected["key"].encode(), PARTITIONS)
     for port in group.ports:

@@ -391,7 +391,7 @@ async def test_an_open_port_without_a_word_is_refused(brokers: str, tmp_path: Pa
 
 
 async def test_the_examples_of_the_page(brokers: str, tmp_path: Path) -> None:
-    """Each command of docs/queries.md, and that of the example, is run as it stands there, at another port."""
+    """Each command of the page, and that of the example, is run as it stands there, at another port."""
     port = free_port()
     await make_topics(brokers, "bank-accounts", "bank-transfers", "bank-outcomes")
     worker = WorkerProcess("examples.bank_accounts", brokers, tmp_path / "bank", WEB_PORT=str(port)).start(web=True)
@@ -406,13 +406,13 @@ async def test_the_examples_of_the_page(brokers: str, tmp_path: Path) -> None:
             return documents.shows(await documents.run(count, port), {"count": 4})
 
         await eventually(is_there, what=worker.log)
-        for command in documents.commands_of("docs/queries.md"):
+        for command in documents.commands_of("docs/reference/queries.md"):
             said = await documents.run(command, port)
             assert documents.shows(said, command.answer), (command, said)
         assert not documents.shows(said, {"status": 200})
         addresses = {'["http://10.0.0.1:6066", "http://10.0.0.2:6066"]': f'["http://127.0.0.1:{port}"]'}
         added = 'state.ask("Account", "can_pay", "ada", cents=300)'
-        shown = documents.block("docs/queries.md", "From Python")
+        shown = documents.block("docs/reference/queries.md", "From Python")
         names = await shown.run_async({}, changes={**addresses, f"await {added}": f"answer = await {added}"})
         assert (names["answer"], names["key"], names["value"]) == (True, "alonzo", {"cents": 10})
         (command,) = documents.commands_of("examples/bank_accounts.py")

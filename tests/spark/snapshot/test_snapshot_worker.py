@@ -189,7 +189,7 @@ def test_a_damaged_snapshot_costs_a_line_and_the_time(spark: SparkSession, app: 
 
 
 def test_another_number_of_partitions(spark: SparkSession, app: App, brokers: str):
-    """The steps of docs/snapshots.md; then an operator's reset is noticed as ever."""
+    """The steps of docs/how-to/snapshots.md; then an operator's reset is noticed as ever."""
     app.send(1500)
     first = app.worker("one")
     app.wait(first)

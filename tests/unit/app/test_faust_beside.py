@@ -1,4 +1,4 @@
-"""Parts of Faust beside actors: each works, or is refused with a reason. The table is in docs/faust.md."""
+"""Parts of Faust beside actors: each works, or is refused with a reason. The table is in docs/reference/faust.md."""
 
 import os
 import subprocess

@@ -75,8 +75,8 @@ def needed(features: Collection[str], **options: Any) -> tuple[Setup, dict[str, 
 
 
 def the_table() -> Mapping[str, list[tuple[str, str]]]:
-    """Give the rows of docs/security.md: by feature, resources with operations."""
-    page = (ROOT / "docs" / "security.md").read_text()
+    """Give the rows of docs/how-to/security.md: by feature, resources with operations."""
+    page = (ROOT / "docs" / "how-to" / "security.md").read_text()
     table = page[page.index("### Permissions") : page.index("## Files")]
     rows = re.findall(r"^\| (.+?) \| (\w.*?`.*?`) \| ([A-Za-z, ]+) \|$", table, re.MULTILINE)
     found: dict[str, list[tuple[str, str]]] = defaultdict(list)

@@ -50,11 +50,11 @@ from tests.documents import INDENTED, ROOT, Block, block, blocks_of
 PICTURES = {"README.md#The way of the data": "a drawing", "CONTRIBUTING.md#Layout": "a tree of folders"}
 RUN_ELSEWHERE = {
     "README.md#faust-actors": "tests/kafka/docs/test_readme.py",
-    "docs/coordination.md#Locks, leaders and shared configuration/2": "tests/kafka/docs/test_documents.py",
-    "docs/coordination.md#Guarding a resource": "tests/kafka/docs/test_documents.py",
-    "docs/queries.md#From Python": "tests/kafka/web/test_queries.py",
-    "docs/views.md#Views": "tests/kafka/docs/test_documents.py",
-    "docs/views.md#Shared maps: writing with compare-and-set": "tests/kafka/docs/test_documents.py",
+    "docs/how-to/coordination.md#Locks, leaders and shared configuration/2": "tests/kafka/docs/test_documents.py",
+    "docs/how-to/coordination.md#Guarding a resource": "tests/kafka/docs/test_documents.py",
+    "docs/reference/queries.md#From Python": "tests/kafka/web/test_queries.py",
+    "docs/how-to/views.md#Views": "tests/kafka/docs/test_documents.py",
+    "docs/how-to/views.md#Shared maps: writing with compare-and-set": "tests/kafka/docs/test_documents.py",
 }
 OTHERS_COMMANDS = {
     "java": "Kafka's own tool",
@@ -108,7 +108,7 @@ def adds_up(code: Block, _: Path) -> None:
         assert driver.get(names["spent"], "anna") == 5
 
 
-@runs("docs/actors.md", "Class actors")
+@runs("docs/reference/actors.md", "Class actors")
 def a_class_actor(code: Block, _: Path) -> None:
     names = code.run({})
     with ActorTestDriver(names["app"]) as driver:
@@ -119,9 +119,9 @@ def a_class_actor(code: Block, _: Path) -> None:
             driver.tell("Account", "ada", names["Withdraw"](4))
 
 
-@runs("docs/actors.md", "When the state's type changes")
+@runs("docs/reference/actors.md", "When the state's type changes")
 def a_state_that_changes(code: Block, _: Path) -> None:
-    app, newer, older = an_app(), an_app(), block("docs/actors.md", "Class actors").run({})
+    app, newer, older = an_app(), an_app(), block("docs/reference/actors.md", "Class actors").run({})
     del app
     handler = "\n    @receive\n    async def look(self, _: str) -> None:\n        self.state.cents += 1\n"
     names = code.run({"msgspec": msgspec, "Actor": Actor, "receive": receive}, after=handler)
@@ -169,7 +169,7 @@ class Driven:
         return self.driver.ask(actor, key, message)
 
 
-@runs("docs/actors.md", "Ask")
+@runs("docs/reference/actors.md", "Ask")
 def a_question(code: Block, _: Path) -> None:
     app = an_app()
     transfers = app.topic("transfers", key_type=str, value_type=Transfer)
@@ -207,7 +207,7 @@ class Seat(msgspec.Struct):
     waiting: list[AnswerLater] = []
 
 
-@runs("docs/actors.md", "Answers that come later")
+@runs("docs/reference/actors.md", "Answers that come later")
 def a_late_answer(code: Block, _: Path) -> None:
     app, given = an_app(), {"receive": receive, "Take": Take, "GiveBack": GiveBack}
     names = code.run(given)
@@ -246,7 +246,7 @@ class Cart(msgspec.Struct):
     things: list[str] = []
 
 
-@runs("docs/actors.md", "Timers")
+@runs("docs/reference/actors.md", "Timers")
 def a_timer(code: Block, _: Path) -> None:
     app = an_app()
     given = {"app": app, "Actor": Actor, "receive": receive, "timedelta": timedelta}
@@ -261,7 +261,7 @@ def a_timer(code: Block, _: Path) -> None:
         assert (set_by_ada > 0, driver.items(timers)) == (True, {})
 
 
-@runs("docs/actors.md", "Messages that can't be handled")
+@runs("docs/reference/actors.md", "Messages that can't be handled")
 def a_message_that_fails(code: Block, _: Path) -> None:
     app = an_app()
     topic = app.topic("in", key_type=str, value_type=str)
@@ -303,7 +303,7 @@ class Session:
         """Close nothing."""
 
 
-@runs("docs/actors.md", "Effects outside Kafka")
+@runs("docs/reference/actors.md", "Effects outside Kafka")
 def an_effect(code: Block, _: Path) -> None:
     app, session = an_app(), Session()
     given = {"app": app, "events": app.topic("events", key_type=str), "session": session, "timedelta": timedelta}
@@ -315,7 +315,7 @@ def an_effect(code: Block, _: Path) -> None:
         assert (url, body, key.startswith("events-")) == ("http://a", "one", True)
 
 
-@runs("docs/actors.md", "Messages that come twice")
+@runs("docs/reference/actors.md", "Messages that come twice")
 def repeats(code: Block, _: Path) -> None:
     app = an_app()
     payments, refunds = (app.topic(name, key_type=str, value_type=Thing) for name in ("payments", "refunds"))
@@ -332,7 +332,7 @@ class Reading(msgspec.Struct):
     celsius: float = 0.0
 
 
-@runs("docs/actors.md", "Which partition a key lives in")
+@runs("docs/reference/actors.md", "Which partition a key lives in")
 def a_partitioner(code: Block, _: Path) -> None:
     app = an_app()
     readings = code.run({"app": app, "Reading": Reading})["readings"]
@@ -347,7 +347,7 @@ def a_partitioner(code: Block, _: Path) -> None:
         assert driver.items(app.stores["latest"]) == dict.fromkeys(("ada", "bob", "eve"), Reading(1.5))
 
 
-@runs("docs/upgrades.md", "Raise the version of a state")
+@runs("docs/how-to/upgrades.md", "Raise the version of a state")
 def a_raised_version(code: Block, _: Path) -> None:
     names = code.run({})
     with ActorTestDriver(names["app"]) as driver:
@@ -357,12 +357,12 @@ def a_raised_version(code: Block, _: Path) -> None:
         assert upgrade({"amount": 3}) == {"cents": 300}
 
 
-@runs("docs/actors.md", "Testing without a broker")
+@runs("docs/reference/actors.md", "Testing without a broker")
 def a_test(code: Block, _: Path) -> None:
-    code.run(block("docs/actors.md", "Class actors").run({}))["test_deposits_add_up"]()
+    code.run(block("docs/reference/actors.md", "Class actors").run({}))["test_deposits_add_up"]()
 
 
-@runs("docs/queries.md", "Queries of an actor")
+@runs("docs/reference/queries.md", "Queries of an actor")
 def a_query(code: Block, _: Path) -> None:
     app = an_app()
     seen = app.store("seen", key_type=str, value_type=str)
@@ -388,7 +388,7 @@ def a_query(code: Block, _: Path) -> None:
         assert [driver.query(run_once, "was_run", key) for key in "ab"] == [True, False]
 
 
-@runs("docs/read-models.md", "Read models")
+@runs("docs/how-to/read-models.md", "Read models")
 def a_read_model(code: Block, _: Path) -> None:
     app = an_app()
     given = {"app": app, "scans": app.topic("scans", key_type=str), "Actor": Actor, "receive": receive}
@@ -407,14 +407,14 @@ def a_read_model(code: Block, _: Path) -> None:
         assert [(sent.key, sent.value) for sent in driver.outputs(names["statuses"])] == [("p1", Thing("Rome"))]
 
 
-@runs("docs/metrics.md", "Traces")
-@runs("docs/standbys.md", "Standbys and warm-ups")
+@runs("docs/reference/metrics.md", "Traces")
+@runs("docs/how-to/standbys.md", "Standbys and warm-ups")
 def an_apps_settings(code: Block, _: Path) -> None:
     assert isinstance(code.run({"App": App})["app"], App)
 
 
-@runs("docs/security.md", "Who may ask")
-@runs("docs/security.md", "Faust's pages and your own")
+@runs("docs/how-to/security.md", "Who may ask")
+@runs("docs/how-to/security.md", "Faust's pages and your own")
 def an_app_that_asks_for_tokens(code: Block, folder: Path) -> None:
     folder.joinpath("query-tokens").write_text("a-token-of-enough-characters-for-anybody\n")
     folder.joinpath("admin-tokens").write_text("another-token-of-enough-characters-for-it\n")
@@ -425,7 +425,7 @@ def an_app_that_asks_for_tokens(code: Block, folder: Path) -> None:
     assert isinstance(found["app"], App)
 
 
-@runs("docs/security.md", "Brokers")
+@runs("docs/how-to/security.md", "Brokers")
 def an_app_with_a_secure_broker(code: Block, folder: Path) -> None:
     Authority(folder).file.rename(folder / "kafka-ca.pem")
     os.environ["BROKER_PASSWORD"] = "secret"
@@ -444,8 +444,8 @@ def checks_names(code: Block, _: Path) -> None:
     code.run({"spark_replay": module, "spark": object()}, changes=without_import)
 
 
-RUNS[block("docs/replay.md", "Where the log is").label] = checks_names
-RUNS[block("docs/recompute.md", "Recompute: the input through the app's own code", 2).label] = checks_names
+RUNS[block("docs/how-to/replay.md", "Where the log is").label] = checks_names
+RUNS[block("docs/how-to/recompute.md", "Recompute: the input through the app's own code", 2).label] = checks_names
 
 
 # --- all of them -----------------------------------------------------------------------------------------------------
@@ -472,7 +472,7 @@ def test_blocks_of_all_languages_are_looked_at() -> None:
 @pytest.mark.parametrize("code", of("python"), ids=lambda one: one.label)
 def test_python_runs(code: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    if code.label.startswith("docs/recipes.md#"):
+    if code.label.startswith("docs/how-to/recipes.md#"):
         # tests/unit/docs/test_recipes.py counts and runs them.
         return
     if code.label in RUN_ELSEWHERE:

@@ -9,9 +9,9 @@ from tests.documents import ADDRESS, ROOT, commands_in
 
 RUN_BY = {
     "README.md": "tests/kafka/docs/test_readme.py",
-    "docs/queries.md": "tests/kafka/web/test_queries.py",
-    "docs/security.md": "tests/kafka/access/test_broker_access.py",
-    "docs/standbys.md": "tests/kafka/takeover/test_standby.py",
+    "docs/reference/queries.md": "tests/kafka/web/test_queries.py",
+    "docs/how-to/security.md": "tests/kafka/access/test_broker_access.py",
+    "docs/how-to/standbys.md": "tests/kafka/takeover/test_standby.py",
     "examples/bank_accounts.py": "tests/kafka/web/test_queries.py",
 }
 """A test runs all that `commands_of` gives of its document."""
@@ -44,12 +44,12 @@ def test_each_command_of_a_document_is_run_by_a_test() -> None:
 
 def test_one_in_another_place_is_noticed() -> None:
     shown = f"$ curl {ADDRESS}/actors\n"
-    assert what_no_test_runs("docs/queries.md", shown) == []
+    assert what_no_test_runs("docs/reference/queries.md", shown) == []
     for name, text in [
-        ("docs/actors.md", shown),
-        ("docs/queries.md", f"    curl {ADDRESS}/actors\n"),
-        ("docs/queries.md", shown + f"curl -s {ADDRESS}/actors | jq .\n"),
-        ("docs/queries.md", f"$ curl -s \\\n    {ADDRESS}/actors\n"),
-        ("docs/queries.md", "$ curl other:6066/actors\n"),
+        ("docs/reference/actors.md", shown),
+        ("docs/reference/queries.md", f"    curl {ADDRESS}/actors\n"),
+        ("docs/reference/queries.md", shown + f"curl -s {ADDRESS}/actors | jq .\n"),
+        ("docs/reference/queries.md", f"$ curl -s \\\n    {ADDRESS}/actors\n"),
+        ("docs/reference/queries.md", "$ curl other:6066/actors\n"),
     ]:
         assert what_no_test_runs(name, text), text

@@ -1,4 +1,4 @@
-"""The code of docs/recipes.md runs as it stands there, each block for itself."""
+"""The code of docs/how-to/recipes.md runs as it stands there, each block for itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from actors.testing import ActorTestDriver
 from tests.unit.coordination.test_coordination import an_app
 from tests.unit.coordination.test_coordination_client import client, run
 
-PAGE = Path(__file__).parents[3] / "docs" / "recipes.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "recipes.md"
 BLOCKS = re.findall(r"\*\*([^*]+)\*\*[^*]*?\n\n```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 

@@ -96,7 +96,7 @@ def test_what_a_folder_is(tmp_path: Path):
 
 
 def test_the_guide_has_every_cause_and_check_in_order():
-    guide = (ROOT / "docs" / "replay.md").read_text()
+    guide = (ROOT / "docs" / "how-to" / "replay.md").read_text()
     causes = guide.partition("### Causes")[2].partition("**To rebuild")[0]
     assert re.findall(r"^\| `(\w+)` \|", causes, re.MULTILINE) == list(CAUSES)
     checks = guide.partition("## Check")[2].partition("## When")[0]

@@ -327,7 +327,7 @@ def test_each_alert_names_its_app() -> None:
 
 def test_the_pages_own_rule_fires(promtool: str, tmp_path: Path) -> None:
     rules = tmp_path / "page.yaml"
-    rules.write_text(block("docs/metrics.md", "Alerts").code)
+    rules.write_text(block("docs/reference/metrics.md", "Alerts").code)
     firing = {"labels": '{alertname="OrdersHasNoWorker"}', "value": 1}
     query = 'max by (alertname) (ALERTS{alertstate="firing"})'
     gone: dict[str, object] = {"expr": query, "eval_time": "6m", "exp_samples": [firing]}

@@ -106,7 +106,7 @@ def test_a_partition_is_followed_when_all_of_its_stores_are() -> None:
 
 
 def test_the_page_has_all_metrics_and_no_others() -> None:
-    rows = re.findall(r"^\| (`[a-z].*?) \|", (DOCS / "metrics.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (`[a-z].*?) \|", (DOCS / "reference" / "metrics.md").read_text(), re.MULTILINE)
     told = {PREFIX + name for row in rows for name in re.findall(r"`(\w+)`", row)}
     there = {family.name + ("_total" if family.type == "counter" else "") for family in families(status())}
     assert told == there
@@ -146,7 +146,7 @@ def test_alerts_and_panels_name_what_there_is() -> None:
 
 
 def test_the_page_has_all_alerts() -> None:
-    rows = re.findall(r"^\| `(FaustActors\w+)` \|", (DOCS / "metrics.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `(FaustActors\w+)` \|", (DOCS / "reference" / "metrics.md").read_text(), re.MULTILINE)
     groups = yaml.safe_load((DOCS / "ops" / "alerts.yaml").read_text())["groups"]
     assert rows == [rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule]
 

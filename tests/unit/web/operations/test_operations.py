@@ -124,7 +124,7 @@ def test_a_rebalance_makes_a_worker_not_ready():
         assert what_is_missing(world.app) == ["the group hasn't given out its partitions"]
 
 
-# --- the table of docs/metrics.md -------------------------------------------------------------------------------------
+# --- the table of docs/reference/metrics.md ---------------------------------------------------------------------------
 
 
 def all_in_state(state: State, count: int = 2) -> Callable[[World], None]:
@@ -208,7 +208,7 @@ SITUATIONS: dict[str, Callable[[World], object]] = {
 
 def the_table() -> dict[str, list[int]]:
     """Give what the page says of each situation: live, startup, ready."""
-    page = (Path(__file__).parents[4] / "docs" / "metrics.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "reference" / "metrics.md").read_text()
     rows = re.findall(r"^\| ([^|]+) \| (200|503) \| (200|503) \| (200|503) \|$", page, re.MULTILINE)
     return {situation: [int(status) for status in statuses] for situation, *statuses in rows}
 
